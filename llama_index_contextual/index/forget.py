@@ -11,10 +11,10 @@ from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.index import files
-from llama_index_contextual.index.collection import forget_vectors
 from llama_index_contextual.index.ledger import LEDGER_FILE, damaged_ledgers
 from llama_index_contextual.index.manifest import PARTS
 from llama_index_contextual.index.project_file import project_ledger, remove_scratch
+from llama_index_contextual.index.qdrant import forget_vectors
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import VERSIONS, remove_unused_parts, remove_version, version_names
 

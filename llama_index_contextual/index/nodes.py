@@ -2,8 +2,6 @@
 
 The positions of the nodes have the same order as the rows in the FAISS and BM25 indexes. Segments, the parents of
 chunks, are not stored: for `AutoMergingRetriever`, they are assembled on demand from their chunks, with links to them.
-
-Fields that nodes of one kind have in common (templates, excluded keys) are stored once, as a shape. Text is compressed.
 """
 
 from __future__ import annotations
@@ -12,20 +10,20 @@ import json
 import threading
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xxhash
 import zstandard
 from numpy.typing import NDArray
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.kvstore import Access, Database, refuse_write
-from llama_index_contextual.index.storable import require_storable
+from llama_index_contextual.index.storable import has_surrogate, require_storable
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode, TextNode
@@ -33,36 +31,18 @@ if TYPE_CHECKING:
 
     from llama_index_contextual.index.filters import Column
 
-_INSERT = (
-    "INSERT INTO nodes (id, doc_id, start_char, end_char, shape, text, metadata, body, checksum)"
-    " SELECT :id, :doc_id, :start, :end, shape, :text, :metadata, :body, :checksum FROM shapes WHERE body = :shape"
-    " ON CONFLICT (id) DO UPDATE SET doc_id = excluded.doc_id, start_char = excluded.start_char,"
-    " end_char = excluded.end_char, shape = excluded.shape, text = excluded.text, metadata = excluded.metadata,"
-    " body = excluded.body, checksum = excluded.checksum"
-)
-_INSERT_SHAPE = "INSERT OR IGNORE INTO shapes (body) VALUES (?)"
-_COPIED = "id, doc_id, start_char, end_char, text, metadata, nodes.body, checksum"
-COLUMNS = ("id", "shape", "text", "metadata", "body")
-"""Columns from which a node is restored, in this order."""
-
-_COLUMNS = ", ".join(COLUMNS)
-_SOURCE, _PARENT = "1", "4"
-"""LlamaIndex's relationships of a node to its document and to its parent, in stored form."""
-
-_PARENT_SQL = f"json_extract(body, '$.relationships.\"{_PARENT}\".node_id')"
+_COPIED = "id, doc_id, start_char, end_char, parent, metadata, body"
+_INSERT = f"INSERT INTO nodes ({_COPIED}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_COLUMNS = "id, metadata, body"
 _SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS shapes (shape INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE)",
     "CREATE TABLE IF NOT EXISTS nodes (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, doc_id TEXT,"
-    " start_char INTEGER, end_char INTEGER, shape INTEGER NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL,"
-    " body TEXT NOT NULL, checksum INTEGER)",
+    " start_char INTEGER, end_char INTEGER, parent TEXT, metadata TEXT NOT NULL, body BLOB NOT NULL)",
     "CREATE INDEX IF NOT EXISTS nodes_of_document ON nodes (doc_id, start_char)",
-    f"CREATE INDEX IF NOT EXISTS nodes_of_parent ON nodes ({_PARENT_SQL})",
+    "CREATE INDEX IF NOT EXISTS nodes_of_parent ON nodes (parent)",
 )
 FRAMES = "contextual/documents"
 """Collection for the data of documents that is not in any chunk; see `DocumentFrame`."""
 _MAX_VARIABLES = 900
-_ALWAYS_INDEXED = 100_000  # total length of the distinct values of a key up to which they are always indexed
-_INDEXED_PER_NODE = 32  # the same per node, which is the limit for a large number of nodes
 _KEPT_COLUMNS = 8
 
 
@@ -111,10 +91,38 @@ class Nodes(ABC):
 
     def assemble(self, node_id: str) -> TextNode | None:
         """Return the parent of stored nodes, with their text, or None if no node has this parent."""
-        from llama_index_contextual.index.llama_nodes import parent_of
+        from llama_index.core.schema import NodeRelationship, ObjectType, RelatedNodeInfo, TextNode
 
-        children = self.children(node_id)
-        return parent_of(node_id, children[0].ref_doc_id, children, self.read_span) if children else None
+        children = [node for node in self.children(node_id) if isinstance(node, TextNode)]
+        if not children:
+            return None
+        first, last, span = children[0], children[-1], _span_of_all(children)
+        text = None if span is None else self.read_span(first.ref_doc_id, *span)
+        if text is None:
+            span, text = None, "\n\n".join(child.text for child in children)
+        shared = {
+            key: value
+            for key, value in first.metadata.items()
+            if key not in _OF_ONE_CHUNK and all(child.metadata.get(key) == value for child in children)
+        }
+        places = {keys.PAGE_START: first.metadata.get(keys.PAGE_START), keys.PAGE_END: last.metadata.get(keys.PAGE_END)}
+        metadata = {**shared, **{key: value for key, value in places.items() if value is not None}}
+        line = keys.source_line(metadata)
+        links = [RelatedNodeInfo(node_id=child.node_id, node_type=ObjectType.TEXT) for child in children]
+        source = first.relationships.get(NodeRelationship.SOURCE)
+        return first.model_copy(
+            update={
+                "id_": node_id,
+                "text": text,
+                "start_char_idx": None if span is None else span[0],
+                "end_char_idx": None if span is None else span[1],
+                "metadata": {keys.SOURCE_LINE: line, **metadata} if line else metadata,
+                "relationships": {
+                    NodeRelationship.CHILD: links,
+                    **({} if source is None else {NodeRelationship.SOURCE: source}),
+                },
+            }
+        )
 
     def read_span(self, doc_id: str | None, start: int, end: int) -> str | None:
         """Return a span of a document's text from its nodes and the text between them; None if there are no offsets."""
@@ -147,45 +155,32 @@ class NodeTable(Nodes):
     def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
         self._kv = Database(path, access=access)
         self._lock = threading.Lock()
-        self._size: int | None = None
         self._ids: list[str] | None = None
-        self._shapes: dict[int, dict[str, Any]] = {}
+        self._columns: LRUCache[str, Column] = LRUCache(_KEPT_COLUMNS)
         if access != "read":
             for statement in _SCHEMA:
                 self._kv.execute(statement)
 
-    @property
-    def database(self) -> Database:
-        """The database."""
-        return self._kv
-
-    @property
-    def read_only(self) -> bool:
-        """Whether changes raise `ReadOnlyVersionError`."""
-        return self._kv.access == "read"
-
     # ---- writing -------------------------------------------------------------------------------------------------
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
-        """Add nodes in one transaction; a node that is replaced keeps its position.
+        """Add nodes in one transaction.
 
         Raises:
             InputError: A node cannot be stored.
             ReadOnlyVersionError: The file is that of a published version.
         """
-        if self.read_only:
+        if self._kv.access == "read":
             refuse_write()
         require_storable(nodes)
         with self._lock, self._kv.transaction() as connection:
             self._forget()
-            pack = packer()
-            for shape, row in (row_of(node, pack) for node in nodes):
-                connection.execute(_INSERT_SHAPE, (shape,))
-                connection.execute(_INSERT, {**row, "shape": shape})
+            connection.executemany(_INSERT, map(_row_of, nodes))
 
     def _forget(self) -> None:
         """Clear cached data before the nodes are changed."""
-        self._size = self._ids = None
+        self._ids = None
+        self._columns.clear()
 
     def put_extra(self, collection: str, key: str, value: dict[str, Any]) -> None:
         """Store a JSON object next to the nodes."""
@@ -205,30 +200,46 @@ class NodeTable(Nodes):
         """
         with self._lock, self._kv.transaction() as connection:
             self._forget()
-            last = 0
-            while rows := source._kv.query(
-                f"SELECT {_COPIED}, shapes.body, position FROM nodes JOIN shapes USING (shape)"
-                " WHERE position > ? ORDER BY position LIMIT 512",
-                (last,),
-            ):
-                last = rows[-1][-1]
-                copied = [row[:-1] for row in rows if is_kept[row[-1] - 1]]
-                # Only the shapes of these nodes, because a shape can contain data of its node, such as an image.
-                connection.executemany(_INSERT_SHAPE, ((row[-1],) for row in copied))
-                connection.executemany(
-                    "INSERT INTO nodes (id, doc_id, start_char, end_char, text, metadata, body, checksum, shape)"
-                    " SELECT ?, ?, ?, ?, ?, ?, ?, ?, shape FROM shapes WHERE body = ?",
-                    copied,
-                )
+            for block in source._blocks(_COPIED):
+                connection.executemany(_INSERT, (row[:-1] for row in block if is_kept[row[-1] - 1]))
             frames = source._kv.query("SELECT key, value FROM kv WHERE collection = ?", (FRAMES,))
             kept_frames = ((FRAMES, key, value) for key, value in frames if key in doc_ids)
             connection.executemany("INSERT INTO kv VALUES (?, ?, ?)", kept_frames)
+
+    def index_metadata(self) -> None:
+        """Index the values of the metadata keys, so that filters need not read every node."""
+        with self._lock, self._kv.transaction() as connection:
+            connection.execute("CREATE TABLE fields (key TEXT NOT NULL, value TEXT NOT NULL, rows BLOB NOT NULL)")
+            connection.execute("CREATE INDEX fields_of_key ON fields (key)")
+            values = ((key, value, rows.tobytes()) for key, value, rows in self._scanned_fields())
+            connection.executemany("INSERT INTO fields VALUES (?, ?, ?)", values)
 
     def close(self) -> None:
         """Close the file; the store cannot be used afterwards."""
         self._kv.close()
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
+    # ---- rows --------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def ids(self) -> list[str]:
+        """Node ids sorted by position; read once."""
+        with self._lock:
+            if self._ids is None:
+                # Sorted here, because to sort them, SQLite would read every node instead of only the index on ids.
+                rows = self._kv.query("SELECT position, id FROM nodes")
+                self._ids = [node_id for _, node_id in sorted(rows)]
+            return self._ids
+
+    def positions(self, node_ids: Sequence[str]) -> dict[str, int]:
+        """Return the positions of the nodes among `node_ids` that exist."""
+        return dict(self._fetch("id, position", node_ids))
+
+    def known(self, node_ids: Sequence[str]) -> list[str]:
+        """Return the ids of existing nodes among `node_ids`."""
+        return list(self.positions(node_ids))
 
     def ids_of_document(self, doc_id: str) -> list[str]:
         """Return the ids of a document's nodes in text order."""
@@ -244,26 +255,10 @@ class NodeTable(Nodes):
             ids.setdefault(doc_id, []).append(node_id)
         return ids
 
-    @property
-    def ids(self) -> list[str]:
-        """Node ids sorted by position; read once."""
-        with self._lock:
-            if self._ids is None:
-                # Sorted here, because to sort them, SQLite would read every node instead of only the index on ids.
-                rows = self._kv.query("SELECT position, id FROM nodes")
-                self._ids = [node_id for _, node_id in sorted(rows)]
-            return self._ids
-
-    def rows(self, node_ids: Sequence[str]) -> list[int]:
-        """Return the rows of nodes in the indexes."""
-        positions = self.positions(node_ids)
-        return [positions[node_id] - 1 for node_id in node_ids]
+    # ---- metadata ----------------------------------------------------------------------------------------------------
 
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
-        """Return a mask of the nodes that pass the filters, sorted by position, or None without filters.
-
-        A published store caches the most recently used columns.
-        """
+        """Return a mask of the nodes that pass the filters, sorted by position, or None without filters."""
         if filters is None:
             return None
         from llama_index_contextual.index.filters import evaluate, valid_filters
@@ -273,93 +268,50 @@ class NodeTable(Nodes):
         return evaluate(valid, len(self), lambda test: test.mask(self.column(test.key)))
 
     def column(self, key: str) -> Column:
-        """Return the values of a metadata key, from the index of a published store if possible, or from the nodes."""
-        if not self._indexed_keys.get(key, bool(self._indexed_keys)):
-            return self._scanned_column(key)
+        """Return the values of a metadata key; the most recently used columns are cached."""
+        from llama_index_contextual.index.filters import Column
+
         column = self._columns.get(key)
         if column is None:
-            column = self._indexed_column(key)
+            fields = [(value, rows) for name, value, rows in self._fields(key) if name == key]
+            codes = np.full(len(self), len(fields), dtype=np.min_scalar_type(len(fields)))
+            for code, (_, rows) in enumerate(fields):
+                codes[np.frombuffer(rows, dtype=np.int32)] = code
+            column = Column([json.loads(value) for value, _ in fields], codes)
             self._columns.put(key, column)
         return column
 
-    def _scanned_column(self, key: str) -> Column:
-        from llama_index_contextual.index.filters import Column
+    def distinct_metadata(self) -> list[tuple[str, str | int | float | None]]:
+        """Return the distinct pairs of key and value; values other than strings and numbers are None."""
+        pairs = ((key, json.loads(value)) for key, value, _ in self._fields())
+        return [
+            (key, value if isinstance(value, (str, int, float)) and not isinstance(value, bool) else None)
+            for key, value in pairs
+        ]
 
-        values, rows = [], []
-        for row, block in self._metadata_blocks():
-            for at, metadata in enumerate(block, row):
-                if key in metadata:
-                    values.append(metadata[key])
-                    rows.append(at)
-        codes = np.full(len(self), len(values))
-        codes[rows] = np.arange(len(values))
-        return Column(values, codes)
+    def metadata_keys(self) -> list[str]:
+        """Return the metadata keys of all nodes, sorted; filters can refer to them."""
+        return sorted({key for key, _, _ in self._fields()})
 
-    def _indexed_column(self, key: str) -> Column:
-        from llama_index_contextual.index.filters import Column
+    def _fields(self, key: str | None = None) -> Sequence[tuple[str, str, Any]]:
+        """Return the metadata keys with each of their values as JSON and its rows; a published store has an index."""
+        if self._kv.access != "read":
+            return self._scanned_fields()
+        if key is None:
+            return self._kv.query("SELECT key, value, rows FROM fields")
+        if has_surrogate(key):  # which SQLite cannot bind
+            return []
+        return self._kv.query("SELECT key, value, rows FROM fields WHERE key = ?", (key,))
 
-        is_known = key in self._indexed_keys
-        fields = self._kv.query("SELECT value, rows FROM fields WHERE key = ?", (key,)) if is_known else []
-        values = [_load(value) for value, _ in fields]
-        codes = np.full(len(self), len(values), dtype=np.min_scalar_type(len(values)))
-        for code, (_, rows) in enumerate(fields):
-            codes[np.frombuffer(rows, dtype=np.int32)] = code
-        return Column(values, codes)
+    def _scanned_fields(self) -> list[tuple[str, str, array[int]]]:
+        fields: dict[tuple[str, str], array[int]] = {}
+        for block in self._blocks("metadata"):
+            for metadata, position in block:
+                for key, value in json.loads(metadata).items():
+                    fields.setdefault((key, _dump(value)), array("i")).append(position - 1)
+        return [(key, value, rows) for (key, value), rows in fields.items()]
 
-    def _metadata_blocks(self) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """Yield blocks of metadata of nodes sorted by position, each with the row of its first node."""
-        row, last = 0, -1
-        while nodes := self._kv.query(
-            "SELECT metadata, position FROM nodes WHERE position > ? ORDER BY position LIMIT 1024", (last,)
-        ):
-            yield row, [json.loads(metadata) for metadata, _ in nodes]
-            row, last = row + len(nodes), nodes[-1][-1]
-
-    @cached_property
-    def _columns(self) -> LRUCache[str, Column]:
-        return LRUCache(_KEPT_COLUMNS)
-
-    @cached_property
-    def _indexed_keys(self) -> dict[str, bool]:
-        """The metadata keys of a published store, and whether their values are indexed; empty without an index."""
-        if not self.read_only or not self._kv.query("SELECT 1 FROM sqlite_master WHERE name = 'fields'"):
-            return {}
-        return dict(self._kv.query("SELECT key, max(value IS NOT NULL) FROM fields GROUP BY key"))
-
-    def __len__(self) -> int:
-        if self._size is None:
-            ((self._size,),) = self._kv.query("SELECT count(*) FROM nodes")
-        return self._size
-
-    def index_metadata(self) -> None:
-        """Index the values of the metadata keys, so that filters need not read every node.
-
-        Keys with long values that differ for most nodes are not indexed, because such an index would be as large as the
-        nodes.
-        """
-        room = max(_ALWAYS_INDEXED, len(self) * _INDEXED_PER_NODE)
-        left: dict[str, int] = {}
-        indexed: dict[str, dict[str, array[int]]] = {}
-        for row, block in self._metadata_blocks():
-            for at, metadata in enumerate(block, row):
-                for key, value in metadata.items():
-                    if left.setdefault(key, room) < 0:
-                        continue
-                    rows, text = indexed.setdefault(key, {}), _dump(value)
-                    if text not in rows:
-                        rows[text] = array("i")
-                        left[key] -= len(text)
-                    rows[text].append(at)
-                    if left[key] < 0:
-                        indexed[key] = {}
-        with self._lock, self._kv.transaction() as connection:
-            connection.execute("CREATE TABLE fields (key TEXT NOT NULL, value TEXT, rows BLOB)")
-            connection.execute("CREATE INDEX fields_of_key ON fields (key)")
-            connection.executemany(
-                "INSERT INTO fields VALUES (?, ?, ?)",
-                ((key, text, rows.tobytes()) for key in indexed for text, rows in indexed[key].items()),
-            )
-            connection.executemany("INSERT INTO fields (key) VALUES (?)", ((key,) for key in left if left[key] < 0))
+    # ---- nodes -------------------------------------------------------------------------------------------------------
 
     def iterate(self, *, doc_id: str | None = None, span: tuple[int, int] | None = None) -> Iterator[BaseNode]:
         """Yield nodes sorted by position; see `Nodes.iterate`."""
@@ -370,184 +322,115 @@ class NodeTable(Nodes):
         if span is not None:
             condition += " AND (start_char IS NULL OR start_char < ? AND (end_char IS NULL OR end_char > ?))"
             parameters += [span[1], span[0]]
-        last, unpack = -1, unpacker()
+        for block in self._blocks(_COLUMNS, condition, parameters):
+            yield from (_node_of(*row[:-1]) for row in block)
+
+    def _blocks(self, columns: str, condition: str = "", parameters: Sequence[Any] = ()) -> Iterator[list[Any]]:
+        """Yield blocks of rows with the given columns and the position, sorted by position."""
+        last = -1
         while rows := self._kv.query(
-            f"SELECT {_COLUMNS}, position FROM nodes WHERE position > ?{condition} ORDER BY position LIMIT 512",
+            f"SELECT {columns}, position FROM nodes WHERE position > ?{condition} ORDER BY position LIMIT 512",
             [last, *parameters],
         ):
-            yield from (self._node(row, unpack) for row in rows)
+            yield rows
             last = rows[-1][-1]
-
-    def positions(self, node_ids: Sequence[str]) -> dict[str, int]:
-        """Return the positions of the nodes among `node_ids` that exist."""
-        return dict(self._fetch("id, position", node_ids))
 
     def existing(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
         """Yield the nodes among `node_ids` that exist."""
-        unpack = unpacker()
-        for row in self._fetch(_COLUMNS, node_ids):
-            yield self._node(row, unpack)
+        return (_node_of(*row) for row in self._fetch(_COLUMNS, node_ids))
 
     def at(self, rows: Sequence[int]) -> Iterator[Chunk]:
         """Yield the chunks of some rows, given in ascending order."""
-        unpack = unpacker()
         for start in range(0, len(rows), _MAX_VARIABLES):
-            part = [row + 1 for row in rows[start : start + _MAX_VARIABLES]]
-            marks = ", ".join("?" * len(part))
-            for row in self._kv.query(
-                f"SELECT {_COLUMNS} FROM nodes WHERE position IN ({marks}) ORDER BY position", part
-            ):
-                yield self._chunk(row, unpack)
-
-    def distinct_metadata(self) -> list[tuple[str, str | int | float | None]]:
-        """Return the distinct pairs of key and value, sorted; values other than strings and numbers are None."""
-        return self._kv.query(
-            "SELECT DISTINCT field.key, CASE WHEN field.type IN ('text', 'integer', 'real') THEN field.atom END"
-            " FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1, 2"
-        )
+            positions = [row + 1 for row in rows[start : start + _MAX_VARIABLES]]
+            marks = ", ".join("?" * len(positions))
+            sql = f"SELECT {_COLUMNS} FROM nodes WHERE position IN ({marks}) ORDER BY position"
+            yield from (_chunk_of(*row) for row in self._kv.query(sql, positions))
 
     def children(self, parent_id: str) -> list[BaseNode]:
         """Return the child nodes of a parent, in text order."""
-        unpack = unpacker()
-        rows = self._kv.query(
-            f"SELECT {_COLUMNS} FROM nodes WHERE {_PARENT_SQL} = ? ORDER BY start_char, position", (parent_id,)
-        )
-        return [self._node(row, unpack) for row in rows]
-
-    def metadata_keys(self) -> list[str]:
-        """Return the metadata keys of all nodes, sorted; filters can refer to them."""
-        rows = self._kv.query("SELECT DISTINCT field.key FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1")
-        return [row[0] for row in rows]
-
-    def known(self, node_ids: Sequence[str]) -> list[str]:
-        """Return the ids of existing nodes among `node_ids`."""
-        return [row[0] for row in self._fetch("id", node_ids)]
+        sql = f"SELECT {_COLUMNS} FROM nodes WHERE parent = ? ORDER BY start_char, position"
+        return [_node_of(*row) for row in self._kv.query(sql, (parent_id,))]
 
     def _fetch(self, columns: str, node_ids: Sequence[str]) -> Iterator[Any]:
         for at in range(0, len(node_ids), _MAX_VARIABLES):
             part = node_ids[at : at + _MAX_VARIABLES]
             yield from self._kv.query(f"SELECT {columns} FROM nodes WHERE id IN ({', '.join('?' * len(part))})", part)
 
-    def _node(self, row: Sequence[Any], unpack: Callable[[StoredText], str]) -> BaseNode:
-        return node_of(self._shape(row[1]), row, unpack)
 
-    def _chunk(self, row: Sequence[Any], unpack: Callable[[StoredText], str]) -> Chunk:
-        return chunk_of(self._shape(row[1]), row, unpack)
+# ---- nodes as rows ---------------------------------------------------------------------------------------------------
 
-    def _shape(self, number: int) -> dict[str, Any]:
-        if number not in self._shapes:
-            ((body,),) = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (number,))
-            self._shapes[number] = json.loads(body)
-        return self._shapes[number]
-
-
-# ---- chunks as rows --------------------------------------------------------------------------------------------------
-
-_decode = json.JSONDecoder().raw_decode
+_OF_ONE_CHUNK = frozenset(
+    {keys.CONTEXT, keys.CONTEXT_SOURCE, keys.CONTEXT_GIVEN, keys.CONTEXT_WRITTEN_AT, keys.CHUNK_INDEX}
+    | {keys.TOKEN_COUNT, keys.TABLE_HEAD, keys.SOURCE_LINE, keys.PAGE_END}
+)
+_SOURCE, _PARENT = "1", "4"
+"""LlamaIndex's relationships of a node to its document and to its parent, in stored form."""
+_TEXT_NODE = "1"
 
 
-_OWN_COLUMNS = ("id_", "text", "metadata")
-_PER_NODE = ("relationships", "start_char_idx", "end_char_idx", "embedding", "text_resource", "class_name")
+def _row_of(node: BaseNode) -> tuple[Any, ...]:
+    """Return the row of a node: all fields but id and metadata are compressed together."""
+    from llama_index.core.storage.docstore.utils import doc_to_json
 
-StoredText = str | bytes
-"""A stored text: plain, or compressed if that makes it smaller."""
-
-
-def row_of(node: BaseNode, pack: Callable[[str], StoredText]) -> tuple[str, dict[str, Any]]:
-    """Return the shape of a node as JSON, and its row with the text compressed by `pack`."""
-    from llama_index_contextual.index.llama_nodes import fields_of
-
-    kind, data, doc_id = fields_of(node)
-    own = {key: data[key] for key in _PER_NODE if data.get(key) is not None}
-    shared = {key: value for key, value in data.items() if key not in _PER_NODE and key not in _OWN_COLUMNS}
-    shape = {"type": kind, "has_text": "text" in data, "data": shared}
-    text, start = data.get("text", ""), data.get("start_char_idx")
-    row = {
-        "id": node.node_id,
-        "doc_id": doc_id,
-        "start": start,
-        # Not the node's own value, which may be wrong in chunks created by other programs.
-        "end": None if start is None else start + len(text),
-        "text": pack(text),
-        "metadata": _dump(node.metadata),
-        "body": _dump(own),
-    }
-    shared_fields = json.dumps(shape, sort_keys=True)
-    return shared_fields, {**row, "checksum": row_checksum(shared_fields, *row.values())}
+    raw = doc_to_json(node)
+    data = {key: value for key, value in raw["__data__"].items() if key not in ("id_", "metadata")}
+    start = data.get("start_char_idx")
+    # Not the node's own value, which may be wrong in chunks created by other programs.
+    end = None if start is None else start + len(data.get("text", ""))
+    body = zstandard.compress(_dump([raw["__type__"], data]).encode(), 1)
+    return node.node_id, _related(data, _SOURCE), start, end, _related(data, _PARENT), _dump(node.metadata), body
 
 
-def row_checksum(shape: str, *values: StoredText | int | None) -> int:
-    """Return the xxh3 of a row as a signed number; a repair uses it to find undamaged rows.
-
-    Args:
-        shape: The shape of the node, as JSON.
-        *values: The id, the document, both offsets, the text, the metadata and the other fields.
-    """
-    data = b"\0".join(value if isinstance(value, bytes) else str(value).encode() for value in (shape, *values))
-    return xxhash.xxh3_64_intdigest(data) - 2**63
+def _related(data: dict[str, Any], relationship: str) -> str | None:
+    related = data.get("relationships", {}).get(relationship)
+    return related["node_id"] if isinstance(related, dict) else None
 
 
-def chunk_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[StoredText], str]) -> Chunk:
-    """Return a chunk from its shape and its row, which begins with `COLUMNS`."""
-    if not shape["has_text"]:  # another LlamaIndex class, which stores its text elsewhere
-        return Chunk.of(node_of(shape, row, unpack))
-    own, body = _own_fields(shape, row, unpack), _load(row[4])
-    source = body.get("relationships", {}).get(_SOURCE)
+def _chunk_of(node_id: str, metadata: str, body: bytes) -> Chunk:
+    _, data = _parsed(body)
+    if "text" not in data:  # another LlamaIndex class, which stores its text elsewhere
+        return Chunk.of(_node_of(node_id, metadata, body))
     return Chunk(
-        node_id=own["id_"],
-        text=own["text"],
-        metadata=own["metadata"],
-        doc_id=source["node_id"] if isinstance(source, dict) else None,
-        start=body.get("start_char_idx"),
-        end=body.get("end_char_idx"),
-        # The body is parsed again, because keeping its fields would make the garbage collector run more often.
-        make_node=partial(_node, shape, own, row[4]),
+        node_id=node_id,
+        text=data["text"],
+        metadata=json.loads(metadata),
+        doc_id=_related(data, _SOURCE),
+        start=data.get("start_char_idx"),
+        end=data.get("end_char_idx"),
+        # Parsed again, because keeping the other fields would make the garbage collector run more often.
+        make_node=partial(_node_of, node_id, metadata, body),
     )
 
 
-def node_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[StoredText], str]) -> BaseNode:
-    """Return a node from its shape and its row, which begins with `COLUMNS`."""
-    return _node(shape, _own_fields(shape, row, unpack), row[4])
+def _node_of(node_id: str, metadata: str, body: bytes) -> BaseNode:
+    from llama_index.core.schema import TextNode
+    from llama_index.core.storage.docstore.utils import json_to_doc
+
+    kind, data = _parsed(body)
+    data |= {"id_": node_id, "metadata": json.loads(metadata)}
+    if kind == _TEXT_NODE:  # the usual type; json_to_doc takes longer to find it than to create the node
+        data.pop("class_name", None)
+        return TextNode(**data)
+    return json_to_doc({"__type__": kind, "__data__": data})
 
 
-def _own_fields(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[StoredText], str]) -> dict[str, Any]:
-    node_id, _, text, metadata = row[:4]
-    own = {"id_": node_id, "metadata": _load(metadata)}
-    return {**own, "text": unpack(text)} if shape["has_text"] else own
-
-
-def _node(shape: Mapping[str, Any], own: Mapping[str, Any], body: str) -> BaseNode:
-    from llama_index_contextual.index import llama_nodes
-
-    return llama_nodes.node_of(shape["type"], {**shape["data"], **_load(body), **own})
-
-
-def packer() -> Callable[[str], StoredText]:
-    """Return a function that compresses text; reuse it, but only in one thread."""
-    compress = zstandard.ZstdCompressor(level=1).compress
-
-    def pack(text: str) -> StoredText:
-        plain = text.encode()
-        packed = compress(plain)
-        return packed if len(packed) < len(plain) else text
-
-    return pack
-
-
-def unpacker() -> Callable[[StoredText], str]:
-    """Return a function that decompresses text; use it only in one thread."""
-    decompress = zstandard.ZstdDecompressor().decompress
-
-    def unpack(stored: StoredText) -> str:
-        return stored if isinstance(stored, str) else decompress(stored).decode()
-
-    return unpack
-
-
-def _load(text: str) -> Any:
-    """Parse JSON that `_dump` wrote; unlike `json.loads`, do not search for white space around it."""
-    return _decode(text)[0]
+def _parsed(body: bytes) -> tuple[str, dict[str, Any]]:
+    kind, data = json.loads(zstandard.decompress(body))
+    return kind, data
 
 
 def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _span_of_all(children: Sequence[TextNode]) -> tuple[int, int] | None:
+    """Return the span of the segment that the nodes were cut from, or the span from the first to the last node."""
+    starts = [child.start_char_idx for child in children if child.start_char_idx is not None]
+    if len(starts) < len(children):
+        return None
+    start, end = min(starts), max(at + len(child.text) for at, child in zip(starts, children, strict=True))
+    segment = (children[0].metadata.get(keys.SEGMENT_START), children[0].metadata.get(keys.SEGMENT_END))
+    if isinstance(segment[0], int) and isinstance(segment[1], int) and segment[0] <= start and end <= segment[1]:
+        return segment[0], segment[1]
+    return start, end

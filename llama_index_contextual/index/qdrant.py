@@ -15,13 +15,14 @@ import atexit
 import contextlib
 import functools
 import json
+import logging
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -29,31 +30,55 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.calls import ProviderError, RetryPolicy, call, is_connection_error
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import BackendError, ConfigurationError, ContextualError, CorruptVersionError
+from llama_index_contextual.errors import (
+    BackendError,
+    ConfigurationError,
+    ContextualError,
+    CorruptVersionError,
+    FormatError,
+    ProjectError,
+)
+from llama_index_contextual.index import files
+from llama_index_contextual.index.manifest import read_manifest
+from llama_index_contextual.index.project_file import read_config
+from llama_index_contextual.index.versions import (
+    current_name,
+    directories,
+    number,
+    remove_version,
+    version_directory,
+    version_names,
+)
 
 if TYPE_CHECKING:
     from qdrant_client import models
 
 T = TypeVar("T")
 
+COLLECTION_FILE = "collection.json"
+"""File in the directory of a project, with the engine, its address and the name of the collection."""
+
+FILES = "files"
+"""Name of the backend that needs no engine."""
+
+logger = logging.getLogger(__name__)
+
 KEY_VARIABLE = "QDRANT_API_KEY"
 MEMORY = ":memory:"
 _SERVER = ("http://", "https://")
-_PORT = 6333  # used if the address has no port
 VECTOR = "dense"
 """Name of the vector of a point."""
 
 BORN, DIED, DOCUMENT, FACETS, NODE_ID = "born", "died", "doc_id", "facets", "node_id"
 
 _TIMEOUT = 60
-_SETTLING, _POLL = 600.0, 1.0  # seconds
 _RETRY = RetryPolicy(attempts=4)
-_LINKS, _LINK_CANDIDATES = 32, 256  # twice Qdrant's defaults: questions are far from the chunks
+# Twice Qdrant's defaults, and more candidates: questions are far from the chunks.
+_LINKS, _LINK_CANDIDATES, _SEARCH_CANDIDATES = 32, 256, 512
 _BATCH = 128  # number of points in a request with vectors; a server refuses requests of more than 32 MB
 _PAGE = 1_000  # number of points in a request without vectors
 _DOCUMENTS = 500  # number of documents in one filter
 _INDEXES = {BORN: "integer", DIED: "integer", FACETS: "integer", DOCUMENT: "keyword"}
-_UNREADABLE = frozenset({"_NotQdrantError", "AssertionError", "JSONDecodeError", "ValidationError"})
 
 
 NEVER = 2**31 - 1
@@ -85,25 +110,6 @@ class StoredVector:
 
 
 @dataclass(frozen=True)
-class AnyFacet:
-    """The chunks that have at least one of some facets."""
-
-    facets: Sequence[int]
-
-
-@dataclass(frozen=True)
-class Junction:
-    """A combination of conditions: all of them, any of them, or none of them."""
-
-    kind: Literal["all", "any", "none"]
-    conditions: Sequence[AnyFacet | Junction]
-
-
-Condition = bool | AnyFacet | Junction
-"""A condition on a chunk; True and False stand for all chunks and for none."""
-
-
-@dataclass(frozen=True)
 class Collection:
     """Content of collection.json.
 
@@ -111,16 +117,11 @@ class Collection:
         backend: Name of the engine.
         url: Its address.
         name: Name of the collection.
-        ef: Size of the list of candidates with which an approximate search is accurate enough; None if the search is
-            exact.
-        probed: Number of chunks for which `ef` was chosen.
     """
 
     backend: str
     url: str
     name: str
-    ef: int | None = None
-    probed: int = 0
 
 
 class QdrantEngine:
@@ -146,7 +147,7 @@ class QdrantEngine:
         Raises:
             ConfigurationError: Qdrant does not support them, the address is invalid, or the client is not installed.
         """
-        _models()
+        models_module()
         _check_address(config.backend.partition(":")[2])
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -175,20 +176,17 @@ class QdrantEngine:
         return self._client_and_lock[0]
 
     def _error(self, error: Exception) -> ContextualError:
-        url, status, fault = self.collection.url, getattr(error, "status_code", None), " ".join(str(error).split())
+        url, fault = self.collection.url, " ".join(str(error).split())
         if self._name and self._name in fault and "not found" in fault.lower():
             self._exists = self._is_ready = False
             return _lost_collection(self.collection)
-        if status in (401, 403):
-            message = f"Qdrant at {url} refuses the key: set the environment variable {KEY_VARIABLE} to a valid one"
+        if getattr(error, "status_code", None) in (401, 403):
+            message = f"refuses the key: set the environment variable {KEY_VARIABLE} to a valid one"
         elif is_connection_error(error):
-            name = type(error).__name__
-            message = f"Qdrant at {_with_port(url)} does not answer ({name}): start it, or change `backend`"
-        elif self._is_server and type(error).__name__ in _UNREADABLE:
-            message = f"The server at {_with_port(url)} does not answer as Qdrant does: correct `backend`"
+            message = f"does not answer ({fault[:300]}): start it, or change `backend`"
         else:
-            message = f"Qdrant at {url} refuses a call ({fault[:300]}): see its log, and check its version and its disk"
-        return BackendError(f"{message}; then run the same again.", url=url)
+            message = f"does not answer as expected ({fault[:300]}): check `backend`, and the server's log and version"
+        return BackendError(f"Qdrant at {url} {message}; then run the same again.", url=url)
 
     def ping(self) -> None:
         """Check that the server responds and accepts the key."""
@@ -210,7 +208,7 @@ class QdrantEngine:
         """
         if not vectors:
             return
-        models = _models()
+        models = models_module()
         self._prepare(len(vectors[0].vector))
         for start in range(0, len(vectors), _BATCH):
             points = [_point(models, vector) for vector in vectors[start : start + _BATCH]]
@@ -246,7 +244,7 @@ class QdrantEngine:
         self._is_ready = True
 
     def _create(self, dimensions: int) -> None:
-        models = _models()
+        models = models_module()
         graph = models.HnswConfigDiff(m=_LINKS, ef_construct=_LINK_CANDIDATES)
         # The vectors already have unit length.
         dense = {VECTOR: models.VectorParams(size=dimensions, distance=models.Distance.DOT, hnsw_config=graph)}
@@ -262,7 +260,7 @@ class QdrantEngine:
         """Mark the vectors of documents (all if None) that were added before a version as removed in that version."""
         if not self.exists():
             return
-        models = _models()
+        models = models_module()
         alive = [_range(models, DIED, gte=NEVER), _range(models, BORN, lt=version)]
         groups: Iterable[list[Any]] = [[]]
         if doc_ids is not None:
@@ -274,7 +272,7 @@ class QdrantEngine:
 
     def end_keys(self, keys: Sequence[Key], version: int) -> None:
         """Mark some vectors as removed in a version."""
-        models = _models()
+        models = models_module()
         for start in range(0, len(keys), _DOCUMENTS):
             ids = [point_id(*key) for key in keys[start : start + _DOCUMENTS]]
             self._set_died(models.Filter(must=[models.HasIdCondition(has_id=ids)]), version)
@@ -282,19 +280,19 @@ class QdrantEngine:
     def drop_after(self, version: int) -> None:
         """Delete vectors that were added after a version, and restore those that were marked as removed after it."""
         if self.exists():
-            models = _models()
+            models = models_module()
             self._delete(models.Filter(must=[_range(models, BORN, gt=version)]))
             self._set_died(models.Filter(must=[_range(models, DIED, gt=version, lt=NEVER)]), NEVER)
 
     def drop_before(self, version: int) -> None:
         """Delete vectors that were marked as removed in a version or before it."""
         if self.exists():
-            models = _models()
+            models = models_module()
             self._delete(models.Filter(must=[_range(models, DIED, lte=version)]))
 
     def leftovers(self, version: int) -> int:
         """Return the number of vectors that `drop_after` would change."""
-        models = _models()
+        models = models_module()
         later = [_range(models, BORN, gt=version), _range(models, DIED, gt=version, lt=NEVER)]
         return self._count(models.Filter(should=later))
 
@@ -302,16 +300,8 @@ class QdrantEngine:
         self._call(lambda client: client.set_payload(self._name, {DIED: version}, points=selection, wait=True))
 
     def _delete(self, selection: models.Filter) -> None:
-        self._call(lambda client: client.delete(self._name, _models().FilterSelector(filter=selection), wait=True))
-
-    def settle(self) -> bool:
-        """Wait up to ten minutes for the indexes to be updated, and return whether they are."""
-        until = time.monotonic() + _SETTLING
-        while (status := self._call(lambda client: client.get_collection(self._name)).status) != "green":
-            if status == "red" or time.monotonic() > until:  # red: the server could not build them
-                return False
-            time.sleep(_POLL)
-        return True
+        selector = models_module().FilterSelector(filter=selection)
+        self._call(lambda client: client.delete(self._name, selector, wait=True))
 
     def delete(self) -> None:
         """Remove the collection, if it exists."""
@@ -322,7 +312,7 @@ class QdrantEngine:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def rank(
-        self, version: int, vector: NDArray[np.float32], k: int, condition: Condition = True, ef: int | None = None
+        self, version: int, vector: NDArray[np.float32], k: int, condition: models.Filter | None = None, *, exact: bool
     ) -> list[tuple[str, float]]:
         """Return the ids of the k chunks with the largest inner product with a vector, and the products.
 
@@ -331,15 +321,13 @@ class QdrantEngine:
             vector: The vector; shape (dimensions,).
             k: Maximum number of chunks.
             condition: Only chunks that meet it.
-            ef: Size of the list of candidates of an approximate search; None for an exact search.
+            exact: Whether to compare every vector.
         """
-        if k <= 0 or condition is False:
-            return []
         if not self.exists():
             raise _lost_collection(self.collection)
         params = None  # the local mode always compares all vectors, and warns about parameters
         if self._is_server:
-            params = _models().SearchParams(exact=ef is None, hnsw_ef=ef)
+            params = models_module().SearchParams(exact=exact, hnsw_ef=_SEARCH_CANDIDATES)
         response = self._call(
             lambda client: client.query_points(
                 self._name,
@@ -423,20 +411,17 @@ def _point(models: Any, stored: StoredVector) -> Any:
 # ---- filters ---------------------------------------------------------------------------------------------------------
 
 
-def _selection(version: int, condition: Condition = True) -> Any:
-    """Return the filter for the vectors of a version whose chunks meet a condition other than False."""
-    models = _models()
+def _selection(version: int, condition: models.Filter | None = None) -> Any:
+    """Return the filter for the vectors of a version whose chunks meet a condition."""
+    models = models_module()
     visible = [_range(models, BORN, lte=version), _range(models, DIED, gt=version)]
-    met = [] if isinstance(condition, bool) else [_met(models, condition)]
-    return models.Filter(must=[*visible, *met])
+    return models.Filter(must=visible if condition is None else [*visible, condition])
 
 
-def _met(models: Any, condition: AnyFacet | Junction) -> Any:
-    """Convert a condition to a Qdrant filter."""
-    if isinstance(condition, AnyFacet):
-        return models.FieldCondition(key=FACETS, match=models.MatchAny(any=list(condition.facets)))
-    clause = {"all": "must", "any": "should", "none": "must_not"}[condition.kind]
-    return models.Filter(**{clause: [_met(models, part) for part in condition.conditions]})
+def has_facet(facets: Sequence[int]) -> Any:
+    """Return the filter for the chunks that have at least one of some facets."""
+    models = models_module()
+    return models.Filter(must=[models.FieldCondition(key=FACETS, match=models.MatchAny(any=list(facets)))])
 
 
 def _range(models: Any, field: str, **limits: int) -> Any:
@@ -446,7 +431,12 @@ def _range(models: Any, field: str, **limits: int) -> Any:
 # ---- clients ---------------------------------------------------------------------------------------------------------
 
 
-def _models() -> Any:
+def models_module() -> Any:
+    """Return the module with the classes of requests.
+
+    Raises:
+        ConfigurationError: The client is not installed.
+    """
     try:
         from qdrant_client import models
     except ModuleNotFoundError as error:
@@ -476,21 +466,13 @@ def _check_address(url: str) -> None:
         )
 
 
-def _with_port(url: str) -> str:
-    """Return an address with the default port that the client adds."""
-    with contextlib.suppress(ValueError):
-        if url.startswith(_SERVER) and urlsplit(url).port is None:
-            return f"{url} (port {_PORT})"
-    return url
-
-
 def connect(url: str, key: str | None) -> Any:
     """Return a client for an address: a server, a path, or ":memory:".
 
     Raises:
         BackendError: The address is invalid, or another process uses the path.
     """
-    _models()
+    models_module()
     from qdrant_client import QdrantClient
 
     if url.startswith(_SERVER):
@@ -526,36 +508,197 @@ def _client(url: str, key: str | None, process: int) -> tuple[Any, contextlib.Ab
         return _clients[url, key, process]
 
 
-class _NotQdrantError(ProviderError):
-    """The response is not from a Qdrant server."""
-
-
-def _response_error(error: Any) -> ProviderError:
-    """Return the error for a response with an HTTP status, with the reason that Qdrant gives."""
-    status, kind = int(error.status_code), ProviderError
-    try:
-        reason = str(json.loads(error.content)["status"]["error"])
-    except (ValueError, TypeError, KeyError):
-        reason = f"{status} {error.reason_phrase}"
-        if status < 400 or status in (404, 405):
-            kind = _NotQdrantError
-    return kind(reason, status_code=status)
-
-
 def _unwrapped(send: Callable[[], T]) -> T:
-    """Call the client, and translate its exceptions into errors about the connection or the response."""
+    """Call the client, and raise connection errors as ConnectionError, so that the call is repeated."""
     try:
         return send()
     except Exception as error:  # of any class; it is raised again
         if (seconds := getattr(error, "retry_after_s", None)) is not None:  # too many requests
             raise ProviderError(str(error), status_code=429, retry_after=float(seconds)) from error
-        if getattr(error, "status_code", None) is not None:
-            raise _response_error(error) from error
         source = getattr(error, "source", error)
-        if type(source).__name__.endswith("Timeout"):
-            raise TimeoutError(f"{type(source).__name__} after {_TIMEOUT} seconds") from error
-        if type(source).__name__ in ("WriteError", "CloseError"):
+        if type(source).__module__.startswith(("httpx", "httpcore")):
             raise ConnectionError(f"{type(source).__name__}: {source}") from error
-        if source is not error:
-            raise source from error
         raise
+
+
+# ---- the collection of a project ---------------------------------------------------------------------------------
+
+
+def check_backend(config: ProjectConfig) -> None:
+    """Check that the backend of a new project can be reached and supports the settings.
+
+    Raises:
+        ConfigurationError: It does not support the settings; the message says what to do.
+        BackendError: It does not respond.
+    """
+    if config.engine != FILES:
+        QdrantEngine.check(config)
+        QdrantEngine(Collection(config.engine, _address(config), "")).ping()
+
+
+def _address(config: ProjectConfig) -> str:
+    return config.backend.partition(":")[2]
+
+
+def read_collection(project_dir: Path) -> Collection | None:
+    """Return the content of collection.json, or None if there is no such file.
+
+    Raises:
+        ProjectError: The file is damaged.
+    """
+    try:
+        return Collection(**json.loads(files.read(project_dir / COLLECTION_FILE)))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise ProjectError(
+            f"{COLLECTION_FILE} of project {project_dir.name!r} is damaged ({type(error).__name__}): restore it from a"
+            f" backup; without it, the collection of the project cannot be found.",
+            name=project_dir.name,
+        ) from error
+
+
+def write_collection(project_dir: Path, collection: Collection) -> None:
+    """Replace collection.json."""
+    files.replace(project_dir / COLLECTION_FILE, json.dumps(asdict(collection), indent=1).encode())
+
+
+def open_engine(project_dir: Path) -> QdrantEngine:
+    """Open the collection of a project, at the address in its settings.
+
+    Raises:
+        ProjectError: The project has no collection.
+    """
+    engine = _engine(project_dir)
+    if engine is None:
+        raise ProjectError(
+            f"{COLLECTION_FILE} of project {project_dir.name!r} is missing: restore it from a backup; without it, the"
+            f" collection of the project cannot be found.",
+            name=project_dir.name,
+        )
+    return engine
+
+
+def _engine(project_dir: Path) -> QdrantEngine | None:
+    """Open the collection of a project, or return None if it has none."""
+    collection = read_collection(project_dir)
+    if collection is None:
+        return None
+    with contextlib.suppress(ProjectError):  # in that case, the address of the last writer is the best guess
+        config = read_config(project_dir)
+        if config.engine == collection.backend:
+            collection = replace(collection, url=_address(config))
+    return QdrantEngine(collection)
+
+
+def use_engine(project_dir: Path, config: ProjectConfig) -> QdrantEngine | None:
+    """Open the collection for writing, naming it the first time; return None if vectors are stored in files.
+
+    The project's write lock must be held.
+
+    Raises:
+        ProjectError: There are versions with vectors, but no collection at the address in the settings.
+    """
+    if config.engine == FILES:
+        return None
+    known, address = read_collection(project_dir), _address(config)
+    if known is None or known.backend != config.engine:
+        known = Collection(config.engine, address, f"contextual-{uuid.uuid4().hex}")
+        write_collection(project_dir, known)
+    elif known.url != address:
+        former, known = known, replace(known, url=address)
+        if _has_vectors(project_dir) and not QdrantEngine(known).exists():
+            raise ProjectError(
+                f"There is no collection {known.name!r} at {known.url}: set backend to the address of the server"
+                f" that has it ({former.url} until now), or copy it to the new one with a snapshot. Without a copy, set"
+                f" backend to 'files', `rebuild` and `forget`, then set the new address and `rebuild` again.",
+                name=project_dir.name,
+            )
+        write_collection(project_dir, known)
+    return QdrantEngine(known)
+
+
+def _has_vectors(project_dir: Path) -> bool:
+    """Return whether an engine stores the vectors of any version."""
+    for name in version_names(project_dir):
+        with contextlib.suppress(CorruptVersionError, FormatError):
+            manifest = read_manifest(version_directory(project_dir, name))
+            if manifest.dimensions is not None and manifest.engine != FILES:
+                return True
+    return False
+
+
+def drop_unpublished(project_dir: Path, engine: QdrantEngine) -> None:
+    """Remove vectors left by an interrupted writer, and all versions after the live one.
+
+    After a rollback, the next version is based on the live one. The versions in between are removed first, because
+    their changes to the vectors are undone.
+
+    Args:
+        project_dir: The project, whose write lock must be held.
+        engine: Its collection.
+    """
+    live = _base(project_dir)
+    for name in directories(project_dir):
+        if number(name) > live:
+            remove_version(project_dir, name)
+    engine.drop_after(live)
+
+
+def _base(project_dir: Path) -> int:
+    """Return the number of the live version, or of the newest one if CURRENT is damaged; 0 if there is none."""
+    try:
+        name = current_name(project_dir)
+    except ProjectError:
+        name = next(reversed(version_names(project_dir)), None)
+    return 0 if name is None else number(name)
+
+
+def drop_unused(project_dir: Path, engine: QdrantEngine) -> None:
+    """Remove the vectors that no version on disk contains."""
+    names = version_names(project_dir)
+    if names:
+        engine.drop_before(min(map(number, names)))
+
+
+def forget_vectors(project_dir: Path, live: str, *, is_remote: bool) -> None:
+    """Remove all vectors that the live version does not contain.
+
+    Args:
+        project_dir: The project, whose write lock must be held.
+        live: Name of the live version.
+        is_remote: Whether the engine stores its vectors.
+    """
+    if not is_remote:
+        delete_collection(project_dir)
+    elif (engine := _engine(project_dir)) is not None:
+        engine.drop_after(number(live))
+        engine.drop_before(number(live))
+
+
+def delete_unused_collection(project_dir: Path) -> None:
+    """Remove the collection if all versions store their vectors in files, or log a warning if the server is down."""
+    if read_collection(project_dir) is not None and not _has_vectors(project_dir):
+        try:
+            delete_collection(project_dir)
+        except BackendError as error:
+            logger.warning("The collection of project %s is not needed any more. %s", project_dir.name, error)
+
+
+def delete_collection(project_dir: Path) -> None:
+    """Remove the collection of a project, if it has one, and collection.json.
+
+    Raises:
+        BackendError: The engine does not respond.
+    """
+    if (engine := _engine(project_dir)) is None:
+        return
+    try:
+        engine.delete()
+    except BackendError as error:
+        raise BackendError(
+            f"{error} If the server is gone for good, remove {COLLECTION_FILE} from {project_dir} first: then the"
+            f" collection is left alone.",
+            url=error.url,
+        ) from error
+    files.remove(project_dir / COLLECTION_FILE)

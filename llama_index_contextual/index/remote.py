@@ -16,11 +16,10 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -29,35 +28,34 @@ from llama_index.core.vector_stores.types import FilterCondition, MetadataFilter
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import BackendError, CorruptVersionError, InputError, Remedy
 from llama_index_contextual.index import files
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale
-from llama_index_contextual.index.collection import (
-    COLLECTION_FILE,
-    drop_unused,
-    open_engine,
-    read_collection,
-    write_collection,
-)
 from llama_index_contextual.index.filters import field_test, valid_filters
 from llama_index_contextual.index.manifest import BORN_FILE, MANIFEST, SAMPLE_FILE
 from llama_index_contextual.index.part import Part
-from llama_index_contextual.index.qdrant import AnyFacet, Condition, Junction, Key, QdrantEngine, StoredVector
+from llama_index_contextual.index.qdrant import (
+    COLLECTION_FILE,
+    Key,
+    QdrantEngine,
+    StoredVector,
+    drop_unused,
+    has_facet,
+    models_module,
+    open_engine,
+)
 from llama_index_contextual.index.vectors import products
 from llama_index_contextual.index.versions import number
 
 if TYPE_CHECKING:
+    from qdrant_client import models
+
     from llama_index_contextual.index.version import OpenVersion, VersionNodes
 
 logger = logging.getLogger(__name__)
 
 EXACT_CHUNKS = 20_000
-"""Maximum number of chunks for which every vector is compared."""
-
-MIN_RECALL, PROBED_K = 0.99, 20
-EF = (128, 256, 512, 1_024, 2_048, 4_096)
-"""Sizes of the list of candidates to try; if none is accurate enough, the search is exact."""
+"""Number of chunks up to which every vector is compared; above, the search is approximate."""
 
 SAMPLE = 1_024
 """Maximum number of vectors per part with which the mean and deviation of the similarities are estimated."""
@@ -68,8 +66,6 @@ TIES = 16
 MAX_FACETS = 50_000
 """Maximum number of distinct values that may pass a single filter."""
 
-_PROBES = 128
-_CONFIDENCE = 2.0  # number of standard errors
 _CHECKED = 128  # vectors of each part that a check compares
 _TOLERANCE = 1e-3
 _MAX_LISTED = 5
@@ -141,7 +137,6 @@ class RemoteVersion:
         self._project_dir = project_dir
         self._engine = engine
         self._version = number(version)
-        self._is_rebuilt = False
 
     def writer(self) -> RemoteVectorWriter:
         """Return a writer of the vectors of a part."""
@@ -166,7 +161,6 @@ class RemoteVersion:
             alive_keys = {key for part in parts for key in part.vector_keys()}
             strays = [key for key in self._engine.keys(self._version) if key not in alive_keys]
             self._engine.end_keys(strays, self._version)
-        self._is_rebuilt = not alive
         expected, actual = sum(part.size for part in parts if part.has_semantic), self._engine.count(self._version)
         if actual != expected:
             raise CorruptVersionError(
@@ -179,28 +173,17 @@ class RemoteVersion:
                 ),
             )
 
-    def published(self, nodes: VersionNodes, directory: Path, dimensions: int | None) -> None:
-        """Remove vectors that no version contains any longer, and choose how to search the new live version."""
+    def published(self, version: str) -> None:
+        """Remove vectors that no version contains any longer, after a version has been published."""
         try:
             drop_unused(self._project_dir, self._engine)
-            if dimensions is not None:
-                self._tune(RemoteVectors(nodes, dimensions, directory))
         except BackendError as error:
             logger.warning(
                 "Version %s is published, but vectors of removed versions are still in the collection; the next version"
                 " removes them. %s",
-                directory.name,
+                version,
                 error,
             )
-
-    def _tune(self, vectors: RemoteVectors) -> None:
-        """Choose how to search a large version if it is new or has grown by half since the last choice."""
-        collection, size = read_collection(self._project_dir), len(vectors.nodes)
-        if collection is None or size <= EXACT_CHUNKS or (size < 1.5 * collection.probed and not self._is_rebuilt):
-            return
-        settled = self._engine.settle()  # otherwise, the search is exact until the next version
-        ef, probed = (vectors.probe(), size) if settled else (None, 0)
-        write_collection(self._project_dir, replace(collection, ef=ef, probed=probed))
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -243,10 +226,10 @@ class RemoteVectors:
         if not len(similarities):
             return NO_HITS, NO_SCALE
         condition = self._condition(filters)
-        hits = self._nearest(vector, k, condition, self._engine.collection.ef)
+        hits = self._nearest(vector, k, condition)
         if not (self._directory / MANIFEST).exists():
             raise CorruptVersionError(f"Version {self._directory.name} was removed during a query.")
-        if not len(hits.rows) and condition is True:
+        if not len(hits.rows) and condition is None:
             raise CorruptVersionError(
                 f"The collection {self._engine.collection.name!r} at {self._engine.collection.url} has no vectors of"
                 f" version {self._directory.name}: run `verify`, which says what to do."
@@ -254,10 +237,9 @@ class RemoteVectors:
         mean = np.average(similarities, weights=weights)
         return hits, Scale(float(mean), math.sqrt(np.average((similarities - mean) ** 2, weights=weights)))
 
-    def _nearest(self, query: NDArray[np.float32], k: int, condition: Condition, ef: int | None) -> Hits:
-        k = min(k, len(self.nodes))
-        ef = ef if len(self.nodes) > EXACT_CHUNKS else None
-        nearest = self._engine.rank(self._version, query, k + TIES, condition, ef)
+    def _nearest(self, query: NDArray[np.float32], k: int, condition: models.Filter | None) -> Hits:
+        k, is_exact = min(k, len(self.nodes)), len(self.nodes) <= EXACT_CHUNKS
+        nearest = self._engine.rank(self._version, query, k + TIES, condition, exact=is_exact)
         try:
             rows = np.asarray(self.nodes.rows([node_id for node_id, _ in nearest]), dtype=np.int64)
         except KeyError as error:  # the chunk of a vector is not in the version
@@ -275,47 +257,25 @@ class RemoteVectors:
         vectors = fetched(self._engine, [keys[row] for row in rows.tolist()])
         return vectors.reshape(len(rows), self._dimensions)
 
-    def probe(self) -> int | None:
-        """Return the smallest size of the list of candidates that is accurate enough, or None if none is.
-
-        The test queries are means of four and of eight vectors. Like real questions, they are farther from the chunks
-        than the chunks are from each other, and their recall at a given size is no higher than that of real questions
-        (`python -m tests.benchmarks.engines recall --data ../shared/data`). The recall used is two standard errors
-        below the mean.
-        """
-        chance, (sample, _) = np.random.default_rng(0), self._sample
-        groups = [chance.integers(0, len(sample), (_PROBES // 2, size)) for size in (4, 8)]
-        questions = unit_vectors(np.concatenate([sample[group].mean(axis=1) for group in groups]))
-        exact = [set(self._nearest(one, PROBED_K, True, None).rows.tolist()) for one in questions]
-        for ef in EF:
-            hits = [set(self._nearest(one, PROBED_K, True, ef).rows.tolist()) for one in questions]
-            shares = [len(best & of_hits) / len(best) for best, of_hits in zip(exact, hits, strict=True)]
-            if np.mean(shares) - _CONFIDENCE * np.std(shares) / math.sqrt(len(shares)) >= MIN_RECALL:
-                return ef
-        return None
-
     # ---- filters -----------------------------------------------------------------------------------------------------
 
-    def _condition(self, filters: MetadataFilters | None) -> Condition:
+    def _condition(self, filters: MetadataFilters | None) -> models.Filter | None:
         """Return the condition for metadata filters.
 
         Raises:
             InputError: The filters are invalid, or too many values pass one of them.
         """
         valid = valid_filters(filters)
-        return True if valid is None else self._junction(valid)
+        return None if valid is None else self._junction(valid)
 
-    def _junction(self, filters: MetadataFilters) -> Condition:
-        if not filters.filters:
-            return True
-        conditions = [
+    def _junction(self, filters: MetadataFilters) -> Any:
+        conditions: list[Any] = [
             self._junction(item) if isinstance(item, MetadataFilters) else self._leaf(item) for item in filters.filters
         ]
-        kinds: Mapping[FilterCondition, Literal["all", "any", "none"]]
-        kinds = {FilterCondition.AND: "all", FilterCondition.OR: "any", FilterCondition.NOT: "none"}
-        return _join(kinds[filters.condition or FilterCondition.AND], conditions)
+        clauses = {FilterCondition.AND: "must", FilterCondition.OR: "should", FilterCondition.NOT: "must_not"}
+        return models_module().Filter(**{clauses[filters.condition or FilterCondition.AND]: conditions or None})
 
-    def _leaf(self, item: Any) -> Condition:
+    def _leaf(self, item: Any) -> Any:
         test = field_test(item)
         columns = [part.docstore.column(test.key) for part in self.nodes.parts]
         facets = {facet(test.key, value) for column in columns for value in column.values if test.passes(value)}
@@ -325,19 +285,8 @@ class RemoteVectors:
                 f" backend of this project: use a narrower filter, or a key with fewer different values.",
                 value=test.key,
             )
-        condition: Condition = AnyFacet(sorted(facets)) if facets else False
-        return _join("none", [condition]) if test.is_negated else condition
-
-
-def _join(kind: Literal["all", "any", "none"], conditions: Sequence[Condition]) -> Condition:
-    """Combine conditions, leaving out those that have no effect."""
-    deciding = kind != "all"  # "any" is decided by a condition that always holds, "all" by one that never does
-    if any(condition is deciding for condition in conditions):
-        return kind == "any"
-    rest = [condition for condition in conditions if not isinstance(condition, bool)]
-    if not rest:
-        return kind != "any"
-    return rest[0] if len(rest) == 1 and kind != "none" else Junction(kind, rest)
+        passing = has_facet(sorted(facets))
+        return models_module().Filter(must_not=[passing]) if test.is_negated else passing
 
 
 def facet(key: str, value: Any) -> int:

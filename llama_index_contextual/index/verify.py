@@ -24,7 +24,6 @@ from llama_index_contextual.errors import (
     ProjectNotFoundError,
 )
 from llama_index_contextual.index import files
-from llama_index_contextual.index.collection import COLLECTION_FILE, FILES, open_engine, read_collection
 from llama_index_contextual.index.ledger import DAMAGED, LEDGER_FILE, TABLES, Ledger, Row, is_sound
 from llama_index_contextual.index.manifest import (
     MANIFEST,
@@ -43,6 +42,7 @@ from llama_index_contextual.index.project_file import (
     read_config,
     write_lock,
 )
+from llama_index_contextual.index.qdrant import COLLECTION_FILE, FILES, open_engine, read_collection
 from llama_index_contextual.index.sources import inputs_of
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import (

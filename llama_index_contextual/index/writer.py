@@ -22,10 +22,10 @@ from llama_index_contextual._version import __version__
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import versions
-from llama_index_contextual.index.collection import delete_unused_collection, drop_unpublished, use_engine
 from llama_index_contextual.index.manifest import DocumentRecord, Manifest
 from llama_index_contextual.index.part import DocumentFrame, Part, PartWriter
-from llama_index_contextual.index.version import OpenVersion, VersionNodes
+from llama_index_contextual.index.qdrant import delete_unused_collection, drop_unpublished, use_engine
+from llama_index_contextual.index.version import OpenVersion
 
 if TYPE_CHECKING:
     from llama_index_contextual.index.remote import RemoteVectorWriter, RemoteVersion
@@ -206,8 +206,7 @@ class VersionBuilder:
             self._remote.end(self.before, kept_ids, parts)
         versions.publish(self.project_dir, manifest, keep_versions=self.config.keep_versions)
         if self._remote is not None:
-            directory = versions.version_directory(self.project_dir, self._name)
-            self._remote.published(VersionNodes(parts), directory, manifest.dimensions)
+            self._remote.published(self._name)
         else:
             delete_unused_collection(self.project_dir)
         return manifest

@@ -35,7 +35,6 @@ from llama_index_contextual.errors import (
     Remedy,
 )
 from llama_index_contextual.index.answers import ANSWERS_FILE, AnswerFile
-from llama_index_contextual.index.collection import check_backend
 from llama_index_contextual.index.forget import ForgetReport, forget
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.manifest import Manifest, read_manifest
@@ -45,6 +44,7 @@ from llama_index_contextual.index.project_file import (
     write_config,
     write_lock,
 )
+from llama_index_contextual.index.qdrant import check_backend
 from llama_index_contextual.index.remote import lost_documents
 from llama_index_contextual.index.sources import inputs_of
 from llama_index_contextual.index.verify import PartFaults, Repair, records_of

@@ -18,7 +18,6 @@ from llama_index_contextual.errors import (
     Remedy,
 )
 from llama_index_contextual.index import files
-from llama_index_contextual.index.collection import COLLECTION_FILE, check_backend, delete_collection
 from llama_index_contextual.index.ledger import LEDGER_FILE, damaged_ledgers
 from llama_index_contextual.index.ledger_lines import LedgerRows, export_ledger
 from llama_index_contextual.index.manifest import PARTS
@@ -35,6 +34,7 @@ from llama_index_contextual.index.project_file import (
     write_config,
     write_lock,
 )
+from llama_index_contextual.index.qdrant import COLLECTION_FILE, check_backend, delete_collection
 from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.versions import CURRENT, VERSIONS, write_current
 from llama_index_contextual.ingestion.state import ModelObjects, require_llm

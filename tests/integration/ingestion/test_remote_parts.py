@@ -11,9 +11,8 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BackendError, CorruptVersionError
-from llama_index_contextual.index import files, qdrant, remote
-from llama_index_contextual.index.collection import open_engine, read_collection
-from llama_index_contextual.index.qdrant import QdrantEngine
+from llama_index_contextual.index import files, qdrant
+from llama_index_contextual.index.qdrant import QdrantEngine, open_engine, read_collection
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding
@@ -234,27 +233,6 @@ def test_a_collection_is_removed_when_the_last_version_in_it_is(
     assert read_collection(project.directory) is None
     assert not QdrantEngine(engine.collection).exists()
     assert project.verify().problems == []
-
-
-def test_a_large_version_is_searched_with_a_probed_list_and_new_vectors_are_probed_again(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remote, "EXACT_CHUNKS", 20)
-    project.ingest(documents("one", 15))
-    assert read_collection(project.directory).ef is None  # type: ignore[union-attr]
-    project.ingest(documents("two", 30))
-    collection = read_collection(project.directory)
-    assert collection is not None
-    assert (collection.ef, collection.probed) == (remote.EF[0], 30)
-    assert len(project.retrieve("pump 3", mode="semantic", top_k=5)) == 5
-    probes = []
-    probe = remote.RemoteVectors.probe
-    monkeypatch.setattr(remote.RemoteVectors, "probe", lambda store: probes.append(store) or probe(store))
-    project.ingest([Document(text="one more", id_="new")])
-    assert probes == []
-    project.update_config(context="none")
-    project.rebuild()
-    assert len(probes) == 1
 
 
 @pytest.mark.parametrize("indexes", ["lexical", "semantic"])

@@ -94,7 +94,7 @@ def lose_a_vector(project: Project) -> None:
     """Remove the vector of a chunk of the live version from the collection, without the knowledge of the project."""
     from qdrant_client import models
 
-    engine: Any = importlib.import_module("llama_index_contextual.index.collection").open_engine(project.directory)
+    engine: Any = importlib.import_module("llama_index_contextual.index.qdrant").open_engine(project.directory)
     chunk = project.chunks(project.documents()[0].doc_id)[0]
     selection = models.Filter(must=[models.FieldCondition(key="node_id", match=models.MatchAny(any=[chunk.node_id]))])
     engine._client.delete(engine.collection.name, models.FilterSelector(filter=selection), wait=True)

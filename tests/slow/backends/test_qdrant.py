@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +16,7 @@ from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BackendError, ConfigurationError, CorruptVersionError, ProjectError
 from llama_index_contextual.index import qdrant
-from llama_index_contextual.index.collection import COLLECTION_FILE, open_engine
-from llama_index_contextual.index.qdrant import Collection, QdrantEngine, StoredVector
+from llama_index_contextual.index.qdrant import COLLECTION_FILE, Collection, QdrantEngine, StoredVector
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding
@@ -79,11 +77,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_impatient")
-@pytest.mark.parametrize("port", [":9", ""])
-def test_a_server_that_does_not_answer_is_named_and_no_project_is_created(port: str, tmp_path: Path) -> None:
-    manager, url = ProjectManager(tmp_path), f"http://127.0.0.9{port}"
-    said = re.escape(url if port else f"{url} (port 6333)")  # which the client adds
-    with pytest.raises(BackendError, match=rf"Qdrant at {said} does not answer .*start it") as raised:
+def test_a_server_that_does_not_answer_is_named_and_no_project_is_created(tmp_path: Path) -> None:
+    manager, url = ProjectManager(tmp_path), "http://127.0.0.9:9"
+    with pytest.raises(BackendError, match=rf"Qdrant at {url} does not answer .*start it") as raised:
         manager.create("p", ProjectConfig.local(backend=f"qdrant:{url}"))
     assert raised.value.url == url
     assert manager.list() == []
@@ -193,12 +189,12 @@ def test_a_key_is_read_from_the_environment_at_each_call_and_never_shown(
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        (200, b"<html>Welcome</html>", "does not answer as Qdrant does: correct `backend`"),
-        (200, b"{}", "does not answer as Qdrant does"),
-        (301, b"", "does not answer as Qdrant does"),
-        (404, b"<html>Not found</html>", "does not answer as Qdrant does"),
-        (400, b'{"status": {"error": "Wrong input: no"}}', r"refuses a call \(Wrong input: no\): see its log"),
-        (502, b"<html>Bad gateway</html>", r"refuses a call \(502 Bad Gateway\)"),
+        (200, b"<html>Welcome</html>", "does not answer as expected .* check `backend`"),
+        (200, b"{}", "does not answer as expected"),
+        (301, b"", "does not answer as expected"),
+        (404, b"<html>Not found</html>", "does not answer as expected"),
+        (400, b'{"status": {"error": "Wrong input: no"}}', r"does not answer as expected .*Wrong input: no"),
+        (502, b"<html>Bad gateway</html>", r"does not answer as expected .*502"),
     ],
 )
 def test_an_address_that_is_not_that_of_qdrant_is_said(
@@ -312,7 +308,7 @@ def test_a_server_that_never_answers_is_given_up(
     ended = threading.Event()
     server.fault = lambda *_: ended.wait()
     try:
-        with pytest.raises(BackendError, match=r"does not answer \(TimeoutError\): start it"):
+        with pytest.raises(BackendError, match=r"does not answer \(ReadTimeout.*start it"):
             project.retrieve("pump")
     finally:
         ended.set()
@@ -334,19 +330,3 @@ def test_a_connection_that_breaks_is_made_again(name: str) -> None:
 
     engine: Any = QdrantEngine(Collection("qdrant", qdrant.MEMORY, "c"))
     assert engine._call(send) == "answer"
-
-
-def test_indexes_that_the_server_cannot_build_are_not_waited_for(
-    server: QdrantServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = on(server, tmp_path)
-    project.ingest(pumps())
-    assert open_engine(project.directory).settle()
-    answer = server.answer
-
-    def red(request: Request) -> tuple[int, Any]:
-        status, result = answer(request)
-        return status, result | {"status": "red"}
-
-    monkeypatch.setattr(server, "answer", red)
-    assert not open_engine(project.directory).settle()

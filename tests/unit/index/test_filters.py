@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,24 +34,21 @@ from tests.support.filter_oracle import (
 SEED = 20_240_331
 
 
-def store_of(metadata: Sequence[Metadata], *, indexed: bool = False, published: bool = False) -> NodeTable:
-    """Return a document store with a node for each metadata."""
-    store = NodeTable()
+def store_of(metadata: Sequence[Metadata], *, path: Path | None = None) -> NodeTable:
+    """Return a document store with a node for each metadata, published if it is in a file."""
+    store = NodeTable(path)
     store.add([TextNode(id_=str(n), text="x", metadata=dict(data)) for n, data in enumerate(metadata)])
-    if indexed:
-        store.index_metadata()
-    if published:
-        store.database.access = "read"
-    return store
+    if path is None:
+        return store
+    store.index_metadata()
+    store.close()
+    return NodeTable(path, access="read")
 
 
 def masks(metadata: Sequence[Metadata]) -> list[Callable[[MetadataFilters], list[bool]]]:
-    """Return what selects nodes: a store that is being built, a published one without an index, and one with it."""
-    stores = [
-        store_of(metadata),
-        store_of(metadata, published=True),
-        store_of(metadata, indexed=True, published=True),
-    ]
+    """Return what selects nodes: a store in memory, and a published one."""
+    folder = Path(tempfile.mkdtemp())
+    stores = [store_of(metadata), store_of(metadata, path=folder / "nodes.sqlite")]
 
     def selection(store: NodeTable) -> Callable[[MetadataFilters], list[bool]]:
         def select(filters: MetadataFilters) -> list[bool]:
