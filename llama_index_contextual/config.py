@@ -252,7 +252,7 @@ class ProjectConfig(BaseModel):
     rerank_threshold: float | None = _live(None)
     """Hits with a lower probability by the cross-encoder, from 0 to 1, are dropped; does not apply to `llm`."""
     keep_versions: int = _live(3, ge=2)
-    """Number of published versions kept on disk for a rollback."""
+    """Number of published versions kept on disk for a rollback, and as many of `sync --watch`."""
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -228,12 +228,13 @@ def load_llm(
     return cast(LLM, made_by(model=model, **options))
 
 
-def load_embed_model(name: str) -> BaseEmbedding:
+def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbedding:
     """Return the embedding model with a given name.
 
     Args:
         name: provider:model, such as "openai:text-embedding-3-small" or "huggingface:BAAI/bge-small-en-v1.5", or
             "local".
+        dimensions: Length of its vectors, for models that support several; None uses the model's default.
 
     Raises:
         ModelError: The provider is unknown or has no embeddings, its package is not installed, its key is not set, or
@@ -246,6 +247,8 @@ def load_embed_model(name: str) -> BaseEmbedding:
     traits, model, made_by, options = _load_class(name, setting="embed_model", advice=_WITHOUT_KEY)
     # Use `model_name`, because OpenAI's class accepts only known names for `model`.
     options = {**traits.embedding_options, **options, "model_name": model}
+    if dimensions is not None and "dimensions" in getattr(made_by, "model_fields", {}):
+        options["dimensions"] = dimensions
     try:
         return cast(BaseEmbedding, made_by(**options))
     except Exception as error:  # unknown name, no network, damaged file: each library raises its own errors
@@ -444,6 +447,53 @@ def address_of(model: LLM | BaseEmbedding) -> str | None:
     address = getattr(model, "base_url", None) or getattr(model, "api_base", None)
     parts = urlsplit(address) if isinstance(address, str) else None
     return None if parts is None else parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl() or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelObject:
+    """Stored description of an embedding model that was passed as an object, without its keys.
+
+    Attributes:
+        setting: Value of the setting `embed_model` that the object replaced.
+        name: Its name, as returned by `model_name`.
+        kind: Its class.
+        dimensions: Length of its vectors, if set on the object.
+        url: Address of its server without credentials, if it has one.
+    """
+
+    setting: str
+    name: str
+    kind: str
+    dimensions: int | None = None
+    url: str | None = None
+
+    @classmethod
+    def of(cls, model: BaseEmbedding, *, setting: str) -> ModelObject:
+        """Return the description of a model."""
+        dimensions, kind = getattr(model, "dimensions", None), type(model)
+        return cls(
+            setting=setting,
+            name=embedding_identity(model),
+            kind=f"{kind.__module__}.{kind.__qualname__}",
+            dimensions=dimensions if isinstance(dimensions, int) else None,
+            url=address_of(model),
+        )
+
+    def create(self) -> BaseEmbedding | None:
+        """Recreate the model by name; return None if this is impossible or its address differs from the environment's.
+
+        Raises:
+            ModelError: The model cannot be loaded, for example because a key or a package is missing.
+        """
+        if not is_creatable(self.name):
+            return None
+        model = load_embed_model(self.name, dimensions=self.dimensions)
+        # A key is sent only to the address in the environment, never to an address stored in a project.
+        return model if (address_of(model) or "").rstrip("/") == (self.url or "").rstrip("/") else None
+
+    def __str__(self) -> str:
+        size = "" if self.dimensions is None else f", {self.dimensions} dimensions"
+        return f"{self.kind.rpartition('.')[2]}{size}{'' if self.url is None else f' at {self.url}'}"
 
 
 def contextual_model(name: str) -> ContextualEmbedding | None:

@@ -443,7 +443,7 @@ class Watch:
         limit = None
         if self.max_cost is not None:
             limit = max(0.0, self.max_cost + self._cost_before - self._spent())
-        work = partial(self.work, settle=self.settle, max_cost=limit)
+        work = partial(self.work, settle=self.settle, watching=True, max_cost=limit)
         if self.removes and not self._waiting:
             try:
                 return work(remove=True)

@@ -110,6 +110,7 @@ class Manifest(_Entry):
         chunks: Number of chunks.
         size: Bytes of its files.
         parts: The parts, in the order of their rows.
+        automatic: Whether it was published by a program that watches folders.
         keeps: Name of the previous version, if this one removed many documents; it is then kept as long as this one.
         format: Layout of the version.
     """
@@ -124,6 +125,7 @@ class Manifest(_Entry):
     chunks: int
     size: int = 0
     parts: list[PartEntry] = []
+    automatic: bool = False
     keeps: str | None = None
     format: int = FORMAT
 

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -58,12 +58,14 @@ class _Content(BaseModel):
     Attributes:
         format: Number of the format.
         config: The settings.
+        embed_object: Description of an embedding model that was passed as an object.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     format: int = FORMAT
     config: dict[str, Any]
+    embed_object: dict[str, Any] | None = None
 
 
 def is_project(project_dir: Path) -> bool:
@@ -145,6 +147,18 @@ def _write(project_dir: Path, content: _Content, **changes: Any) -> None:
     raw = {name: value for name, value in values.items() if value is not None}
     raw[_CHECKSUM] = checksum(raw)
     files.replace(project_dir / PROJECT_FILE, json.dumps(raw, ensure_ascii=False, indent=2).encode())
+
+
+def embed_object(project_dir: Path) -> Mapping[str, Any] | None:
+    """Return the recorded description of an embedding model that was passed as an object, or None."""
+    content = _readable(project_dir)
+    return None if content is None else content.embed_object
+
+
+def record_embed_object(project_dir: Path, described: Mapping[str, Any] | None) -> None:
+    """Record an embedding model that was passed as an object; None removes it. The write lock must be held."""
+    if embed_object(project_dir) != described:
+        _write(project_dir, _read(project_dir), embed_object=described)
 
 
 def project_ledger(project_dir: Path) -> AbstractContextManager[Ledger]:

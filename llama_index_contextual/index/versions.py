@@ -339,11 +339,15 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
 def _prune(project_dir: Path, keep: int, before: str | None) -> None:
     """Remove old versions and unused parts.
 
-    The newest versions, the live one and the previously live one are kept, and the versions that the manifest of a kept
-    version refers to in `keeps`.
+    The same number of automatic and of other versions is kept, the newest of each, so that a program that watches
+    folders does not displace versions published by a user. The live version, the previously live one, and versions that
+    the manifest of a kept version refers to in `keeps` are also kept.
     """
     manifests = {name: _manifest(project_dir, name) for name in version_names(project_dir)}
-    retained = {current_name(project_dir), before, *list(manifests)[-max(2, keep) :]}
+    automatic = [name for name, manifest in manifests.items() if manifest is not None and manifest.automatic]
+    others = [name for name in manifests if name not in automatic]
+    newest = max(2, keep)
+    retained = {current_name(project_dir), before, *automatic[-newest:], *others[-newest:]}
     retained |= {manifest.keeps for name, manifest in manifests.items() if name in retained and manifest is not None}
     for name in manifests:
         if name not in retained:

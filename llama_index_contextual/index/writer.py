@@ -178,11 +178,12 @@ class VersionBuilder:
             vectors = before.index.vectors(np.asarray(rows, dtype=np.int64))
         self.append(record, nodes, vectors, before.frame(record.doc_id))
 
-    def publish(self, *, embed_model: str | None, keeps: str | None = None) -> Manifest:
+    def publish(self, *, embed_model: str | None, automatic: bool = False, keeps: str | None = None) -> Manifest:
         """Finish the parts, and make the version live.
 
         Args:
             embed_model: Name of the embedding model, or None without a semantic index.
+            automatic: Whether the version is published by a program that watches folders.
             keeps: Name of the previous version, if it must be kept as long as this one.
         """
         self._finish_part()
@@ -200,6 +201,7 @@ class VersionBuilder:
             chunks=sum(part.size for part in parts),
             size=sum(part.bytes for part in parts),
             parts=[part.entry for part in parts],
+            automatic=automatic,
             keeps=keeps,
         )
         if self._remote is not None:

@@ -41,6 +41,7 @@ from llama_index_contextual.index.manifest import Manifest, read_manifest
 from llama_index_contextual.index.project_file import (
     project_ledger,
     read_config,
+    record_embed_object,
     write_config,
     write_lock,
 )
@@ -152,7 +153,16 @@ class FolderOptions(RunningOptions, total=False):
         Option(
             "Whether more than a tenth of the documents of a folder, and more than one, may be removed at once."
             " Otherwise this is an error unless `remove` lists their ids, because a folder that is being restored looks"
-            " like this.",
+            " like this. The version before such a removal is kept as long as the version after it.",
+            default=False,
+        ),
+    ]
+    watching: Annotated[
+        bool,
+        Option(
+            "Whether the caller watches the folders and calls again after every change. Small files are then read"
+            " first, about 20 MB at a time, and larger ones left for a later call. `keep_versions` counts the version"
+            " separately, so that it does not push the versions of other calls out of the history.",
             default=False,
         ),
     ]
@@ -242,7 +252,7 @@ async def achange(
         before = await asyncio.to_thread(stack.enter_context, former)
         if progress is None and show_progress:
             progress = stack.enter_context(progress_bar())
-        return await arun(
+        report = await arun(
             inputs,
             options,
             project_dir=state.directory,
@@ -252,6 +262,9 @@ async def achange(
             progress=progress,
             executor=executor,
         )
+        if report.version is not None:
+            await run_to_completion(state.remember_embed_model)
+        return report
 
 
 def estimate_run(
@@ -311,6 +324,8 @@ async def arun(
     with contextlib.ExitStack() as stack:
         builder = VersionBuilder(project_dir, config, before, run.plan.not_kept)
         stack.callback(builder.discard)
+        if options.watching:
+            run.intake.postpone(run.plan)
         counter = run.counter(progress)
         reader = stack.enter_context(executor.reader(run.intake, config, stages.ledger, counter))
         await run_to_completion(partial(builder.keep, run.plan.keep))
@@ -371,7 +386,7 @@ class _Run:
         accepts_cost = options.retry_failed and options.max_cost is not None
         replies = await acollect_replies(
             stages,
-            lambda: plan.jobs(replace(intake, skipped=[], failed=[], warnings=[]), reader, before),
+            lambda: plan.jobs(replace(intake, skipped=[], failed=list(intake.failed), warnings=[]), reader, before),
             submit=options.batch,
             spending=spending,
             gives_up_unread=accepts_cost,
@@ -422,7 +437,13 @@ class _Run:
         if before is not None and not (has_read or plan.rework or plan.drop):
             return self.report().completed(outcome)
         counter.set(stage="publish")
-        manifest = await run_to_completion(partial(builder.publish, embed_model=stages.embed_model_name))
+        publish = partial(
+            builder.publish,
+            embed_model=stages.embed_model_name,
+            automatic=options.watching and not intake.removes_many,
+            keeps=before.name if before is not None and intake.removes_many else None,
+        )
+        manifest = await run_to_completion(publish)
         counter.set(stage="done")
         return self.report(manifest).completed(outcome)
 
@@ -590,6 +611,8 @@ def update_config(state: ProjectState, changes: Mapping[str, Any]) -> list[str]:
                 missing_for(changes[setting], setting=setting)
         if "backend" in changes:
             check_backend(config)
+        if changes.get("embed_model", state.config.embed_model) != state.config.embed_model:
+            record_embed_object(state.directory, None)
         write_config(state.directory, config)
         pending = config.rebuild_fields(_built_with(state.directory) or state.config)
         state.reconfigure(config)

@@ -77,6 +77,7 @@ class RunOptions:
         allow_empty: Whether a sync may remove all documents of a folder.
         allow_many: Whether a sync may remove more than a tenth of the documents of a folder.
         settle: Number of seconds for which a file must not change before a sync reads it.
+        watching: Whether the caller of a sync watches the folders and calls again, so that files can be left for later.
     """
 
     replace: bool = False
@@ -93,6 +94,7 @@ class RunOptions:
     allow_empty: bool = False
     allow_many: bool = False
     settle: float = 0.0
+    watching: bool = False
 
     @property
     def is_sync(self) -> bool:
@@ -234,8 +236,12 @@ class Matcher:
 
 UNSETTLED = "is being written: it is read as soon as it no longer changes"
 CHANGED_MEANWHILE = "changed while it was read: it is read by the next sync"
-FOR_LATER = (UNSETTLED, CHANGED_MEANWHILE)
+POSTPONED = "is large: it is read as soon as the smaller files are published"
+FOR_LATER = (UNSETTLED, CHANGED_MEANWHILE, POSTPONED)
 """Reasons for leaving a file for the next sync."""
+
+BATCH_BYTES = 20_000_000
+"""Total size of the files that a watching sync reads at a time, smallest first; a larger file is read alone."""
 
 _MOST_NAMED = 3
 
@@ -294,8 +300,10 @@ class SyncedFolders:
 
     def check_removals(
         self, removed: Mapping[str, str], *, kept: Iterable[Path], files: Iterable[Path], options: RunOptions
-    ) -> None:
+    ) -> bool:
         """Check that a sync removes neither all documents of a folder nor many of them, unless this is allowed.
+
+        Many are more than one and more than a tenth.
 
         Args:
             removed: Former paths of the documents that would be removed, by document id.
@@ -305,23 +313,27 @@ class SyncedFolders:
 
         Raises:
             InputError: All documents of a folder would be removed because there is no file in it.
-            LargeRemovalError: More than one document and more than a tenth of the documents of a folder would be
-                removed.
+            LargeRemovalError: Many documents of a folder would be removed.
+
+        Returns:
+            Whether many documents of a folder are removed.
         """
         kept_paths, paths = (list(map(os.path.realpath, group)) for group in (kept, files))
         many: dict[str, str] = {}
+        is_refused = False
         for folder in self._folders:
             below = os.path.join(folder, "")
             lost = [doc_id for doc_id, path in removed.items() if path.startswith(below)]
-            if lost and not any(path.startswith(below) for path in paths):
-                if not options.allow_empty:
-                    raise _empty_folder(folder, lost)
-                continue
+            has_file = any(path.startswith(below) for path in paths)
+            if lost and not has_file and not options.allow_empty:
+                raise _empty_folder(folder, lost)
             total = len(lost) + sum(path.startswith(below) for path in kept_paths)
             if len(lost) > max(1, total // 10):
                 many[folder] = f"{len(lost):,} of {pluralize(total, 'document')}"
-        if many and not options.allow_many:
+                is_refused = is_refused or (has_file and not options.allow_many)
+        if is_refused:
             raise _large_removal(many, removed)
+        return bool(many)
 
 
 def _empty_folder(folder: str, lost: Sequence[str]) -> InputError:
@@ -429,6 +441,7 @@ class Intake:
         facts: The user's metadata for files, by path.
         missing: Ids of documents whose file no longer exists in a folder of the call.
         removed: Ids of documents that a sync removes because their file is gone or is now a copy of another file.
+        removes_many: Whether a sync removes more than a tenth of the documents of a folder.
         skipped: Files that are not read, each with the reason; grows while files are read.
         failed: Ids of documents that could not be read; grows while files are read.
         warnings: Warnings about files; grows while files are read.
@@ -439,6 +452,7 @@ class Intake:
     facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     removed: frozenset[str] = frozenset()
+    removes_many: bool = False
     skipped: list[SkippedFile] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     warnings: list[FileWarning] = field(default_factory=list)
@@ -497,7 +511,7 @@ class Intake:
         self.missing = [doc_id for doc_id in gone if doc_id not in known]
         if folders is not None:
             self.removed = frozenset(removed - known)
-            folders.check_removals(
+            self.removes_many = folders.check_removals(
                 {doc_id: unwanted[doc_id] for doc_id in self.removed},
                 kept=[source.ref.path for source in self.sources.values() if source.ref and source.record],
                 files=[ref.path for ref in discovery.files],
@@ -588,6 +602,16 @@ class Intake:
                 f" path would be removed: correct the path, or leave it out.",
                 value=[file.path for file in absent],
             )
+
+    def postpone(self, plan: Plan) -> None:
+        """Leave large files for the next sync, so that small files do not wait for them."""
+        sizes = {doc_id: source.ref.size for doc_id in plan.to_read if (source := self.sources[doc_id]).ref is not None}
+        total, is_first = 0, not (plan.rework or plan.drop)
+        for doc_id in sorted(sizes, key=sizes.__getitem__):
+            total += sizes[doc_id]
+            if total > BATCH_BYTES and not is_first:
+                self.skip(doc_id, POSTPONED)
+            is_first = False
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -772,7 +796,7 @@ class Plan:
         """
         if before is not None:
             yield from (job_of_record(before, record) for record in self.rework)
-        for job in intake.jobs(reader, frozenset(self.to_read)):
+        for job in intake.jobs(reader, frozenset(self.to_read).difference(intake.failed)):
             yield job if before is None or self.rebuild else replace(job, contexts=written_contexts(before, job))
 
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Protocol, TypedDict, Unpack
 
+import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
+from llama_index.core.schema import MetadataMode
 
+from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.keywords import Option
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.embeddings.contextual import aembed
 from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, ModelError, NoVersionError, Remedy
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.manifest import Manifest
+from llama_index_contextual.index.project_file import embed_object, record_embed_object
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.ingestion.pipeline import Stages, make_stages
 from llama_index_contextual.models import (
+    ModelObject,
     embedding_identity,
     is_creatable,
     load_embed_model,
@@ -29,6 +36,12 @@ from llama_index_contextual.models import (
     settings_llm,
 )
 from llama_index_contextual.search.live import LiveIndexes
+
+_PROBED = 100
+"""The shortest of this number of chunks is embedded to recognise the model that built an index."""
+
+_SAME = 0.999
+"""Minimum cosine of two vectors of the same text from the same model; stored vectors are rounded."""
 
 
 class ModelObjects(TypedDict, total=False):
@@ -85,7 +98,46 @@ class ProjectState:
         Raises:
             ModelError: The model cannot be loaded because of a missing key or package, or an unknown name.
         """
-        return self.passed_embed_model or load_embed_model(self.config.embed_model)
+        if self.passed_embed_model is not None:
+            return self.passed_embed_model
+        remembered = self.remembered
+        if remembered is None or remembered.name == self.config.embed_model:
+            return load_embed_model(self.config.embed_model, dimensions=remembered.dimensions if remembered else None)
+        try:
+            model = remembered.create()
+        except ModelError as error:
+            raise self._needs_object(remembered.name) from error
+        if model is None or not self._is_model_of_live(model):
+            raise self._needs_object(remembered.name)
+        return model
+
+    @property
+    def remembered(self) -> ModelObject | None:
+        """Description of the embedding model passed as an object when the index was built, or None."""
+        described = embed_object(self.directory)
+        is_current = described is not None and described.get("setting") == self.config.embed_model
+        return ModelObject(**described) if described is not None and is_current else None
+
+    def remember_embed_model(self) -> None:
+        """Record the embedding model if it was passed as an object; the write lock must be held."""
+        if self.passed_embed_model is not None and self.config.builds_semantic:
+            described = ModelObject.of(self.passed_embed_model, setting=self.config.embed_model)
+            record_embed_object(self.directory, asdict(described))
+
+    def _is_model_of_live(self, model: BaseEmbedding) -> bool:
+        """Return whether a model reproduces the stored vector of the shortest of the first chunks."""
+        try:
+            index = self.live.current().index
+        except NoVersionError:
+            return True
+        if index.dimensions is None:
+            return True
+        chunks = index.fetch(range(min(_PROBED, len(index.ids))))
+        texts = [chunk.node.get_content(MetadataMode.EMBED) for chunk in chunks]
+        row = min(range(len(texts)), key=lambda row: len(texts[row]))  # short enough for the model
+        (made,) = run_sync(lambda: aembed(model, [texts[row]], name=model_name(model)))
+        (stored,) = index.vectors(np.array([row]))
+        return len(made) == len(stored) and float(made @ stored) >= _SAME
 
     @property
     def embed_model_name(self) -> str | None:
@@ -93,7 +145,10 @@ class ProjectState:
         if not self.config.builds_semantic:
             return None
         passed = self.passed_embed_model
-        return self.config.embed_model if passed is None else embedding_identity(passed)
+        if passed is not None:
+            return embedding_identity(passed)
+        remembered = self.remembered
+        return self.config.embed_model if remembered is None else remembered.name
 
     def embed_model_of(self, setting: str, built: str) -> BaseEmbedding:
         """Return the embedding model for a version that may have been built with other settings.
@@ -108,7 +163,9 @@ class ProjectState:
         if self.passed_embed_model is not None:
             return self.passed_embed_model
         if built not in (self.config.embed_model, setting):
-            raise self._needs_object(built)
+            if self.remembered is None or self.remembered.name != built:
+                raise self._needs_object(built)
+            return self.embed_model
         return self.embed_model if self.config.embed_model in (setting, built) else load_embed_model(setting)
 
     def embed_model_of_live(self) -> BaseEmbedding:
@@ -170,6 +227,8 @@ class ProjectState:
 
     def _needs_object(self, built: str) -> ConfigurationError:
         """Return the error for a project that was loaded without the embedding object that built its index."""
+        remembered = self.remembered
+        what = "" if remembered is None or remembered.name != built else f" ({remembered})"
         pass_it = f"pass it again, as in load({self.name!r}, embed_model=...)"
         by_command = "the command line can only search it with `--mode lexical`, because it cannot create this model"
         if is_creatable(built):
@@ -177,7 +236,7 @@ class ProjectState:
             pass_it += f", or {by_name} project.update_config(embed_model={built!r})"
             by_command = f"{by_name} `llama-index-contextual configure {{project}} embed_model={built}`"
         return ConfigurationError(
-            f"The index was built with the embedding model {built!r}, which was passed as an object",
+            f"The index was built with the embedding model {built!r}{what}, which was passed as an object",
             setting="embed_model",
             remedy=Remedy(pass_it, by_command),
         )

@@ -19,13 +19,16 @@ import pytest
 from llama_index.core.indices.loading import load_index_from_storage
 from llama_index.core.llms import MockLLM
 from llama_index.core.schema import Document, QueryBundle
+from llama_index.embeddings.openai import OpenAIEmbedding
 
+from llama_index_contextual import models
 from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
     InputError,
     ModelError,
     NoVersionError,
+    PathNotFoundError,
     ProjectError,
     ReadOnlyVersionError,
 )
@@ -590,3 +593,80 @@ def test_a_model_without_a_name_is_no_obstacle_where_nothing_is_embedded(
     project = manager.create("p", config, embed_model=CountingEmbedding(model_name=""))
     assert project.ingest([text_folder]).added
     assert manager.load("p").retrieve("error TS-999").mode_used == "lexical"
+
+
+def test_a_model_passed_as_an_object_is_recreated_by_name(
+    manager: ProjectManager, openai: LoopbackProvider, text_folder: Path
+) -> None:
+    model = OpenAIEmbedding(
+        model_name="text-embedding-3-large", api_base=openai.api_base, api_key=SECRET, dimensions=64, max_retries=0
+    )
+    manager.create("p", ProjectConfig(context="none"), embed_model=model).ingest([text_folder])
+    project = manager.load("p")
+    assert project.retrieve("error TS-999", mode="semantic")[0].source.file_name == "manual.txt"
+    assert project.embed_model.model_name == "text-embedding-3-large"
+    assert project.ingest([Document(id_="new", text="A new pump.")]).added == ("new",)
+    stored = (project.directory / "project.json").read_text("utf-8")
+    assert '"dimensions": 64' in stored
+    assert SECRET not in stored
+
+
+def test_a_key_is_sent_only_to_the_address_in_the_environment(
+    manager: ProjectManager, openai: LoopbackProvider, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = OpenAIEmbedding(model_name="text-embedding-3-large", api_base=openai.api_base, api_key=SECRET)
+    manager.create("p", ProjectConfig(context="none"), embed_model=model).ingest([text_folder])
+    sent = openai.totals()
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("OPENAI_API_BASE", "http://127.0.0.1:9/v1")
+    with pytest.raises(ConfigurationError, match=re.escape(f"(OpenAIEmbedding at {openai.api_base})")):
+        manager.load("p").retrieve("error TS-999")
+    assert openai.totals() == sent
+
+
+class Served(CountingEmbedding):
+    """A model with the name of one that can be created."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name of Ollama's class."""
+        return "OllamaEmbedding"
+
+
+class Other(Served):
+    """Gives every text another vector."""
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return [vector[1:] + vector[:1] for vector in await super()._aget_text_embeddings(texts)]
+
+
+def test_a_model_of_the_same_name_with_other_vectors_is_refused(
+    manager: ProjectManager, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager.create("p", ProjectConfig(context="none"), embed_model=Served(model_name="mine")).ingest([text_folder])
+    monkeypatch.setattr(models, "load_embed_model", lambda name, **_: Served(model_name="mine"))
+    assert manager.load("p").retrieve("error TS-999").mode_used == "hybrid"
+    monkeypatch.setattr(models, "load_embed_model", lambda name, **_: Other(model_name="mine"))
+    with pytest.raises(ConfigurationError, match="built with the embedding model 'ollama:mine'"):
+        manager.load("p").retrieve("error TS-999")
+    manager.load("p").update_config(embed_model="local")
+    assert "embed_object" not in (manager.root / "p" / "project.json").read_text("utf-8")
+
+
+def test_a_model_of_a_run_that_published_nothing_is_not_remembered(
+    manager: ProjectManager, openai: LoopbackProvider, text_folder: Path, tmp_path: Path
+) -> None:
+    project = manager.create("p", ProjectConfig(context="none"), embed_model=CountingEmbedding(model_name="mine@1"))
+    with pytest.raises(PathNotFoundError):
+        project.ingest([tmp_path / "absent.md"])
+    assert manager.load("p").ingest([text_folder]).added
+    assert openai.embedding_calls
+
+
+def test_an_object_of_the_model_that_the_settings_name_needs_no_address(
+    manager: ProjectManager, openai: LoopbackProvider, text_folder: Path
+) -> None:
+    model = OpenAIEmbedding(api_base=openai.api_base.replace("127.0.0.1", "localhost"), api_key=SECRET, dimensions=64)
+    config = ProjectConfig(context="none", embed_model=f"openai:{model.model_name}")
+    manager.create("p", config, embed_model=model).ingest([text_folder])
+    assert manager.load("p").retrieve("error TS-999").mode_used == "hybrid"

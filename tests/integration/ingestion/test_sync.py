@@ -13,7 +13,7 @@ from llama_index.core.schema import Document
 from llama_index_contextual.errors import InputError, LargeRemovalError, PathNotFoundError, ProjectLockedError
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.ingestion import plan as syncing
-from llama_index_contextual.ingestion.plan import CHANGED_MEANWHILE, UNSETTLED
+from llama_index_contextual.ingestion.plan import CHANGED_MEANWHILE, POSTPONED, UNSETTLED
 from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader
@@ -247,6 +247,29 @@ def test_a_tenth_is_removed_at_once_and_in_small_folders_one(
     assert (len(changes["removed"]), len(changes["renamed"])) == (may_go, number - may_go - 1), "renamed ones stay"
 
 
+def test_the_version_before_a_large_removal_and_those_by_hand_outlive_the_versions_of_a_watcher(
+    counted: Project, tmp_path: Path
+) -> None:
+    folder = tmp_path / "files"
+    paths = fill(folder, 4)
+    for number in range(3):  # v000001 to v000003
+        write(folder / "00.md", f"# By hand\n\nEdition {number}.")
+        counted.sync_folders([folder])
+    write(folder / "00.md", "# Of the watcher\n\nThe edition before the removal.")
+    before = counted.sync_folders([folder], watching=True).version
+    for path in paths[1:]:
+        path.unlink()
+    after = counted.sync_folders([folder], watching=True, allow_many=True).version
+    for number in range(8):
+        write(folder / "00.md", f"# Of the watcher\n\nEdition {number}.")
+        counted.sync_folders([folder], watching=True)
+    names = [version.name for version in counted.versions()]
+    assert (before, after) == ("v000004", "v000005")
+    assert names == ["v000002", "v000003", before, after, "v000011", "v000012", "v000013"]
+    assert counted.rollback(before) == before
+    assert len(ids(counted)) == 4
+
+
 # ---- files that are being written ------------------------------------------------------------------------------------
 
 
@@ -286,6 +309,25 @@ def test_a_file_that_does_not_settle_is_left_for_the_next_sync(
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     assert synced(counted, folder, settle=0.5) == {"updated": ["files/one.md"]}
     assert counted.read("files/one.md") == "# First half, second half"
+
+
+def test_a_watching_sync_publishes_small_files_before_large_ones(
+    counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted.sync_folders([folder])
+    monkeypatch.setattr(syncing, "BATCH_BYTES", 200)
+    for name in ("a", "b"):
+        write(folder / f"large-{name}.md", f"# Large {name}\n\n" + f"The text of {name}. " * 50)
+    write(folder / "one.md", "# Large one\n\n" + "It has become large. " * 50)
+    write(folder / "small.md", "# Small\n\nA text.")
+    published = []
+    for _ in range(4):
+        report = counted.sync_folders([folder], watching=True)
+        published.append([*report.added, *report.updated])
+        assert {file.reason for file in report.skipped} <= {POSTPONED}
+        assert len(ids(counted)) == 3 + len({name for names in published for name in names} - {"files/one.md"})
+    assert published == [["files/small.md"], ["files/large-a.md"], ["files/large-b.md"], ["files/one.md"]]
+    assert counted.sync_folders([folder], watching=True).version == report.version
 
 
 # ---- wrong inputs and other processes --------------------------------------------------------------------------------
