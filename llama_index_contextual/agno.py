@@ -1,93 +1,28 @@
-"""Agno's `KnowledgeProtocol` and `Toolkit` for the documents of a project, with Agno's filters.
-
-Dicts of values and filter expressions are converted to LlamaIndex's filters.
-"""
+"""Agno's `KnowledgeProtocol` and `Toolkit` for the documents of a project."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Any
 
 from agno.knowledge.document import Document
 from agno.tools import Toolkit
 from agno.tools.function import Function
-from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import twin
 from llama_index_contextual.config import Mode
-from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
+from llama_index_contextual.errors import ContextualError, NoVersionError
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.search.search import require_positive
-from llama_index_contextual.tools import models
-from llama_index_contextual.tools.document_tools import (
-    INSTRUCTIONS,
-    DocumentTools,
-    ToolNames,
-    describe_documents,
-    text_of,
-    tool_name,
-)
-from llama_index_contextual.tools.filters import Filters as ToolFilters
-from llama_index_contextual.tools.filters import equality_filter, metadata_filter, require_known_keys, usable_keys
-
-Filters = Mapping[str, Any] | Sequence[Any] | Any
-"""A dict of values, an Agno `FilterExpr`, or a list of expressions that must all match."""
-
-_OPERATORS = {
-    "EQ": FilterOperator.EQ,
-    "NEQ": FilterOperator.NE,
-    "GT": FilterOperator.GT,
-    "GTE": FilterOperator.GTE,
-    "LT": FilterOperator.LT,
-    "LTE": FilterOperator.LTE,
-    "CONTAINS": FilterOperator.TEXT_MATCH_INSENSITIVE,
-}
-_CONDITIONS = {"AND": FilterCondition.AND, "OR": FilterCondition.OR, "NOT": FilterCondition.NOT}
-
-
-def to_metadata_filters(filters: Filters) -> MetadataFilters | None:
-    """Convert Agno's filters to LlamaIndex's, or return None if there are none.
-
-    Args:
-        filters: A dict (each key must have the given value or one of a list of values), a `FilterExpr`, its dict form,
-            or a list of expressions that must all match.
-
-    Raises:
-        InputError: An operator is unknown, or an expression is incomplete.
-    """
-    if not filters:
-        return None
-    if isinstance(filters, Mapping) and "op" not in filters:
-        parts: list[MetadataFilter | MetadataFilters] = [
-            equality_filter(str(key), value) for key, value in filters.items()
-        ]
-    else:
-        items = filters if isinstance(filters, Sequence) else [filters]
-        parts = [_expression(item.to_dict() if hasattr(item, "to_dict") else item) for item in items]
-    return MetadataFilters(filters=parts, condition=FilterCondition.AND)
-
-
-def _expression(data: Any) -> MetadataFilter | MetadataFilters:
-    operator = data.get("op") if isinstance(data, Mapping) else None
-    try:
-        if operator in _CONDITIONS:
-            inner = data["conditions"] if "conditions" in data else [data["condition"]]
-            return MetadataFilters(filters=list(map(_expression, inner)), condition=_CONDITIONS[operator])
-        if operator == "IN":
-            return metadata_filter(data["key"], list(data["values"]), FilterOperator.IN)
-        if operator in _OPERATORS:
-            return metadata_filter(data["key"], data["value"], _OPERATORS[operator])
-    except (KeyError, TypeError) as error:
-        raise InputError(f"The filter {data!r} is incomplete: it has no {error}.", value=data) from error
-    known = ", ".join(sorted([*_OPERATORS, *_CONDITIONS, "IN"]))
-    raise InputError(f"The filter {data!r} has no supported operator: use one of {known}.", value=data)
+from llama_index_contextual.tools import document_tools, models
+from llama_index_contextual.tools.filters import Filters, require_known_keys, to_filters, usable_keys
 
 
 class ContextualKnowledge:
@@ -126,30 +61,38 @@ class ContextualKnowledge:
 
     # ---- searching -------------------------------------------------------------------------------------------------
 
-    def search(self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any) -> list[Document]:
+    def search(
+        self, query: str, max_results: int | None = None, filters: Filters | None = None, **_: Any
+    ) -> list[Document]:
         """Return the passages that best answer a question.
 
         Args:
             query: The question.
             max_results: Maximum number of passages; None uses the knowledge base's default.
-            filters: Restricts the search to passages with matching metadata, before ranking.
+            filters: Restricts the search to passages with matching metadata, before ranking; see `to_filters`.
 
         Raises:
             ContextualError: The search failed; the message explains why and what to do.
         """
         k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
-        converted = to_metadata_filters(filters)
+        converted = to_filters(filters)
         if converted is not None:
             require_known_keys(converted, usable_keys(self._retriever.metadata_keys()))
         searched = self._retriever.changed(similarity_top_k=k, filters=converted)
         return _documents(searched.respond(as_bundle(query)))
 
-    def retrieve(self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any) -> list[Document]:
+    def retrieve(
+        self, query: str, max_results: int | None = None, filters: Filters | None = None, **_: Any
+    ) -> list[Document]:
         """Like `search`, but return an error as a document that the model can read."""
         try:
             return self.search(query, max_results, filters)
         except ContextualError as error:
-            return [Document(name="search failed", content=text_of("search", error), meta_data={"error": True})]
+            return [
+                Document(
+                    name="search failed", content=document_tools.text_of("search", error), meta_data={"error": True}
+                )
+            ]
 
     async def asearch(self, query: str, *args: Any, **options: Any) -> list[Document]:
         """Async version of `search`."""
@@ -186,7 +129,7 @@ class ContextualKnowledge:
         """Return the instructions for an agent's system prompt."""
         described = "You have a knowledge base of documents."
         if isinstance(self.source, Project):
-            described = describe_documents(self.source.name, self.source.documents())
+            described = document_tools.describe_documents(self.source.name, self.source.documents())
         lines = [
             self._description or described,
             "Search it with the search_knowledge_base tool before you answer; search again in other words when the"
@@ -246,14 +189,14 @@ class ContextualTools(Toolkit):
         suffix: str | None = None,
         mode: Mode | None = None,
         top_k: int | None = None,
-        filters: ToolFilters | None = None,
+        filters: Filters | None = None,
     ) -> None:
         self.document_tools = project.document_tools(mode=mode, top_k=top_k, filters=filters)
         suffix = project.name if suffix is None else suffix
-        names = ToolNames(suffix)
+        names = document_tools.ToolNames(suffix)
         super().__init__(
-            name=tool_name(f"documents_{suffix}" if suffix else "documents"),
-            instructions=names.within(INSTRUCTIONS),
+            name=document_tools.tool_name(f"documents_{suffix}" if suffix else "documents"),
+            instructions=names.within(document_tools.INSTRUCTIONS),
             add_instructions=True,
         )
         for tool, name in names.items():
@@ -269,12 +212,12 @@ class ContextualTools(Toolkit):
                 )
 
 
-def _entry_point(tools: DocumentTools, tool: models.ToolName) -> Callable[..., str]:
+def _entry_point(tools: document_tools.DocumentTools, tool: models.ToolName) -> Callable[..., str]:
     def run(**arguments: Any) -> str:
         try:
             return str(tools.call(tool, arguments))
         except ContextualError as error:
-            return text_of(tool, error)
+            return document_tools.text_of(tool, error)
 
     return run
 

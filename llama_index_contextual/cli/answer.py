@@ -17,18 +17,7 @@ from rich.text import Text
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
-from llama_index_contextual.cli.common import (
-    Commands,
-    Name,
-    err,
-    in_words,
-    out,
-    safe,
-    say,
-    say_error,
-    say_json,
-    wants_json,
-)
+from llama_index_contextual.cli.common import Commands, Name, err, safe, say
 from llama_index_contextual.config import LOCAL, Mode, ProjectConfig
 from llama_index_contextual.errors import ContextualError, ModelError
 from llama_index_contextual.metadata import context_parts
@@ -90,8 +79,8 @@ def search(
         project = common.open_project(name)
         filters = _parse_filters(project, conditions, files)
         response = project.retrieve(question, mode=mode, top_k=top_k, filters=filters, explain=explain)
-    if wants_json():
-        say_json(response.to_dict())
+    if common.wants_json():
+        common.say_json(response.to_dict())
     else:
         show_response(response, config.language, full=full, most=top_k or MOST_SHOWN)
 
@@ -188,26 +177,25 @@ def ask(
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question.")],
     llm: Llm = None,
     settings: common.Settings = None,
-    mode: common.SearchMode = None,
     conditions: common.Filters = None,
     files: common.Files = None,
 ) -> None:
     """Answer a question from the documents, with sources; without an LLM, show the best passages."""
-    project = _open_to_answer(name, llm, [*(settings or ()), *([f"mode={mode}"] if mode else [])])
+    project = _open_to_answer(name, llm, settings)
     filters = _parse_filters(project, conditions, files)
     try:
-        engine = project.as_query_engine(filters=filters, streaming=not wants_json())
+        engine = project.as_query_engine(filters=filters, streaming=not common.wants_json())
     except ModelError as error:
-        if not wants_json():
-            say(f"[yellow]No LLM answer: {safe(in_words(error))} These are the best passages.[/]", to=err)
+        if not common.wants_json():
+            say(f"[yellow]No LLM answer: {safe(common.in_words(error))} These are the best passages.[/]", to=err)
         passages = _passages(project, question, filters)
-        if wants_json():
-            say_json({**passages, "error": in_words(error)})
+        if common.wants_json():
+            common.say_json({**passages, "error": common.in_words(error)})
         return
     response = engine.query(question)
-    if wants_json():
+    if common.wants_json():
         answer = cast("GroundedResponse", response)
-        say_json(answer.to_dict())
+        common.say_json(answer.to_dict())
     else:
         stream = cast("GroundedStream", response)
         _show_pieces(stream.response_gen)
@@ -229,29 +217,20 @@ def chat(
             " simple (unchanged).",
         ),
     ] = "blend",
-    history: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to load the conversation from and save it to.")
-    ] = None,
     llm: Llm = None,
     settings: common.Settings = None,
     conditions: common.Filters = None,
     files: common.Files = None,
 ) -> None:
     """Answer questions from standard input, one per line, as a conversation; /help lists the commands."""
-    from llama_index_contextual.index.files import require_folder
-
     project = _open_to_answer(name, llm, settings)
     filters = _parse_filters(project, conditions, files)
     engine: GroundedChatEngine | None = None
     try:
         engine = project.as_chat_engine(mode=follow_ups, filters=filters)
     except ModelError as error:
-        if not wants_json():
-            say(f"[yellow]{safe(in_words(error))} Showing the best passages instead.[/]", to=err)
-    if engine is not None and history is not None:
-        require_folder(history)
-        if history.exists():
-            engine.load(history)
+        if not common.wants_json():
+            say(f"[yellow]{safe(common.in_words(error))} Showing the best passages instead.[/]", to=err)
     if sys.stdin.isatty():
         say(f"[dim]One question per line. {_CHAT_COMMANDS}[/]", to=err)
     turns = []
@@ -263,13 +242,11 @@ def chat(
                 say(f"[dim]{'The conversation was cleared.' if line == '/reset' else _CHAT_COMMANDS}[/]", to=err)
             else:
                 turns.append(_turn(project, engine, line, filters))
-            if engine is not None and history is not None:
-                engine.save(history)
     except KeyboardInterrupt:
         err.print()
         raise typer.Exit(130) from None
-    if wants_json():
-        say_json(turns)
+    if common.wants_json():
+        common.say_json(turns)
 
 
 def _typed_lines() -> Iterator[str]:
@@ -290,7 +267,7 @@ def _turn(project: Project, engine: GroundedChatEngine | None, question: str, fi
     try:
         if engine is None:
             return {"question": question, **_passages(project, question, filters)}
-        if wants_json():
+        if common.wants_json():
             answer = cast("GroundedResponse", engine.chat(question).grounded)
         else:
             stream = engine.stream_chat(question)
@@ -299,15 +276,15 @@ def _turn(project: Project, engine: GroundedChatEngine | None, question: str, fi
             _show_findings(answer)
         return {"question": question, **answer.to_dict()}
     except ContextualError as error:
-        if not wants_json():
-            say_error(in_words(error))
-        return {"question": question, "answer": None, "error": in_words(error)}
+        if not common.wants_json():
+            common.say_error(common.in_words(error))
+        return {"question": question, "answer": None, "error": common.in_words(error)}
 
 
 def _passages(project: Project, question: str, filters: Any) -> dict[str, Any]:
     """Return the best passages as JSON values, and print them unless the output is JSON."""
     response = project.retrieve(question, top_k=TOP_K_WITHOUT_LLM, filters=filters)
-    if not wants_json():
+    if not common.wants_json():
         show_response(response, project.config.language)
     return {"answer": None, "retrieval": response.to_dict()}
 
@@ -315,17 +292,17 @@ def _passages(project: Project, question: str, filters: Any) -> dict[str, Any]:
 def _show_pieces(pieces: Iterable[str]) -> None:
     """Print an answer as it arrives, rendered as Markdown on a terminal and unchanged otherwise."""
     text = ""
-    if out.is_terminal:
+    if common.out.is_terminal:
         # The targets of links in an answer must be visible, so links are not clickable.
-        with Live(get_renderable=lambda: Markdown(text, hyperlinks=False), console=out):
+        with Live(get_renderable=lambda: Markdown(text, hyperlinks=False), console=common.out):
             for piece in pieces:
                 text += _harmless(piece, "\n\t")
         return
     for piece in pieces:
         text = _harmless(piece, "\n\t")
-        out.print(text, end="", markup=False, soft_wrap=True)
+        common.out.print(text, end="", markup=False, soft_wrap=True)
     if text:
-        out.print()
+        common.out.print()
 
 
 def _harmless(text: str, kept: str) -> str:
@@ -337,7 +314,7 @@ def _show_findings(answer: GroundedResponse) -> None:
     """Print the sources of an answer, its usage, and warnings about it."""
     retrieval, usage = answer.retrieval, answer.usage
     if not answer.response:
-        say_error(f"There is no answer. {answer.partial}")
+        common.say_error(f"There is no answer. {answer.partial}")
     for warning in _warnings(answer):
         say(f"[yellow]{safe(warning)}[/]", to=err)
     if answer.from_cache:
@@ -445,11 +422,11 @@ def _show_text(label: str, text: Text, terms: Sequence[str], analyzer: Analyzer)
     for start, end in match_spans(text.plain, terms, analyzer):
         text.stylize("bold not italic not dim yellow", start, end)
     shown = Text.assemble((label, "dim"), text)
-    if out.is_terminal:
-        out.print(Padding(shown, (0, 0, 0, _INDENT), expand=False), width=min(out.width, MEASURE))
+    if common.out.is_terminal:
+        common.out.print(Padding(shown, (0, 0, 0, _INDENT), expand=False), width=min(common.out.width, MEASURE))
     else:
         for line in shown.split("\n", allow_blank=True):
-            out.print(Text(" " * _INDENT) + line, soft_wrap=True)
+            common.out.print(Text(" " * _INDENT) + line, soft_wrap=True)
 
 
 def _show_lines(lines: Sequence[str]) -> None:

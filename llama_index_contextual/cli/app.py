@@ -24,21 +24,7 @@ from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._version import __version__
 from llama_index_contextual.cli import answer, common, documents, evaluate, serve
-from llama_index_contextual.cli.common import (
-    Commands,
-    Name,
-    Yes,
-    err,
-    in_words,
-    safe,
-    say,
-    say_error,
-    say_json,
-    say_note,
-    say_result,
-    snippet,
-    wants_json,
-)
+from llama_index_contextual.cli.common import Commands, Name, err, safe, say
 from llama_index_contextual.config import (
     PREFIX,
     RETRIEVAL_FIELDS,
@@ -86,7 +72,7 @@ def main() -> None:
         # `Command` handles expected errors; any other error is a bug.
         for line in scrub("".join(traceback.format_exception(error))).splitlines():
             err.print(safe(line), soft_wrap=True)
-        say_error("This is a bug: please report it with the lines above.")
+        common.say_error("This is a bug: please report it with the lines above.")
         raise SystemExit(1) from None
     finally:
         if output is not None:  # as after `>&-`
@@ -101,7 +87,7 @@ def _flush(output: TextIO) -> None:
         # Python flushes again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         if not isinstance(error, BrokenPipeError):
-            say_error(in_words(error))
+            common.say_error(common.in_words(error))
         raise SystemExit(1) from None
 
 
@@ -136,11 +122,11 @@ def create(
     changes |= dict(common.parse_setting(item) for item in settings or [])
     config = ProjectConfig.local(**changes) if local else ProjectConfig(**changes)
     project = common.open_root().create(name, config)
-    if wants_json():
-        say_json({"name": project.name, "config": config.model_dump()})
+    if common.wants_json():
+        common.say_json({"name": project.name, "config": config.model_dump()})
         return
     for note in missing_for_models(config):
-        say_note(note)
+        common.say_note(note)
     say(f"Created project [bold]{safe(name)}[/] in {safe(str(common.root()))}.")
     say(f"Next: {safe(common.proposed('ingest', name))} FILES…")
 
@@ -169,13 +155,13 @@ def list_settings(
         }
         for field, value in values.items()
     ]
-    say_result(settings, partial(_show_settings, settings))
+    common.say_result(settings, partial(_show_settings, settings))
 
 
 def _show_settings(settings: Sequence[Mapping[str, Any]]) -> None:
     """Print all settings in the form FIELD=VALUE with their descriptions; changed values are highlighted."""
     for setting in settings:
-        value = snippet(json.dumps(setting["value"], ensure_ascii=False), 60)
+        value = common.snippet(json.dumps(setting["value"], ensure_ascii=False), 60)
         shown = value if setting["value"] == setting["default"] else f"[bold green]{value}[/]"
         say(f"[bold]{setting['name']}[/]={shown}{'  [yellow]rebuild[/]' if setting['rebuild'] else ''}")
         say(f"[dim]{safe(setting['description'])}[/]", indent=4)
@@ -190,8 +176,8 @@ def _show_settings(settings: Sequence[Mapping[str, Any]]) -> None:
 def list_projects() -> None:
     """List the projects."""
     names = common.open_root().list()
-    if wants_json():
-        say_json(names)
+    if common.wants_json():
+        common.say_json(names)
     elif not names:
         advice = safe(common.proposed("create", "NAME", "--local"))
         say(f"No projects in {safe(str(common.root()))} yet. Create one: {advice}", to=err)
@@ -204,7 +190,7 @@ def info(name: Name) -> None:
     """Show the contents and settings of a project."""
     shown = common.open_project(name).info()
     value = {**asdict(shown), "config": shown.config.model_dump(), "cost": shown.cost.to_dict()}
-    say_result(value, partial(_show_info, shown))
+    common.say_result(value, partial(_show_info, shown))
 
 
 def _show_info(info: ProjectInfo) -> None:
@@ -240,7 +226,7 @@ def _total_cost(cost: ProjectCost) -> str:
 def cost(name: Name) -> None:
     """Show the cost of a project so far, by run and in total."""
     costs = common.open_root().load(name).cost()
-    say_result(costs.to_dict(), partial(_show_cost, costs))
+    common.say_result(costs.to_dict(), partial(_show_cost, costs))
 
 
 def _show_cost(cost: ProjectCost) -> None:
@@ -261,7 +247,7 @@ def _show_cost(cost: ProjectCost) -> None:
 def delete(
     name: Name,
     keep_ledger: Annotated[bool, typer.Option("--keep-ledger", help="Keep the paid contexts.")] = False,
-    yes: Yes = False,
+    yes: common.Yes = False,
 ) -> None:
     """Delete a project permanently."""
     manager = common.open_root()
@@ -270,7 +256,7 @@ def delete(
     manager.delete(name, keep_ledger=keep_ledger)
     kept = " Its ledger is kept." if keep_ledger else ""
     result = {"deleted": name, "ledger_kept": keep_ledger}
-    say_result(result, f"Deleted project [bold]{safe(name)}[/].{kept}")
+    common.say_result(result, f"Deleted project [bold]{safe(name)}[/].{kept}")
 
 
 def _contents(manager: ProjectManager, name: str) -> str:
@@ -280,7 +266,7 @@ def _contents(manager: ProjectManager, name: str) -> str:
         raise
     except ContextualError as error:
         # Even a damaged project can be deleted.
-        say(f"[yellow]{safe(in_words(error))}[/]", to=err)
+        say(f"[yellow]{safe(common.in_words(error))}[/]", to=err)
         return ""
     return f" with {pluralize(info.documents, 'document')} and {pluralize(info.ledger.contexts, 'paid context')}"
 
@@ -291,8 +277,10 @@ def demo() -> None:
     from llama_index_contextual.cli.demo import run_demo, show_answer
 
     answers = run_demo(lambda step: say(f"[dim]{safe(step)} …[/]", to=err))
-    if wants_json():
-        say_json([{"question": a.question, "rank_without": a.rank_without, "rank_with": a.rank_with} for a in answers])
+    if common.wants_json():
+        common.say_json(
+            [{"question": a.question, "rank_without": a.rank_without, "rank_with": a.rank_with} for a in answers]
+        )
         return
     for one in answers:
         show_answer(one)
@@ -306,7 +294,7 @@ def demo() -> None:
 def list_versions(name: Name) -> None:
     """List the versions of a project."""
     versions = common.open_root().load(name).versions()
-    say_result(versions, partial(_show_versions, versions))
+    common.say_result(versions, partial(_show_versions, versions))
 
 
 def _show_versions(versions: Sequence[VersionInfo]) -> None:
@@ -325,7 +313,7 @@ def rollback(
 ) -> None:
     """Make an earlier version live."""
     live = common.open_root().load(name).rollback(to)
-    say_result({"live": live}, f"Version [bold]{live}[/] is live.")
+    common.say_result({"live": live}, f"Version [bold]{live}[/] is live.")
 
 
 @upkeep.command()
@@ -344,7 +332,7 @@ def verify(
         lines.append(f"[{colour}]{safe(problem.file)}[/] {safe(problem.message)}. {advice}")
     if not report.problems:
         lines.append(f"No damage in {pluralize(len(report.versions), 'version')} and the ledger.")
-    say_result(report, "\n".join(lines))
+    common.say_result(report, "\n".join(lines))
     if not report.sound:
         raise typer.Exit(1)
 
@@ -356,7 +344,7 @@ def export(
 ) -> None:
     """Export the live version for LlamaIndex's own stores."""
     common.open_root().load(name).export(directory)
-    say_result({"exported": str(directory)}, f"Exported to {safe(str(directory))}.")
+    common.say_result({"exported": str(directory)}, f"Exported to {safe(str(directory))}.")
 
 
 @upkeep.command()
@@ -373,10 +361,10 @@ def configure(
     done = "Changed; takes effect with the next query."
     if pending:
         done = f"Changed. To apply {', '.join(pending)}, run `{safe(common.proposed('rebuild', name))}`."
-    say_result({"needs_rebuild": pending}, done)
-    if not wants_json():
+    common.say_result({"needs_rebuild": pending}, done)
+    if not common.wants_json():
         for field in sorted(changes.keys() & environment_settings(os.environ).keys() & common.OF_A_COMMAND):
-            say_note(f"{PREFIX}{field.upper()} is set and overrides it.")
+            common.say_note(f"{PREFIX}{field.upper()} is set and overrides it.")
 
 
 LedgerPath = Annotated[Path, typer.Argument(metavar="FILE", help="A JSON lines file.")]
@@ -400,7 +388,7 @@ def import_ledger(name: Name, path: LedgerPath) -> None:
 def _say_rows(rows: LedgerRows, verb: str) -> None:
     counts = asdict(rows)
     text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-    say_result({verb: counts}, f"{verb.capitalize()}: {text or 'nothing'}.")
+    common.say_result({verb: counts}, f"{verb.capitalize()}: {text or 'nothing'}.")
 
 
 app.add_typer(serve.opening)

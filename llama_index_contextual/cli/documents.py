@@ -17,33 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llama_index_contextual import errors
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
-from llama_index_contextual.cli.common import (
-    Commands,
-    MaxCost,
-    Name,
-    Quiet,
-    Yes,
-    err,
-    in_words,
-    out,
-    safe,
-    say,
-    say_error,
-    say_json,
-    say_note,
-    say_result,
-    snippet,
-    wants_json,
-)
-from llama_index_contextual.errors import (
-    ConfigurationError,
-    ContextualError,
-    InputError,
-    LargeRemovalError,
-    ProjectLockedError,
-)
+from llama_index_contextual.cli.common import Commands, Name, err, safe, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,7 +54,6 @@ FactsFile = Annotated[
 Batch = Annotated[
     bool, typer.Option("--batch", help="Request contexts in batches: half the price per token, within 24 hours.")
 ]
-Replace = Annotated[bool, typer.Option("--replace", help="Remove all other documents.")]
 Reread = Annotated[bool, typer.Option("--reread", help="Read files again whose content has not changed.")]
 
 
@@ -111,7 +87,7 @@ def facts_of(path: Path | None) -> Callable[[str], dict[str, Any]] | None:
     form = 'write {"report.pdf": {"kind": "report"}, "contracts/*": {"kind": "contract"}}'
     entries = common.read_object(path, form)
     if not all(isinstance(entry, dict) for entry in entries.values()):
-        raise InputError(f"--facts {path} is not an object of facts by file: {form}.", value=str(path))
+        raise errors.InputError(f"--facts {path} is not an object of facts by file: {form}.", value=str(path))
 
     def facts(file: str) -> dict[str, Any]:
         named = (entry for pattern, entry in entries.items() if is_named(pattern, PurePath(file).as_posix()))
@@ -129,7 +105,6 @@ def estimate(
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="FILES", help="As for `ingest`; without any, for `rebuild`.")
     ] = None,
-    replace: Replace = False,
     reread: Reread = False,
     facts: FactsFile = None,
     password: Password = None,
@@ -138,13 +113,12 @@ def estimate(
     """Show the cost of `ingest` or `rebuild`, without sending or writing anything."""
     expected = common.open_project(name).estimate(
         list(paths or ()),
-        replace=replace,
         reread=reread,
         file_metadata=facts_of(facts),
         passwords=passwords_of(password),
         batch=batch,
     )
-    say_result(expected.to_dict(), partial(show_estimate, expected))
+    common.say_result(expected.to_dict(), partial(show_estimate, expected))
     _exit_if_absent(expected.skipped)
 
 
@@ -155,11 +129,10 @@ def ingest(
         list[str],
         typer.Argument(metavar="FILES", help="Files, folders, globs: PDF, Office, HTML, CSV, mail, text, images."),
     ],
-    replace: Replace = False,
     reread: Reread = False,
     facts: FactsFile = None,
     password: Password = None,
-    max_cost: MaxCost = None,
+    max_cost: common.MaxCost = None,
     batch: Batch = False,
     ray: Annotated[
         str | None,
@@ -168,14 +141,13 @@ def ingest(
             help="Read and embed on a Ray cluster: `auto` for the one of this machine, HOST:PORT, or `local`.",
         ),
     ] = None,
-    quiet: Quiet = False,
+    quiet: common.Quiet = False,
 ) -> None:
     """Add and update documents, and publish a new version."""
     project = common.open_project(name)
     work = partial(
         project.ingest,
         list(paths),
-        replace=replace,
         reread=reread,
         file_metadata=facts_of(facts),
         passwords=passwords_of(password),
@@ -215,8 +187,8 @@ def _show_skipped(skipped: Sequence[SkippedFile]) -> None:
 
 def show_report(report: IngestReport, name: str) -> None:
     """Print the report of an ingestion as JSON, or as text with problems on standard error."""
-    if wants_json():
-        say_json(report.to_dict())
+    if common.wants_json():
+        common.say_json(report.to_dict())
         return
     from llama_index_contextual.ingestion.report import RETRY
 
@@ -236,7 +208,7 @@ def show_report(report: IngestReport, name: str) -> None:
 
 
 @commands.command()
-def rebuild(name: Name, max_cost: MaxCost = None, quiet: Quiet = False) -> None:
+def rebuild(name: Name, max_cost: common.MaxCost = None, quiet: common.Quiet = False) -> None:
     """Publish a version with the current settings, from the stored documents."""
     project = common.open_project(name)
     if project.config.context == "llm" and not quiet:
@@ -248,17 +220,14 @@ def rebuild(name: Name, max_cost: MaxCost = None, quiet: Quiet = False) -> None:
 @commands.command()
 def retry(
     name: Name,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(
-            metavar="DOLLARS",
-            help="Also request contexts that the LLM refused, and those in a batch that cannot be read although they"
-            " may be charged; stop before the run costs more than this.",
-        ),
-    ] = None,
-    quiet: Quiet = False,
+    max_cost: common.MaxCost = None,
+    quiet: common.Quiet = False,
 ) -> None:
-    """Request failed contexts from the LLM again; refused ones only with --max-cost."""
+    """Request failed contexts from the LLM again.
+
+    Contexts that the LLM refused, and those in a batch that cannot be read although they may be charged, are requested
+    only with --max-cost.
+    """
     project = common.open_project(name)
     report = common.interruptible(project, partial(project.retry_failed, max_cost=max_cost, show_progress=not quiet))
     show_report(report, name)
@@ -277,7 +246,7 @@ def sync(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what is new, changed, moved and gone, without changing anything.")
     ] = False,
-    yes: Yes = False,
+    yes: common.Yes = False,
     allow_empty: Annotated[
         bool,
         typer.Option(
@@ -297,20 +266,14 @@ def sync(
     ] = False,
     facts: FactsFile = None,
     password: Password = None,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(
-            metavar="DOLLARS",
-            help="Stop before the run costs more than this; with --watch, all of its runs together.",
-        ),
-    ] = None,
+    max_cost: common.MaxCost = None,
     batch: Batch = False,
-    quiet: Quiet = False,
+    quiet: common.Quiet = False,
 ) -> None:
     """Bring documents in step with folders: add, update, rename and remove them, and publish one version.
 
     Documents from elsewhere are never changed. Before documents are removed, they are listed, and a confirmation is
-    asked for. With --watch and --json, every version is one line.
+    asked for. With --watch, --max-cost limits all runs together; with --json, every version is one line.
     """
     project = common.open_project(name)
     reading: dict[str, Any] = {"file_metadata": facts_of(facts), "passwords": passwords_of(password)}
@@ -322,9 +285,9 @@ def sync(
         return
     plan = project.sync_folders(folders, dry_run=True, allow_empty=allow_empty, **reading)
     if dry_run:
-        say_result({**plan.to_dict(), "dry_run": True}, partial(_show_plan, plan, to=out, limit=None))
+        common.say_result({**plan.to_dict(), "dry_run": True}, partial(_show_plan, plan, to=common.out, limit=None))
         return
-    if plan.removed or not wants_json():
+    if plan.removed or not common.wants_json():
         _show_plan(plan, to=err, limit=MOST_NAMES)
     if project.config.context == "llm" and not quiet:
         say(safe(project.estimate(folders, batch=batch, **reading).in_short()), to=err)
@@ -406,7 +369,7 @@ class Watch:
         """Sync immediately and after every change, until Ctrl-C; changes of the project itself are ignored."""
         say(f"Watching {safe(', '.join(self.folders))}. Ctrl-C ends it.", to=err)
         if not self.removes:
-            say_note("Documents whose files are deleted are kept: start with --yes to remove them.")
+            common.say_note("Documents whose files are deleted are kept: start with --yes to remove them.")
         own, due = os.path.realpath(self.project.directory), time.monotonic()
         for changes in _events(self.folders, self.stop):
             if any(not Path(os.path.realpath(path)).is_relative_to(own) for path in changes):
@@ -421,9 +384,9 @@ class Watch:
 
         try:
             report = self._publish()
-        except (ContextualError, OSError) as error:
-            self._say_once(f"{in_words(error)} The sync is repeated after the next change.")
-            return SOON if isinstance(error, ProjectLockedError) else RESCAN
+        except (errors.ContextualError, OSError) as error:
+            self._say_once(f"{common.in_words(error)} The sync is repeated after the next change.")
+            return SOON if isinstance(error, errors.ProjectLockedError) else RESCAN
         skipped = [file for file in report.skipped if file.reason not in FOR_LATER]
         new = replace(
             report,
@@ -447,26 +410,28 @@ class Watch:
         if self.removes and not self._waiting:
             try:
                 return work(remove=True)
-            except LargeRemovalError as error:
+            except errors.LargeRemovalError as error:
                 self._waiting = frozenset(error.documents)
-                say_note(f"{in_words(error)} Until then, no document is removed; all other changes are published.")
+                common.say_note(
+                    f"{common.in_words(error)} Until then, no document is removed; all other changes are published."
+                )
         report = work(remove=False)
         self._waiting &= frozenset(report.missing)
         return report
 
     def _show(self, report: IngestReport) -> None:
-        if wants_json():
+        if common.wants_json():
             typer.echo(json.dumps(report.to_dict()))  # echo flushes, so the reading program receives the line
             return
         if report.version != self._last:
-            _show_changes(replace(report, renamed={}), to=out)
+            _show_changes(replace(report, renamed={}), to=common.out)
         show_report(report, self.project.name)
 
     def _say_once(self, message: str) -> None:
         """Print an error unless it is the same as the last message."""
         if self._last != (message,):
             self._last = (message,)
-            say_error(message)
+            common.say_error(message)
 
 
 def _events(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]]:
@@ -477,7 +442,9 @@ def _events(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]]
     try:
         from watchfiles import Change, watch
     except ImportError as error:
-        raise ConfigurationError('--watch needs watchfiles: pip install "llama-index-contextual[watch]"') from error
+        raise errors.ConfigurationError(
+            '--watch needs watchfiles: pip install "llama-index-contextual[watch]"'
+        ) from error
     while not stop.is_set():
         watched = {os.path.abspath(folder): _identity(folder) for folder in folders}
         present = [folder for folder, identity in watched.items() if identity is not None]
@@ -506,7 +473,7 @@ def _events(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]]
             pass  # a folder was deleted before it could be watched
         except OSError as error:
             advice = "set WATCHFILES_FORCE_POLLING=true in the environment to compare the files instead"
-            raise ConfigurationError(f"The folders cannot be watched ({error}): {advice}.") from error
+            raise errors.ConfigurationError(f"The folders cannot be watched ({error}): {advice}.") from error
         yield set(present)
 
 
@@ -537,7 +504,7 @@ def documents(
 
         named = [record for pattern in files for record in documents_named(pattern, records)]
         records = list({record.doc_id: record for record in named}.values())
-    say_result(list(records), partial(_show_documents, records))
+    common.say_result(list(records), partial(_show_documents, records))
 
 
 def _show_documents(records: Sequence[DocumentRecord]) -> None:
@@ -545,8 +512,8 @@ def _show_documents(records: Sequence[DocumentRecord]) -> None:
     for record in records:
         title = "" if record.title in (None, "", record.doc_id, record.file_name) else record.title or ""
         sizes = _sizes(record.chunks, record.tokens, len(record.fallback_chunks))
-        facts = f"{snippet(title, 60)} · {sizes}" if title else sizes
-        out.print(f"[bold]{safe(record.doc_id)}[/]  [dim]{facts}[/]", soft_wrap=True)
+        facts = f"{common.snippet(title, 60)} · {sizes}" if title else sizes
+        common.out.print(f"[bold]{safe(record.doc_id)}[/]  [dim]{facts}[/]", soft_wrap=True)
     numbers = ((record.chunks, record.tokens, len(record.fallback_chunks)) for record in records)
     totals = _sizes(*map(sum, zip(*numbers, strict=True))) if records else "none yet"
     say(f"\n{pluralize(len(records), 'document')}: {totals}")
@@ -575,7 +542,7 @@ def forget(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be removed, without removing it.")
     ] = False,
-    yes: Yes = False,
+    yes: common.Yes = False,
 ) -> None:
     """Permanently remove all data outside the live version: other versions and their paid contexts."""
     project = common.open_root().load(name)
@@ -583,7 +550,9 @@ def forget(
         _show_removal(project.forget(dry_run=True), to=err)
         common.confirm("Remove them? This cannot be undone.", yes=yes)
     removed = project.forget(dry_run=dry_run)
-    say_result({**asdict(removed), "dry_run": dry_run}, partial(_show_removal, removed, to=out, done=not dry_run))
+    common.say_result(
+        {**asdict(removed), "dry_run": dry_run}, partial(_show_removal, removed, to=common.out, done=not dry_run)
+    )
 
 
 def _show_removal(removed: ForgetReport, *, to: Console, done: bool = False) -> None:

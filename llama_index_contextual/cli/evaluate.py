@@ -11,7 +11,7 @@ from rich.table import Table
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
-from llama_index_contextual.cli.common import Commands, Name, Yes, err, out, safe, say, say_json, snippet, wants_json
+from llama_index_contextual.cli.common import Commands, Name, err, safe, say
 from llama_index_contextual.errors import InputError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def evaluate_project(
     max_cost: Annotated[
         float | None, typer.Option(metavar="DOLLARS", help="Maximum cost of --compare and --sweep in dollars.")
     ] = None,
-    yes: Yes = False,
+    yes: common.Yes = False,
 ) -> None:
     """Measure how well a project finds the evidence for questions, and whether contexts pay off."""
     from llama_index_contextual.evaluation.compare import compare_variants, sweep_variants
@@ -104,8 +104,8 @@ def evaluate_project(
             say(f"[yellow]{note}[/]", to=err)
         result = evaluate(project, loaded, name=name, ks=_KS)
     _write_reports([write_report(result, path) for path in report or ()])
-    if wants_json():
-        say_json(to_dict(result))
+    if common.wants_json():
+        common.say_json(to_dict(result))
     else:
         _show(result)
 
@@ -131,34 +131,29 @@ def _evaluate_answers(project: Project, questions: Path | None, reports: Sequenc
     for path in reports:
         predictions.write(path)
     _write_reports(reports)
-    if wants_json():
-        say_json(predictions.to_dict())
+    if common.wants_json():
+        common.say_json(predictions.to_dict())
     else:
         _show_answers(predictions)
 
 
 def _show_answers(predictions: Predictions) -> None:
     """Print the figures, the first wrong answers with the expected ones, and errors."""
+    shown = ("questions", "exact", "f1", "not_found", "errors", "failed_retrievals")
     summary = predictions.summary()
-    for label, key in (("exact match", "exact"), ("F1", "f1")):
-        value = summary[key]
-        say(f"{label}: {'no question has a correct answer' if value is None else f'{100 * value:.1f} per cent'}")
-    say(
-        f"{pluralize(summary['questions'], 'question')}: {summary['not_found']} not found, {summary['errors']} failed,"
-        f" {summary['failed_retrievals']} without the evidence among the passages"
-    )
+    _show_rows([{key: summary[key] for key in shown}])
     if predictions.usage is not None:
         say(f"[dim]{safe(str(predictions.usage))}[/]")
     wrong = [row for row in predictions.rows if row.exact == 0 and row.error is None]
     for row in wrong[:_SHOWN]:
-        say(f"[bold]{snippet(row.qa.question, 100)}[/]")
-        say(f"expected: {snippet(' | '.join(row.qa.answers), 200)}", indent=2)
-        say(f"answered: {snippet(row.answer, 200)}", indent=2)
+        say(f"[bold]{common.snippet(row.qa.question, 100)}[/]")
+        say(f"expected: {common.snippet(' | '.join(row.qa.answers), 200)}", indent=2)
+        say(f"answered: {common.snippet(row.answer, 200)}", indent=2)
     if wrong:
         say("[dim]Long answers lower both figures; for short ones: `configure NAME style=persona`.[/]", to=err)
     for row in predictions.rows:
         if row.error is not None:
-            say(f"[yellow]{snippet(row.qa.question, 60)}[/]: {safe(row.error)}", to=err)
+            say(f"[yellow]{common.snippet(row.qa.question, 60)}[/]: {safe(row.error)}", to=err)
 
 
 class _Progress:
@@ -247,7 +242,7 @@ def _show_rows(rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_column(safe(column.replace("_", " ")), justify="right" if number else "left")
     for row in rows:
         table.add_row(*(f"{cell:.3f}" if isinstance(cell, float) else safe(str(cell)) for cell in row.values()))
-    out.print(table)
+    common.out.print(table)
 
 
 def _show_failures(result: Evaluation) -> None:
@@ -255,4 +250,4 @@ def _show_failures(result: Evaluation) -> None:
     total, first = pluralize(len(result.results), "question"), pluralize(max(result.ks), "result")
     say(f"Evidence missing from the first {first}: {len(failed)} of {total}.")
     for failure in failed[:_SHOWN]:
-        say(f"[dim]{snippet(failure.question.text, 100)}[/]", indent=2)
+        say(f"[dim]{common.snippet(failure.question.text, 100)}[/]", indent=2)

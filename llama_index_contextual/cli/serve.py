@@ -14,7 +14,7 @@ import typer
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
-from llama_index_contextual.cli.common import Commands, MaxCost, Name, Yes, err, out, safe, say, say_note, say_result
+from llama_index_contextual.cli.common import Commands, Name, err, safe, say
 from llama_index_contextual.cli.documents import show_estimate, show_report
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, InputError, PathNotFoundError, ProjectExistsError
@@ -70,11 +70,8 @@ def open_folder(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the project; by default, the name of the folder.")
     ] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="PORT", help="Port of the Workbench; 0 takes a free one.")
-    ] = 0,
-    max_cost: MaxCost = None,
-    yes: Yes = False,
+    max_cost: common.MaxCost = None,
+    yes: common.Yes = False,
 ) -> None:
     """Search a folder: make a project of its documents, or bring it up to date, and show it in a browser.
 
@@ -98,7 +95,7 @@ def open_folder(
         )
     show_report(replace(report, missing=()), name)
     if report.missing:
-        say_note(
+        common.say_note(
             f"The files of {pluralize(len(report.missing), 'document')} are gone; to remove the documents too:"
             f" {common.proposed('sync', name, str(folder))}"
         )
@@ -109,7 +106,7 @@ def open_folder(
         say(safe(f"To search it: {common.proposed('search', name, 'QUESTION')}"))
         say(safe(f"To show it in a browser: {_NEEDS_UI}"), to=err)
         return
-    serve([name], port=port, documents=[folder], open_browser=out.is_terminal)
+    serve([name], port=0, documents=[folder], open_browser=common.out.is_terminal)
 
 
 def project_name(folder: Path) -> str:
@@ -206,7 +203,6 @@ def inspect_project(
     name: Name,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; the default is NAME.html.")] = None,
     query: Annotated[list[str] | None, typer.Option(metavar="QUERY", help="Query to explain; may be repeated.")] = None,
-    top_k: Annotated[int, typer.Option(metavar="NUMBER", help="Number of results of each query.")] = 10,
     documents: Documents = None,
 ) -> None:
     """Write an HTML page to browse documents, segments and chunks, and explain search results."""
@@ -215,8 +211,8 @@ def inspect_project(
     except ImportError as error:
         raise ConfigurationError(f"The page needs an extra: {_NEEDS_UI}") from error
     project, page = common.open_project(name), html or Path(f"{name}.html")
-    path = write_page(project, page, query or (), top_k=top_k, document_folders=documents or ())
-    say_result({"html": str(path)}, f"Wrote {safe(str(path))}: open it in a browser.")
+    path = write_page(project, page, query or (), document_folders=documents or ())
+    common.say_result({"html": str(path)}, f"Wrote {safe(str(path))}: open it in a browser.")
 
 
 @commands.command("mcp", as_json=False)

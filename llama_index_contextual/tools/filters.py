@@ -7,8 +7,7 @@ Models and programs pass dicts (see `to_filters`); people write conditions such 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.config import parsed_value
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.filters import require_filters
@@ -75,13 +75,9 @@ def _of_key(key: str, value: Any) -> Iterator[MetadataFilter]:
                 )
             yield metadata_filter(key, operand, operator)
     else:
-        yield equality_filter(key, value)
-
-
-def equality_filter(key: str, value: Any) -> MetadataFilter:
-    """Return a filter for a key with a value or any of a list of values."""
-    is_list = isinstance(value, list | tuple | set | frozenset)
-    return metadata_filter(key, list(value) if is_list else value, FilterOperator.IN if is_list else FilterOperator.EQ)
+        is_list = isinstance(value, list | tuple | set | frozenset)
+        operator = FilterOperator.IN if is_list else FilterOperator.EQ
+        yield metadata_filter(key, list(value) if is_list else value, operator)
 
 
 def metadata_filter(key: str, value: Any, operator: FilterOperator) -> MetadataFilter:
@@ -150,7 +146,6 @@ def _values(values: Sequence[str | int | float]) -> str:
 # ---- conditions and files --------------------------------------------------------------------------------------------
 
 _CONDITION = re.compile(r"(?s)([^=!<>~]+)(!=|<=|>=|==?|<|>|~)(.*)")
-_MAX_NAMES = 8  # maximum number of known names in a message
 _SIGNS = {"<": "<", "<=": "<=", ">": ">", ">=": ">=", "~": "text_match_insensitive"}
 
 
@@ -194,7 +189,8 @@ def _conditions(project: Project, conditions: Sequence[str], name: str) -> list[
             raise InputError(f"{name} {condition!r} is not FIELD=VALUE, such as kind=report.", value=condition)
         field, sign, text = match[1].strip(), match[2], match[3].strip()
         if field not in known:
-            raise InputError(f"No document has the field {field!r}{_nearest(field, known)}.", value=field)
+            close = nearest(field, known) or f"; there are: {shortened(', '.join(sorted(known)))}."
+            raise InputError(f"No document has the field {field!r}{close}", value=field)
         if sign in ("=", "=="):
             equal.setdefault(field, []).extend(_readings(text))
         elif sign == "!=":
@@ -231,9 +227,8 @@ def documents_named(
     """
     matches = [record for record in records if is_named(pattern, record.doc_id)]
     if not matches:
-        names = [name for record in records for name in (record.doc_id, record.file_name or "")]
-        nearest = _nearest(pattern, filter(None, names))
-        raise InputError(f"No document is named {pattern!r}{nearest}; {listing} lists all of them.", value=pattern)
+        close = nearest(pattern, (name for record in records for name in (record.file_name, record.doc_id) if name))
+        raise InputError(f"No document is named {pattern!r}{close or f'; {listing} lists all of them.'}", value=pattern)
     return matches
 
 
@@ -242,13 +237,3 @@ def is_named(pattern: str, doc_id: str) -> bool:
     pattern = PurePath(pattern).as_posix().removeprefix("./")
     ends = (doc_id[at:] for at in [0, *(i + 1 for i, sign in enumerate(doc_id) if sign == "/")])
     return any(end == pattern or fnmatchcase(end, pattern) for end in ends)
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    """Return the end of a message, which suggests the most similar known name or lists the first ones."""
-    names = list(dict.fromkeys(known))
-    containing = [name for name in names if word.casefold() in name.casefold()]
-    if close := get_close_matches(word, names, n=1) or containing:
-        return f" (did you mean {close[0]!r}?)"
-    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-    return f" (there are: {', '.join(sorted(names)[:_MAX_NAMES])}{more})" if names else " (there are none)"

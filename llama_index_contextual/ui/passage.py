@@ -30,17 +30,9 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.files import MARKDOWN_SUFFIXES
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import Source, visible
+from llama_index_contextual.ui import views
 from llama_index_contextual.ui.markdown import highlight, render_markdown
 from llama_index_contextual.ui.pages import Originals, PageMarks, has_pages, suffix_of
-from llama_index_contextual.ui.views import (
-    MAX_QUESTION,
-    analyzer_of,
-    page,
-    parameter,
-    project_of,
-    quoted,
-    with_problems,
-)
 
 CSS_PIXELS = 96 / 72
 """CSS pixels per point."""
@@ -243,7 +235,7 @@ def passage_view(
     record = version.record(node.ref_doc_id or node.node_id)
     if record is None:
         return None
-    analyzer = analyzer_of(project)
+    analyzer = views.analyzer_of(project)
     marker = _Marker(analyzer, frozenset(analyzer.query_terms(question)))
     around = _nodes_around(version, record, node)
     ids = [other.node_id for other in around]
@@ -441,7 +433,7 @@ class _Original:
 
 def _reason(file: SourceFile, project: Project, record: DocumentRecord) -> tuple[str, str]:
     """Return the reason why the file of a document cannot be shown, and a command that helps."""
-    program, name = "llama-index-contextual", quoted(project.name)
+    program, name = "llama-index-contextual", views.quoted(project.name)
     if file.problem == "text":
         return "This document was passed as text, not as a file, so there are no pages to show.", ""
     if file.problem == "changed":
@@ -477,15 +469,15 @@ register_url_convertor("anything", _Anything())
 def routes() -> list[Route]:
     """Return the routes of this view."""
     return [
-        Route("/p/{project}/passage/{node_id:anything}", with_problems(passage), name="passage"),
-        Route("/p/{project}/image", with_problems(image), name="image"),
+        Route("/p/{project}/passage/{node_id:anything}", views.with_problems(passage), name="passage"),
+        Route("/p/{project}/image", views.with_problems(image), name="image"),
     ]
 
 
 def passage(request: Request) -> Response:
     """Show a passage on its pages, with its contexts and neighbours."""
-    project = project_of(request)
-    question = parameter(request, "q", limit=MAX_QUESTION)
+    project = views.project_of(request)
+    question = views.parameter(request, "q", limit=views.MAX_QUESTION)
     view = passage_view(
         project,
         request.path_params["node_id"],
@@ -495,13 +487,13 @@ def passage(request: Request) -> Response:
     )
     if view is None:
         raise HTTPException(404, "There is no such passage in the live version: search again.")
-    return page(request, "passage.html", passage=view, q=question)
+    return views.page(request, "passage.html", passage=view, q=question)
 
 
 def image(request: Request) -> Response:
     """Return a page of a document's file as PNG."""
-    project = project_of(request)
-    record = project.live_version.record(parameter(request, "doc"))
+    project = views.project_of(request)
+    record = project.live_version.record(views.parameter(request, "doc"))
     number = _page_number(request, "page")
     if record is None or number is None or not has_pages(record):
         return PlainTextResponse("There is no such page.", 404)
@@ -519,7 +511,7 @@ def _page_number(request: Request, name: str) -> int | None:
     Raises:
         InputError: It is not a number.
     """
-    text = parameter(request, name, limit=12)
+    text = views.parameter(request, name, limit=12)
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and int(text)):

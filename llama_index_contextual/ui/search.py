@@ -20,18 +20,8 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Explanation, Source, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.tools.filters import parse_conditions
+from llama_index_contextual.ui import views
 from llama_index_contextual.ui.markdown import highlight
-from llama_index_contextual.ui.views import (
-    MAX_QUESTION,
-    Links,
-    analyzer_of,
-    bounded,
-    page,
-    parameter,
-    problem_of,
-    project_of,
-    with_problems,
-)
 
 EXCERPT = 420
 """Number of characters in an excerpt."""
@@ -48,7 +38,7 @@ FACET_VALUES = 12
 
 def routes() -> list[Route]:
     """Return the routes of this view."""
-    return [Route("/p/{project}/", with_problems(search), name="search")]
+    return [Route("/p/{project}/", views.with_problems(search), name="search")]
 
 
 # ---- the parts of a result -----------------------------------------------------------------------------------------
@@ -183,42 +173,42 @@ def confidence_words(response: RetrievalResponse) -> str:
 
 def search(request: Request) -> Response:
     """Show the search form, and the results if there is a question."""
-    project = project_of(request)
-    where = [bounded(one, "where") for one in request.query_params.getlist("where")]
-    files = [bounded(one, "file") for one in request.query_params.getlist("file") if one.strip()]
+    project = views.project_of(request)
+    where = [views.bounded(one, "where") for one in request.query_params.getlist("where")]
+    files = [views.bounded(one, "file") for one in request.query_params.getlist("file") if one.strip()]
     if len(where) + len(files) > MAX_CONDITIONS:
         raise InputError(f"There are {len(where) + len(files)} filters: use at most {MAX_CONDITIONS}.")
-    question, mode = request.query_params.get("q", "").strip(), parameter(request, "mode")
-    top_k = parameter(request, "top_k")
-    chosen = {"q": question[:MAX_QUESTION], "mode": mode, "top_k": top_k}
+    question, mode = request.query_params.get("q", "").strip(), views.parameter(request, "mode")
+    top_k = views.parameter(request, "top_k")
+    chosen = {"q": question[: views.MAX_QUESTION], "mode": mode, "top_k": top_k}
     values: dict[str, Any] = {
-        "q": question[: MAX_QUESTION + 1],
+        "q": question[: views.MAX_QUESTION + 1],
         "mode": mode or project.config.mode,
         "top_k": top_k or str(project.config.top_k),
         "modes": get_args(Mode),
         "where": where,
         "files": files,
         "facets": facets_of(project, where),
-        "active": active_filters(Links(project.name), chosen, where, files),
+        "active": active_filters(views.Links(project.name), chosen, where, files),
         "documents": project.documents(),
         "response": None,
     }
     if not question:
-        return page(request, "search.html", problem=None, **values)
+        return views.page(request, "search.html", problem=None, **values)
     try:
-        bounded(question, "q", limit=MAX_QUESTION)
+        views.bounded(question, "q", limit=views.MAX_QUESTION)
         response = project.retrieve(
             question, mode=_mode(mode), top_k=_count(top_k), filters=_filters(project, where, files), explain=True
         )
     except ContextualError as error:
-        problem = problem_of(error, project)
-        return page(request, "search.html", status_code=problem.status, problem=problem, **values)
+        problem = views.problem_of(error, project)
+        return views.page(request, "search.html", status_code=problem.status, problem=problem, **values)
     values["response"] = response
-    return page(
+    return views.page(
         request,
         "search.html",
         problem=None,
-        results=results_of(response, analyzer_of(project)),
+        results=results_of(response, views.analyzer_of(project)),
         confidence=confidence_words(response),
         **values,
     )
@@ -243,7 +233,7 @@ def _filters(project: Project, where: Sequence[str], files: Sequence[str]) -> Me
 
 
 def active_filters(
-    links: Links, chosen: Mapping[str, str], where: Sequence[str], files: Sequence[str]
+    links: views.Links, chosen: Mapping[str, str], where: Sequence[str], files: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Return each condition and file that narrows the search, with the address of the search without it."""
     conditions = [

@@ -63,7 +63,7 @@ def test_a_missing_path_exits_with_2_or_with_1_if_others_were_read(
     ingested: Project, text_folder: Path, tmp_path: Path
 ) -> None:
     nowhere = tmp_path / "nowhere"
-    for arguments in (["ingest"], ["ingest", "--replace"], ["estimate"]):
+    for arguments in (["ingest"], ["estimate"]):
         result = run(*arguments, "a", nowhere)
         assert (result.code, result.out) == (2, "")
         assert result.err == f"Error: There is nothing to ingest. {nowhere}: does not exist.\n"

@@ -72,8 +72,8 @@ def test_a_search_is_narrowed(root: Path, options: list[str], expected: set[str]
     ("options", "message"),
     [
         (["--filter", "report"], "--filter 'report' is not FIELD=VALUE, such as kind=report."),
-        (["--filter", "knd=report"], "No document has the field 'knd' (did you mean 'kind'?)."),
-        (["--file", "note.md"], "No document is named 'note.md' (did you mean 'notes.md'?); `documents` lists all"),
+        (["--filter", "knd=report"], "No document has the field 'knd'; did you mean 'kind'?"),
+        (["--file", "note.md"], "No document is named 'note.md'; did you mean 'notes.md'?"),
     ],
 )
 def test_a_slip_is_named_with_what_exists(root: Path, options: list[str], message: str) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from llama_index_contextual.tools import original
+from llama_index_contextual.tools import document_tools
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _patience() -> Iterator[None]:
     """Let a search take as long as it needs, except where a test sets a limit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(original, "GREP_SECONDS", 300.0)
+        patch.setattr(document_tools, "GREP_SECONDS", 300.0)
         yield

@@ -17,10 +17,9 @@ from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.live import LiveIndexes
-from llama_index_contextual.tools import original
-from llama_index_contextual.tools.document_tools import MAX_LISTED, DocumentTools
+from llama_index_contextual.tools import document_tools
+from llama_index_contextual.tools.document_tools import MAX_CHARACTERS, MAX_LISTED, DocumentTools
 from llama_index_contextual.tools.models import INPUTS, MATERIAL, MAX_RESULTS, TOOLS
-from llama_index_contextual.tools.original import MAX_CHARACTERS
 from tests.support.documents import MARKDOWN, PDF_PAGES, TEXT, pdf_bytes, write_texts
 
 QUESTION = "What does error TS-999 mean?"
@@ -210,12 +209,12 @@ class TestGrep:
     def test_a_slow_expression_stops_at_the_limit_and_says_so(
         self, tools: DocumentTools, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(original, "GREP_SECONDS", 0.0)
+        monkeypatch.setattr(document_tools, "GREP_SECONDS", 0.0)
         (note,) = tools.grep("pump").notes
         assert note.startswith("The search stopped after 0 seconds in document 'reports/manual.txt': 0 of 3 documents")
 
     def test_an_expression_that_explodes_ends_in_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(original, "GREP_SECONDS", 0.2)
+        monkeypatch.setattr(document_tools, "GREP_SECONDS", 0.2)
         tools = of_text(tmp_path, "abc def, 12 xyz. " * 20_000 + "Q")
         (note,) = tools.grep(r"(?:(?:.|\n)+)+[#@]", regex=True).notes
         assert note.startswith("The search stopped after 0.2 seconds in document 'a.txt'")
