@@ -76,9 +76,9 @@ def test_filters_are_offered_narrow_the_search_and_stay_selected(browser: TestCl
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("q=pump&where=knd=manual", "No document has the field 'knd' (did you mean 'kind'?)"),
+        ("q=pump&where=knd=manual", "No document has the field 'knd'; did you mean 'kind'?"),
         ("q=pump&where=kind", "The filter 'kind' is not FIELD=VALUE, such as kind=report"),
-        ("q=pump&file=manul.txt", "No document is named 'manul.txt' (did you mean"),
+        ("q=pump&file=manul.txt", "No document is named 'manul.txt'; did you mean"),
         ("q=pump&mode=fast", "The mode 'fast' is unknown: choose semantic, lexical or hybrid"),
         ("q=pump&top_k=0", "The number of results must be between 1 and 100"),
         ("q=pump&top_k=many", "The number of results must be between 1 and 100"),
