@@ -37,9 +37,11 @@ from llama_index_contextual.answering.query_engine import AnswerCache, AnswerOpt
 from llama_index_contextual.answering.response import AnswerAccount
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import Mode, described
+from llama_index_contextual.contextualizer.cost import Tokens, money
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.part import load_frame
 from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.models import model_name
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
 from llama_index_contextual.retrievers.project import ProjectRetriever
 
@@ -210,8 +212,13 @@ class EngineBuilder:
                 f"`response_mode` selects LlamaIndex's own engine, which has no `{foreign[0]}`: omit one of them.",
                 setting=foreign[0],
             )
+        calls = self.retriever.similarity_top_k
+        tokens = Tokens(calls=calls, input_tokens=calls * self.retriever.config.chunk_size)
+        dollars = self.account.prices.dollars(model_name(self.llm), tokens)
+        price = "" if dollars is None else f", {money(dollars)} without the answers"
         warnings.warn(
-            "`response_mode` selects LlamaIndex's own engine: its answers are not checked for citations.",
+            "`response_mode` selects LlamaIndex's own engine: its answers are not checked for citations. Modes such as"
+            f" refine take a call for each passage: up to {calls} for a question{price}.",
             UserWarning,
             stacklevel=4,  # the caller of `Project.as_query_engine`, whose keywords are checked first
         )

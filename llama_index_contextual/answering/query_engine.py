@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import unicodedata
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -86,8 +87,8 @@ class AnswerCache:
     """On-disk cache of answers.
 
     The key covers the whole prompt, so an answer is never reused for a different version, filter, style or
-    conversation. Only complete answers are cached, and only if the documents answer the question. Use `AnswerCache.of`
-    for the cache of a project.
+    conversation. Questions that differ only in white space or Unicode normalisation are the same. Only complete answers
+    are cached, and only if the documents answer the question. Use `AnswerCache.of` for the cache of a project.
 
     Args:
         path: The file, readable only by its owner; it can be deleted at any time.
@@ -382,7 +383,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         draft = Draft(question, response, hits, messages, calls=calls)
         if self.cache is None or not self._has_names():
             return draft
-        key = self._key(messages, response)
+        key = self._key(messages, response, question)
         if (written := self.cache.get(key)) is None:
             return replace(draft, key=key)
         answer = replace(self._checked(draft, written), from_cache=True, usage=self._account.book(calls))
@@ -547,11 +548,13 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _mask(self, text: str) -> str:
         return text if self.guards is None else self.guards.hide(text)
 
-    def _key(self, messages: Sequence[ChatMessage], response: RetrievalResponse) -> str:
+    def _key(self, messages: Sequence[ChatMessage], response: RetrievalResponse, question: str) -> str:
+        """Return the key of an answer in the cache, with single spaces and composed characters in the question."""
+        normalised = " ".join(unicodedata.normalize("NFC", question).split())
         values = [getattr(self._llm, name, None) for name in _MODEL_SETTINGS]
         settings = f"{self.options} {self.guards} {self.judge and self.judge.settings} {values}"
         rows: list[Any] = [__version__, self.answer_stream.name, response.version, settings]
-        rows += [[message.role.value, message.content] for message in messages]
+        rows += [[message.role.value, (message.content or "").replace(question, normalised)] for message in messages]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def _has_names(self) -> bool:

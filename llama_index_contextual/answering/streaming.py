@@ -223,6 +223,7 @@ class AnswerStream:
 
 
 _TOO_LONG = re.compile(r"context[ _](?:length|window|size)|maximum context|prompt is too long", re.IGNORECASE)
+_FILTERED = re.compile(r"content[ _](?:filter|management policy|policy)", re.IGNORECASE)
 
 
 def answer_error(error: Exception, model: str, address: str | None = None) -> ModelError:
@@ -243,6 +244,12 @@ def answer_error(error: Exception, model: str, address: str | None = None) -> Mo
                 "let it read less, with `llama-index-contextual configure {project} answer_tokens=4000` or lower, or"
                 " name a model with a larger window with --llm",
             ),
+        )
+    if status in (400, 403, None) and _FILTERED.search(f"{getattr(error, 'code', None)} {error}"):
+        return ModelError(
+            f"The content filter of the provider of {model!r} refused the question or the passages: ask in other words,"
+            f" or restrict the search to other files.",
+            setting="llm",
         )
     if address is not None and status is None and is_connection_error(error):
         return ModelError(

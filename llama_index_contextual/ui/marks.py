@@ -8,11 +8,10 @@ extracts from the page. Only letters and digits are compared, and the order of l
 from __future__ import annotations
 
 import unicodedata
-from bisect import insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 ANCHORS = (24, 12, 6)
@@ -65,14 +64,6 @@ def mark_words(chars: Sequence[Char], places: Sequence[int | None], spans: Itera
 # ---- Alignment -------------------------------------------------------------------------------------------------------
 
 
-class _Block(NamedTuple):
-    """Equal letters of the text and the page."""
-
-    length: int
-    text: int
-    page: int
-
-
 def align(page: Sequence[str], text: str) -> list[int | None]:
     """Return the index of the page's character for each character of the text, or None for characters without a match.
 
@@ -90,8 +81,7 @@ def align(page: Sequence[str], text: str) -> list[int | None]:
     ours, text_at = _letters(text)
     matching = _Matching(ours, theirs)
     for length in ANCHORS:
-        if len(ours) >= length:
-            matching.add_anchors(length, unique=length == ANCHORS[-1])
+        matching.add_anchors(length)
     matching.fill_gaps()
     places: list[int | None] = [None] * len(text)
     for at, place in enumerate(matching.places):
@@ -125,153 +115,85 @@ class _Matching:
         self.places: list[int | None] = [None] * len(text)
         self._used = bytearray(len(page))
 
-    def add_anchors(self, length: int, *, unique: bool) -> None:
-        """Match equal pieces of at least `length` letters, the longest first.
+    def add_anchors(self, length: int) -> None:
+        """Match equal pieces of at least `length` letters, each with the longest equal piece of the page.
 
-        Args:
-            length: Minimum number of letters.
-            unique: Whether a piece must occur only once in the unmatched parts of the text and of the page.
+        The shortest anchors must be unique on the page, unless they are next to letters that are already matched.
         """
-        blocks = sorted(self._blocks(length, unique=unique))
-        while blocks:
-            equal = [blocks.pop()]
-            while blocks and blocks[-1].length == equal[0].length:
-                equal.append(blocks.pop())
-            # For repeated pieces, prefer those next to letters that are already matched.
-            for block in sorted(equal, key=self._distance):
-                free = self._free_part(block)
-                if free == block:
-                    self._match(block)
-                elif free.length >= length:
-                    insort(blocks, free)
+        on_page: dict[str, list[int]] = defaultdict(list)
+        for at in range(len(self._page) - length + 1):
+            on_page[self._page[at : at + length]].append(at)
+        at, expected = 0, -1
+        while at + length <= len(self._text):
+            if (place := self.places[at]) is not None:
+                at, expected = at + 1, place + 1
+                continue
+            places = on_page.get(self._text[at : at + length], [])
+            if len(places) > MAX_REPEATS or (length == ANCHORS[-1] and len(places) > 1):
+                places = [place for place in places if place == expected]
+            sizes = [(self._equal(at, place), place == expected, place) for place in places]
+            size, _, place = max(sizes, default=(0, False, 0))
+            if size >= length:
+                self._match(at, place, size)
+            at += max(1, size)
+            expected = place + size
+
+    def _equal(self, at: int, place: int) -> int:
+        """Return the number of equal unmatched letters from a position in the text and one on the page."""
+        size = 0
+        for ours, theirs, matched, used in zip(
+            self._text[at:], self._page[place:], self.places[at:], self._used[place:], strict=False
+        ):
+            if ours != theirs or matched is not None or used:
+                break
+            size += 1
+        return size
+
+    def _match(self, at: int, place: int, size: int) -> None:
+        """Match a piece, and the equal unmatched letters before it."""
+        while at and place and self._text[at - 1] == self._page[place - 1]:
+            if self.places[at - 1] is not None or self._used[place - 1]:
+                break
+            at, place, size = at - 1, place - 1, size + 1
+        self.places[at : at + size] = range(place, place + size)
+        self._used[place : place + size] = b"\1" * size
 
     def fill_gaps(self) -> None:
         """Match shorter pieces between, before and after anchors."""
-        for start, end in self._gaps():
-            before = self.places[start - 1] if start else None
-            after = self.places[end] if end < len(self._text) else None
-            size = end - start
-            windows = []
-            if before is not None and after is not None and 0 <= after - before - 1 <= 2 * size + MAX_GAP // 2:
-                windows.append((before + 1, after))
-            else:
-                if before is not None:
-                    windows.append((before + 1, before + 1 + size + MARGIN))
-                if after is not None:
-                    windows.append((after - size - MARGIN, after))
-            if before is None and after is None:
-                windows.append((0, len(self._page)))
-            if size <= MAX_GAP:
-                self._fill(start, end, windows)
+        at = 0
+        for is_gap, letters in groupby(self.places, key=lambda place: place is None):
+            size = len(list(letters))
+            start, at = at, at + size
+            if is_gap and size <= MAX_GAP:
+                self._fill(start, at)
 
-    def _fill(self, start: int, end: int, windows: Sequence[tuple[int, int]]) -> None:
-        best: list[_Block] = []
+    def _fill(self, start: int, end: int) -> None:
+        before = self.places[start - 1] if start else None
+        after = self.places[end] if end < len(self._text) else None
+        room = end - start + MARGIN
+        first = 0 if before is None else before + 1
+        last = len(self._page) if after is None else after
+        windows = [(first, last)]
+        if last - first > 2 * MAX_GAP or last < first:
+            windows = [(first, first + room)] if before is not None else []
+            windows += [(max(0, last - room), last)] if after is not None else []
+        best: list[tuple[int, int, int]] = []
         for first, last in windows:
-            first, last = max(first, 0), min(last, len(self._page))
-            if last - first > 2 * MAX_GAP:
-                continue
             # Replace used letters with a character that the text does not contain.
-            page = "".join(" " if self._used[at] else self._page[at] for at in range(first, last))
+            page = "".join(
+                " " if used else letter
+                for letter, used in zip(self._page[first:last], self._used[first:last], strict=True)
+            )
             matcher = SequenceMatcher(None, self._text[start:end], page, autojunk=False)
-            least = min(2, end - start)
             blocks = [
-                _Block(size, start + at, first + place)
-                for at, place, size in matcher.get_matching_blocks()
-                if size >= least
+                (start + block.a, first + block.b, block.size)
+                for block in matcher.get_matching_blocks()
+                if block.size >= min(2, end - start)
             ]
-            best = max(best, blocks, key=lambda blocks: sum(block.length for block in blocks))
-        if sum(block.length for block in best) >= MIN_SHARE * (end - start):
-            for block in best:
-                self._match(block)
-
-    def _blocks(self, length: int, *, unique: bool) -> Iterator[_Block]:
-        """Yield the longest equal pieces of at least `length` free letters."""
-        text, page = self._text, self._page
-        limit = 1 if unique else MAX_REPEATS
-        on_page: dict[str, list[int]] = defaultdict(list)
-        for at in _free_windows(self._used, length):
-            on_page[page[at : at + length]].append(at)
-        taken = bytearray(place is not None for place in self.places)
-        starts = list(_free_windows(taken, length))
-        in_text: dict[str, int] = defaultdict(int)
-        for at in starts if unique else ():
-            in_text[text[at : at + length]] += 1
-        ends: dict[int, int] = {}  # end in the text of the last block on a diagonal
-        for at in starts:
-            piece = text[at : at + length]
-            places = on_page.get(piece, ())
-            if len(places) > limit or (unique and in_text[piece] > 1):
-                continue
-            for place in places:
-                if ends.get(place - at, -1) > at:
-                    continue
-                block = self._extended(_Block(length, at, place), taken)
-                ends[place - at] = block.text + block.length
-                yield block
-
-    def _extended(self, block: _Block, taken: bytearray) -> _Block:
-        """Return the block extended by the equal letters before and after it that are free."""
-        text, page, used = self._text, self._page, self._used
-        start, end, shift = block.text, block.text + block.length, block.page - block.text
-        while start and start + shift and text[start - 1] == page[start + shift - 1]:
-            if taken[start - 1] or used[start + shift - 1]:
-                break
-            start -= 1
-        while end < len(text) and end + shift < len(page) and text[end] == page[end + shift]:
-            if taken[end] or used[end + shift]:
-                break
-            end += 1
-        return _Block(end - start, start, start + shift)
-
-    def _free_part(self, block: _Block) -> _Block:
-        """Return the longest part of a block whose letters are not yet matched."""
-        best, size = _Block(0, 0, 0), 0
-        for at in range(block.length):
-            is_free = self.places[block.text + at] is None and not self._used[block.page + at]
-            size = size + 1 if is_free else 0
-            if size > best.length:
-                best = _Block(size, block.text + at + 1 - size, block.page + at + 1 - size)
-        return best
-
-    def _match(self, block: _Block) -> None:
-        for at in range(block.length):
-            if self.places[block.text + at] is None and not self._used[block.page + at]:
-                self.places[block.text + at] = block.page + at
-                self._used[block.page + at] = 1
-
-    def _distance(self, block: _Block) -> int:
-        """Return the distance from the block to the position on the page that its neighbours in the text suggest."""
-        distances = []
-        for at in range(block.text - 1, max(block.text - MAX_GAP, -1), -1):
-            if (place := self.places[at]) is not None:
-                distances.append(abs((block.page - place) - (block.text - at)))
-                break
-        for at in range(block.text + block.length, min(block.text + block.length + MAX_GAP, len(self._text))):
-            if (place := self.places[at]) is not None:
-                distances.append(abs((place - block.page) - (at - block.text)))
-                break
-        return min(distances, default=len(self._page))
-
-    def _gaps(self) -> list[tuple[int, int]]:
-        gaps: list[tuple[int, int]] = []
-        for at, place in enumerate(self.places):
-            if place is not None:
-                continue
-            if gaps and gaps[-1][1] == at:
-                gaps[-1] = (gaps[-1][0], at + 1)
-            else:
-                gaps.append((at, at + 1))
-        return gaps
-
-
-def _free_windows(taken: bytearray, length: int) -> Iterator[int]:
-    """Yield the starts of all windows of `length` in which no letter is taken."""
-    last = -1
-    for at, is_taken in enumerate(taken):
-        if is_taken:
-            last = at
-        if at - last >= length:
-            yield at - length + 1
+            best = max(best, blocks, key=lambda blocks: sum(size for _, _, size in blocks))
+        if sum(size for _, _, size in best) >= MIN_SHARE * (end - start):
+            for at, place, size in best:
+                self._match(at, place, size)
 
 
 # ---- Boxes -----------------------------------------------------------------------------------------------------------

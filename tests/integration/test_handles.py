@@ -359,7 +359,7 @@ def test_a_response_mode_is_grounded_or_says_that_it_is_not(reports: Project, re
     assert [warning for warning in recwarn if "response_mode" in str(warning.message)] == []
     template = PromptTemplate("Mine: {context_str} {query_str}")
     llm = ScriptedLLM()
-    with pytest.warns(UserWarning, match="its answers are not checked for citations"):
+    with pytest.warns(UserWarning, match="not checked for citations"):
         stock = reports.as_query_engine(llm=llm, response_mode="refine", text_qa_template=template)
     assert type(stock) is RetrieverQueryEngine
     stock.query(QUESTION)

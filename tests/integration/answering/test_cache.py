@@ -49,7 +49,7 @@ def test_the_same_question_is_asked_once_and_streams_in_one_piece(
         ({"answer_tokens": 25}, QUESTION, 2),
         ({"mode": "hybrid"}, QUESTION, 2),
         ({"context": False}, QUESTION, 2),
-        ({}, QUESTION, 1),
+        ({}, "  What does error  TS-999 mean?\n", 1),
         ({}, "what does error TS-999 mean?", 2),  # letter case may have a meaning
     ],
     ids=str,
@@ -78,7 +78,7 @@ def test_model_and_version_are_part_of_the_key_and_only_the_live_version_is_kept
     engines = [GroundedQueryEngine(FixedRetriever([]), ScriptedLLM(model_name=model)) for model in "ab"]
     found = [replace(RetrievalResponse.of_nodes("Why?", []), version=version) for version in ("v1", "v2", None)]
     messages = [ChatMessage(role="user", content="Why?")]
-    assert len({engine._key(messages, response) for engine in engines for response in found}) == 6
+    assert len({engine._key(messages, response, "Why?") for engine in engines for response in found}) == 6
     cache = AnswerCache(tmp_path / "answers.sqlite", current=lambda: "v000002")
     cache.put("a", ANSWER, version="v000001")
     cache.put("b", ANSWER, version="v000002")

@@ -21,6 +21,7 @@ from tests.support.server import LoopbackProvider
 
 LLM = "openai:gpt-4o-mini"
 TOO_LONG = ApiError(400, "This model's maximum context length is 8192 tokens.", code="context_length_exceeded")
+FILTERED = ApiError(400, "The response was filtered due to the prompt.", code="content_filter")
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,12 @@ def ask(root: Path, *options: str) -> Result:
             "The prompt is longer than the context window of 'openai:gpt-4o-mini'. Let it read less, with"
             " `llama-index-contextual configure a --root {root} answer_tokens=4000` or lower, or name a model with a"
             " larger window with --llm.",
+        ),
+        (
+            FILTERED,
+            LLM,
+            "The content filter of the provider of 'openai:gpt-4o-mini' refused the question or the passages:"
+            " ask in other words, or restrict the search to other files.",
         ),
         (
             None,

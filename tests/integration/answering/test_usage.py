@@ -156,3 +156,8 @@ class EventsLLM(ScriptedLLM):
 def test_tokens_of_a_stream_of_events_are_read_from_its_beginning_and_end(reports: Project) -> None:
     usage: Any = ask(reports, EventsLLM()).usage
     assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.is_estimated) == (100, 30, 9, False)
+
+
+def test_a_response_mode_warns_of_a_call_for_each_passage_and_of_their_price(reports: Project) -> None:
+    with pytest.warns(UserWarning, match=r"up to 20 for a question, \$0\.016 without the answers"):
+        reports.as_query_engine(llm=ScriptedLLM(), response_mode="refine")
