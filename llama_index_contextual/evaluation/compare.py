@@ -510,7 +510,8 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
     used = ledger.usage(contexts)
     if used is None:
         return None
-    tokens = Tokens(input_tokens=used.input_tokens, cached_tokens=used.cached_tokens, output_tokens=used.output_tokens)
+    sent, cached, answered = used
+    tokens = Tokens(input_tokens=sent, cached_tokens=cached, output_tokens=answered)
     return PriceTable(config.prices).dollars(llm, tokens, sender=config.service_tier or "live")
 
 

@@ -123,21 +123,6 @@ class LedgerInfo:
     pages: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerUsage:
-    """Number of tokens used to write some contexts.
-
-    Attributes:
-        input_tokens: Tokens of the prompts.
-        cached_tokens: Input tokens that the provider read from its cache.
-        output_tokens: Tokens of the answers.
-    """
-
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-
-
 def content_key(*parts: str) -> str:
     """Return the SHA-256 of all parts of the input of a call; ("a", "bc") and ("ab", "c") have different keys."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -505,11 +490,14 @@ class Ledger(Database):
         files.let_write(path, lambda: self.query("VACUUM INTO ?", (str(path),)))
         files.sync_file(path)
 
-    def usage(self, contexts: Sequence[str]) -> LedgerUsage | None:
+    def usage(self, contexts: Sequence[str]) -> tuple[int, int, int] | None:
         """Return the number of tokens used to write some contexts, or None if it is unknown for any of them.
 
         Args:
             contexts: The contexts of the chunks; one that is listed several times counts several times.
+
+        Returns:
+            Tokens of the prompts, the part of them that the provider read from its cache, and tokens of the answers.
         """
         stored = self.rows("contexts", "WHERE context != ''")
         tokens = {context: (sent, cached or 0, answered) for _, context, _, _, sent, cached, answered in stored}
@@ -517,7 +505,7 @@ class Ledger(Database):
         if any(None in row for row in rows):
             return None
         sent, cached, answered = (sum(column) for column in zip((0, 0, 0), *rows, strict=True))
-        return LedgerUsage(input_tokens=sent, cached_tokens=cached, output_tokens=answered)
+        return sent, cached, answered
 
     def info(self) -> LedgerInfo:
         """Return the size of the ledger."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ANSWERS = "answers"
 """Purpose of the rows with the cost of answers."""
 
+_COUNTS = ("calls", "estimated_calls", "input_tokens", "cached_tokens", "output_tokens")
 _SECONDS_OF_DAY = 86_400
 _LATEST = 50
 """Number of recent rows that are searched for the row of the current day."""
@@ -187,13 +188,6 @@ def _shares_row(row: RunCost, cost: RunCost) -> bool:
 
 
 def _sum(row: RunCost, cost: RunCost) -> RunCost:
-    return replace(
-        row,
-        ended=cost.ended,
-        calls=row.calls + cost.calls,
-        estimated_calls=row.estimated_calls + cost.estimated_calls,
-        input_tokens=row.input_tokens + cost.input_tokens,
-        cached_tokens=row.cached_tokens + cost.cached_tokens,
-        output_tokens=row.output_tokens + cost.output_tokens,
-        paid=None if row.paid is None or cost.paid is None else row.paid + cost.paid,
-    )
+    sums = {name: getattr(row, name) + getattr(cost, name) for name in _COUNTS}
+    paid = None if row.paid is None or cost.paid is None else row.paid + cost.paid
+    return replace(row, ended=cost.ended, paid=paid, **sums)
