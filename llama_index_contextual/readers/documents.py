@@ -253,8 +253,9 @@ class DocumentReader:
         scans = ocr.read(ref.path, limits=self.limits)
         if not any(page["boxes"] for page in scans.pages.values()):
             raise ReadError(ref.shown, scans.failed[0] if scans.failed else "is an image in which OCR found no text")
-        parsed = read_source(ImagePages(scans), ref.path, FileAccount(ref.path, ref.size, self.limits), [], {})
-        return with_ocr_notes(replace(parsed, digest=scans.digest), scans)
+        account = FileAccount(ref.path, ref.size, self.limits)
+        parsed = read_source(ImagePages(scans), FileSource(ref.path, b"", account, scans.digest), [], {})
+        return with_ocr_notes(parsed, scans)
 
     def _ocr_reader(self) -> OcrReader | str:
         """Return the reader for scanned pages, or advice on how to install or enable one."""

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import RUNNING_LINES, DocumentMap
-from llama_index_contextual.readers.files import FileAccount, FileSource, ParsedFile, ReadLimits, has_text
+from llama_index_contextual.readers.files import FileSource, ParsedFile, ReadLimits, has_text
 from llama_index_contextual.readers.pdf.pages import Line, PageContent, PageSource, PdfEngine
 from llama_index_contextual.readers.pdf.running import strip_running
 from llama_index_contextual.readers.pdf.scans import no_text_note, page_content
@@ -73,34 +73,27 @@ def parse_pdf(
     on_page: Callable[[int, int], None] | None = None,
 ) -> ParsedFile:
     """Read the bytes of a PDF as `read_pdf` does."""
-    path, data, account = file.path, file.data, file.account
-    _check(path, data)
+    path, data = file.path, file.data
+    if not data:
+        raise file.error("the file is empty (0 bytes)")
+    if b"%PDF-" not in data[:END]:
+        raise file.error("this is not a PDF: it does not begin with %PDF-")
     notes = [] if b"%%EOF" in data[-END:] else ["the file has no end mark: it may be truncated"]
     if engine == "pdfium":
         from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
 
-        parsed = read_source(PdfiumSource(path, data, password), path, account, notes, scans, on_page)
-        return replace(parsed, digest=file.digest)
+        return read_source(PdfiumSource(path, data, password), file, notes, scans, on_page)
     from pypdf import apply_configuration
 
     from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
 
     with apply_configuration(CONFIGURATION):
-        parsed = read_source(PypdfSource(path, data, password), path, account, notes, scans, on_page)
-        return replace(parsed, digest=file.digest)
-
-
-def _check(path: Path, data: bytes) -> None:
-    if not data:
-        raise ReadError(str(path), "the file is empty (0 bytes)")
-    if b"%PDF-" not in data[:END]:
-        raise ReadError(str(path), "this is not a PDF: it does not begin with %PDF-")
+        return read_source(PypdfSource(path, data, password), file, notes, scans, on_page)
 
 
 def read_source(
     source: PageSource,
-    path: Path,
-    account: FileAccount,
+    file: FileSource,
     notes: list[str],
     scans: Mapping[int, Mapping[str, Any]] | None = None,
     on_page: Callable[[int, int], None] | None = None,
@@ -108,12 +101,12 @@ def read_source(
     """Read an open PDF or another source of pages, and close it; arguments and errors are those of `read_pdf`."""
     try:
         if not source.page_count:
-            raise ReadError(str(path), "the PDF has no pages")
-        account.add_pages(source.page_count)
-        pages, warnings, scanned = _read_pages(source, path, account, scans, on_page)
-        parsed = replace(_assemble(pages, notes + warnings, source), scanned=scanned)
+            raise file.error("the PDF has no pages")
+        file.account.add_pages(source.page_count)
+        pages, warnings, scanned = _read_pages(source, file, scans, on_page)
+        parsed = replace(_assemble(pages, notes + warnings, source), scanned=scanned, digest=file.digest)
         if not has_text(parsed.text) and not scanned and not scans:
-            raise ReadError(str(path), SCANNED if any(page.is_drawn for page in pages) else BLANK)
+            raise file.error(SCANNED if any(page.is_drawn for page in pages) else BLANK)
         return parsed
     finally:
         source.close()
@@ -121,13 +114,12 @@ def read_source(
 
 def _read_pages(
     source: PageSource,
-    path: Path,
-    account: FileAccount,
+    file: FileSource,
     scans: Mapping[int, Mapping[str, Any]] | None,
     on_page: Callable[[int, int], None] | None,
 ) -> tuple[list[PageContent], list[str], tuple[int, ...]]:
     """Return the pages, warnings about some of them, and the numbers of those that the caller should read by OCR."""
-    seconds = account.limits.max_seconds
+    seconds = file.account.limits.max_seconds
     deadline = time.monotonic() + seconds
     pages: list[PageContent] = []
     failed: list[str] = []
@@ -135,7 +127,7 @@ def _read_pages(
     blank: list[int] = []
     for number in range(1, source.page_count + 1):
         if time.monotonic() >= deadline:
-            raise ReadError(str(path), f"parsing took longer than {seconds:g} seconds and was stopped")
+            raise file.error(f"parsing took longer than {seconds:g} seconds and was stopped")
         try:
             page = source.page(number - 1)
         except ReadError as error:
@@ -149,11 +141,11 @@ def _read_pages(
             if not page.lines:
                 (scanned if page.is_drawn else blank).append(number)
         pages.append(page)
-        account.add_text(sum(len(line.text) + 1 for line in page.lines))
+        file.account.add_text(sum(len(line.text) + 1 for line in page.lines))
         if on_page is not None:
             on_page(number - len(scanned), source.page_count)
     if len(failed) == len(pages):
-        raise ReadError(str(path), f"no page could be read; {failed[0]}")
+        raise file.error(f"no page could be read; {failed[0]}")
     to_read = () if scans is None else tuple(number for number in scanned if number not in scans)
     warned = scanned if scans is None else ()
     notes = [no_text_note(warned)] if warned else []

@@ -290,13 +290,10 @@ _LEADER = " \t.…·_"
 _CONTENTS = re.compile(r"(?i)(?:table of )?contents|index|inhalt(?:sverzeichnis)?|sommaire|table des matières|índice")
 
 
-MAX_FRONT = 0.15  # share of the pages: tables of contents on later pages belong to the section around them
-
-
 def _contents(pages: Pages) -> _Contents:
     """Find the tables of contents: lines that end with page numbers that do not decrease."""
     out = _Contents()
-    for number, lines in enumerate(pages):
+    for lines in pages:
         entries: list[tuple[int, str, str]] = []
         for at, placed in enumerate(lines):
             page = _PAGE.search(placed.text[-7:]) if len(placed.text) <= 300 else None
@@ -308,8 +305,7 @@ def _contents(pages: Pages) -> _Contents:
         if len(entries) < (2 if named else MIN_ENTRIES) or not _is_contents(lines, entries):
             continue
         first, last = entries[0][0], entries[-1][0]
-        is_front = number <= 2 + MAX_FRONT * len(pages)
-        while is_front and first > 0 and (len(above := lines[first - 1].text) <= 12 or _CONTENTS.fullmatch(above)):
+        while first > 0 and (len(above := lines[first - 1].text) <= 12 or _CONTENTS.fullmatch(above)):
             first -= 1
         out.lines.update(placed.start for placed in lines[first : last + 1])
         for _, text, _ in entries:
@@ -346,11 +342,6 @@ def _is_date(text: str) -> bool:
     """Return whether the text is only a date or a period, such as "Years Ended December 31, 2022 and 2021"."""
     words = re.findall(r"\w+", text.casefold())
     return any(map(str.isdigit, words)) and all(word.isdigit() or word in _DATE_WORDS for word in words)
-
-
-def _is_heading_tail(rest: str | None) -> bool:
-    """Return whether text after a full stop still belongs to the heading, as in "10. THE ACME CORP. STANDARDS"."""
-    return rest is not None and len(rest) < 60 and rest.isupper()
 
 
 def _is_row(placed: Line) -> bool:
@@ -441,7 +432,7 @@ class _Page:
             return None
         run_in = RUN_IN.match(title)
         rest = run_in["rest"] if run_in else None
-        if run_in and (rest or (run_in["mark"] and line.end == " ")) and not _is_heading_tail(rest):
+        if run_in and (rest or (run_in["mark"] and line.end == " ")):
             name = run_in["title"].strip(" “”\"'‘’")
             ok = is_plain_title(name, words=MAX_RUN_IN_WORDS) and not VERB.search(name)
             if ok and (is_title_case(name) or (bold and not rest)):

@@ -325,7 +325,7 @@ def test_a_page_is_read_once_in_the_life_of_a_project(
     project = manager.create("scans", ProjectConfig.local(context="none"))
     path = write(tmp_path / "scan.pdf", scans(3))
     report = project.ingest([path])
-    assert "  " + str(path) + ": pages 2–4 were read by OCR (confidence 0.77)" in str(report).splitlines()
+    assert f"  note {path}: pages 2–4 were read by OCR (confidence 0.77)" in str(report).splitlines()
     (chunk,) = project.chunks("scan.pdf")
     assert chunk.metadata[keys.OCR_CONFIDENCE] == 0.5
     assert keys.OCR_CONFIDENCE in {*chunk.excluded_embed_metadata_keys} & {*chunk.excluded_llm_metadata_keys}
