@@ -230,7 +230,8 @@ def line_boxes(chars: Sequence[Char], marked: set[int]) -> list[Box]:
         last, pending = at, []
     boxes.sort(key=lambda box: (box.y0, box.x0))
     for at, (box, following) in enumerate(pairwise(boxes)):
-        if following.y0 > (box.y0 + box.y1) / 2:  # the glyph boxes of many fonts reach into the next line
+        is_below = following.y0 > (box.y0 + box.y1) / 2 and following.x0 < box.x1 and box.x0 < following.x1
+        if is_below:  # the glyph boxes of many fonts reach into the next line
             boxes[at] = box._replace(y1=min(box.y1, following.y0))
     return boxes
 

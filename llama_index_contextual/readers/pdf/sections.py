@@ -140,7 +140,6 @@ def _distance(top: float | None, y: float) -> float:
 
 LARGER = 1.09  # times the size of the body text
 MIN_PROSE = 80  # characters in a line or paragraph of running text
-WIDE_STEP = 1.25  # times the usual line spacing
 MIN_ENTRIES = 4  # of a table of contents on one page
 EDGE = 0.05  # share of the long lines that may begin to the left of the left edge or end to the right of the right edge
 SIGNING = 4  # lines around a heading that are searched for a signature
