@@ -311,31 +311,14 @@ class VersionStorageContext(StorageContext):
         directory = Path(persist_dir).resolve()
         if (directory / MANIFEST).exists():
             raise InputError(f"{directory} is a published version: persist into another directory.", value=persist_dir)
-        building = self.build_beside(directory, *names, **named)
         files.make_directory(directory)
-        files.remove_tree(directory / BM25_DIRECTORY)
-        for path in sorted(building.iterdir()):
-            files.rename(path, directory / path.name)
-        files.remove_tree(building)
-        files.sync_directory(directory)
-
-    def build_beside(self, directory: Path, *names: str, **named: str) -> Path:
-        """Write and sync all files in a new directory next to the given one, and return it."""
-        building = directory.with_name(f"{directory.name}{_UNFINISHED}")
-        files.remove_tree(building)
-        files.make_directory(building)
         stock = self.to_stock()
-        files.let_write(building, lambda: stock.persist(building, *names, **named))
+        files.let_write(directory, lambda: stock.persist(directory, *names, **named))
         nodes = list(stock.docstore.docs.values())
-        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
-        if self.has_lexical and any(text.strip() for text in texts):
-            files.make_directory(building / BM25_DIRECTORY)
-            files.let_write(building / BM25_DIRECTORY, lambda: _export_bm25(nodes, building / BM25_DIRECTORY))
-        for path in files.walk(building):
-            files.sync_file(path)
-        for below in sorted({path.parent for path in files.walk(building)}):
-            files.sync_directory(below)
-        return building
+        if self.has_lexical and any(node.get_content(metadata_mode=MetadataMode.EMBED).strip() for node in nodes):
+            files.remove_tree(directory / BM25_DIRECTORY)
+            files.make_directory(directory / BM25_DIRECTORY)
+            files.let_write(directory / BM25_DIRECTORY, lambda: _export_bm25(nodes, directory / BM25_DIRECTORY))
 
     def to_stock(self) -> StorageContext:
         """Return the contents as LlamaIndex's own stores."""
@@ -406,7 +389,13 @@ def export_version(context: VersionStorageContext, directory: Path) -> None:
     if directory.exists() and any(directory.iterdir()):
         raise InputError(f"{directory} is not empty: export into a new directory.", value=directory)
     directory = directory.resolve()
-    building = context.build_beside(directory)
+    building = directory.with_name(f"{directory.name}{_UNFINISHED}")
+    files.remove_tree(building)
+    context.persist(building)
+    for path in files.walk(building):
+        files.sync_file(path)
+    for below in sorted({path.parent for path in files.walk(building)}):
+        files.sync_directory(below)
     if directory.exists():
         files.remove_if_empty(directory)
     files.rename(building, directory)

@@ -30,7 +30,7 @@ from llama_index_contextual.answering.streaming import STOPPED, Completion, bloc
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import shortened
-from llama_index_contextual.index.storable import storable_text
+from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.retrievers.conversational import ConversationQuery
 
 ChatMode = Literal["blend", "condense", "simple"]

@@ -29,7 +29,7 @@ from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
 from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, Meter, field_of
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
-from llama_index_contextual.index.storable import storable_text
+from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.models import address_of, model_name, provider_of
 
 T = TypeVar("T")

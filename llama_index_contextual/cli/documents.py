@@ -25,8 +25,8 @@ from llama_index_contextual.cli.common import Commands, Name, err, safe, say
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from llama_index_contextual.index.forget import ForgetReport
     from llama_index_contextual.index.manifest import DocumentRecord
+    from llama_index_contextual.index.verify import ForgetReport
     from llama_index_contextual.ingestion.estimate import CostEstimate
     from llama_index_contextual.ingestion.report import IngestReport
     from llama_index_contextual.project.project import Project

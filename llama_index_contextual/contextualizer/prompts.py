@@ -22,7 +22,7 @@ from llama_index_contextual._utils.templates import ContextPrompt
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, Segment, truncate
 from llama_index_contextual.index.ledger import ContentKeys
-from llama_index_contextual.index.storable import storable_text
+from llama_index_contextual.metadata import storable_text
 
 DEFAULT_PROMPT = """\
 <document>

@@ -27,7 +27,7 @@ from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply,
 from llama_index_contextual.embeddings.batching import pack
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.index.ledger import BatchJournal, BatchReply, OpenBatch, content_key
-from llama_index_contextual.index.storable import storable_text
+from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.models import HIDDEN_TOKENS, Provider, load_llm, model_name, provider_of
 
 logger = get_logger(__name__)

@@ -46,8 +46,8 @@ from llama_index_contextual.answering.batch import QA
 from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.index.storable import storable_text
 from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.models import model_name
 from llama_index_contextual.search.results import RetrievedChunk
 

@@ -18,7 +18,7 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import FIELDS, LEDGER_FILE, TABLES, Ledger, Row, is_plausible
 from llama_index_contextual.index.project_file import project_ledger, write_lock
 from llama_index_contextual.index.receipts import RunCost
-from llama_index_contextual.index.storable import storable_text
+from llama_index_contextual.metadata import storable_text
 
 _EXPORTED = {
     "contexts": "contexts",

@@ -23,7 +23,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.kvstore import Access, Database, refuse_write
-from llama_index_contextual.index.storable import has_surrogate, require_storable
+from llama_index_contextual.metadata import has_surrogate, require_storable
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode, TextNode

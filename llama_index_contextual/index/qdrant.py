@@ -676,15 +676,6 @@ def forget_vectors(project_dir: Path, live: str, *, is_remote: bool) -> None:
         engine.drop_before(number(live))
 
 
-def delete_unused_collection(project_dir: Path) -> None:
-    """Remove the collection if all versions store their vectors in files, or log a warning if the server is down."""
-    if read_collection(project_dir) is not None and not _has_vectors(project_dir):
-        try:
-            delete_collection(project_dir)
-        except BackendError as error:
-            logger.warning("The collection of project %s is not needed any more. %s", project_dir.name, error)
-
-
 def delete_collection(project_dir: Path) -> None:
     """Remove the collection of a project, if it has one, and collection.json.
 

@@ -24,7 +24,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import versions
 from llama_index_contextual.index.manifest import DocumentRecord, Manifest
 from llama_index_contextual.index.part import DocumentFrame, Part, PartWriter
-from llama_index_contextual.index.qdrant import delete_unused_collection, drop_unpublished, use_engine
+from llama_index_contextual.index.qdrant import drop_unpublished, use_engine
 from llama_index_contextual.index.version import OpenVersion
 
 if TYPE_CHECKING:
@@ -209,8 +209,6 @@ class VersionBuilder:
         versions.publish(self.project_dir, manifest, keep_versions=self.config.keep_versions)
         if self._remote is not None:
             self._remote.published(self._name)
-        else:
-            delete_unused_collection(self.project_dir)
         return manifest
 
     def _kept_parts(self) -> list[Part]:

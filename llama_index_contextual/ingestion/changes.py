@@ -35,7 +35,6 @@ from llama_index_contextual.errors import (
     Remedy,
 )
 from llama_index_contextual.index.answers import ANSWERS_FILE, AnswerFile
-from llama_index_contextual.index.forget import ForgetReport, forget
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.manifest import Manifest, read_manifest
 from llama_index_contextual.index.project_file import (
@@ -48,7 +47,7 @@ from llama_index_contextual.index.project_file import (
 from llama_index_contextual.index.qdrant import check_backend
 from llama_index_contextual.index.remote import lost_documents
 from llama_index_contextual.index.sources import inputs_of
-from llama_index_contextual.index.verify import PartFaults, Repair, records_of
+from llama_index_contextual.index.verify import ForgetReport, PartFaults, Repair, forget, records_of
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.index.writer import VersionBuilder

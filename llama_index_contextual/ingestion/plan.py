@@ -33,8 +33,8 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index.ledger import content_key
 from llama_index_contextual.index.manifest import DocumentRecord, Records
-from llama_index_contextual.index.storable import storable_fault
 from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.metadata import storable_fault
 from llama_index_contextual.readers import (
     FileRef,
     FileWarning,

@@ -34,10 +34,10 @@ from llama_index_contextual._utils.calls import run_to_completion
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.batching import stacked
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, ReadError
-from llama_index_contextual.index.storable import storable_fault
 from llama_index_contextual.ingestion.pipeline import Executor, Stages, cut, make_parsers
 from llama_index_contextual.ingestion.plan import Intake
 from llama_index_contextual.ingestion.report import ProgressCounter
+from llama_index_contextual.metadata import storable_fault
 from llama_index_contextual.models import is_in_process, load_embed_model
 from llama_index_contextual.readers import FileRef, ReadLimits
 from llama_index_contextual.readers.documents import DocumentReader, FileContent, password_of

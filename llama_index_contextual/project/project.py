@@ -45,12 +45,11 @@ from llama_index_contextual.answering.query_engine import AnswerCache
 from llama_index_contextual.answering.response import AnswerAccount
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError, NoVersionError
-from llama_index_contextual.index.forget import ForgetReport
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerInfo
 from llama_index_contextual.index.manifest import DocumentRecord, read_manifest
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.index.receipts import ProjectCost
-from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
+from llama_index_contextual.index.verify import ForgetReport, VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.versions import current_name, rollback, version_directory, version_names
 from llama_index_contextual.ingestion import changes
 from llama_index_contextual.ingestion.changes import FolderOptions, IngestOptions, ReadingOptions

@@ -19,7 +19,7 @@ from llama_index.core.utils import get_tqdm_iterable
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError, ReadError
-from llama_index_contextual.index.storable import has_surrogate, value_fault
+from llama_index_contextual.metadata import has_surrogate, value_fault
 from llama_index_contextual.readers.files import (
     IMAGE_SUFFIXES,
     MARKDOWN_SUFFIXES,

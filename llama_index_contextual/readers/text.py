@@ -21,8 +21,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.index.storable import value_fault
-from llama_index_contextual.metadata import TITLE, DocumentMap, Heading, is_own_key
+from llama_index_contextual.metadata import TITLE, DocumentMap, Heading, is_own_key, value_fault
 from llama_index_contextual.readers.files import FileSource, ParsedFile, one_line
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from llama_index.core.schema import Document
 
-from llama_index_contextual.index.forget import ForgetReport
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
+from llama_index_contextual.index.verify import ForgetReport
 from llama_index_contextual.project.project import Project
 from tests.support.cli import at_a_terminal, run
 

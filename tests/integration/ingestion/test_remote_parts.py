@@ -214,27 +214,6 @@ def test_parts_whose_chunks_are_lost_are_not_merged(project: Project) -> None:
     assert project.retrieve("report").version == "v000009"
 
 
-def test_a_collection_is_removed_when_the_last_version_in_it_is(
-    project: Project, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.update_config(keep_versions=2)
-    project.ingest(documents("one"))
-    engine = engine_of(project)
-    project.update_config(backend="files")
-    project.rebuild()
-    assert engine.count(1) == 6
-    with monkeypatch.context() as patch:
-        patch.setattr(qdrant.QdrantEngine, "delete", _fail)
-        project.ingest(documents("two"))
-    assert "The collection of project p is not needed any more" in caplog.text
-    assert [version.name for version in project.versions()] == ["v000002", "v000003"]
-    assert read_collection(project.directory) is not None
-    project.ingest(documents("three"))
-    assert read_collection(project.directory) is None
-    assert not QdrantEngine(engine.collection).exists()
-    assert project.verify().problems == []
-
-
 @pytest.mark.parametrize("indexes", ["lexical", "semantic"])
 def test_without_a_lexical_or_a_semantic_index_the_other_one_works(indexes: Any, manager: ProjectManager) -> None:
     config = ProjectConfig.local(backend="qdrant::memory:", indexes=indexes)

@@ -22,7 +22,7 @@ from llama_index_contextual.contextualizer.prompts import (
     suffix,
 )
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.index.storable import storable_text
+from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.node_parser import count_tokens
 from tests.unit.readers.examples import sections
 

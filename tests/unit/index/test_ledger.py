@@ -28,7 +28,7 @@ from llama_index_contextual.index.ledger import (
 )
 from llama_index_contextual.index.ledger_lines import LedgerRows, read_ledger, write_ledger
 from llama_index_contextual.index.receipts import RunCost
-from llama_index_contextual.index.storable import storable_text
+from llama_index_contextual.metadata import storable_text
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 parts = st.lists(st.text(max_size=4), max_size=4)
