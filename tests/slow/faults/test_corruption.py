@@ -110,7 +110,7 @@ def check_flips(project_dir: Path, *, step: int, bits: Iterable[int]) -> tuple[i
 def test_damage_to_any_file_is_reported_and_never_affects_an_answer(disk: Path, tmp_path: Path) -> None:
     cases, result = check_damage(disk, tmp_path, bits=1, seed=1)
     assert result == []
-    assert cases > 70
+    assert cases > 60
 
 
 def test_a_changed_bit_of_a_small_file_is_detected_or_harmless(copy: Path) -> None:
