@@ -151,30 +151,26 @@ class _Candidate:
 
     Attributes:
         page: Index of the page.
-        at: Index of the line on its page.
         start: Offset in the document.
         title: The text of the heading.
         label: The numbering of the heading.
         size: Font size.
         bold: Whether it is bolder than the body text.
-        caps: Whether it is in capitals.
-        centred: Whether it is centred.
         sure: Whether its style or the table of contents confirms that it is a heading.
+        centred: Whether it is centred; only known for headings without numbering.
         run_in: Whether its paragraph continues on the same line.
         lines: Number of lines that it occupies.
         gap: Number of characters between the previous heading on the page and this one.
     """
 
     page: int
-    at: int
     start: int
     title: str
     label: Label | None
     size: float
     bold: bool
-    caps: bool
-    centred: bool
     sure: bool
+    centred: bool = False
     run_in: bool = False
     lines: int = 1
     gap: int = 1_000
@@ -380,7 +376,7 @@ class _Page:
                 pass
             elif line.text.upper().startswith("IN WITNESS W"):
                 title = "In Witness Whereof"
-                yield _Candidate(self.number, at, line.start, title, None, math.inf, True, True, True, sure=True)
+                yield _Candidate(self.number, line.start, title, None, math.inf, bold=True, sure=True)
                 signing = True
             elif (
                 candidate := self._candidate(at, is_free=not ((is_front and is_cover) or signing or is_form))
@@ -417,7 +413,7 @@ class _Page:
         line, title = self.lines[at], label.title
         bold, larger = self.style.is_bolder(line), self.style.is_larger(line)
         is_keyword = label.is_keyword
-        make = partial(_Candidate, self.number, at, line.start, label=label, size=line.size, bold=bold)
+        make = partial(_Candidate, self.number, line.start, label=label, size=line.size, bold=bold)
         centred = self.style.is_centred(line)
         if not title:
             upper = line.text.isupper()
@@ -426,7 +422,7 @@ class _Page:
             if line.text[-1] == "." and not (bold or centred or upper):
                 return None
             text, count = self._with_line_below(at)
-            return make(title=text, caps=upper, centred=centred, sure=True, lines=count)
+            return make(title=text, sure=True, lines=count)
         if label.family == "bare" and (not (bold or larger) or _UNITS.match(title)):
             return None
         run_in = RUN_IN.match(title)
@@ -436,9 +432,7 @@ class _Page:
             ok = is_plain_title(name, words=MAX_RUN_IN_WORDS) and not VERB.search(name)
             if ok and (is_title_case(name) or (bold and not rest)):
                 prefix = line.text[: len(line.text) - len(title)].strip()
-                return make(
-                    title=f"{prefix} {name}", caps=name.isupper(), centred=False, sure=bold or larger, run_in=True
-                )
+                return make(title=f"{prefix} {name}", sure=bold or larger, run_in=True)
             if not (bold or larger):
                 return None
         text, count = self._wrapped(at)
@@ -457,7 +451,7 @@ class _Page:
             return None
         if label.family == "inner" and not bold and not larger and not listed:
             return None
-        return make(title=text.strip(), caps=body.isupper(), centred=centred, sure=strong or is_keyword, lines=count)
+        return make(title=text.strip(), sure=strong or is_keyword, lines=count)
 
     def _with_line_below(self, at: int) -> tuple[str, int]:
         """Return a number on its own line, joined with the title below it if there is one, and the line count."""
@@ -521,9 +515,7 @@ class _Page:
                 return None
             if caps and not bold and len(text.split()) > 12:
                 return None
-        return _Candidate(
-            self.number, at, line.start, bare, None, line.size, bold, caps, centred, sure=True, lines=count
-        )
+        return _Candidate(self.number, line.start, bare, None, line.size, bold, sure=True, centred=centred, lines=count)
 
     def _is_signed(self, at: int) -> bool:
         """Return whether a signature is near, so that the line is probably the name of a party."""
@@ -685,7 +677,7 @@ def _rank(
         if each.size == math.inf:
             return (0, 0, 0, 0)
         size = each.size if each.size >= LARGER * body else body
-        is_caps = each.caps and (" " in each.title or (len(each.title) > 6 and each.title.isalpha()))
+        is_caps = each.title.isupper() and (" " in each.title or (len(each.title) > 6 and each.title.isalpha()))
         look = 0 if is_caps and (each.bold or each.centred) else 1 if each.bold or size > body else 2
         return (2, -round(size / body, 1), 40 + look, 0)
     family, depth = each.label.family, each.label.depth
