@@ -37,6 +37,9 @@ _ARRANGED = frozenset((*_TITLES, "table", "ul", "ol", "pre", "form"))
 """Elements whose presence in a table shows that it is used for layout and not for data."""
 _MAX_INDENT = 8
 _MAX_SPAN = 1_000
+# lxml takes quadratic time in the number of attributes, so those of a very long tag are removed before parsing.
+_DATA_URI = re.compile(r"(?i)(\ssrc\s*=\s*[\"']?)data:[^\"'\s>]*")
+_LONG_TAG = re.compile(r"<(\w+)\s[^<>]{20000,}>")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 
 
@@ -66,6 +69,7 @@ def parse_html(source: FileSource, text: str) -> Element:
     from lxml import etree, html
 
     parser = html.HTMLParser(encoding="utf-8", huge_tree=True, no_network=True, remove_comments=True, remove_pis=True)
+    text = _LONG_TAG.sub(r"<\1>", _DATA_URI.sub(r"\1", text))
     root = etree.fromstring(b"<html>" + text.encode("utf-8", "replace"), parser)
     if any(entry.message.startswith("Excessive depth") for entry in parser.error_log):
         raise source.error("has HTML elements nested too deeply: save the page as PDF or text")
