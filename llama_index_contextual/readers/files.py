@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from io import BufferedReader
 from itertools import chain, count, takewhile
+from mimetypes import guess_type
 from pathlib import Path, PurePath
 from typing import Self
 
@@ -49,6 +50,7 @@ SPLIT = "split it into smaller files"
 """Advice for files that exceed a limit."""
 CONVERT = "convert it to PDF, HTML or text"
 _SAVE_AS = {".doc": ".docx", ".rtf": ".docx", ".odt": ".docx", ".ppt": ".pptx", ".xls": ".xlsx", ".msg": ".eml"}
+_ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".bz2", ".xz")
 _REPEATED = "something in it is repeated; save its text as .txt or .csv"
 
 
@@ -374,6 +376,10 @@ def suffix_reason(suffix: str) -> str:
     """Return the reason why files with this extension are not read, and what to do."""
     kind = f"has the type {printable(suffix)}" if suffix else "has no file extension"
     remedy = f"open it and save it as {_SAVE_AS[suffix]}" if suffix in _SAVE_AS else CONVERT
+    if suffix in _ARCHIVES:
+        remedy = "unpack it"
+    elif (guess_type(f"file{suffix}")[0] or "").startswith(("audio/", "video/")):
+        remedy = "transcribe it and add the transcript as .txt"
     return f"{kind} and is not read: {remedy}"
 
 

@@ -215,7 +215,7 @@ def test_an_unreadable_file_is_skipped_with_its_reason_and_the_rest_is_ingested(
     why = {Path(file.path).name: file.reason for file in report.skipped}
     assert sorted(why) == ["empty.txt", "letter.zip", "nowhere.txt", "quarter.md"]
     assert "empty" in why["empty.txt"]
-    assert "convert it" in why["letter.zip"]
+    assert "unpack it" in why["letter.zip"]
     assert why["nowhere.txt"] == "does not exist"
     assert "has the same content as" in why["quarter.md"]
     assert all(f"skipped {file.path}: {file.reason}" in str(report) for file in report.skipped)

@@ -220,6 +220,9 @@ class TestInputs:
     @pytest.mark.parametrize(
         ("name", "advice"),
         [
+            ("talk.mp3", "transcribe it and add the transcript as .txt"),
+            ("talk.MP4", "transcribe it and add the transcript as .txt"),
+            ("all.tar.gz", "unpack it"),
             ("plan.dwg", "convert it to PDF, HTML or text"),
             ("old.doc", "open it and save it as .docx"),
         ],
