@@ -320,11 +320,8 @@ class Discovery:
         except OSError as error:
             root, pattern = split_glob(path)
             if not pattern:
-                reason = (
-                    "does not exist"
-                    if isinstance(error, FileNotFoundError)
-                    else f"cannot be accessed: {error.strerror}"
-                )
+                is_missing = isinstance(error, FileNotFoundError)
+                reason = "does not exist" if is_missing else f"cannot be accessed: {error.strerror}"
                 self._skip(name, reason, is_absent=not isinstance(error, PermissionError))
             elif not self._add_folder(root, pattern):
                 self._skip(name, "matches no file", is_absent=True)

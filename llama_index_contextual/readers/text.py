@@ -284,9 +284,7 @@ def _candidate(before: str, head: str, after: str) -> _Candidate | None:
     if len(lines) > 1 and (len(lines) > 2 or _KEYWORD.match(lines[1]) or not _KEYWORD.match(lines[0])):
         return None
     if match := _KEYWORD.match(line):
-        depth = _RANKS[match["word"].upper()] + (
-            match["number"].count(".") if match["word"].upper() == "SECTION" else 0
-        )
+        depth = _RANKS[match["word"].upper()]
         return _Candidate(0, "keyword", depth, line) if not match["title"] or _is_title(match["title"]) else None
     if match := _NUMBER.match(line):
         depth = _depth(line)
