@@ -23,15 +23,7 @@ from llama_index.core.utils import get_tqdm_iterable
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens
 from llama_index_contextual.metadata import DocumentMap, Table
-from llama_index_contextual.node_parser.segment import (
-    SEGMENT_CORE,
-    Origin,
-    PartSpan,
-    SpanNodeParser,
-    heading_offsets_in,
-    link_neighbours,
-    table_spans,
-)
+from llama_index_contextual.node_parser.segment import SEGMENT_CORE, Origin, PartSpan, SpanNodeParser, link_neighbours
 from llama_index_contextual.readers import boundaries
 from llama_index_contextual.readers.boundaries import Rank, Span
 
@@ -89,8 +81,7 @@ class ChunkNodeParser(SpanNodeParser):
         tokens = TokenMap.of(text)
         # Do not repeat the entire last chunk of the previous segment if it is short.
         floor = -1 if base is None or last_start is None else max(-1, last_start - base)
-        headings = boundaries.heading_offsets(text, heading_offsets_in(part.map.headings, base))
-        layout = Layout.of(tokens, self.chunk_size, headings, table_spans(text, part.map.tables, base or 0))
+        layout = Layout.of(tokens, self.chunk_size, part.origin.headings(), part.origin.rows())
         return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.core, floor)
 
     def _node(self, part: _Part, span: PartSpan, number: int) -> TextNode:
@@ -116,11 +107,11 @@ class ChunkNodeParser(SpanNodeParser):
         own: dict[str, Any] = {}
         if part.origin.base is not None:
             own = {
-                keys.PAGE_START: part.map.page(start),
-                keys.PAGE_END: part.map.page(end - 1),
-                keys.PAGE_LABEL: part.map.page_label(start),
-                keys.OCR_CONFIDENCE: part.map.ocr_confidence(start, end),
-                keys.SECTION: _section(part.map, core, end),
+                keys.PAGE_START: part.origin.map.page(start),
+                keys.PAGE_END: part.origin.map.page(end - 1),
+                keys.PAGE_LABEL: part.origin.map.page_label(start),
+                keys.OCR_CONFIDENCE: part.origin.map.ocr_confidence(start, end),
+                keys.SECTION: _section(part.origin.map, core, end),
             }
         own |= {
             keys.FACTS: part.facts or None,
@@ -129,7 +120,9 @@ class ChunkNodeParser(SpanNodeParser):
             keys.SEGMENT_END: part.segment[1],
             keys.CHUNK_INDEX: number,
             keys.TOKEN_COUNT: span.tokens,
-            keys.TABLE_HEAD: _head(part.map.table(start)),  # the last key, so that the headers are right above the text
+            keys.TABLE_HEAD: _head(
+                part.origin.map.table(start)
+            ),  # the last key, so that the headers are right above the text
         }
         metadata = inherited | {key: value for key, value in own.items() if value is not None}
         line = keys.source_line(metadata)
@@ -142,7 +135,6 @@ class _Part:
     """A node to split into chunks, treated as one segment of its document."""
 
     origin: Origin
-    map: DocumentMap
     index: int
     segment: tuple[int, int]
     core: int
@@ -167,7 +159,7 @@ def _parts(nodes: Iterable[BaseNode], has_facts: bool) -> Iterator[_Part]:
         if line := keys.facts_line(facts):  # replaces the single values, also for an LLM that may read them
             is_read = not set(facts) & set(llm)
             embed, llm = [*embed, *facts], [*llm, *(facts if is_read else (keys.FACTS,))]
-        yield _Part(origin, origin.map(), index, (start, start + len(origin.text)), core, embed, llm, line)
+        yield _Part(origin, index, (start, start + len(origin.text)), core, embed, llm, line)
 
 
 def _section(where: DocumentMap, start: int, end: int) -> str | None:

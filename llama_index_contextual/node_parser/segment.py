@@ -14,7 +14,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import xxhash
@@ -28,9 +28,9 @@ from llama_index.core.utils import get_tqdm_iterable
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.tokens import TokenMap
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.metadata import DocumentMap, Heading, Table
+from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers import boundaries
-from llama_index_contextual.readers.boundaries import Rank
+from llama_index_contextual.readers.boundaries import Rank, Span
 from llama_index_contextual.readers.tables import tables_in_text
 
 SEGMENT_CORE = "_contextual_segment_core"
@@ -108,8 +108,9 @@ class Origin:
             **options,
         )
 
+    @cached_property
     def map(self) -> DocumentMap:
-        """Return the pages, headings and tables of the document, which a reader recorded in the metadata of the node.
+        """Pages, headings and tables of the document, which a reader recorded in the metadata of the node.
 
         If no reader has looked for tables, the tables in the text are added. Their offsets are relative to the
         beginning of the document, or of the node if its position is unknown.
@@ -121,23 +122,33 @@ class Origin:
             return where
         return replace(where, tables=[table.moved(self.base or 0) for table in tables_in_text(self.text)])
 
+    def headings(self) -> list[int]:
+        """Return the offsets of the headings in the text.
 
-def link_neighbours(nodes: Sequence[BaseNode]) -> None:
-    """Set the PREVIOUS and NEXT links of consecutive nodes, without metadata."""
-    links = [RelatedNodeInfo(node_id=node.node_id, node_type=ObjectType.TEXT) for node in nodes]
-    for number in range(1, len(nodes)):
-        nodes[number - 1].relationships[NodeRelationship.NEXT] = links[number]
-        nodes[number].relationships[NodeRelationship.PREVIOUS] = links[number - 1]
+        Headings that were recognised by their appearance are used for section names but not as cuts, because they are
+        numerous and not always certain, and half-empty chunks lower the recall.
+        """
+        base = self.base
+        marked = [one.start - base for one in self.map.headings if one.is_marked] if base is not None else []
+        return boundaries.heading_offsets(self.text, marked or None)
 
+    def rows(self) -> list[Span]:
+        """Return the spans of table rows in the text.
 
-def heading_offsets_in(headings: Sequence[Heading], base: int | None) -> list[int] | None:
-    """Return the offsets of headings in the part of their document that begins at `base`, or None if unknown.
-
-    Headings that were recognised by their appearance are used for section names but not as cuts, because they are
-    numerous and not always certain, and half-empty chunks lower the recall.
-    """
-    marked = [heading.start - base for heading in headings if heading.is_marked] if base is not None else []
-    return marked or None
+        The first row and the column headers form one span. A row whose first cell is blank belongs to the row above it.
+        """
+        base, spans = self.base or 0, []
+        first = bisect_right(self.map.tables, base, key=lambda table: table.end)
+        for table in (table.moved(-base) for table in self.map.tables[first:]):
+            own: list[Span] = []
+            for start, end in boundaries.lines_of(self.text, max(0, table.start), min(len(self.text), table.end)):
+                is_first = own and own[0][0] == table.start and start <= table.body
+                if own and (is_first or _CONTINUED_ROW.match(self.text, start)):
+                    own[-1] = own[-1][0], end
+                else:
+                    own.append((start, end))
+            spans += own
+        return spans
 
 
 @lru_cache(maxsize=8)
@@ -145,25 +156,12 @@ def _recorded(items: tuple[tuple[str, str], ...]) -> DocumentMap:
     return DocumentMap.from_metadata(dict(items))
 
 
-def table_spans(text: str, tables: Sequence[Table], base: int) -> list[tuple[int, int]]:
-    """Return the spans of table rows in the part of their document that begins at `base`.
-
-    The first row and the column headers form one span. A row whose first cell is blank belongs to the row above it.
-    """
-    first = bisect_right(tables, base, key=lambda table: table.end)
-    spans: list[tuple[int, int]] = []
-    for table in tables[first:]:
-        if table.start >= base + len(text):
-            break
-        own: list[tuple[int, int]] = []
-        for start, end in boundaries.lines_of(text, max(0, table.start - base), min(len(text), table.end - base)):
-            is_first = own and own[0][0] + base == table.start and start + base <= table.body
-            if own and (is_first or _CONTINUED_ROW.match(text, start)):
-                own[-1] = own[-1][0], end
-            else:
-                own.append((start, end))
-        spans += own
-    return spans
+def link_neighbours(nodes: Sequence[BaseNode]) -> None:
+    """Set the PREVIOUS and NEXT links of consecutive nodes, without metadata."""
+    links = [RelatedNodeInfo(node_id=node.node_id, node_type=ObjectType.TEXT) for node in nodes]
+    for number in range(1, len(nodes)):
+        nodes[number - 1].relationships[NodeRelationship.NEXT] = links[number]
+        nodes[number].relationships[NodeRelationship.PREVIOUS] = links[number - 1]
 
 
 class SpanNodeParser(NodeParser):
@@ -362,15 +360,15 @@ class SegmentNodeParser(SpanNodeParser):
 
     def _segments(self, node: BaseNode) -> list[TextNode]:
         origin = Origin.of(node)
-        text, base, where = origin.text, origin.base or 0, origin.map()
+        text, base, where = origin.text, origin.base or 0, origin.map
         tokens = TokenMap.of(text)
         cutter = SegmentCutter(
             tokens,
             self.segment_size,
             self.segment_overlap,
-            boundaries.heading_offsets(text, heading_offsets_in(where.headings, origin.base)),
+            origin.headings(),
             boundaries.blocks(text),
-            [row for row in table_spans(text, where.tables, base) if tokens.estimate(*row) <= self.segment_size // 2],
+            [row for row in origin.rows() if tokens.estimate(*row) <= self.segment_size // 2],
         )
         inherited = {key: value for key, value in node.metadata.items() if key != keys.TABLES}
         inherited |= DocumentMap(tables=where.tables).to_metadata()
