@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 commands = Commands("Questions")
 
-MOST_SHOWN = 5
-"""Number of results that `search` prints without `--top-k`."""
-
 TOP_K_WITHOUT_LLM = 3
 _CHAT_COMMANDS = "/reset clears the conversation; /quit, exit, :q or Ctrl-D ends it."
 _LAST_LINES = frozenset({"exit", "quit", ":q", "/exit", "/quit", "/q"})
@@ -56,7 +53,7 @@ def search(
             "-k",
             metavar="NUMBER",
             rich_help_panel=common.SEARCH,
-            help=f"Number of results; by default the project's `top_k`, of which the first {MOST_SHOWN} are printed.",
+            help="Number of results; by default the project's `top_k`, of which a terminal shows those that fit.",
         ),
     ] = None,
     conditions: common.Filters = None,
@@ -82,7 +79,12 @@ def search(
     if common.wants_json():
         common.say_json(response.to_dict())
     else:
-        show_response(response, config.language, full=full, most=top_k or MOST_SHOWN)
+        show_response(response, config.language, full=full, fit=top_k is None and not (full or explain))
+        if not response.results and any(set(condition) & set("*?") for condition in conditions or ()):
+            common.say_note(
+                "--filter FIELD=VALUE compares the whole value: use FIELD~PART for a part of it, or --file with `*` and"
+                " `?` for names of files."
+            )
 
 
 def _search_locally(
@@ -356,21 +358,25 @@ def _warnings(answer: GroundedResponse) -> Iterator[str]:
 MEASURE = 110
 """Maximum length of a line in characters; longer lines are hard to read, even on a wide terminal."""
 
-EXCERPT = 320
-"""Number of characters of an excerpt of a passage, and of its context."""
+EXCERPT_LINES = 3
+"""Number of lines of an excerpt of a passage, and of its context."""
 
+LEAST_SHOWN = 3
+"""Minimum number of results to print on a terminal, even if few lines fit."""
+
+_LINES_AROUND = 6  # the command, the headline with an empty line, the number of remaining results, the prompt
 _INDENT = 4
 _COLOURS = {"high": "green", "medium": "cyan", "low": "yellow"}
 
 
-def show_response(response: SearchResponse, language: str, *, full: bool = False, most: int = MOST_SHOWN) -> None:
+def show_response(response: SearchResponse, language: str, *, full: bool = False, fit: bool = False) -> None:
     """Print the results of a search.
 
     Args:
         response: The results.
         language: Language of the lexical index, which determines how terms are highlighted.
         full: Whether to print whole passages with their contexts.
-        most: Maximum number of results to print.
+        fit: Whether to print, on a terminal, only as many results as fit, so that the best one stays visible.
     """
     from llama_index_contextual.index.analysis import Analyzer
 
@@ -383,13 +389,19 @@ def show_response(response: SearchResponse, language: str, *, full: bool = False
     verdict = f". [{colour}]{response.verdict()}[/]" if colour else ""
     say(f"[bold]{pluralize(len(response.results), 'result')}[/]{verdict}\n")
     analyzer = Analyzer(language, has_periods=True)
-    for chunk in response.results[:most]:
-        _show_result(chunk, response.query, analyzer, full=full)
-        for reason in response.explanations[chunk.rank - 1 : chunk.rank]:
-            _show_lines(str(reason).splitlines()[1:])
-        say()
-    if len(response.results) > most:
-        say(f"[dim]{len(response.results) - most} more: repeat the search with -k {len(response.results)}[/]", to=err)
+    room = common.out.height - _LINES_AROUND
+    for number, chunk in enumerate(response.results):
+        with common.out.capture() as shown:
+            _show_result(chunk, response.query, analyzer, full=full)
+            for reason in response.explanations[chunk.rank - 1 : chunk.rank]:
+                _show_lines(str(reason).splitlines()[1:])
+            say()
+        room -= shown.get().count("\n")
+        if fit and common.out.is_terminal and room < 0 and number >= LEAST_SHOWN:
+            left = len(response.results) - number
+            say(f"[dim]{left} more: repeat the search with -k {len(response.results)} to see all[/]")
+            break
+        common.out.file.write(shown.get())
     if response.near_misses:
         say("[bold]Near misses[/]")
         for reason in response.near_misses:
@@ -407,8 +419,9 @@ def _show_result(chunk: Passage, question: str, analyzer: Analyzer, *, full: boo
         texts = [("Structure: ", structure, "dim"), ("Context: ", written, "italic dim")]
         texts += [("Table head: ", chunk.table_head or "", "dim"), ("", chunk.text, "")]
     else:
-        texts = [("Context: ", one_line(written, EXCERPT), "italic dim")]
-        texts += [("", one_line(chunk.excerpt(question, EXCERPT), EXCERPT), "")]
+        width = EXCERPT_LINES * (min(common.out.width, MEASURE) - _INDENT)
+        texts = [("Context: ", one_line(written, width), "italic dim")]
+        texts += [("", one_line(chunk.excerpt(question, width), width), "")]
     terms = chunk.lexical.matched_terms if chunk.lexical else analyzer.query_terms(question)
     for label, text, style in texts:
         if text or not label:

@@ -506,6 +506,7 @@ def _plain(text: str) -> str:
 
 _LONGEST_LINE = 240
 _WINDOW, _OVERLAP = 100_000, 4_000
+_FIRST_SLICE = 0.1  # processor seconds
 LOOKS_LIKE_REGEX = re.compile(r"\\[dswbDSW]|\.[*+?]|\[[^\]]+\][*+?{]|\w\|\w")
 _RECURSION = re.compile(r"\(\?(?:R|&|P>|[+-]?\d)")
 
@@ -623,19 +624,24 @@ def _matches(text: str, compiled: Any, deadline: float) -> Iterator[Span]:
     Raises:
         TimeoutError: The time is up.
     """
-    last = 0
-    for begin in range(0, len(text), _WINDOW):
-        seconds = deadline - time.monotonic()
-        if seconds <= 0:
-            raise TimeoutError
+    # The timeout of `regex` counts the processor time of the whole process, so the search is repeated in longer slices
+    # until the clock says that the time is up.
+    last, seconds, begin = 0, _FIRST_SLICE, 0
+    while begin < len(text):
         end = begin + _WINDOW
-        for match in compiled.finditer(text, max(begin, last), end + _OVERLAP, timeout=seconds, concurrent=True):
-            start, stop = match.span()
-            if start >= end:
-                break
-            if stop > start:
-                yield start, stop
-            last = stop
+        if time.monotonic() >= deadline:
+            raise TimeoutError
+        try:
+            for match in compiled.finditer(text, max(begin, last), end + _OVERLAP, timeout=seconds, concurrent=True):
+                start, stop = match.span()
+                if start >= end:
+                    break
+                if stop > start:
+                    yield start, stop
+                last = stop
+            begin = end
+        except TimeoutError:
+            seconds *= 2
 
 
 def _around(text: str, line: Span, match: Span) -> str:

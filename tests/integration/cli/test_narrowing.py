@@ -83,6 +83,13 @@ def test_a_slip_is_named_with_what_exists(root: Path, options: list[str], messag
         assert result.err.startswith(f"Error: {message}"), result.err
 
 
+@pytest.mark.parametrize(("condition", "is_hinted"), [("file_name=not*", True), ("file_name=nothing", False)])
+def test_no_results_of_a_filter_with_a_pattern_name_what_to_use(root: Path, condition: str, is_hinted: bool) -> None:
+    result = run("search", "p", "pump", "--root", root, "--filter", condition)
+    assert ("use FIELD~PART for a part of it, or --file" in result.err) == is_hinted
+    assert result.out == "No results.\n"
+
+
 def test_ask_without_an_llm_shows_passages_that_pass_the_filter(root: Path) -> None:
     result = run("ask", "p", "pump", "--filter", "kind=note", "--root", root)
     assert (result.code, result.out.count(" 1. "), result.out.count(" 2. ")) == (0, 1, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -74,18 +74,23 @@ def test_on_a_terminal_a_passage_is_wrapped_at_words_and_indented(hostile: Proje
     assert not CONTROLS.search("".join(lines))
 
 
-def test_the_first_results_are_printed_and_how_to_see_all(root: Path) -> None:
+def test_a_terminal_shows_the_results_that_fit_and_how_to_see_all(root: Path, screen: Screen) -> None:
     project = ProjectManager(root).create("many", ProjectConfig.local(indexes="lexical", mode="lexical"))
     project.ingest([Document(text=f"Pump {number} runs. " * 20, doc_id=f"pump {number}") for number in range(20)])
 
-    def ranks(printed: str) -> list[int]:
-        return [int(line.split(".")[0]) for line in printed.splitlines() if re.match(r" ?\d+\. pump", line)]
+    def ranks(lines: Sequence[str]) -> list[str]:
+        return [line.split(".")[0].strip() for line in lines if re.match(r" ?\d+\. pump", line)]
 
-    shown = run("search", "many", "pump")
-    assert ranks(shown.out) == [1, 2, 3, 4, 5]
-    assert shown.err.endswith("15 more: repeat the search with -k 20\n")
-    assert ranks(run("search", "many", "pump", "-k", "20").out) == list(range(1, 21))
-    assert len(run("search", "many", "pump", "--json").json["results"]) == 20
+    lines, everything = screen(80, "search", "many", "pump"), [str(rank) for rank in range(1, 21)]
+    fitting = ranks(lines)
+    assert fitting == everything[: len(fitting)]
+    assert 3 <= len(fitting) < 20
+    assert f"{20 - len(fitting)} more: repeat the search with -k 20 to see all" in lines
+    assert len(lines) < 24
+    assert ranks(screen(80, "search", "many", "pump", "-k", "20")) == everything
+    piped = run("search", "many", "pump")
+    assert ranks(piped.out.splitlines()) == everything
+    assert "more:" not in piped.out
 
 
 def test_a_passage_begins_near_the_rarest_word_of_the_question_and_explains_its_score(root: Path) -> None:

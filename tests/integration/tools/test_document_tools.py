@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,6 +52,16 @@ KINDS = [MetadataFilter(key="kind", value=kind) for kind in ("txt", "md")]
 def facts_of(path: str) -> dict[str, Any]:
     name, _, kind = Path(path).name.partition(".")
     return {"kind": kind, "year": 2020 + len(name)}
+
+
+def slowed(seconds: float, monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
+    """Replace the clock of `grep`: so many seconds pass for each second of processor time, which `regex` counts."""
+
+    def clock() -> float:
+        return seconds * time.process_time()
+
+    monkeypatch.setattr(document_tools, "time", SimpleNamespace(monotonic=clock))
+    return clock
 
 
 @pytest.fixture(scope="session")
@@ -219,6 +232,28 @@ class TestGrep:
         (note,) = tools.grep(r"(?:(?:.|\n)+)+[#@]", regex=True).notes
         assert note.startswith("The search stopped after 0.2 seconds in document 'a.txt'")
         assert note.endswith("simplify the expression.")
+
+    @pytest.mark.parametrize(("processes", "limit"), [(8, 2.0), (0.25, 0.5)], ids=["busy machine", "four threads"])
+    def test_an_expression_that_explodes_ends_by_the_clock_whatever_the_processor_does(
+        self, processes: float, limit: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tools = of_text(tmp_path, "abc def, 12 xyz. " * 20_000 + "Q")
+        clock = slowed(processes, monkeypatch)
+        monkeypatch.setattr(document_tools, "GREP_SECONDS", limit)
+        started = clock()
+        (note,) = tools.grep(r"(?:(?:.|\n)+)+[#@]", regex=True).notes
+        assert note.startswith(f"The search stopped after {limit:g} seconds in document 'a.txt'")
+        assert limit <= clock() - started < 4 * limit
+
+    def test_an_expression_without_harm_is_finished_although_other_threads_use_the_processor(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Each line needs about a million steps, so that a window takes many times the limit in processor time.
+        tools = of_text(tmp_path, ("ab " * 500 + "Q\n") * 50)
+        slowed(0.001, monkeypatch)
+        monkeypatch.setattr(document_tools, "GREP_SECONDS", 0.02)
+        result = tools.grep(r"[ab ]+Z|Q$", regex=True)
+        assert (result.total, result.notes) == (50, [])
 
     def test_a_very_long_line_is_searched_in_linear_time(self, tmp_path: Path) -> None:
         result = of_text(tmp_path, "ab " * 200_000).grep("ab")
