@@ -60,7 +60,7 @@ def test_ctrl_c_waits_for_the_calls_in_flight_and_a_second_one_does_not(
     child.stderr.close()
     assert child.wait(PATIENCE) == 130
     assert line.startswith(f"Interrupted: waiting at most {PATIENCE:.0f} s for 2 calls in flight")
-    assert "Run the same command again to continue." in rest
+    assert "Run the same command again to continue" in rest
     assert "Traceback" not in rest
     assert len(provider.chat_calls) == 2
     assert project.info().ledger.contexts == (2 if interruptions == 1 else 0)
