@@ -135,7 +135,7 @@ class ProjectConfig(BaseModel):
     model_config = _CONFIG
 
     pdf_engine: Literal["pypdf", "pdfium"] = _live("pdfium")
-    """PDF parser: `pdfium` finds columns, paragraphs and table rows; `pypdf` does not, but needs no native code."""
+    """PDF parser: `pdfium` finds paragraphs and table rows; `pypdf` does not, but needs no native code."""
     ocr: Annotated[str, AfterValidator(_ocr)] | None = _live("auto")
     """Engine that reads scanned pages and images: `rapidocr` (extra `ocr`; Latin and Chinese scripts), `tesseract`
     (English), `tesseract:deu+fra` for other languages by tesseract's codes, the first engine that is installed

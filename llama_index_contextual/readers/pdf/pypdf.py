@@ -1,7 +1,7 @@
 """PDF engine that uses pypdf, which is pure Python.
 
-The text is that of pypdf's `extract_text`, with the position, size and weight of each line. Columns and table rows are
-not rearranged, and lines are not joined into paragraphs, as they are with pdfium.
+The text is that of pypdf's `extract_text`, with the position, size and weight of each line. Unlike with pdfium, lines
+are not joined into paragraphs, and rows of tables are not recognised.
 """
 
 from __future__ import annotations
