@@ -423,6 +423,7 @@ class Spending:
     Attributes:
         estimated: Expected cost of the planned calls.
         actual: Amount paid, including the reserves booked for calls whose cost is unknown.
+        planned_share: Returns the fraction of the run's documents that `estimated` includes.
         calls_in_flight: Number of calls that have been sent but not answered yet.
 
     Raises:
@@ -454,6 +455,7 @@ class Spending:
         self.context_tokens = context_tokens
         self.estimated = Bill()
         self.actual = Bill()
+        self.planned_share: Callable[[], float] = float
         self._receipts, self._receipt = receipts, receipt or RunCost()
         self.calls_in_flight = 0
         self._in_flight = 0.0
@@ -461,6 +463,7 @@ class Spending:
         self._stopped: ContextualError | None = None
         self._factor = 1.0
         self._is_exceeded = False
+        self._needed = 0.0
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
         self._written: float | None = None
@@ -552,6 +555,7 @@ class Spending:
             if bound > room and expected is not None and not self.calls_in_flight and (tokens := expected()):
                 needed = (self.prices.dollars(model, tokens, sender=sender) or 0.0) * self._factor
             if self._is_exceeded or needed > room:
+                self._needed = max(self._needed, bound)
                 return None
         self.calls_in_flight += 1
         self._in_flight += bound
@@ -624,6 +628,10 @@ class Spending:
         self._wake()
         limit, spent = self.max_cost or 0.0, self._committed
         unsettled = self.booked.describe_unsettled()
+        enough = self._sufficient_limit()
+        python, command_line = (
+            (f"max_cost={enough}", f"--max-cost {enough}") if enough else ("a higher max_cost", "a higher --max-cost")
+        )
         return BudgetExceededError(
             f"The cost limit of {money(limit)} is reached: {money(spent)} is spent"
             f"{f', {unsettled},' if unsettled else ''} and the next call could exceed the limit. Nothing is published;"
@@ -631,10 +639,21 @@ class Spending:
             spent=spent,
             max_cost=limit,
             remedy=Remedy(
-                "To continue, run the same call again with a higher max_cost (`estimate` names one), or without one",
-                "To continue, run the command again with a higher --max-cost (`estimate` names one), or without it",
+                f"To continue, run the same call again with {python}, or without one",
+                f"To continue, run the command again with {command_line}, or without it",
             ),
         )
+
+    def _sufficient_limit(self) -> float | None:
+        """Return a limit that should be sufficient for the next run, or None if its calls were not estimated."""
+        planned, paid, share = self.estimated, self.actual, self.planned_share()
+        if not share or not planned.contexts.calls or planned.dollars is None or paid.dollars is None:
+            return None
+        per_call = planned.dollars / planned.contexts.calls
+        if paid.contexts.calls:
+            per_call = max(per_call, (paid.dollars - paid.unsettled_dollars) / paid.contexts.calls)
+        missing = max(1.0, planned.contexts.calls / share - paid.contexts.calls)
+        return round_up(MARGIN * per_call * missing + self._needed)
 
     # ---- Batches ---------------------------------------------------------------------------------------------------
 

@@ -333,6 +333,7 @@ async def arun(
             spending_of(stages, prices, max_cost=options.max_cost, purpose=options.purpose).receipted()
         )
         counter.spent = lambda: spending.actual.dollars
+        spending.planned_share = lambda: counter.state.share_read
         outcome = await run.process(builder, reader, stages, spending, counter, executor)
         report = await run.publish(builder, stages, outcome, counter)
     estimated = spending.estimated if config.context == "llm" else None
