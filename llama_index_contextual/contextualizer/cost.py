@@ -629,9 +629,8 @@ class Spending:
         limit, spent = self.max_cost or 0.0, self._committed
         unsettled = self.booked.describe_unsettled()
         enough = self._sufficient_limit()
-        python, command_line = (
-            (f"max_cost={enough}", f"--max-cost {enough}") if enough else ("a higher max_cost", "a higher --max-cost")
-        )
+        python = f"max_cost={enough}" if enough else "a higher max_cost (`estimate` names one)"
+        command_line = f"--max-cost {enough}" if enough else "a higher --max-cost (`estimate` names one)"
         return BudgetExceededError(
             f"The cost limit of {money(limit)} is reached: {money(spent)} is spent"
             f"{f', {unsettled},' if unsettled else ''} and the next call could exceed the limit. Nothing is published;"

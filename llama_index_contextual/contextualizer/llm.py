@@ -528,7 +528,9 @@ class Limiter:
 
 
 _NOTABLE_WAIT = 5.0
-"""Length in seconds of a pause that is logged."""
+"""Seconds without an answer after which a rate limit is logged."""
+
+_BETWEEN_NOTICES = 30.0
 
 
 class Scheduler:
@@ -559,7 +561,7 @@ class Scheduler:
         self._context_tokens = 0
         self._cached_tokens: dict[str, int] = {}
         self._failing: set[str] = set()  # requests that have failed since the last answer
-        self._announced_until = 0.0
+        self._limited_since, self._next_notice = math.inf, 0.0
 
     def stop(self, error: ContextualError) -> None:
         """Send no further calls; calls that are waiting raise the first error passed to this method."""
@@ -643,7 +645,7 @@ class Scheduler:
         self._answers += 1
         self._context_tokens += tokens.output_tokens
         self._failing.clear()
-        self._was_reached = True
+        self._was_reached, self._limited_since = True, math.inf
         return reply
 
     def _expected(self, request: ContextRequest) -> Tokens | None:
@@ -694,11 +696,12 @@ class Scheduler:
             self.stop(failure)
 
     def _pause(self, seconds: float) -> None:
-        """Pause all calls because of a rate limit, and log a pause of some length."""
+        """Pause all calls because of a rate limit, and log it unless an answer arrived or will arrive soon."""
         self._limiter.pause(seconds)
         now = _now()
-        if seconds >= _NOTABLE_WAIT and now >= self._announced_until:
-            self._announced_until = now + seconds
+        self._limited_since = min(self._limited_since, now)
+        if now + seconds - self._limited_since >= _NOTABLE_WAIT and now >= self._next_notice:
+            self._next_notice = now + _BETWEEN_NOTICES
             until = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
             logger.warning(
                 "The provider of %r limits the rate of calls (429): waiting until %s.", self._settings.model, until
