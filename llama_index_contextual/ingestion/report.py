@@ -98,7 +98,7 @@ class IngestReport:
         skipped: Files and empty Documents that were not read, each with the reason.
         warnings: Warnings about files that were read.
         failures: Chunks for which the LLM wrote no context; they have the structural context.
-        short_contexts: Ids of chunks whose context has fewer than 15 words, although the LLM was asked twice.
+        short_contexts: Ids of chunks whose context has fewer than 15 tokens.
         chunks: Number of chunks in the version.
         contexts_paid: Number of contexts requested from a provider in this run.
         seconds: Duration of the run.
@@ -179,7 +179,7 @@ class IngestReport:
             *(("missing", doc_id) for doc_id in self.missing),
             *(("skipped", line) for line in skipped_lines(self.skipped)),
             *(("note", f"{warning.path}: {warning.message}") for warning in self.warnings),
-            *([("note", f"{short} with fewer than 15 words")] if self.short_contexts else []),
+            *([("note", f"{short} with fewer than 15 tokens")] if self.short_contexts else []),
             *(
                 ("no LLM context for", line)
                 for line in _in_groups([(failure.doc_id, failure.error) for failure in self.failures], "chunk")

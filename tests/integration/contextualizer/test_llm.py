@@ -101,7 +101,7 @@ def test_the_report_counts_very_short_contexts(tmp_path: Path, text_folder: Path
     )
     report = project.ingest([text_folder])
     assert len(report.short_contexts) == report.chunks == 2
-    assert "2 contexts have fewer than 15 tokens" in str(report)
+    assert "2 contexts with fewer than 15 tokens" in str(report)
     assert report.failures == ()
 
 
