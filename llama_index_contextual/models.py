@@ -266,11 +266,13 @@ def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Pr
     """Return a model's provider, its name without the provider, its class, and options from the environment."""
     traits, model, target = _resolve(name, setting=setting)
     if traits.key and not os.environ.get(traits.key):
+        assigned = Settings._embed_model if setting == "embed_model" else settings_llm()
+        option = f", or pass the model of LlamaIndex's Settings: {setting}=Settings.{setting}" if assigned else ""
         raise ModelError(
             f"{name!r} needs {traits.key}, which is not set.",
             setting=setting,
             remedy=Remedy(
-                f"Either set it, or {advice.python}",
+                f"Either set it, or {advice.python}{option}",
                 f"Either set it in the environment or in a file `.env`, or {advice.command_line}",
             ),
         )
