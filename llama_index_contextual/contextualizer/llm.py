@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from llama_index.core.llms import LLM
-from llama_index.core.prompts import PromptTemplate
+from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
+from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.schema import BaseNode
 from pydantic import Field, PrivateAttr
 
@@ -36,7 +37,7 @@ from llama_index_contextual._utils.calls import (
 )
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import get_logger
-from llama_index_contextual._utils.templates import ContextPrompt, check_template
+from llama_index_contextual._utils.templates import ContextPrompt, check_template, require_known
 from llama_index_contextual.config import DEFAULT_LLM
 from llama_index_contextual.contextualizer import prompts
 from llama_index_contextual.contextualizer.base import (
@@ -66,9 +67,10 @@ from llama_index_contextual.models import Provider, llm_identity, load_llm, prov
 logger = get_logger(__name__)
 
 _CALLS_PER_BATCH = 64
+_PROMPT_NAME = "context_prompt"
 
 
-class LLMContextualizer(Contextualizer):
+class LLMContextualizer(Contextualizer, PromptMixin):
     """Ask an LLM for one or two sentences that situate each chunk in its segment.
 
     A context of fewer than 15 tokens is reported. A refusal is recorded in the ledger, and the context is not requested
@@ -78,6 +80,8 @@ class LLMContextualizer(Contextualizer):
     the call for a chunk still fails after all retries, the chunk gets the structural context and is reported; other
     chunks are not affected. An error that affects all calls, such as an invalid key, an unknown model, an exhausted
     quota or an unreachable provider, raises `ModelError`.
+
+    `get_prompts` and `update_prompts` give access to the template as "context_prompt".
 
     Args:
         llm: Any LlamaIndex LLM; None loads `model` before the first call. If neither is given, the LLM assigned to
@@ -166,6 +170,26 @@ class LLMContextualizer(Contextualizer):
         """Return the settings for `from_dict`, with the path of the ledger but without the LLM and other objects."""
         data: dict[str, Any] = super().to_dict(**kwargs)
         return {**data, "ledger": str(self.ledger)} if isinstance(self.ledger, Path) else data
+
+    def _get_prompts(self) -> dict[str, BasePromptTemplate]:
+        return {_PROMPT_NAME: PromptTemplate(self.prompt).partial_format(**self.variables)}
+
+    def _get_prompt_modules(self) -> dict[str, PromptMixin]:
+        return {}
+
+    def _update_prompts(self, prompts_dict: dict[str, BasePromptTemplate]) -> None:
+        """Replace the template and its variables, which also changes the keys of contexts in the ledger."""
+        require_known(prompts_dict, [_PROMPT_NAME])
+        if (template := prompts_dict.get(_PROMPT_NAME)) is None:
+            return
+        if not isinstance(template, PromptTemplate):
+            kind = type(template).__name__
+            raise ConfigurationError(
+                f"The context prompt is a {kind}: pass a PromptTemplate, whose beginning providers can cache.",
+                setting=_PROMPT_NAME,
+            )
+        self.prompt = check_template(template.template, template.kwargs)
+        self.variables = dict(template.kwargs)
 
     @property
     def structural(self) -> StructuralContextualizer:
