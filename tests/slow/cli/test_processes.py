@@ -95,7 +95,7 @@ def test_ctrl_c_leaves_the_old_version_live_and_lists_what_the_ledger_keeps(
         assert (child.returncode, out) == (130, "")
         kept = f"the ledger keeps {pluralize(limit, 'context')} and 0 embeddings."
         assert f"Interrupted: version v000001 is live; {kept}" in err
-        assert "Run the same command again to continue." in err
+        assert "Run the same command again to continue; `cost` shows the cost so far." in err
         assert "Traceback" not in err
         project = ProjectManager(root).load("a")
         assert project.verify().sound
@@ -122,7 +122,7 @@ def test_on_a_terminal_the_progress_bar_and_results_fit_and_the_bar_ends_with_th
     lines = lines_of(show(80, "ingest", "a", text_folder))
     assert all(cell_len(line) <= 80 for line in lines)
     bars = [line for line in lines if "documents ·" in line]
-    assert re.search(r"━+ 2/2 documents · 2 chunks.* \d:\d\d:\d\d$", bars[-1])
+    assert re.search(r"━+ \d:\d\d:\d\d \d:\d\d:\d\d 2/2 documents · 2 chunks$", bars[-1])
     result = " ".join(lines[lines.index(bars[-1]) + 1 :])
     assert "Version v000001 is live: 2 added; 2 chunks;" in result
     found = show(60, "search", "a", "error TS-999")
