@@ -19,6 +19,7 @@ from llama_index_contextual._utils.templates import check_template
 from llama_index_contextual.errors import ConfigurationError
 
 LOCAL = "local"
+SPOTLIGHT = "spotlight"
 """Name of the embedding model that needs no key and no network."""
 
 DEFAULT_LLM = "openai:gpt-6-luna"
@@ -243,9 +244,11 @@ class ProjectConfig(BaseModel):
     """Acronyms with their long forms, such as {"SLA": "service level agreement"}: a question with one is also searched
     for the other, in the lexical search.
     """
-    rerank: str | None = _live(None)
-    """Reranker for the best hits: the name of a cross-encoder, such as `cross-encoder/ms-marco-MiniLM-L-6-v2`, or `llm`
-    for the LLM; None disables reranking.
+    rerank: str | None = _live(SPOTLIGHT)
+    """What ranks the best hits again: `spotlight`, their best sentence or table row, which needs no model except
+    WordLlama (extra `local`) and does not apply to source code; the name of a cross-encoder, such as
+    `cross-encoder/ms-marco-MiniLM-L-6-v2`, or `llm` for the LLM, which read the hits in the order of `spotlight`; None
+    for nothing.
     """
     rerank_candidates: int = _live(50, ge=1)
     """Number of hits passed to the reranker."""

@@ -18,7 +18,7 @@ from rich.text import Text
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
 from llama_index_contextual.cli.common import Commands, Name, err, safe, say
-from llama_index_contextual.config import LOCAL, Mode, ProjectConfig
+from llama_index_contextual.config import LOCAL, SPOTLIGHT, Mode, ProjectConfig
 from llama_index_contextual.errors import ContextualError, ModelError
 from llama_index_contextual.metadata import context_parts
 
@@ -119,7 +119,7 @@ def _search_locally(
         search,
     )
 
-    if config.rerank is not None:
+    if config.rerank not in (None, SPOTLIGHT):
         return None
     text, notes = bounded(question)
     settings = SearchSettings.of(

@@ -10,7 +10,7 @@ from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
-from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.config import SPOTLIGHT, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.filters import require_filters
@@ -192,7 +192,7 @@ class ProjectRetriever(CheckedRetriever):
         name = self._config.rerank
         return {
             "embedder": None if mode == "lexical" else version.embedder,
-            "reranker": None if name is None else self._indexes.rerankers.of(name, self._config),
+            "reranker": None if name in (None, SPOTLIGHT) else self._indexes.rerankers.of(name, self._config),
             "slots": self._indexes.slots,
             "version": version.name,
         }

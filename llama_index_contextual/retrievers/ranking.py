@@ -34,12 +34,11 @@ from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundle, query_of, specificity_of
 from llama_index_contextual.search.rank import (
     CANDIDATES,
-    Evidence,
     FusionSettings,
     Leg,
     Ranking,
-    fetched,
     fused,
+    hits_of,
     lexical_leg,
     normalise_weights,
     reciprocal_rank_fusion,
@@ -48,7 +47,7 @@ from llama_index_contextual.search.rank import (
 )
 from llama_index_contextual.search.response import LEGS
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.search.search import number_of_results, require_positive
+from llama_index_contextual.search.search import best_chunks, number_of_results, require_positive
 from llama_index_contextual.stores import IndexVectorStore
 
 
@@ -58,10 +57,12 @@ class RankingRetriever(CheckedRetriever):
     Attributes:
         chunk_index: The index.
         similarity_top_k: Number of results of `retrieve`.
+        spotlight: Whether `retrieve` ranks the first nodes again by their best sentence or table row.
     """
 
     chunk_index: ChunkIndex
     similarity_top_k: int
+    spotlight = False
 
     # Not abstract: LlamaIndex would create a span for every call, which takes longer than ranking a thousand chunks.
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
@@ -85,13 +86,15 @@ class RankingRetriever(CheckedRetriever):
     async def aprepare(self, bundle: QueryBundle) -> None:
         """Await anything that would block in `rank`, so that the query's embedding is then in a cache."""
 
-    def fetch(self, ranking: Ranking, k: int, evidence: Sequence[Evidence] | None = None) -> list[RetrievedChunk]:
-        """Return the k best nodes of a ranking with their evidence, read together; see `search.rank.fetched`."""
-        return [RetrievedChunk.of_hit(hit) for hit in fetched(self.chunk_index, ranking, k, evidence)]
+    def fetch(self, ranking: Ranking, k: int, question: str | None = None) -> list[RetrievedChunk]:
+        """Return the k best nodes of a ranking with their evidence; see `search.best_chunks` for the question."""
+        ranking, chunks = best_chunks(self.chunk_index, ranking, k, question, results=k)
+        return [RetrievedChunk.of_hit(hit) for hit in hits_of(ranking, chunks[:k], ranking.evidence(k))]
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         k = self.similarity_top_k
-        return [*self.fetch(self.rank(query_bundle, k), k)]
+        question = query_bundle.query_str if self.spotlight else None
+        return [*self.fetch(self.rank(query_bundle, k), k, question)]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         await self.aprepare(query_bundle)
@@ -311,6 +314,8 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         rrf_k: Constant of reciprocal rank fusion.
         document_weight: Weight of the document scores, relative to the legs' weights, which are scaled to a sum of 1.
             Fusion by score raises it for documents of more than ten chunks and lowers it for shorter ones.
+        spotlight: Whether the first nodes are ranked again by their best sentence or table row (fusion by score of legs
+            with the same index only).
         sibling_weight: Share of the score of its document's best chunk that is added to each chunk.
         filters: Only nodes that pass are ranked; requires legs with the same index, and a single query.
         llm: LLM that writes additional queries if num_queries > 1.
@@ -334,6 +339,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         rrf_k: float = 10.0,
         document_weight: float = 0.1,
         sibling_weight: float = 0.5,
+        spotlight: bool = False,
         filters: MetadataFilters | None = None,
         llm: LLM | None = None,
         num_queries: int = 1,
@@ -367,6 +373,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             document_weight=document_weight,
             sibling_weight=sibling_weight,
         )
+        self.spotlight = spotlight
         self._filters = filters
         self._legs = [one for one in retrievers if isinstance(one, RankingRetriever)]
         if filters is not None and not self._ranks_rows:

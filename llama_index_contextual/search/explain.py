@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 NEAR_MISSES = 5
 _BEST = "best chunk"
 _SHARED = "shared terms"
+_SPOTLIGHT = "best sentence"
 _UNITS = {"semantic": "cosine similarity", "lexical": "BM25"}
 
 
@@ -119,9 +120,12 @@ def _missing(ranking: Ranking, matched: Sequence[str]) -> tuple[str, ...]:
 
 def _arithmetic(ranking: Ranking, at: int) -> str:
     score = float(ranking.hits.scores[at])
-    if ranking.fusion is None:
-        return f"{_UNITS[ranking.legs[0].name]} {score:.4f}"
     parts = [f"{share.name} {share.formula}" for share in _shares(ranking, at) if share.formula]
+    if ranking.fusion is None:
+        added = sum(share.value for share in _shares(ranking, at))
+        parts = [f"{_UNITS[ranking.legs[0].name]} {score - added:.4f}", *parts]
+    if len(parts) == 1 and ranking.fusion is None:
+        return parts[0]
     return f"{' + '.join(parts)} = {score:.4f}"
 
 
@@ -129,7 +133,7 @@ def _shares(ranking: Ranking, at: int) -> list[_Share]:
     """Return the contributions to the score of the hit at a position; none for the ranking of a single index."""
     fusion, row = ranking.fusion, int(ranking.hits.rows[at])
     if fusion is None:
-        return []
+        return _share_of_spotlight(ranking, at)
     shares = []
     for leg, weight in zip(ranking.legs, fusion.weights, strict=True):
         hits = leg.hits.first(fusion.candidates)
@@ -147,7 +151,13 @@ def _shares(ranking: Ranking, at: int) -> list[_Share]:
             above = f"{scores[place]:.4f} - {zero:.4f}".replace("- -", "+ ").removesuffix(" - 0.0000")
             formula = f"{weight:.4g} × ({above}) / {unit:.4f}" if unit > 0 else f"{weight:.4g}"
         shares.append(_Share(name, value, formula, place + 1, len(scores)))
-    return [*shares, *_share_of_document(ranking, at), *_shared_terms(ranking, at), *_share_of_best(ranking, at)]
+    return [
+        *shares,
+        *_share_of_document(ranking, at),
+        *_shared_terms(ranking, at),
+        *_share_of_best(ranking, at),
+        *_share_of_spotlight(ranking, at),
+    ]
 
 
 def _share_of_document(ranking: Ranking, at: int) -> list[_Share]:
@@ -181,6 +191,15 @@ def _share_of_best(ranking: Ranking, at: int) -> list[_Share]:
     return [_Share(_BEST, weight * best, f"{weight:.4g} × {best:.4f}", 0, 0)]
 
 
+def _share_of_spotlight(ranking: Ranking, at: int) -> list[_Share]:
+    """Return the share of the best sentence or row; none if no hit has one."""
+    if ranking.spotlight is None or not ranking.spotlight.any():
+        return []
+    words, meaning = ranking.spotlight[at].tolist() if at < len(ranking.spotlight) else (0.0, 0.0)
+    formula = f"({words:.4f} by words + {meaning:.4f} by meaning)" if words or meaning else ""
+    return [_Share(_SPOTLIGHT, words + meaning, formula, 0, 0)]
+
+
 def _with_reason(ranking: Ranking, explanations: Sequence[Explanation], at: int, last: int) -> Explanation:
     """Return the explanation of a near miss with the difference from the last result."""
     miss, hit = explanations[at], explanations[last]
@@ -202,6 +221,8 @@ def _deficit(mine: _Share, theirs: _Share) -> str:
         return f"{less} of its document"
     if mine.name == _SHARED:
         return f"{theirs.value - mine.value:.4f} less as its document has more of its terms elsewhere"
+    if mine.name == _SPOTLIGHT:
+        return less
     less = f"{less} ranking"
     if mine.place:
         return f"{less} (rank {mine.place} against {theirs.place})"

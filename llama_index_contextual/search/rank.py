@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from llama_index_contextual.config import Fusion
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.base import NO_HITS, NO_SCALE, ChunkIndex, Hits, Scale
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, ChunkIndex, Hits, Scale
 from llama_index_contextual.index.bm25 import MAX_TERMS, LexicalQuery, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex, DocumentScores
 from llama_index_contextual.search.response import Hit, LegScore
@@ -72,6 +72,8 @@ class Leg:
         hits: Rows and scores, best first.
         scale: Scale of the scores over all chunks.
         terms: The query as terms of the lexical index.
+        vector: The query's embedding as a unit vector, in the semantic index.
+        model: Name of the model of that embedding.
         warnings: Sentences about parts of the query that the index left out.
     """
 
@@ -79,6 +81,8 @@ class Leg:
     hits: Hits
     scale: Scale
     terms: QueryTerms | None = None
+    vector: NDArray[np.float32] | None = None
+    model: str = ""
     warnings: Sequence[str] = ()
 
 
@@ -96,6 +100,8 @@ class Ranking:
         best: For each of `hits`, the score of the best chunk of its document, before any share of it was added.
         shared_terms: For each of `hits`, the part of its score that was subtracted for terms that also occur elsewhere
             in its document.
+        spotlight: The part of the scores of the first hits that is due to their best sentence or row (see `spotlight`);
+            shape (n, 2): by words, and by meaning.
     """
 
     hits: Hits
@@ -106,6 +112,30 @@ class Ranking:
     support: DocumentScores | None = None
     best: NDArray[np.float64] | None = None
     shared_terms: NDArray[np.float64] | None = None
+    spotlight: NDArray[np.float64] | None = None
+
+    def with_spotlight(self, shares: NDArray[np.float64]) -> tuple[Ranking, list[int]]:
+        """Add shares that are not negative to the scores of the first hits, and sort these again.
+
+        Args:
+            shares: Shape (n, 2), for the first n hits.
+
+        Returns:
+            The ranking, and the previous position of each of the first n hits.
+        """
+        count = len(shares)
+        all_shares = np.zeros(len(self.hits.rows))
+        all_shares[:count] = shares.sum(axis=1)
+        hits, before = add_support(self.hits, all_shares)
+        ranking = replace(
+            self,
+            hits=hits,
+            support=None if self.support is None else self.support.at(before),
+            best=None if self.best is None else self.best[before],
+            shared_terms=None if self.shared_terms is None else self.shared_terms[before],
+            spotlight=shares[before[:count]],
+        )
+        return ranking, before[:count].tolist()
 
     def first(self, k: int) -> list[tuple[str, float]]:
         """Return the node ids and scores of the k best hits."""
@@ -161,7 +191,7 @@ def semantic_leg(
         )
         return Leg("semantic", NO_HITS, NO_SCALE, warnings=(warning,))
     hits, scale = index.rank_vectors(vector, k, filters)
-    return Leg("semantic", hits, scale)
+    return Leg("semantic", hits, scale, vector=vector, model=model)
 
 
 def lexical_leg(index: ChunkIndex, query: LexicalQuery, k: int, filters: MetadataFilters | None = None) -> Leg:
@@ -176,7 +206,7 @@ def lexical_leg(index: ChunkIndex, query: LexicalQuery, k: int, filters: Metadat
             f"The query has {MAX_TERMS + terms.omitted:,} different terms: only the {MAX_TERMS} with the largest"
             f" weights were searched lexically.",
         )
-    return Leg("lexical", hits, scale, terms, warnings)
+    return Leg("lexical", hits, scale, terms, warnings=warnings)
 
 
 def fused(
@@ -257,22 +287,16 @@ def _shared_terms(
     return shared
 
 
-def fetched(index: ChunkIndex, ranking: Ranking, k: int, evidence: Sequence[Evidence] | None = None) -> list[Hit]:
-    """Return the k best chunks of a ranking with their evidence, read together.
+def hits_of(ranking: Ranking, chunks: Sequence[Chunk], evidence: Sequence[Evidence]) -> list[Hit]:
+    """Return the first hits of a ranking.
 
     Args:
-        index: The index that was ranked.
         ranking: The ranking.
-        k: Number of chunks.
-        evidence: The evidence of at least k hits; None computes it.
+        chunks: The chunks of its first hits.
+        evidence: The evidence of at least as many hits.
     """
-    hits = ranking.hits.first(k)
-    chunks = index.fetch(hits.rows.tolist())
-    of_hits = ranking.evidence(k) if evidence is None else evidence[: len(chunks)]
-    return [
-        Hit(chunk=chunk, rank=rank, score=score, **legs)
-        for rank, (chunk, score, legs) in enumerate(zip(chunks, hits.scores.tolist(), of_hits, strict=True), start=1)
-    ]
+    rows = zip(chunks, ranking.hits.scores.tolist(), evidence, strict=False)
+    return [Hit(chunk=chunk, rank=rank, score=score, **legs) for rank, (chunk, score, legs) in enumerate(rows, start=1)]
 
 
 def _checked(embedding: object, dimensions: int | None, model: str) -> NDArray[np.float32]:

@@ -22,19 +22,20 @@ from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import shortened
-from llama_index_contextual.index.base import ChunkIndex
+from llama_index_contextual.index.base import Chunk, ChunkIndex
 from llama_index_contextual.search.acronyms import Acronyms
 from llama_index_contextual.search.confidence import JUDGED, RANKED, READ, Judgement, judge
 from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_reranked
 from llama_index_contextual.search.rank import (
     FusionSettings,
     Ranking,
-    fetched,
     fused,
+    hits_of,
     lexical_leg,
     semantic_leg,
 )
 from llama_index_contextual.search.response import Explanation, Hit, QueryBlend, SearchResponse
+from llama_index_contextual.search.spotlight import LIT, MANY_LIT, lit_up
 
 if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
@@ -109,6 +110,7 @@ class SearchSettings:
         filters: Only chunks that pass are ranked.
         fusion: How the rankings of both indexes are fused.
         acronyms: The user's table of acronyms: if a question contains one form, the other is searched too.
+        spotlight: Whether the first hits are ranked again by their best sentence or row.
         rerank_candidates: Number of hits that a reranker reads.
         rerank_threshold: Probability of the reranker below which hits are dropped; None keeps all.
         min_confidence: Limit of the level "low"; None uses the default.
@@ -120,6 +122,7 @@ class SearchSettings:
     filters: MetadataFilters | None = None
     fusion: FusionSettings = field(default_factory=FusionSettings)
     acronyms: Mapping[str, str] = field(default_factory=dict)
+    spotlight: bool = False
     rerank_candidates: int = 0
     rerank_threshold: float | None = None
     min_confidence: float | None = None
@@ -142,6 +145,7 @@ class SearchSettings:
                 sibling_weight=SIBLING_WEIGHT if config.document_weight else 0.0,
             ),
             acronyms=config.acronym_table,
+            spotlight=config.rerank is not None,
             rerank_candidates=config.rerank_candidates,
             rerank_threshold=config.rerank_threshold,
             min_confidence=config.min_confidence,
@@ -250,8 +254,11 @@ def _candidates(
     model = "" if embedder is None else embedder.name
     with slots or nullcontext():
         ranking = rank(expanded or query, embedding, index, settings, mode, depth, model=model)
+        ranking, chunks = best_chunks(
+            index, ranking, max(READ, count), query.text if settings.spotlight else None, results=k
+        )
         evidence = ranking.evidence(max(JUDGED, count))
-        hits = fetched(index, ranking, max(READ, count), evidence)
+        hits = hits_of(ranking, chunks, evidence)
         judgement = judge(
             ranking,
             evidence,
@@ -292,6 +299,26 @@ def rank(
         return Ranking(legs[0].hits, index.ids, legs)
     fusion = replace(settings.fusion, candidates=depth)
     return fused(legs, index.ids, fusion, documents=index.documents, query=words)
+
+
+def best_chunks(
+    index: ChunkIndex, ranking: Ranking, count: int, question: str | None, *, results: int
+) -> tuple[Ranking, list[Chunk]]:
+    """Return the first chunks of a ranking, and the ranking in which their best sentences or rows count.
+
+    Args:
+        index: The index that was ranked.
+        ranking: The ranking.
+        count: Number of chunks that are needed.
+        question: The question to compare them with; None keeps the ranking.
+        results: Number of results; for more than 20, more hits are compared.
+    """
+    lit = 0 if question is None else LIT if results <= LIT else MANY_LIT
+    chunks = index.fetch(ranking.hits.rows[: max(count, lit)].tolist())
+    if question is None or not chunks:
+        return ranking, chunks
+    ranking, before = ranking.with_spotlight(lit_up(index, ranking, chunks[:lit], question))
+    return ranking, [*map(chunks.__getitem__, before), *chunks[lit:]]
 
 
 def _response(

@@ -16,16 +16,25 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.batching import unit_vectors
+from llama_index_contextual.embeddings.words import embedded, word_vectors
 from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.index.base import Chunk, ChunkIndex
 from llama_index_contextual.readers.boundaries import Rank, skip_space, strip_end, structural_offsets
+
+if TYPE_CHECKING:
+    from llama_index_contextual.search.rank import Leg, Ranking
 
 Floats = NDArray[np.float32]
 
@@ -34,6 +43,19 @@ LONG_LINE = 160
 
 SIMILAR = 0.5
 """Cosine similarity from which a word partly matches another; the weight is the square of the similarity."""
+
+WORDS_WEIGHT, MEANING_WEIGHT = 0.4, 0.8
+"""Weights of the best unit in the ranking, relative to those of BM25 and of the cosine similarity of the whole chunk.
+
+They were chosen on five question sets, each left out in turn; between half and twice these values, little changes.
+`python -m tests.benchmarks.quality --data ../shared/data` prints the effect.
+"""
+
+DIMENSIONS = 128
+"""Number of dimensions of the word vectors that are used; with all 256, units take longer and are ranked no better."""
+
+LIT, MANY_LIT = 20, 50
+"""Number of hits that are ranked again; the second number if more than 20 results are requested."""
 
 OF_HEADER = 0.1
 """Weight of a term before the passage when a unit is marked; it is reduced because it applies to all units."""
@@ -48,6 +70,8 @@ _CODE = re.compile(
     r"|^\s*(?:def |class |import |from \w+ import|return\b|#include|pub |fn |let |const |var |use |//|/\*|\*/|@\w)"
 )
 _MAX_WORDS = 200_000
+_SAMPLED = 256
+_samples: WeakKeyDictionary[ChunkIndex, Floats] = WeakKeyDictionary()
 _REMEMBERED = 2_000  # number of passages whose units are cached
 
 
@@ -60,12 +84,14 @@ class Spot(NamedTuple):
         words: Largest total weight, over the units, of the question's terms in the unit or in the text before the
             passage, on the scale of BM25. Similar words count in part.
         meaning: Largest cosine similarity of a unit to the question.
+        is_code: Whether the passage is source code, where the best unit says little about the passage.
     """
 
     start: int
     end: int
     words: float
     meaning: float
+    is_code: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +105,7 @@ class Units:
         before: The words of the context and the column headers.
         vectors: Direction of each unit together with the title, the section and the column headers; shape (units,
             dimensions). None without word vectors.
+        is_code: Whether the passage is source code.
     """
 
     spans: Sequence[tuple[int, int]]
@@ -86,10 +113,11 @@ class Units:
     words: NDArray[np.int64]
     before: NDArray[np.int64]
     vectors: Floats | None
+    is_code: bool
 
 
 class Vocabulary:
-    """Words with their terms and vectors, by number; it is cleared when it is full.
+    """Words with their terms and vectors, by number.
 
     Args:
         analyzer: Returns the terms of a word.
@@ -100,8 +128,9 @@ class Vocabulary:
         self._analyzer = analyzer
         self._embed = embed
         self._numbers: dict[str, int] = {}
-        self.terms: list[tuple[str, ...]] = []
-        self.vectors: Floats | None = None
+        self._known = 0
+        self._of_term: dict[str, list[int]] = {}
+        self._vectors: Floats | None = None
 
     def numbers(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the numbers of the words of each text."""
@@ -110,13 +139,37 @@ class Vocabulary:
 
     def complete(self) -> None:
         """Add the terms and vectors of new words."""
-        new = list(itertools.islice(self._numbers, len(self.terms), None))
-        if not new:
+        count = len(self._numbers) - self._known
+        if not count:
             return
-        self.terms += [tuple(self._analyzer.terms(word)) for word in new]
+        new = list(itertools.islice(reversed(self._numbers), count))[::-1]
+        for number, word in enumerate(new, start=self._known):
+            for term in set(self._analyzer.terms(word)):
+                self._of_term.setdefault(term, []).append(number)
         if self._embed is not None:
-            vectors = self._embed(new)
-            self.vectors = vectors if self.vectors is None else np.concatenate([self.vectors, vectors])
+            self._store(self._embed(new))
+        self._known += count
+
+    def _store(self, vectors: Floats) -> None:
+        size = self._known + len(vectors)
+        if self._vectors is None or size > len(self._vectors):
+            larger = np.zeros((2 * size, vectors.shape[1]), dtype=np.float32)
+            if self._vectors is not None:
+                larger[: self._known] = self._vectors[: self._known]
+            self._vectors = larger
+        self._vectors[self._known : size] = vectors
+
+    def holders(self, terms: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which words have each term; shape (terms, words)."""
+        has_term = np.zeros((len(terms), len(self._numbers)), dtype=np.bool_)
+        for row, term in enumerate(terms):
+            has_term[row, self._of_term.get(term, ())] = True
+        return has_term
+
+    @property
+    def vectors(self) -> Floats | None:
+        """The vectors of the words, by number, and some unused rows after them."""
+        return self._vectors
 
     @property
     def is_full(self) -> bool:
@@ -195,21 +248,22 @@ class Spotlight:
                 self._forget()
             units = self._units_of(passages)
             asked = self._asked(question, weights)
-            vocabulary, vectors = self._vocabulary.terms, self._vocabulary.vectors
-        words, places = np.unique(np.concatenate([one.words for one in units]), return_inverse=True)
-        equal, credit = _credit(list(weights), asked, words, vocabulary, vectors)
-        counts = np.concatenate([one.counts for one in units])
+            has_term = self._vocabulary.holders(list(weights))
+            vectors = self._vocabulary.vectors
+        words, counts = np.concatenate([one.words for one in units]), np.concatenate([one.counts for one in units])
+        equal = has_term[:, words].astype(np.float32)
+        credit = np.maximum(equal, _similarity(list(weights), asked, words, vectors))
+        starts = np.cumsum(counts) - counts
+        equal, credit = (np.maximum.reduceat(one, starts, axis=1) if len(starts) else one for one in (equal, credit))
         of_terms = np.array(list(weights.values()), dtype=np.float32)
-        equal, credit = (_best_of_units(one[:, places], counts) for one in (equal, credit))
         spots, start = [], 0
         for passage, one in zip(passages, units, strict=True):
             end = start + len(one.counts)
-            terms_before = set(itertools.chain.from_iterable(map(vocabulary.__getitem__, one.before.tolist())))
-            stands_before = np.array([term in terms_before for term in weights], dtype=bool)
+            stands_before: NDArray[np.bool_] = np.any(has_term[:, one.before], axis=1)
             spots.append(
                 _spot(one, of_terms, equal[:, start:end], credit[:, start:end], stands_before, vector)
                 if len(one.counts)
-                else Spot(0, len(passage.text), 0.0, 0.0)
+                else Spot(0, len(passage.text), 0.0, 0.0, False)
             )
             start = end
         return spots
@@ -238,7 +292,9 @@ class Spotlight:
             counts = np.array([len(one) for one in of_units], dtype=np.int64)
             flat = np.array([number for one in of_units for number in one], dtype=np.int64)
             vectors = _directions(self._vocabulary.vectors, flat, counts, heading)
-            known[passage] = Units(of_passage, counts, flat, np.array(before, dtype=np.int64), vectors)
+            known[passage] = Units(
+                of_passage, counts, flat, np.array(before, dtype=np.int64), vectors, is_code(passage.text)
+            )
             self._units.put(passage, known[passage])
         return [known[passage] for passage in passages]
 
@@ -254,37 +310,21 @@ def _directions(
     return unit_vectors(unit_vectors(sums) + unit_vectors(before))
 
 
-def _credit(
-    terms: Sequence[str],
-    asked: Mapping[str, int],
-    words: NDArray[np.int64],
-    terms_of: Sequence[Sequence[str]],
-    vectors: Floats | None,
-) -> tuple[Floats, Floats]:
-    """Return how much each word counts for each term: with exact matches only, and with similar words included.
+def _similarity(
+    terms: Sequence[str], asked: Mapping[str, int], words: NDArray[np.int64], vectors: Floats | None
+) -> Floats:
+    """Return the square of the similarity of each word to the word of each term, if it is above `SIMILAR`.
 
     Returns:
-        Two arrays of shape (terms, words).
+        Shape (terms, words).
     """
-    equal = np.zeros((len(terms), len(words)), dtype=np.float32)
-    at = {term: number for number, term in enumerate(terms)}
-    for column, word in enumerate(words.tolist()):
-        for term in terms_of[word]:
-            if (row := at.get(term)) is not None:
-                equal[row, column] = 1.0
+    squares = np.zeros((len(terms), len(words)), dtype=np.float32)
     if vectors is None or not asked:
-        return equal, equal
-    rows = [at[term] for term in asked]
-    similar = unit_vectors(vectors[list(asked.values())]) @ unit_vectors(vectors[words]).T
-    credit = equal.copy()
-    credit[rows] = np.maximum(equal[rows], np.where(similar > SIMILAR, similar, 0.0) ** 2)
-    return equal, credit
-
-
-def _best_of_units(credit: Floats, counts: NDArray[np.int64]) -> Floats:
-    """Return the largest credit of the words of each unit; shape (terms, units)."""
-    best: Floats = np.maximum.reduceat(credit, np.cumsum(counts) - counts, axis=1)
-    return best
+        return squares
+    distinct, places = np.unique(words, return_inverse=True)
+    cosines = unit_vectors(vectors[list(asked.values())]) @ unit_vectors(vectors[distinct]).T
+    squares[[terms.index(term) for term in asked]] = (np.where(cosines > SIMILAR, cosines, 0.0) ** 2)[:, places]
+    return squares
 
 
 def _spot(
@@ -300,8 +340,90 @@ def _spot(
     meaning = 0.0 if units.vectors is None or vector is None else float((units.vectors @ vector).max())
     covered = (weights * np.where(stands_before, OF_HEADER, 1.0)) @ equal
     lengths = np.array([end - start for start, end in units.spans])
-    marked = int(np.lexsort((-lengths, -covered))[0])
-    return Spot(*units.spans[marked], float(words.max()), meaning)
+    if len(weights) == 0 and units.vectors is not None and vector is not None:
+        marked = int((units.vectors @ vector).argmax())
+    else:
+        marked = int(np.lexsort((-lengths, -covered))[0])
+    return Spot(*units.spans[marked], float(words.max()), meaning, units.is_code)
+
+
+# ---- ranking ---------------------------------------------------------------------------------------------------------
+
+
+def lit_up(index: ChunkIndex, ranking: Ranking, chunks: Sequence[Chunk], question: str) -> NDArray[np.float64]:
+    """Return what to add to the scores of the first hits for their best sentence or row.
+
+    The shares are measured in the units of the first ranking: standard deviations of BM25 and of the cosine similarity
+    over all chunks, if both rankings were fused by score, otherwise the unit of the only ranking. They are 0 without
+    WordLlama, for rankings fused by reciprocal ranks, and if most of the hits are source code.
+
+    Args:
+        index: The index that was ranked.
+        ranking: The ranking.
+        chunks: Its first hits.
+        question: The question.
+
+    Returns:
+        Shape (chunks, 2): the shares by words and by meaning, none of them negative.
+    """
+    shares = np.zeros((len(chunks), 2))
+    fusion = ranking.fusion
+    if find_spec("wordllama") is None or (fusion is not None and fusion.by != "score"):
+        return shares
+    semantic, terms = ranking.leg("semantic"), ranking.terms
+    vector, deviation = None, 0.0
+    if semantic is not None and semantic.vector is not None:
+        vector, deviation = _question_vector(index, semantic, question)
+    spots = _spotlight_of(Analyzer("none") if terms is None else terms.analyzer).spots(
+        {} if terms is None else terms.weights,
+        question,
+        [HeadedText.of(chunk.text, chunk.metadata) for chunk in chunks],
+        vector,
+    )
+    if 2 * sum(spot.is_code for spot in spots) >= len(spots):
+        return shares
+    for leg, weight in zip(ranking.legs, (1.0,) if fusion is None else fusion.weights, strict=True):
+        unit = leg.scale.unit
+        if leg.name == "lexical" and unit > 0:
+            shares[:, 0] = WORDS_WEIGHT * weight / (1.0 if fusion is None else unit)
+            shares[:, 0] *= [spot.words for spot in spots]
+        elif leg.name == "semantic" and deviation > 0:
+            shares[:, 1] = MEANING_WEIGHT * weight / deviation * (unit if fusion is None else 1.0)
+            shares[:, 1] *= [spot.meaning for spot in spots]
+    return np.maximum(shares, 0.0)
+
+
+def _question_vector(index: ChunkIndex, leg: Leg, question: str) -> tuple[Floats, float]:
+    """Return a question's direction in WordLlama's vectors, and the standard deviation of its cosine to the chunks.
+
+    An index by another model is represented by a sample of its chunks.
+    """
+    if leg.model == LOCAL and leg.vector is not None:
+        vector, deviation = leg.vector, leg.scale.unit
+    else:
+        vector = embedded([question])[0]
+        deviation = float((_sample(index) @ vector).std())
+    return unit_vectors(vector[None, :DIMENSIONS])[0], deviation
+
+
+def _sample(index: ChunkIndex) -> Floats:
+    """Return the WordLlama vectors of up to 256 evenly distributed chunks of an index; computed once for each index."""
+    vectors = _samples.get(index)
+    if vectors is None:
+        rows = np.linspace(0, len(index.ids) - 1, min(_SAMPLED, len(index.ids))).astype(np.int64)
+        passages = (HeadedText.of(chunk.text, chunk.metadata) for chunk in index.fetch(rows.tolist()))
+        vectors = _samples[index] = embedded([f"{passage.before}\n\n{passage.text}" for passage in passages])
+    return vectors
+
+
+def _spotlight_of(analyzer: Analyzer) -> Spotlight:
+    """Return the spotlight of all indexes with the same kind of analyzer, so that words are looked up only once."""
+    return _spotlight(analyzer.language, analyzer.has_periods)
+
+
+@cache
+def _spotlight(language: str, has_periods: bool) -> Spotlight:
+    return Spotlight(Analyzer(language, has_periods=has_periods), lambda words: word_vectors(words)[:, :DIMENSIONS])
 
 
 # ---- units -----------------------------------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ def test_a_query_fusion_retriever_over_the_faiss_and_bm25_retrievers_answers_as_
         fusion=config.fusion,
         document_weight=config.document_weight,
         sibling_weight=SIBLING_WEIGHT,
+        spotlight=True,
     )
     for question in QUESTIONS:
         expected = project.retrieve(question, top_k=10)
