@@ -31,13 +31,15 @@ from typing import Any, get_args
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.schema import QueryBundle
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search.confidence import JUDGED, MODELS, Logistic, hit_features, query_features
+from llama_index_contextual.search.confidence import JUDGED, MODELS, RANKED, Logistic, hit_features, query_features
+from llama_index_contextual.search.rank import hits_of
+from llama_index_contextual.search.results import RetrievedChunk
+from llama_index_contextual.search.search import Query, SearchSettings, best_chunks, rank
 from tests.benchmarks.calibration import Array, Features, auroc, calibration_error, fit, separation
 from tests.benchmarks.quality import available, options, settings_of
 from tests.benchmarks.sets import QuestionSet, covers, load
@@ -135,13 +137,17 @@ def project_of(
 def ask(project: Project, mode: Mode, asked: Sequence[tuple[str, str | None, list[dict[str, Any]]]]) -> Samples:
     """Ask a project questions, each with the file that it is limited to, and its evidence."""
     current = project.state.live.current()
-    retriever = current.retriever(mode, project.config)
+    embedder, index = current.embedder, current.index
     answers, cosine, hits, relevant, ranks, numbers = [], [], list[Features](), [], [], []
     for number, (text, file, evidence) in enumerate(asked):
-        filters = file and MetadataFilters(filters=[MetadataFilter(key="file_name", value=file)])
-        ranking = retriever.rank(retriever.prepare(QueryBundle(text)), 100, filters or None)
+        filters = MetadataFilters(filters=[MetadataFilter(key="file_name", value=file)]) if file else None
+        settings = SearchSettings.of(project.config, mode=mode, k=JUDGED, filters=filters)
+        embedding = None if mode == "lexical" else embedder.unit([text])
+        depth = settings.fusion.candidates if mode == "hybrid" else RANKED
+        ranking = rank(Query.of(text), embedding, index, settings, mode, depth, model=embedder.name)
+        ranking, found = best_chunks(index, ranking, JUDGED, text, results=JUDGED)
         of_hits = ranking.evidence(JUDGED)
-        chunks = retriever.fetch(ranking, JUDGED, of_hits)
+        chunks = [RetrievedChunk.of_hit(hit) for hit in hits_of(ranking, found, of_hits)]
         answers.append(query_features(ranking, chunks, text, is_filtered=file is not None))
         cosine.append(max((found["semantic"].score for found in of_hits if "semantic" in found), default=0.0))
         if chunks:

@@ -639,7 +639,7 @@ def test_persist_leaves_nothing_out(reports: Project, stock: Path, tmp_path: Pat
     )
     assert context.docstore.docs == reports.storage_context.docstore.docs
     index = load_index_from_storage(context, embed_model=reports.embed_model)
-    expected = [hit.node_id for hit in reports.retrieve(QUESTION, mode="semantic", top_k=2)]
+    expected = [hit.node.node_id for hit in reports.index.as_retriever(similarity_top_k=2).retrieve(QUESTION)]
     assert [hit.node_id for hit in index.as_retriever(similarity_top_k=2).retrieve(QUESTION)] == expected
     lexical = BM25Retriever.from_persist_dir(str(stock / "bm25"))
     assert "TS-999" in lexical.retrieve("pump runs dry")[0].node.get_content()

@@ -26,7 +26,7 @@ def project_of(root: Path, **settings: Any) -> Project:
 def computed(arithmetic: str) -> float:
     """Return what the left side of `semantic 0.3 × (…) / (…) + … = score` comes to."""
     left, _, _ = arithmetic.rpartition(" = ")
-    terms = re.sub(r"\b(semantic|lexical|document|shared terms|best chunk) ", "", left).replace("×", "*")
+    terms = re.sub(r"\b(semantic|lexical|document|shared terms|best chunk|best sentence) ", "", left).replace("×", "*")
     terms = re.sub(r"\((\S+) / (\S+)\)²", lambda ratio: f"{(float(ratio[1]) / float(ratio[2])) ** 2:f}", terms)
     numbers = r"[0-9.eE+\-*/() ]+"
     assert re.fullmatch(numbers, terms), terms
@@ -47,7 +47,9 @@ def _number(text: str) -> float:
     return float(text)
 
 
-@pytest.mark.parametrize("settings", [{"fusion": "score"}, {"fusion": "rrf"}, {"document_weight": 0.0}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"fusion": "score"}, {"fusion": "rrf"}, {"document_weight": 0.0}, {"rerank": None}], ids=str
+)
 def test_the_arithmetic_adds_up_to_the_score(tmp_path: Path, settings: dict[str, Any]) -> None:
     response = project_of(tmp_path, **settings).retrieve(QUERY, top_k=2, explain=True)
     everything = [*response.explanations, *response.near_misses]
@@ -80,13 +82,30 @@ def test_terms_are_listed_by_text_and_context(tmp_path: Path) -> None:
 
 
 def test_a_near_miss_says_what_it_lacked(tmp_path: Path) -> None:
-    response = project_of(tmp_path, document_weight=0.0).retrieve("TS-999", top_k=1, explain=True)
+    response = project_of(tmp_path, document_weight=0.0, rerank=None).retrieve("TS-999", top_k=1, explain=True)
     miss = response.near_misses[0]
     assert miss.rank == 2
     assert miss.why_not is not None
     # One of four scores is above 0, so it is 4 / sqrt(3) standard deviations; times 0.65.
     assert re.match(r"\d\.\d{4} below result 1; 1\.5011 less from the lexical ranking \(not among", miss.why_not)
     assert miss.why_not.endswith("missing terms: ts-999, ts, 999")
+
+
+@pytest.mark.parametrize("mode", ["semantic", "lexical"])
+def test_the_best_sentence_counts_in_a_single_index_too(tmp_path: Path, mode: Mode) -> None:
+    project = project_of(tmp_path)
+    response = project.retrieve(QUERY, mode=mode, top_k=4, explain=True)
+    for one in response.explanations:
+        parts = re.fullmatch(r".+ ([\d.]+) \+ best sentence \((.+)\) = ([\d.]+)", one.arithmetic)
+        assert parts is not None
+        assert float(parts[1]) + _number(parts[2]) == pytest.approx(float(parts[3]), abs=2e-4)
+    plain = project.as_retriever(mode=mode).changed(rerank=None).retrieve(QUERY)
+    assert {hit.node.node_id for hit in plain} == {hit.node_id for hit in response}
+
+
+def test_a_near_miss_with_a_worse_sentence_says_so(tmp_path: Path) -> None:
+    response = project_of(tmp_path, document_weight=0.0).retrieve("TS-999", top_k=1, explain=True)
+    assert "less from the best sentence" in str(response.near_misses[0].why_not)
 
 
 def test_the_repr_shows_the_explanations(tmp_path: Path) -> None:
