@@ -35,7 +35,7 @@ from llama_index_contextual.search.rank import (
     semantic_leg,
 )
 from llama_index_contextual.search.response import Explanation, Hit, QueryBlend, SearchResponse
-from llama_index_contextual.search.spotlight import LIT, MANY_LIT, lit_up
+from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY, spotlight_shares
 
 if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
@@ -313,12 +313,12 @@ def best_chunks(
         question: The question to compare them with; None keeps the ranking.
         results: Number of results; for more than 20, more hits are compared.
     """
-    lit = 0 if question is None else LIT if results <= LIT else MANY_LIT
-    chunks = index.fetch(ranking.hits.rows[: max(count, lit)].tolist())
+    compared = 0 if question is None else COMPARED if results <= COMPARED else COMPARED_OF_MANY
+    chunks = index.fetch(ranking.hits.rows[: max(count, compared)].tolist())
     if question is None or not chunks:
         return ranking, chunks
-    ranking, before = ranking.with_spotlight(lit_up(index, ranking, chunks[:lit], question))
-    return ranking, [*map(chunks.__getitem__, before), *chunks[lit:]]
+    ranking, before = ranking.with_spotlight(spotlight_shares(index, ranking, chunks[:compared], question))
+    return ranking, [*map(chunks.__getitem__, before), *chunks[compared:]]
 
 
 def _response(

@@ -54,7 +54,7 @@ They were chosen on five question sets, each left out in turn; between half and 
 DIMENSIONS = 128
 """Number of dimensions of the word vectors that are used; with all 256, units take longer and are ranked no better."""
 
-LIT, MANY_LIT = 20, 50
+COMPARED, COMPARED_OF_MANY = 20, 50
 """Number of hits that are ranked again; the second number if more than 20 results are requested."""
 
 OF_HEADER = 0.1
@@ -350,7 +350,9 @@ def _spot(
 # ---- ranking ---------------------------------------------------------------------------------------------------------
 
 
-def lit_up(index: ChunkIndex, ranking: Ranking, chunks: Sequence[Chunk], question: str) -> NDArray[np.float64]:
+def spotlight_shares(
+    index: ChunkIndex, ranking: Ranking, chunks: Sequence[Chunk], question: str
+) -> NDArray[np.float64]:
     """Return what to add to the scores of the first hits for their best sentence or row.
 
     The shares are measured in the units of the first ranking: standard deviations of BM25 and of the cosine similarity
