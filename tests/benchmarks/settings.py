@@ -29,10 +29,12 @@ VARIED: dict[str, Sequence[Any]] = {
     "semantic_weight": (0.0, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 1.0),
     "document_weight": (0.0, 0.05, 0.1, 0.2),
     "fusion": ("rrf",),
+    "rerank": (None,),
 }
 """Values other than the defaults."""
 
 DEFAULT = "default"
+SEED, DRAWS = 5, 2_000
 Values = dict[str, NDArray[np.float64]]
 """nDCG@10 of each question in per cent, by what is changed."""
 
@@ -89,6 +91,7 @@ def main() -> None:
                 print(f"{name}, {context}, {embedding}: ", end="")
                 print("; ".join(f"{label} {gains.mean():.2f}" for label, gains in values.items()), flush=True)
     print_table(list(changes), results)
+    print_gains(list(changes), results)
     if len(embeddings) > 1:
         print_cost_of_one(list(changes), results)
     print_left_out(list(changes), results)
@@ -101,6 +104,19 @@ def print_table(labels: Sequence[str], results: Mapping[tuple[str, str, str], Va
     for label in labels:
         means = [mean(label, (v for key, v in results.items() if key[-1] == embedding)) for embedding in embeddings]
         print(f"{label:24s}{''.join(f'{value:20.2f}' for value in means)}{mean(label, results.values()):8.2f}")
+
+
+def print_gains(labels: Sequence[str], results: Mapping[tuple[str, str, str], Values]) -> None:
+    """Print what the default gains against every other variant, in every column and in the mean of the columns."""
+    for label in labels[1:]:
+        gains = {key: values[DEFAULT] - values[label] for key, values in results.items()}
+        for key, of_questions in gains.items():
+            print(f"default against {label}, {', '.join(key)}: {interval(of_questions, digits=2)}")
+        generator = np.random.default_rng(SEED)
+        drawn = [generator.choice(one, (DRAWS, len(one))).mean(axis=1) for one in gains.values()]
+        low, high = np.quantile(np.mean(drawn, axis=0), (0.025, 0.975))
+        middle = float(np.mean([one.mean() for one in gains.values()]))
+        print(f"default against {label}, mean of the columns: {middle:+.2f} ({low:+.2f} to {high:+.2f})")
 
 
 def print_cost_of_one(labels: Sequence[str], results: Mapping[tuple[str, str, str], Values]) -> None:
