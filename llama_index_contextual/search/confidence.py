@@ -78,35 +78,35 @@ class Models:
 
 MODELS: Mapping[Mode, Models] = {
     "semantic": Models(
-        confidence=Logistic(-3.3665, {"near": 13.7283}),
-        relevance=Logistic(-3.3196, {"answer": 0.2458, "share": 0.4085, "cosine": 0.5199}),
-        low=0.197,
-        high=0.719,
+        confidence=Logistic(-3.3527, {"near": 13.7138}),
+        relevance=Logistic(-2.3001, {"answer": 0.2497, "share": 0.7612, "cosine": 0.4502}),
+        low=0.204,
+        high=0.718,
     ),
     "lexical": Models(
-        confidence=Logistic(-2.5986, {"cover": 6.2170}),
+        confidence=Logistic(-2.6142, {"cover": 6.2153}),
         relevance=Logistic(
-            -3.3505, {"answer": 0.2249, "share": 0.2837, "covering": -0.0133, "rare": 0.3003, "bm25": 0.3019}
+            -2.9830, {"answer": 0.2709, "share": 0.4064, "covering": 0.0539, "rare": 0.2370, "bm25": 0.2766}
         ),
         low=None,
         high=None,
     ),
     "hybrid": Models(
-        confidence=Logistic(-4.2615, {"near": 10.2743, "cover": 3.9807}),
+        confidence=Logistic(-4.2385, {"near": 10.2358, "cover": 3.9438}),
         relevance=Logistic(
-            -3.4624,
+            -3.0823,
             {
-                "answer": 0.1409,
-                "share": 0.1754,
-                "covering": -0.0461,
-                "rare": 0.5403,
-                "agreed": 3.5993,
-                "bm25": 0.1991,
-                "cosine": 0.2104,
+                "answer": 0.1796,
+                "share": 0.2679,
+                "covering": 0.0191,
+                "rare": 0.5185,
+                "agreed": 4.2135,
+                "bm25": 0.1694,
+                "cosine": 0.1960,
             },
         ),
-        low=0.227,
-        high=0.689,
+        low=0.230,
+        high=0.680,
     ),
 }
 
