@@ -11,16 +11,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llama_index.core.schema import TextNode
 from numpy.typing import NDArray
 
+from llama_index_contextual.embeddings.words import embedded, word_vectors
 from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale
+from llama_index_contextual.retrievers.ranking import NodeIndex
+from llama_index_contextual.search.rank import FusionSettings, Leg, Ranking, lexical_leg
 from llama_index_contextual.search.spotlight import (
+    DIMENSIONS,
     HeadedText,
     Spot,
     Spotlight,
     coverage,
     is_code,
     question_parts,
+    spotlight_shares,
     units,
 )
 
@@ -154,3 +161,91 @@ def test_threads_share_a_spotlight() -> None:
 )
 def test_source_code_is_recognised(text: str, expected: bool) -> None:
     assert is_code(text) is expected
+
+
+# ---- ranking ---------------------------------------------------------------------------------------------------------
+
+TEXTS = ("The pump stops.", "The garden fee is 3 euros.\nFees are due in May.", "Tariffs of the coast.")
+QUESTION = "What is the garden fee?"
+
+
+def chunk(text: str) -> Chunk:
+    return Chunk.of(TextNode(text=text))
+
+
+def ranked(texts: Sequence[str], fusion: FusionSettings | None = None) -> tuple[NodeIndex, Ranking]:
+    """An index of texts, and its ranking by words; the second leg, if there is one, has no hits."""
+    index = NodeIndex([TextNode(text=text) for text in texts])
+    leg = lexical_leg(index, QUESTION, len(texts))
+    legs = [leg] if fusion is None else [Leg("semantic", NO_HITS, NO_SCALE), leg]
+    return index, Ranking(leg.hits, index.ids, legs, fusion)
+
+
+def shares_of(texts: Sequence[str], fusion: FusionSettings | None = None) -> NDArray[np.float64]:
+    index, ranking = ranked(texts, fusion)
+    return spotlight_shares(index, ranking, [chunk(text) for text in texts], QUESTION)
+
+
+def test_the_words_of_the_best_unit_count_in_the_unit_of_the_ranking() -> None:
+    _, ranking = ranked(TEXTS)
+    assert ranking.terms is not None
+    passages = [HeadedText(text, "", "") for text in TEXTS]
+    spots = Spotlight(ranking.terms.analyzer, lambda words: word_vectors(words)[:, :DIMENSIONS]).spots(
+        ranking.terms.weights, QUESTION, passages
+    )
+    expected = [0.4 * spot.words for spot in spots]
+    assert expected[1] > 0
+    alone, in_fusion = shares_of(TEXTS), shares_of(TEXTS, FusionSettings(weights=(0.35, 0.65)))
+    assert alone[:, 0] == pytest.approx(expected)
+    unit = ranking.legs[0].scale.unit
+    assert in_fusion[:, 0] == pytest.approx([0.65 * value / unit for value in expected])
+    assert not alone[:, 1].any()  # words only
+
+
+@pytest.mark.parametrize(
+    ("texts", "fusion"),
+    [
+        (TEXTS, FusionSettings(by="rrf")),
+        (("def fee(garden):\n    return 3 * garden\n", "garden.fee(3)\nfee = 2\n", "The garden fee."), None),
+    ],
+    ids=["reciprocal ranks", "source code"],
+)
+def test_neither_reciprocal_ranks_nor_source_code_are_ranked_again(
+    texts: Sequence[str], fusion: FusionSettings | None
+) -> None:
+    assert not shares_of(texts, fusion).any()
+
+
+def test_without_wordllama_nothing_is_ranked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_index_contextual.search.spotlight.find_spec", lambda _: None)
+    assert not shares_of(TEXTS).any()
+
+
+def test_meaning_is_measured_in_wordllamas_own_deviations_whichever_model_embeds() -> None:
+    index, _ = ranked(TEXTS)
+    vector = np.array([1.0, 0.0], dtype=np.float32)  # by another model, with other dimensions
+    leg = Leg("semantic", Hits(np.arange(3), np.array([0.9, 0.8, 0.7])), Scale(0.1, 0.2), vector=vector, model="other")
+    shares = spotlight_shares(index, Ranking(leg.hits, index.ids, [leg]), [chunk(text) for text in TEXTS], QUESTION)
+    question, texts = embedded([QUESTION])[0], embedded([f"\n\n{text}" for text in TEXTS])
+    deviation = float((texts @ question).std())
+    direction = question[:DIMENSIONS] / np.linalg.norm(question[:DIMENSIONS])
+    sentence = embedded(["The garden fee is 3 euros."])[0][:DIMENSIONS]
+    cosine = float(sentence @ direction / np.linalg.norm(sentence))
+    assert shares[1, 1] == pytest.approx(0.8 * 0.2 * cosine / deviation, rel=1e-3)
+    assert shares[:, 1].argmax() == 1
+
+
+@given(
+    st.lists(st.floats(0, 5), min_size=1, max_size=30).map(lambda scores: sorted(scores, reverse=True)),
+    st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3)), min_size=1, max_size=20),
+)
+def test_hits_that_were_not_compared_stay_after_the_others(
+    scores: list[float], drawn: list[tuple[float, float]]
+) -> None:
+    hits = Hits(np.arange(len(scores)), np.array(scores))
+    shares = np.array(drawn[: len(scores)])
+    ranking, before = Ranking(hits, [str(row) for row in hits.rows], []).with_spotlight(shares)
+    assert sorted(before) == list(range(len(shares)))
+    assert ranking.hits.rows.tolist() == [*before, *range(len(shares), len(scores))]
+    assert all(first >= second for first, second in itertools.pairwise(ranking.hits.scores.tolist()))
+    assert ranking.hits.scores[: len(before)] == pytest.approx([scores[at] + shares[at].sum() for at in before])
