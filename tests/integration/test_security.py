@@ -6,14 +6,17 @@ import logging
 import os
 import re
 import shutil
+import sqlite3
 import stat
 import subprocess
 import sys
 import tomllib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.schema import Document
@@ -74,7 +77,18 @@ def test_minimum_versions_are_later_than_known_vulnerabilities() -> None:
 
 
 def everything_written(folder: Path) -> bytes:
-    return b"\n".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    """Return the bytes of all files, and the stored nodes once more without their compression."""
+    nodes = [
+        zstandard.decompress(body)
+        for path in folder.rglob("docstore.sqlite")
+        for (body,) in rows_of(path, "SELECT body FROM nodes")
+    ]
+    return b"\n".join([*(path.read_bytes() for path in folder.rglob("*") if path.is_file()), *nodes])
+
+
+def rows_of(path: Path, query: str) -> list[tuple[bytes]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
 
 
 def test_files_logs_errors_reports_and_reprs_contain_no_key(

@@ -1,4 +1,4 @@
-"""Scores from term frequencies, over one part and over several with gaps, equal those of bm25s over the same texts."""
+"""Scores from term frequencies, over one part and over several, equal those of bm25s over the same texts."""
 
 from __future__ import annotations
 
@@ -41,18 +41,12 @@ def scores_of_bm25s(rows: list[list[int]], query: dict[str, float]) -> np.ndarra
 QUERY = {"pump": 1.0, "valve": 0.5, "sump": 2.0}
 
 
-@given(st.lists(texts, min_size=1, max_size=3), kept)
-def test_the_scores_of_parts_with_gaps_equal_those_of_the_remaining_texts(
-    parts: list[list[list[int]]], keep: list[bool]
-) -> None:
-    flags = iter(keep)
-    live = [[next(flags) for _ in rows] for rows in parts]
-    flat = zip(itertools.chain(*parts), itertools.chain(*live), strict=True)
-    remaining = [row for row, is_live in flat if is_live]
-    masks = [None if all(of_part) else np.array(of_part, dtype=np.bool_) for of_part in live]
-    index = LexicalIndex(analyzer, list(zip(map(counted, parts), masks, strict=True)))
-    whole = LexicalIndex(analyzer, [(counted(remaining), None)])
-    assert index.size == whole.size == len(remaining)
+@given(st.lists(texts, min_size=1, max_size=3))
+def test_the_scores_of_parts_equal_those_of_all_texts(parts: list[list[list[int]]]) -> None:
+    together = [*itertools.chain(*parts)]
+    index = LexicalIndex(analyzer, [counted(rows) for rows in parts])
+    whole = LexicalIndex(analyzer, [counted(together)])
+    assert index.size == whole.size == len(together)
     assert index.scores(QUERY).tolist() == whole.scores(QUERY).tolist()
     for term in VOCABULARY:
         one, other = index.postings(term), whole.postings(term)
@@ -60,8 +54,8 @@ def test_the_scores_of_parts_with_gaps_equal_those_of_the_remaining_texts(
         if one is not None and other is not None:
             assert [values.tolist() for values in one] == [values.tolist() for values in other]
             assert [values.dtype for values in one] == [np.int32, np.float32]
-    if any(remaining):
-        np.testing.assert_allclose(index.scores(QUERY), scores_of_bm25s(remaining, QUERY), rtol=1e-6)
+    if any(together):
+        np.testing.assert_allclose(index.scores(QUERY), scores_of_bm25s(together, QUERY), rtol=1e-6)
 
 
 @given(st.lists(texts, min_size=1, max_size=3), kept)
@@ -71,7 +65,7 @@ def test_merged_parts_equal_the_remaining_texts(parts: list[list[list[int]]], ke
     for rows in parts:
         live = [next(flags) for _ in rows]
         remaining += [row for row, is_live in zip(rows, live, strict=True) if is_live]
-        builder.add_counts(counted(rows), None if all(live) else np.array(live, dtype=np.bool_))
+        builder.add_counts(counted(rows), np.array(live, dtype=np.bool_))
     merged, whole = builder.build(), counted(remaining)
     assert set(merged.vocabulary) == set(whole.vocabulary)
     assert merged.lengths.tolist() == whole.lengths.tolist()
@@ -89,7 +83,7 @@ def test_occurrences_are_counted_block_by_block(monkeypatch) -> None:  # type: i
 
 
 def test_the_weight_of_a_term_is_lucenes() -> None:
-    index = LexicalIndex(analyzer, [(counted([[0, 0, 1], [1]]), None)])
+    index = LexicalIndex(analyzer, [counted([[0, 0, 1], [1]])])
     # "pump": 1 of 2 texts, idf log(1 + 1.5 / 1.5); twice among 3 terms where the mean is 2: 2 / (1.5 * 1.375 + 2).
     expected = np.log(2) * 2 / (1.5 * (0.25 + 0.75 * 1.5) + 2)
     np.testing.assert_allclose(index.scores({"pump": 1.0}), [expected, 0.0], rtol=1e-6)
