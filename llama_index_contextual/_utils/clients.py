@@ -89,7 +89,7 @@ async def _lend(model: T) -> AsyncGenerator[T, None]:
 
 
 def sort_vectors(model: Any) -> None:
-    """Make the own client of a model of OpenAI's class sort the vectors in a response by their `index`.
+    """Make the client that an OpenAI embedding model created sort the vectors in each response by `index`.
 
     LlamaIndex's class ignores the index. A client passed by the user is left unchanged.
     """

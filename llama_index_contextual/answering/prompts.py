@@ -74,7 +74,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
 
 
 def default_prompts(style: str, system_prompt: str | None = None) -> dict[str, BasePromptTemplate]:
-    """Return the templates of the prompts of a query engine.
+    """Return the prompt templates of a query engine.
 
     Args:
         style: A name in `STYLES`, or your own description of a style, which is added to the rules of "instruction".
@@ -82,10 +82,10 @@ def default_prompts(style: str, system_prompt: str | None = None) -> dict[str, B
             answer the question.
 
     Raises:
-        ConfigurationError: The style is a single word and not a name in `STYLES`.
+        ConfigurationError: The style is a single word, but not a name in `STYLES`.
 
     Example:
-        >>> default_prompts("Answer in rhymes.")["system_prompt"].get_template().endswith("\\n\\nAnswer in rhymes.")
+        >>> default_prompts("Answer in rhyme.")["system_prompt"].get_template().endswith("\\n\\nAnswer in rhyme.")
         True
     """
     if style not in STYLES and len(style.split()) < 2:

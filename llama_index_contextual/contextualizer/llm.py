@@ -185,7 +185,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         if not isinstance(template, PromptTemplate):
             kind = type(template).__name__
             raise ConfigurationError(
-                f"The context prompt is a {kind}: pass a PromptTemplate, whose beginning providers can cache.",
+                f"The context prompt is a {kind}: pass a PromptTemplate, so that providers can cache its beginning.",
                 setting=_PROMPT_NAME,
             )
         self.prompt = check_template(template.template, template.kwargs)

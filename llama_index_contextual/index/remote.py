@@ -357,7 +357,7 @@ def part_sample(part: Part, dimensions: int) -> NDArray[np.float32]:
 
 
 def lost_documents(version: OpenVersion) -> list[str]:
-    """Return the ids of documents with vectors missing in the engine; an empty list without an engine.
+    """Return the ids of documents whose vectors are missing from the engine; an empty list if there is no engine.
 
     Raises:
         BackendError: The engine does not respond.

@@ -199,9 +199,10 @@ class CrossEncoderReranker(Reranker):
             raise self._unusable(f"reads only {self.length} tokens")
 
     def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
-        """Return the hits in the order of their probabilities; see `Reranker.rerank`."""
+        """Return the hits, sorted by probability; see `Reranker.rerank`."""
         nodes = _report_start(self.name, question, hits)
-        # One thread at a time: a tokenizer raises "Already borrowed", and each thread would need its own memory.
+        # One thread at a time: a tokenizer used concurrently raises "Already borrowed", and each thread would need its
+        # own memory.
         with self._lock:
             logits = self._logits_of(question, [_Passage.of(node) for node in nodes])
         best = [int(windows.argmax()) for windows in logits]

@@ -423,14 +423,14 @@ def finished(response: SearchResponse, question: str, notes: Sequence[str]) -> S
 
 
 def number_of_results(similarity_top_k: int | None, top_k: int | None, default: int) -> int:
-    """Return the number of results, which has two argument names: LlamaIndex's `similarity_top_k`, and `top_k`.
+    """Return the number of results, passed as `similarity_top_k` (LlamaIndex's name) or as `top_k`.
 
     Raises:
         InputError: Both are given and differ.
     """
     if None not in (similarity_top_k, top_k) and similarity_top_k != top_k:
         raise InputError(
-            f"similarity_top_k is {similarity_top_k!r} and top_k is {top_k!r}, but both are the number of results:"
+            f"similarity_top_k is {similarity_top_k!r} and top_k is {top_k!r}, but both set the number of results:"
             f" pass one of them.",
             value=(similarity_top_k, top_k),
         )

@@ -98,7 +98,9 @@ class MarkedPage:
     def alternative(self, file_name: str) -> str:
         """Return the alternative text of the image."""
         lines = len(self.marks.lines) if self.marks else 0
-        marked = f"{pluralize(lines, 'line')} of the passage marked, whose text follows" if lines else "without marks"
+        marked = (
+            f"{pluralize(lines, 'line')} of the passage marked; its text follows" if lines else "with nothing marked"
+        )
         return f"{self.description} of {file_name}, {marked}."
 
 

@@ -124,7 +124,7 @@ def test_the_page_of_a_passage_links_its_image_marks_and_neighbours(browser: Tes
     assert page.count('id="passage"') == 1
     assert 'class="mark-word"' in page
     assert re.search(r'href="/p/all/passage/[^"]+\?q=rent\+of\+the\+lessee" rel="next"', page)
-    assert "lines of the passage marked, whose text follows" in page
+    assert "lines of the passage marked; its text follows" in page
     assert "style=" not in page
     assert "Place in the document" in page
     assert 'aria-current="true"' in page
