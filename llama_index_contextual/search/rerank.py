@@ -48,7 +48,7 @@ class Reranked:
 
     Attributes:
         hits: Copies of the hits with the scores of the reranker, best first. Each copy still has its original rank.
-            decisions: The decision on each hit, including dropped hits, by node id.
+        decisions: The decision on each hit, including dropped hits, by node id.
         warnings: Sentences about replies of the model that could not be used.
     """
 

@@ -1,7 +1,8 @@
 """One search, from the query to the response.
 
-`search` performs all steps: embed, rank by meaning and by words, fuse, fetch, judge, explain and rerank. `asearch` does
-the same without blocking the event loop. Both work with any `ChunkIndex`.
+`search` performs all steps: embed, rank by meaning and by words, fuse, fetch, rank the first hits by their best
+sentence, judge, explain and rerank. `asearch` does the same without blocking the event loop. Both work with any
+`ChunkIndex`.
 """
 
 from __future__ import annotations
