@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from heapq import nlargest
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
@@ -27,9 +28,9 @@ from numpy.typing import NDArray
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual.config import LOCAL
-from llama_index_contextual.embeddings.batching import unit_vectors
+from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
 from llama_index_contextual.embeddings.words import embedded, word_vectors
-from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.index.analysis import Analyzer, shortened
 from llama_index_contextual.index.base import Chunk, ChunkIndex
 from llama_index_contextual.readers.boundaries import Rank, skip_space, strip_end, structural_offsets
 
@@ -70,7 +71,9 @@ _CODE = re.compile(
     r"|^\s*(?:def |class |import |from \w+ import|return\b|#include|pub |fn |let |const |var |use |//|/\*|\*/|@\w)"
 )
 _MAX_WORDS = 200_000
+_LONG_WORD = 100  # length from which a piece between white space is not a word that others can resemble
 _SAMPLED = 256
+_MAX_TERMS = 64  # of a question; others are left out, because memory grows with the terms times the words
 _samples: WeakKeyDictionary[ChunkIndex, Floats] = WeakKeyDictionary()
 _REMEMBERED = 2_000  # number of passages whose units are cached
 
@@ -271,7 +274,9 @@ class Spotlight:
     def _asked(self, question: str, weights: Mapping[str, float]) -> dict[str, int]:
         """Return the word number of each weighted term that occurs in the question itself."""
         of_terms: dict[str, str] = {}
-        for word in question.split():
+        for word in shortened(question).split():
+            if len(word) > _LONG_WORD:
+                continue
             for term in self.analyzer.query_terms(word):
                 of_terms.setdefault(term, word)
         known = [term for term in weights if term in of_terms]
@@ -376,8 +381,9 @@ def spotlight_shares(
     vector, deviation = None, 0.0
     if semantic is not None and semantic.vector is not None:
         vector, deviation = _question_vector(index, semantic, question)
+    weights = {} if terms is None else terms.weights
     spots = _spotlight_of(Analyzer("none") if terms is None else terms.analyzer).spots(
-        {} if terms is None else terms.weights,
+        {term: weights[term] for term in nlargest(_MAX_TERMS, weights, key=weights.__getitem__)},
         question,
         [HeadedText.of(chunk.text, chunk.metadata) for chunk in chunks],
         vector,
@@ -403,7 +409,7 @@ def _question_vector(index: ChunkIndex, leg: Leg, question: str) -> tuple[Floats
     if leg.model == LOCAL and leg.vector is not None:
         vector, deviation = leg.vector, leg.scale.unit
     else:
-        vector = embedded([question])[0]
+        vector = embedded([cut_to_input(shortened(question))])[0]
         deviation = float((_sample(index) @ vector).std())
     return unit_vectors(vector[None, :DIMENSIONS])[0], deviation
 

@@ -159,7 +159,6 @@ def test_a_project_finds_words_beyond_what_the_model_reads(model: Any, manager: 
         project = manager.create(f"p-{window}", config)
         report = project.ingest([tmp_path])
         assert report.paid is None or report.paid.dollars == 0
-        assert bool(report.notices) == (window == "auto")
         best[window] = [hit.score for hit in project.retrieve("valve", mode="semantic")]
     assert best["auto"][0] > 0.2
     assert max(best[None], default=0) < 1e-6
