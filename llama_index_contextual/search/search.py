@@ -318,7 +318,7 @@ def best_chunks(
     chunks = index.fetch(ranking.hits.rows[: max(count, compared)].tolist())
     if question is None or not chunks:
         return ranking, chunks
-    ranking, before = ranking.with_spotlight(spotlight_shares(index, ranking, chunks[:compared], question))
+    ranking, before = ranking.with_spotlight(spotlight_shares(ranking, chunks[:compared], question))
     return ranking, [*map(chunks.__getitem__, before), *chunks[compared:]]
 
 

@@ -20,7 +20,6 @@ from functools import cache
 from heapq import nlargest
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
 from llama_index_contextual.embeddings.words import embedded, word_vectors
 from llama_index_contextual.index.analysis import Analyzer, shortened
-from llama_index_contextual.index.base import Chunk, ChunkIndex
+from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.readers.boundaries import Rank, skip_space, strip_end, structural_offsets
 
 if TYPE_CHECKING:
@@ -55,6 +54,12 @@ They were chosen on five question sets, each left out in turn; between half and 
 DIMENSIONS = 128
 """Number of dimensions of the word vectors that are used; with all 256, units take longer and are ranked no better."""
 
+DEVIATION = 0.1
+"""Standard deviation of the cosine of WordLlama's vectors over all chunks: 0.08 to 0.10 on five question sets.
+
+A constant serves as well as the deviation in each project, and is known whichever model embeds the chunks.
+"""
+
 COMPARED, COMPARED_OF_MANY = 20, 50
 """Number of hits that are ranked again; the second number if more than 20 results are requested."""
 
@@ -72,9 +77,7 @@ _CODE = re.compile(
 )
 _MAX_WORDS = 200_000
 _LONG_WORD = 100  # length from which a piece between white space is not a word that others can resemble
-_SAMPLED = 256
 _MAX_TERMS = 64  # of a question; others are left out, because memory grows with the terms times the words
-_samples: WeakKeyDictionary[ChunkIndex, Floats] = WeakKeyDictionary()
 _REMEMBERED = 2_000  # number of passages whose units are cached
 
 
@@ -355,9 +358,7 @@ def _spot(
 # ---- ranking ---------------------------------------------------------------------------------------------------------
 
 
-def spotlight_shares(
-    index: ChunkIndex, ranking: Ranking, chunks: Sequence[Chunk], question: str
-) -> NDArray[np.float64]:
+def spotlight_shares(ranking: Ranking, chunks: Sequence[Chunk], question: str) -> NDArray[np.float64]:
     """Return what to add to the scores of the first hits for their best sentence or row.
 
     The shares are measured in the units of the first ranking: standard deviations of BM25 and of the cosine similarity
@@ -365,7 +366,6 @@ def spotlight_shares(
     WordLlama, for rankings fused by reciprocal ranks, and if most of the hits are source code.
 
     Args:
-        index: The index that was ranked.
         ranking: The ranking.
         chunks: Its first hits.
         question: The question.
@@ -378,9 +378,9 @@ def spotlight_shares(
     if find_spec("wordllama") is None or (fusion is not None and fusion.by != "score"):
         return shares
     semantic, terms = ranking.leg("semantic"), ranking.terms
-    vector, deviation = None, 0.0
+    vector = None
     if semantic is not None and semantic.vector is not None:
-        vector, deviation = _question_vector(index, semantic, question)
+        vector = _question_vector(semantic, question)
     weights = {} if terms is None else terms.weights
     spots = _spotlight_of(Analyzer("none") if terms is None else terms.analyzer).spots(
         {term: weights[term] for term in nlargest(_MAX_TERMS, weights, key=weights.__getitem__)},
@@ -395,33 +395,20 @@ def spotlight_shares(
         if leg.name == "lexical" and unit > 0:
             shares[:, 0] = WORDS_WEIGHT * weight / (1.0 if fusion is None else unit)
             shares[:, 0] *= [spot.words for spot in spots]
-        elif leg.name == "semantic" and deviation > 0:
-            shares[:, 1] = MEANING_WEIGHT * weight / deviation * (unit if fusion is None else 1.0)
+        elif leg.name == "semantic":
+            shares[:, 1] = MEANING_WEIGHT * weight / DEVIATION * (unit if fusion is None else 1.0)
             shares[:, 1] *= [spot.meaning for spot in spots]
     return np.maximum(shares, 0.0)
 
 
-def _question_vector(index: ChunkIndex, leg: Leg, question: str) -> tuple[Floats, float]:
-    """Return a question's direction in WordLlama's vectors, and the standard deviation of its cosine to the chunks.
-
-    An index by another model is represented by a sample of its chunks.
-    """
+def _question_vector(leg: Leg, question: str) -> Floats:
+    """Return a question's direction in WordLlama's vectors, whichever model embeds the chunks."""
     if leg.model == LOCAL and leg.vector is not None:
-        vector, deviation = leg.vector, leg.scale.unit
+        vector = leg.vector
     else:
         vector = embedded([cut_to_input(shortened(question))])[0]
-        deviation = float((_sample(index) @ vector).std())
-    return unit_vectors(vector[None, :DIMENSIONS])[0], deviation
-
-
-def _sample(index: ChunkIndex) -> Floats:
-    """Return the WordLlama vectors of up to 256 evenly distributed chunks of an index; computed once for each index."""
-    vectors = _samples.get(index)
-    if vectors is None:
-        rows = np.linspace(0, len(index.ids) - 1, min(_SAMPLED, len(index.ids))).astype(np.int64)
-        passages = (HeadedText.of(chunk.text, chunk.metadata) for chunk in index.fetch(rows.tolist()))
-        vectors = _samples[index] = embedded([f"{passage.before}\n\n{passage.text}" for passage in passages])
-    return vectors
+    direction: Floats = unit_vectors(vector[None, :DIMENSIONS])[0]
+    return direction
 
 
 def _spotlight_of(analyzer: Analyzer) -> Spotlight:

@@ -182,8 +182,7 @@ def ranked(texts: Sequence[str], fusion: FusionSettings | None = None) -> tuple[
 
 
 def shares_of(texts: Sequence[str], fusion: FusionSettings | None = None) -> NDArray[np.float64]:
-    index, ranking = ranked(texts, fusion)
-    return spotlight_shares(index, ranking, [chunk(text) for text in texts], QUESTION)
+    return spotlight_shares(ranked(texts, fusion)[1], [chunk(text) for text in texts], QUESTION)
 
 
 def test_the_words_of_the_best_unit_count_in_the_unit_of_the_ranking() -> None:
@@ -221,17 +220,16 @@ def test_without_wordllama_nothing_is_ranked_again(monkeypatch: pytest.MonkeyPat
     assert not shares_of(TEXTS).any()
 
 
-def test_meaning_is_measured_in_wordllamas_own_deviations_whichever_model_embeds() -> None:
+def test_meaning_is_measured_in_wordllamas_deviation_whichever_model_embeds() -> None:
     index, _ = ranked(TEXTS)
     vector = np.array([1.0, 0.0], dtype=np.float32)  # by another model, with other dimensions
     leg = Leg("semantic", Hits(np.arange(3), np.array([0.9, 0.8, 0.7])), Scale(0.1, 0.2), vector=vector, model="other")
-    shares = spotlight_shares(index, Ranking(leg.hits, index.ids, [leg]), [chunk(text) for text in TEXTS], QUESTION)
-    question, texts = embedded([QUESTION])[0], embedded([f"\n\n{text}" for text in TEXTS])
-    deviation = float((texts @ question).std())
+    shares = spotlight_shares(Ranking(leg.hits, index.ids, [leg]), [chunk(text) for text in TEXTS], QUESTION)
+    question = embedded([QUESTION])[0]
     direction = question[:DIMENSIONS] / np.linalg.norm(question[:DIMENSIONS])
     sentence = embedded(["The garden fee is 3 euros."])[0][:DIMENSIONS]
     cosine = float(sentence @ direction / np.linalg.norm(sentence))
-    assert shares[1, 1] == pytest.approx(0.8 * 0.2 * cosine / deviation, rel=1e-3)
+    assert shares[1, 1] == pytest.approx(0.8 * 0.2 * cosine / 0.1, rel=1e-3)
     assert shares[:, 1].argmax() == 1
 
 
