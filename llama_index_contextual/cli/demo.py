@@ -110,8 +110,9 @@ def run_demo(report: Callable[[str], None]) -> list[DemoAnswer]:
     questions = [json.loads(line) for line in (folder / QUESTIONS_FILE).read_text(encoding="utf-8").splitlines()]
     with TemporaryDirectory(prefix="llama-index-contextual-") as root:
         manager = ProjectManager(root)
-        plain = manager.create("without-context", ProjectConfig.local(context="none"))
-        contextual = manager.create("with-context", ProjectConfig.local(context="llm"), llm=RecordedLLM())
+        # The first ranking alone shows what the contexts change.
+        plain = manager.create("without-context", ProjectConfig.local(context="none", rerank=None))
+        contextual = manager.create("with-context", ProjectConfig.local(context="llm", rerank=None), llm=RecordedLLM())
         import_ledger(contextual.directory, folder / CONTEXTS_FILE)
         report(f"Reading {len(files)} documents")
         result = read_documents(files)

@@ -24,12 +24,12 @@ def test_an_export_loaded_into_the_stock_stores_gives_the_same_results(published
     assert context.docstore.docs == published.storage_context.docstore.docs
     index = load_index_from_storage(context, embed_model=published.embed_model)
     question = "What does error TS-999 mean?"
-    ours = published.retrieve(question, mode="semantic", top_k=3)
+    ours = published.as_retriever(mode="semantic", similarity_top_k=3).changed(rerank=None).retrieve(question)
     stock = index.as_retriever(similarity_top_k=3).retrieve(question)
-    assert [hit.node.node_id for hit in stock] == [hit.node_id for hit in ours.results]
+    assert [hit.node.node_id for hit in stock] == [hit.node.node_id for hit in ours]
     # The stock store takes the query as it comes, so that its scores are cosines times the length of the query.
     length = np.linalg.norm(CountingEmbedding().vector(question))
-    assert [hit.score for hit in stock] == pytest.approx([hit.score * length for hit in ours.results])
+    assert [hit.score for hit in stock] == pytest.approx([hit.get_score() * length for hit in ours])
     lexical = BM25Retriever.from_persist_dir(str(target / "bm25"))
     assert "TS-999" in lexical.retrieve("pump runs dry")[0].node.get_content()
 
