@@ -47,8 +47,8 @@ SIMILAR = 0.5
 WORDS_WEIGHT, MEANING_WEIGHT = 0.4, 0.8
 """Weights of the best unit in the ranking, relative to those of BM25 and of the cosine similarity of the whole chunk.
 
-They were chosen on five question sets, each left out in turn; between half and twice these values, little changes.
-`python -m tests.benchmarks.quality --data ../shared/data` prints the effect.
+They were chosen on five question sets, where half and twice these values give nearly the same mean. `python -m
+tests.benchmarks.settings --data ../shared/data --vary rerank` prints the effect.
 """
 
 DIMENSIONS = 128
