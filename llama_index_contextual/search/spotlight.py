@@ -200,9 +200,9 @@ class HeadedText(NamedTuple):
     def of(cls, text: str, metadata: Mapping[str, object]) -> HeadedText:
         """Return the text of a chunk with the text before it, taken from its metadata."""
         head = metadata.get(keys.TABLE_HEAD)
-        before = (metadata.get(keys.CONTEXT), head)
-        heading = (*(metadata.get(name) for name in (keys.TITLE, keys.FILE_NAME, keys.SECTION)), head)
-        return cls(text, _lined(before), _lined(heading))
+        heading = _lined((*(metadata.get(name) for name in (keys.TITLE, keys.FILE_NAME, keys.SECTION)), head))
+        context = metadata.get(keys.CONTEXT)
+        return cls(text, _lined((context, head)) if context else heading, heading)
 
 
 def _lined(values: Sequence[object]) -> str:
