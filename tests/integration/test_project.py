@@ -541,7 +541,7 @@ def test_the_number_of_results_has_both_names_in_every_search_retriever_and_engi
     for number, door in enumerate(doors):
         results = [len(door(**k)) for k in ({"top_k": 1}, {"similarity_top_k": 1}, {"top_k": 1, "similarity_top_k": 1})]
         assert results == [1, 1, 1], number
-        with pytest.raises(InputError, match="is 2 and top_k is 1, but both are the number of results"):
+        with pytest.raises(InputError, match="is 2 and top_k is 1, but both set the number of results"):
             door(top_k=1, similarity_top_k=2)
 
 
