@@ -193,7 +193,6 @@ ROWS = (
     ("", "package", "none"),
     ("Structural context, free", "package", "structural"),
     ("LLM contexts, recorded", "stock", "llm"),
-    ("", "package", "llm"),
     ("Both (default with an LLM)", "package", "both"),
 )
 CUTS = ("R@5", "R@10", "R@20")
