@@ -273,6 +273,9 @@ def progress_bar() -> Iterator[ReportProgress]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(stderr=True, emoji=False)
+    if not (console.is_terminal or console.is_jupyter):  # old versions of rich print a line even if disabled
+        yield lambda state: None
+        return
     with Progress(
         BarColumn(bar_width=20),
         TimeElapsedColumn(),
@@ -280,7 +283,6 @@ def progress_bar() -> Iterator[ReportProgress]:
         TextColumn("{task.description}", markup=False),
         console=console,
         transient=True,
-        disable=not (console.is_terminal or console.is_jupyter),
     ) as bar:
         task = bar.add_task("", total=1.0, visible=False)
 

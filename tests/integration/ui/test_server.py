@@ -348,7 +348,7 @@ def test_an_open_server_is_refused(filled: Project, options: dict[str, Any], mes
         (["reports", "--token", ""], None, "The token is empty"),
         (["reports"], "", "The token is empty"),
         (["reports", "--host", "192.168.1.5"], None, "set a token"),
-        (["reports", "--documents", "nowhere"], None, "dir 'nowhere' does not exist"),
+        (["reports", "--documents", "nowhere"], None, "'nowhere' does not exist"),
         (["other"], None, "other"),
     ],
 )
