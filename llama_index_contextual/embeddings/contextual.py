@@ -255,13 +255,17 @@ async def aembed_groups(
         for places in requests:
             sent = [list(groups[at]) for at in places]
             attempt = partial(_send, connected, sent, booking, sum(tokens[at] for at in places))
-            try:
-                answer = await acall(attempt, policy or RetryPolicy())
-            except ContextualError:
-                raise
-            except Exception as error:  # any embedding class may raise anything
-                raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error
-            vectors = await asyncio.to_thread(_checked, answer, sent, name, length)
+            for _ in range(2):  # vectors of zeros may be an error of the provider: they are requested once more
+                try:
+                    answer = await acall(attempt, policy or RetryPolicy())
+                except ContextualError:
+                    raise
+                except Exception as error:  # any embedding class may raise anything
+                    message = describe(error, setting="embed_model", model=name)
+                    raise ModelError(message, setting="embed_model") from error
+                vectors = await asyncio.to_thread(_checked, answer, sent, name, length)
+                if vectors.any(axis=1).all():
+                    break
             length = vectors.shape[1]
             ends = np.cumsum([len(texts) for texts in sent])[:-1]
             yield dict(zip(places, np.split(vectors, ends), strict=True))

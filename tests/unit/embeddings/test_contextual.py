@@ -202,7 +202,7 @@ async def test_unit_vectors_are_yielded_request_by_request_and_each_is_booked() 
 
 async def test_vectors_of_zeros_are_kept_and_those_that_are_not_finite_are_an_error() -> None:
     model = Neighbours()
-    model._answers += [[[[0.0, 0.0], [1.0, 0.0]]]]
+    model._answers += 2 * [[[[0.0, 0.0], [1.0, 0.0]]]]  # requested once more
     assert (await rows(model, [["one", "two"]]))[0].tolist() == [[0.0, 0.0], [1.0, 0.0]]
     for bad in (math.inf, math.nan):
         model._answers += [[[[bad, 0.0]]]]
