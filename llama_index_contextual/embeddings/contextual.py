@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from itertools import chain, groupby, islice
@@ -255,20 +255,29 @@ async def aembed_groups(
         for places in requests:
             sent = [list(groups[at]) for at in places]
             attempt = partial(_send, connected, sent, booking, sum(tokens[at] for at in places))
-            for _ in range(2):  # vectors of zeros may be an error of the provider: they are requested once more
-                try:
-                    answer = await acall(attempt, policy or RetryPolicy())
-                except ContextualError:
-                    raise
-                except Exception as error:  # any embedding class may raise anything
-                    message = describe(error, setting="embed_model", model=name)
-                    raise ModelError(message, setting="embed_model") from error
-                vectors = await asyncio.to_thread(_checked, answer, sent, name, length)
-                if vectors.any(axis=1).all():
-                    break
+            vectors = await asyncio.to_thread(_checked, await _answer(attempt, policy, name), sent, name, length)
+            if name != LOCAL and not vectors.any(axis=1).all():
+                # Vectors of zeros may be an error of the provider: request them once more.
+                vectors = await asyncio.to_thread(_checked, await _answer(attempt, policy, name), sent, name, length)
             length = vectors.shape[1]
             ends = np.cumsum([len(texts) for texts in sent])[:-1]
             yield dict(zip(places, np.split(vectors, ends), strict=True))
+
+
+async def _answer(
+    attempt: Callable[[], Awaitable[Sequence[Any]]], policy: RetryPolicy | None, name: str
+) -> Sequence[Any]:
+    """Return the vectors for one request, with retries.
+
+    Raises:
+        ModelError: The model failed after all retries.
+    """
+    try:
+        return await acall(attempt, policy or RetryPolicy())
+    except ContextualError:
+        raise
+    except Exception as error:  # any embedding class may raise anything
+        raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error
 
 
 async def _send(model: BaseEmbedding, groups: list[list[str]], booking: Booking, tokens: int) -> Sequence[Any]:
