@@ -250,11 +250,6 @@ def walk(directory: Path) -> Iterator[Path]:
     yield from sorted(path for path in directory.rglob("*") if path.is_file())
 
 
-def xxh3_of(data: bytes) -> str:
-    """Return the xxh3 (128 bits) of data in hexadecimal."""
-    return str(xxhash.xxh3_128_hexdigest(data))
-
-
 def xxh3(path: Path) -> str:
     """Return the xxh3 (128 bits) of a file in hexadecimal, to detect damage fast."""
     with open(path, "rb") as file:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 MAX_HEAD = 600
 """Characters in the column headers; if they are longer, the upper lines are omitted."""
-MIN_ROWS = 2
 MIN_CONTENTS = 5  # rows in a table of contents
 MOST_CONTENTS = 0.8  # share of these rows whose page numbers increase
 MAX_HEAD_LINES = 6
