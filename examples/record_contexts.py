@@ -24,7 +24,7 @@ from llama_index.core.base.llms.types import CompletionResponse
 
 from llama_index_contextual import ProjectConfig, ProjectManager, read_documents
 from llama_index_contextual._utils.tokens import count_tokens
-from llama_index_contextual.cli.demo import CONTEXTS_FILE, RecordedLLM, documents
+from llama_index_contextual.cli.demo import CONTEXTS_FILE, RecordedLLM, demo_files
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.ledger_lines import write_ledger
 
@@ -130,7 +130,7 @@ def record(target: Path, folder: Path = DATA, notes: Path = NOTES, **settings: A
         notes: The notes on them, a file for each document.
         **settings: Settings of the project that will use the contexts.
     """
-    read = read_documents(documents(folder)).documents
+    read = read_documents(demo_files(folder)).documents
     guides = [Guide.of(d.text, notes / f"{Path(d.metadata['file_name']).stem}.jsonl") for d in read]
     with TemporaryDirectory() as root:
         manager = ProjectManager(root)

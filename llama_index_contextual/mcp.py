@@ -181,7 +181,7 @@ class _Server(MCPServer[Any]):
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> CallToolResult:
         if name not in _TOOLS:
-            raise ToolError(f"There is no tool {models.shortened(name)!r}: choose one of {', '.join(_TOOLS)}.")
+            raise ToolError(f"There is no tool {models.clip(name)!r}: choose one of {', '.join(_TOOLS)}.")
         try:
             # The server logs other exceptions unchanged, so keys are removed first.
             return await awithout_secrets(lambda: self._call(name, arguments))
@@ -202,7 +202,7 @@ class _Server(MCPServer[Any]):
                 raise InputError(f"There are several projects: choose one of {known}.")
             return next(iter(self._projects.values()))
         if name not in self._projects:
-            shown = models.shortened(str(name))
+            shown = models.clip(str(name))
             raise InputError(f"There is no project {shown!r} here: choose one of {known}.", value=name)
         return self._projects[name]
 

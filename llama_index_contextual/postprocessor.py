@@ -26,7 +26,7 @@ from llama_index_contextual._utils.tokens import count_tokens, replace_surrogate
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.words import embedded, word_vectors
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.index.analysis import Analyzer, shortened
+from llama_index_contextual.index.analysis import Analyzer, cut_query
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.search.spotlight import HeadedText, Spotlight, is_code
@@ -519,7 +519,7 @@ class SpotlightRerank(BaseNodePostprocessor):
         )
         passages = [_passage(hit) for hit in first]
         if 2 * sum(is_code(passage.text) for passage in passages) < len(passages):
-            first = self._reranked(first, passages, replace_surrogates(shortened(query_bundle.query_str)))
+            first = self._reranked(first, passages, replace_surrogates(cut_query(query_bundle.query_str)))
         result = [*first, *others][: self.top_n]
         _dispatcher.event(ReRankEndEvent(nodes=result))
         return result

@@ -29,7 +29,7 @@ from llama_index_contextual.answering.response import GroundedResponse, calls_ma
 from llama_index_contextual.answering.streaming import STOPPED, Completion, blocking
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.analysis import shortened
+from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.retrievers.conversational import ConversationQuery
 
@@ -162,7 +162,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
             InputError: The file does not contain a conversation.
         """
         try:
-            rows = json.loads(files.read(Path(path)))
+            rows = json.loads(Path(path).read_bytes())
             messages = [ChatMessage(role=row["role"], content=row["content"]) for row in rows]
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path} is not a conversation written by `save`.", value=str(path)) from error
@@ -222,7 +222,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         if self.mode != "condense" or not conversation:
             return None
         try:
-            history, question = conversation_text(conversation), shortened(message)
+            history, question = conversation_text(conversation), cut_query(message)
             messages = self._condense_prompt.format_messages(history=history, question=question)
             completion = await self.engine.answer_stream.acomplete(messages)
         except ModelError:
@@ -317,5 +317,5 @@ def end_of(text: str, max_tokens: int) -> str:
 
 
 def _exchange(question: str, response: GroundedResponse) -> list[ChatMessage]:
-    texts = ((MessageRole.USER, shortened(question)), (MessageRole.ASSISTANT, response.response))
+    texts = ((MessageRole.USER, cut_query(question)), (MessageRole.ASSISTANT, response.response))
     return [ChatMessage(role=role, content=content) for role, content in texts]

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM
 
-from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, is_connection_error
+from llama_index_contextual._utils.calls import RetryPolicy, acall, error_message, is_connection_error
 from llama_index_contextual._utils.clients import PerLoop
 from llama_index_contextual._utils.redaction import KeyFilter
 from llama_index_contextual.answering.citations import CitationFilter
@@ -257,7 +257,7 @@ def answer_error(error: Exception, model: str, address: str | None = None) -> Mo
             f" address.",
             setting="llm",
         )
-    return ModelError(describe(error, setting="answer_llm", model=model), setting="llm")
+    return ModelError(error_message(error, setting="answer_llm", model=model), setting="llm")
 
 
 def _finish_reason(piece: ChatResponse) -> str | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.analysis import Analyzer
     from llama_index_contextual.project.project import Project
     from llama_index_contextual.search.live import SearchableVersion
-    from llama_index_contextual.search.response import Passage, SearchResponse
+    from llama_index_contextual.search.response import BaseHit, SearchResponse
 
 commands = Commands("Questions")
 
@@ -113,15 +113,15 @@ def _search_locally(
     from llama_index_contextual.search.search import (
         Query,
         SearchSettings,
-        bounded,
         finished,
+        limit_text,
         require_positive,
         search,
     )
 
     if config.rerank not in (None, SPOTLIGHT):
         return None
-    text, notes = bounded(question)
+    text, notes = limit_text(question)
     settings = SearchSettings.of(
         config,
         mode=mode or config.mode,
@@ -408,7 +408,7 @@ def show_response(response: SearchResponse, language: str, *, full: bool = False
             _show_lines(str(reason).splitlines())
 
 
-def _show_result(chunk: Passage, question: str, analyzer: Analyzer, *, full: bool) -> None:
+def _show_result(chunk: BaseHit, question: str, analyzer: Analyzer, *, full: bool) -> None:
     from llama_index_contextual.readers.files import one_line
 
     # File names need not be unique, so the document's id is shown instead.

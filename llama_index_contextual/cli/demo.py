@@ -94,7 +94,7 @@ def data_directory() -> Path:
     raise InputError("The example documents are not installed: install the package from its wheel or its source tree.")
 
 
-def documents(folder: Path) -> list[Path]:
+def demo_files(folder: Path) -> list[Path]:
     """Return the example documents."""
     return sorted(p for p in folder.iterdir() if p.suffix in DOCUMENT_SUFFIXES)
 
@@ -106,7 +106,7 @@ def run_demo(report: Callable[[str], None]) -> list[DemoAnswer]:
         report: Called with a description before each step.
     """
     folder = data_directory()
-    files = documents(folder)
+    files = demo_files(folder)
     questions = [json.loads(line) for line in (folder / QUESTIONS_FILE).read_text(encoding="utf-8").splitlines()]
     with TemporaryDirectory(prefix="llama-index-contextual-") as root:
         manager = ProjectManager(root)

@@ -80,7 +80,7 @@ def facts_of(path: Path | None) -> Callable[[str], dict[str, Any]] | None:
         ConfigurationError: The file cannot be read, or it is not a JSON object.
         InputError: An entry is not an object.
     """
-    from llama_index_contextual.tools.filters import is_named
+    from llama_index_contextual.tools.filters import matches_doc_id
 
     if path is None:
         return None
@@ -90,7 +90,7 @@ def facts_of(path: Path | None) -> Callable[[str], dict[str, Any]] | None:
         raise errors.InputError(f"--facts {path} is not an object of facts by file: {form}.", value=str(path))
 
     def facts(file: str) -> dict[str, Any]:
-        named = (entry for pattern, entry in entries.items() if is_named(pattern, PurePath(file).as_posix()))
+        named = (entry for pattern, entry in entries.items() if matches_doc_id(pattern, PurePath(file).as_posix()))
         return {key: value for entry in named for key, value in entry.items()}
 
     return facts

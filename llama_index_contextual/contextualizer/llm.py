@@ -30,7 +30,7 @@ from llama_index_contextual._utils.calls import (
     RetryPolicy,
     awithout_secrets,
     cancellations,
-    describe,
+    error_message,
     is_connection_error,
     is_retryable,
     run_to_completion,
@@ -222,7 +222,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         with self._open_ledger(read_only=True) as ledger:
             for segment in segments(nodes, segment_size=self.segment_size):
                 chunks = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
-                by_key = self.keyed(segment, chunks)
+                by_key = self.chunks_by_key(segment, chunks)
                 contexts = ledger.contexts(list(by_key))
                 refused = set() if self.retries_refused else ledger.refusals(list(by_key))
                 known = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
@@ -250,12 +250,12 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             segment: The segment.
             chunks: Chunks of the segment that need a context.
         """
-        first_of = {key: same[0] for key, same in self.keyed(segment, chunks).items()}
-        return prompts.plan_keyed(segment, first_of, prompt=self.template) if chunks else []
+        first_of = {key: same[0] for key, same in self.chunks_by_key(segment, chunks).items()}
+        return prompts.context_requests(segment, first_of, prompt=self.template) if chunks else []
 
-    def keyed(self, segment: Segment, chunks: Sequence[BaseNode]) -> dict[str, list[BaseNode]]:
+    def chunks_by_key(self, segment: Segment, chunks: Sequence[BaseNode]) -> dict[str, list[BaseNode]]:
         """Group chunks of a segment by the keys of their contexts in the ledger."""
-        return prompts.keyed(segment, chunks, prompt=self.template, model=self.model)
+        return prompts.chunks_by_key(segment, chunks, prompt=self.template, model=self.model)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Self]:
@@ -385,7 +385,7 @@ class ContextRun:
 
     async def _run_segment(self, segment: Segment, chunks: Sequence[BaseNode], on_context: ContextCallback) -> None:
         try:
-            by_key = await asyncio.to_thread(self._settings.keyed, segment, chunks)
+            by_key = await asyncio.to_thread(self._settings.chunks_by_key, segment, chunks)
             await self._complete(_Work(segment, by_key, on_context))
         except ContextualError as error:
             self._scheduler.stop(error)
@@ -424,7 +424,7 @@ class ContextRun:
         return ChunkContext.failed(f"{self._settings.model!r} {prompts.REFUSED}.", is_held_back=True)
 
     def _plan(self, segment: Segment, chunks: Mapping[str, BaseNode]) -> list[ContextRequest]:
-        requests = prompts.plan_keyed(segment, chunks, prompt=self._settings.template) if chunks else []
+        requests = prompts.context_requests(segment, chunks, prompt=self._settings.template) if chunks else []
         for request in requests:
             _ = request.input_tokens, request.prefix.cache_key  # computed in this thread, not in the event loop
         return requests
@@ -457,8 +457,8 @@ class ContextRun:
             except STOPPING:
                 raise
             except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the report shows it
-                return ChunkContext.failed(describe(error, setting="llm", model=self._settings.model)), True
-            context, problem = prompts.judge(reply.text, request.chunk.get_content(), reply.finish_reason)
+                return ChunkContext.failed(error_message(error, setting="llm", model=self._settings.model)), True
+            context, problem = prompts.extract_context(reply.text, request.chunk.get_content(), reply.finish_reason)
             if context is not None:
                 await self._store(request, reply, context)
                 return ChunkContext(context, "llm", paid=True, is_thin=prompts.is_thin(context)), True
@@ -714,7 +714,7 @@ class Scheduler:
             if is_last and not alone:
                 reason = f" The run was stopped after {self._settings.retry.attempts} failures in a row."
         if reason or is_fatal(error):
-            message = describe(error, setting="llm", model=self._settings.model)
+            message = error_message(error, setting="llm", model=self._settings.model)
             failure = ModelError(message + reason, setting="llm")
             failure.__cause__ = error
             self.stop(failure)

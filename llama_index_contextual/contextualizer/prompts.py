@@ -149,7 +149,7 @@ REFUSED = "refused to write a context"
 """Problem with an answer in which the model declined, or that the provider's filter removed."""
 
 
-class Verdict(NamedTuple):
+class ExtractedContext(NamedTuple):
     """Context extracted from an answer, or the reason why there is none.
 
     Attributes:
@@ -162,7 +162,7 @@ class Verdict(NamedTuple):
     problem: str = ""
 
 
-def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
+def extract_context(answer: str, chunk: str, finish_reason: str | None = None) -> ExtractedContext:
     """Extract the context from an answer.
 
     Control characters, lone surrogates, tags, role prefixes and a copy of the chunk are removed. A context that is
@@ -174,26 +174,26 @@ def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
         finish_reason: Reason why the model stopped: "stop", "length", "content_filter", "refusal", or None if unknown.
 
     Example:
-        >>> judge("Context: From the report of 2023.", "Revenue grew.")
-        Verdict(context='From the report of 2023.', problem='')
-        >>> judge("I'm sorry, but I can't help with that.", "Revenue grew.").problem
+        >>> extract_context("Context: From the report of 2023.", "Revenue grew.")
+        ExtractedContext(context='From the report of 2023.', problem='')
+        >>> extract_context("I'm sorry, but I can't help with that.", "Revenue grew.").problem
         'refused to write a context'
     """
     if finish_reason in ("content_filter", "refusal"):
-        return Verdict(None, REFUSED)
+        return ExtractedContext(None, REFUSED)
     text = _without_wrapping(answer)
     if not text:
-        return Verdict(None, "answered with an empty context")
+        return ExtractedContext(None, "answered with an empty context")
     if len(text.split()) <= _SHORT_REFUSAL and _REFUSAL.match(text):
-        return Verdict(None, REFUSED)
+        return ExtractedContext(None, REFUSED)
     text = _without_echo(text, chunk)
     if not text:
-        return Verdict(None, "repeated the chunk instead of writing a context")
+        return ExtractedContext(None, "repeated the chunk instead of writing a context")
     if finish_reason == "length":
         text = _whole_sentences(text)
         if not text:
-            return Verdict(None, "reached its token limit before the end of a sentence")
-    return Verdict(shorten(neutralise(text)))
+            return ExtractedContext(None, "reached its token limit before the end of a sentence")
+    return ExtractedContext(shorten(neutralise(text)))
 
 
 def is_thin(context: str) -> bool:
@@ -275,7 +275,7 @@ class ContextRequest:
         chunk: The chunk.
         prefix: Prefix with header and segment.
         suffix: Section path and text of the chunk, and the instruction.
-        key: Key of the context; see `keyed`.
+        key: Key of the context; see `chunks_by_key`.
     """
 
     chunk: BaseNode
@@ -294,7 +294,7 @@ class ContextRequest:
         return self.prefix.tokens + count_tokens(self.suffix)
 
 
-def keyed(
+def chunks_by_key(
     segment: Segment, chunks: Sequence[BaseNode], *, prompt: ContextPrompt, model: str
 ) -> dict[str, list[BaseNode]]:
     """Group chunks of a segment by the keys under which the ledger stores their contexts.
@@ -312,8 +312,10 @@ def keyed(
     return by_key
 
 
-def plan_keyed(segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt) -> list[ContextRequest]:
-    """Return the calls for the contexts of some chunks of a segment, given by key; see `keyed`."""
+def context_requests(
+    segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt
+) -> list[ContextRequest]:
+    """Return the calls for the contexts of some chunks of a segment, given by key; see `chunks_by_key`."""
     shared = Prefix(prefix(prompt, segment))
     return [ContextRequest(chunk, shared, suffix(prompt, segment, chunk), key) for key, chunk in chunks.items()]
 

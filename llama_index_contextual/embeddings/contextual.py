@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
+from llama_index_contextual._utils.calls import RetryPolicy, acall, error_message
 from llama_index_contextual._utils.clients import own_client, sort_vectors
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.batching import embedding_tokens, pack, stacked, unit_vectors
@@ -277,7 +277,7 @@ async def _answer(
     except ContextualError:
         raise
     except Exception as error:  # any embedding class may raise anything
-        raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error
+        raise ModelError(error_message(error, setting="embed_model", model=name), setting="embed_model") from error
 
 
 async def _send(model: BaseEmbedding, groups: list[list[str]], booking: Booking, tokens: int) -> Sequence[Any]:

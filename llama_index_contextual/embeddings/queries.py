@@ -14,11 +14,11 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual._utils.calls import RetryPolicy, call, describe
+from llama_index_contextual._utils.calls import RetryPolicy, call, error_message
 from llama_index_contextual._utils.clients import unconnected
 from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.index.analysis import shortened
+from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.models import model_name
 
 _RETRY = RetryPolicy(attempts=3)
@@ -66,7 +66,7 @@ class QueryEmbedder:
         return await asyncio.to_thread(self.unit, texts)
 
     def _embed(self, texts: Sequence[str]) -> tuple[list[float], NDArray[np.float32]]:
-        question = [cut_to_input(shortened(text)) for text in texts]
+        question = [cut_to_input(cut_query(text)) for text in texts]
         key = hashlib.sha256(json.dumps(question).encode()).digest()  # because the texts may be long
         if (known := self._cache.get(key)) is not None:
             return known
@@ -80,7 +80,9 @@ class QueryEmbedder:
         except ModelError:
             raise
         except Exception as error:  # an embedding class may raise any error; the user gets a sentence
-            raise ModelError(describe(error, setting="embed_model", model=self.name), setting="embed_model") from error
+            raise ModelError(
+                error_message(error, setting="embed_model", model=self.name), setting="embed_model"
+            ) from error
         return self._kept(key, embedding)
 
     def _client(self) -> BaseEmbedding:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.index.analysis import shortened
+from llama_index_contextual.index.analysis import cut_query
 
 _LOAD_LOCK = threading.Lock()
 
@@ -57,7 +57,7 @@ class WordEmbedder:
 
     def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the mean embedding of texts, of length 1 or all zeros; shape (256,)."""
-        vectors = embedded([cut_to_input(shortened(text)) for text in texts])
+        vectors = embedded([cut_to_input(cut_query(text)) for text in texts])
         vector: NDArray[np.float32] = unit_vectors(vectors.mean(axis=0, keepdims=True))[0]
         return vector
 

@@ -37,7 +37,15 @@ from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTabl
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import InputError, Remedy
 from llama_index_contextual.evaluation.questions import Question, absent_files, ids_by_name, require_files
-from llama_index_contextual.evaluation.run import KS, Evaluation, Questions, Retrievable, ShowProgress, evaluate, read
+from llama_index_contextual.evaluation.run import (
+    KS,
+    Evaluation,
+    Questions,
+    Retrievable,
+    ShowProgress,
+    as_questions,
+    evaluate,
+)
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.project_file import project_ledger, scratch, write_lock
@@ -315,7 +323,7 @@ def compare(
     """
     if len(retrievers) < 2:
         raise InputError("A comparison needs at least two retrievers.", value=list(retrievers))
-    loaded = read(questions)
+    loaded = as_questions(questions)
     total = len(loaded) * len(retrievers)
     evaluations = []
     for at, (name, retriever) in enumerate(retrievers.items()):
@@ -600,7 +608,7 @@ def compare_variants(
             value=variants,
         )
     origin, report = project.state, progress or (lambda _: None)
-    loaded = read(questions)
+    loaded = as_questions(questions)
     selected, excluded = draw_sample(origin.live.current(), loaded, sample)
     configs = {str(kind): origin.config.changed(context=kind) for kind in variants}
     with built_variants(origin, configs, excluded, max_cost=max_cost, report=report) as built:
@@ -744,7 +752,7 @@ def sweep_variants(
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
-    origin, loaded = project.state, read(questions)
+    origin, loaded = project.state, as_questions(questions)
     _require_settings(modes and top_ks, top_ks)
     _require_comparable(loaded, chunk_sizes, origin.config)
     selected, excluded = draw_sample(origin.live.current(), loaded, sample)

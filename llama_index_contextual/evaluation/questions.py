@@ -38,7 +38,7 @@ from pydantic import (
     model_validator,
 )
 
-from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
+from llama_index_contextual._utils.calls import RetryPolicy, acall, error_message, run_sync
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.text import pluralize
@@ -76,7 +76,7 @@ def words(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Passage:
+class EvaluatedChunk:
     """A result, prepared for comparison with evidence.
 
     Attributes:
@@ -163,7 +163,7 @@ class Evidence(BaseModel):
         # Ignore a few non-ASCII letters, because each would count as much as a word.
         return Counter(ascii_tokens if letters <= sum(map(len, ascii_tokens)) else tokens)
 
-    def is_in(self, passage: Passage) -> bool:
+    def is_in(self, passage: EvaluatedChunk) -> bool:
         """Return whether a result contains this item.
 
         A result contains a chunk only if it is that chunk. It contains any other item if it is from the same file and
@@ -217,14 +217,14 @@ class Question:
         if any(item.file is None for item in self.evidence if item.span or item.pages):
             raise InputError("Evidence by characters or pages needs a `file`.")
 
-    def ranks(self, passages: Sequence[Passage]) -> list[int | None]:
+    def ranks(self, passages: Sequence[EvaluatedChunk]) -> list[int | None]:
         """Return, for each evidence item, the rank (from 1) of the first result that contains it, or None."""
         return [
             next((rank for rank, passage in enumerate(passages, start=1) if item.is_in(passage)), None)
             for item in self.evidence
         ]
 
-    def is_in(self, passage: Passage) -> bool:
+    def is_in(self, passage: EvaluatedChunk) -> bool:
         """Return whether a result contains any evidence item."""
         return any(item.is_in(passage) for item in self.evidence)
 
@@ -347,7 +347,7 @@ def load_qa(path: str | Path) -> list[QA]:
 
 def _read(path: str | Path) -> bytes:
     try:
-        return files.read(Path(path))
+        return Path(path).read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{path} cannot be read ({reason}): name a file of JSON lines.", value=str(path)) from error
@@ -441,7 +441,7 @@ async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
                 tasks = [group.create_task(ask(connected, chunk)) for chunk in chunks]
         except ExceptionGroup as errors:  # an LLM class may raise anything; the first error cancels the other tasks
             error = errors.exceptions[0]
-            raise ModelError(describe(error, setting="llm", model=model_name(llm)), setting="llm") from error
+            raise ModelError(error_message(error, setting="llm", model=model_name(llm)), setting="llm") from error
     return [task.result() for task in tasks]
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.evaluation.questions import Passage, Question, load_questions, require_files
+from llama_index_contextual.evaluation.questions import EvaluatedChunk, Question, load_questions, require_files
 from llama_index_contextual.search.results import RetrievedChunk
 
 FIRST = 5
@@ -279,7 +279,7 @@ def evaluate(
     Example:
         >>> evaluate(project, "questions.jsonl").mean("recall@20")  # doctest: +SKIP
     """
-    loaded = read(questions)
+    loaded = as_questions(questions)
     ks = _sorted_ks(ks)
     documents = getattr(retriever, "documents", None)  # of a project
     if callable(documents):
@@ -296,7 +296,7 @@ def evaluate(
     return Evaluation(name=name, results=tuple(results), ks=ks)
 
 
-def read(questions: Questions) -> Sequence[Question]:
+def as_questions(questions: Questions) -> Sequence[Question]:
     """Return the questions, loaded from the file if a path is given.
 
     Raises:
@@ -331,7 +331,7 @@ def _result(retriever: BaseRetriever, question: Question, k: int) -> QuestionRes
     started = time.perf_counter()
     nodes = retriever.retrieve(QueryBundle(question.text))[:k]
     seconds = time.perf_counter() - started
-    passages = [Passage(RetrievedChunk.of(rank, node)) for rank, node in enumerate(nodes, start=1)]
+    passages = [EvaluatedChunk(RetrievedChunk.of(rank, node)) for rank, node in enumerate(nodes, start=1)]
     return QuestionResult(
         question=question,
         results=tuple(passage.chunk for passage in passages),

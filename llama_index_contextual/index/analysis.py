@@ -111,11 +111,11 @@ _SHORT = 1_000  # length up to which a run of marks cannot be slow
 _MARKS = regex.compile(rf"(\p{{M}}{{{MAX_MARKS}}})\p{{M}}+")
 
 
-def shortened(text: str) -> str:
+def cut_query(text: str) -> str:
     """Return the part of a query that is read: its first 32,000 characters, cut at white space if possible.
 
     Example:
-        >>> shortened("How long does food keep?"), len(shortened("food " * 10_000))
+        >>> cut_query("How long does food keep?"), len(cut_query("food " * 10_000))
         ('How long does food keep?', 31999)
     """
     if len(text) > MAX_CHARACTERS:

@@ -29,11 +29,11 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import (
     Analyzer,
     Memory,
+    cut_query,
     edit_distance_one,
     is_period,
     may_be_misspelt,
     periods,
-    shortened,
     tokens,
 )
 from llama_index_contextual.index.base import NO_SCALE, Hits, Scale, top
@@ -108,7 +108,7 @@ class TermCounts:
             directory: Directory of the index.
             texts: Number of its texts.
         """
-        terms = json.loads(files.read(directory / _VOCABULARY_FILE))
+        terms = json.loads((directory / _VOCABULARY_FILE).read_bytes())
         everything = files.mapped(directory / COUNTS_FILE, np.int32)
         first = 2 * (len(terms) + 1)
         entries = (len(everything) - first - texts) // 2
@@ -236,12 +236,12 @@ class LexicalIndex:
 
         For a word that no text contains, terms that differ from it by one typing error are searched too; `GUESS_WEIGHT`
         is divided among them in proportion to the number of texts that contain them. If a query is long, only its
-        beginning is read (see `shortened`), and only the 256 terms with the largest weights are searched.
+        beginning is read (see `cut_query`), and only the 256 terms with the largest weights are searched.
         """
         if isinstance(query, Mapping):
             return QueryTerms(self, query)
         weighted_texts = [(query, 1.0)] if isinstance(query, str) else query
-        texts = [(shortened(text), weight) for text, weight in weighted_texts if weight > 0]
+        texts = [(cut_query(text), weight) for text, weight in weighted_texts if weight > 0]
         counts = _term_weights(texts, self.analyzer.query_terms) or _term_weights(texts, self.analyzer.terms)
         counts = {term: weight * (PERIOD_WEIGHT if is_period(term) else 1.0) for term, weight in counts.items()}
         terms = QueryTerms(self, counts) if len(counts) <= MAX_TERMS else self._heaviest(counts)

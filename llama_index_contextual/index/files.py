@@ -229,11 +229,6 @@ def remove_tree(path: Path) -> None:
         system.remove_tree(path)
 
 
-def read(path: Path) -> bytes:
-    """Return the content of a file."""
-    return path.read_bytes()
-
-
 def write_array(path: Path, array: NDArray[Any]) -> None:
     """Write the numbers of an array to a new file, without its shape and type, and sync it."""
     write_with(path, lambda file: file.write(np.ascontiguousarray(array).data))
@@ -260,8 +255,3 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal, to prove its content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def describe(path: Path) -> dict[str, Any]:
-    """Return the size and the checksums of a file, in the form used in manifests."""
-    return {"bytes": path.stat().st_size, "xxh3": xxh3(path), "sha256": sha256(path)}

@@ -135,7 +135,7 @@ def _count(filters: MetadataFilters, nesting: int = 0) -> int:
     return number
 
 
-def evaluate(filters: MetadataFilters, size: int, passing: Callable[[FieldTest], Mask]) -> Mask:
+def filter_mask(filters: MetadataFilters, size: int, passing: Callable[[FieldTest], Mask]) -> Mask:
     """Return which rows pass filters that were returned by `valid_filters`.
 
     Args:
@@ -144,7 +144,7 @@ def evaluate(filters: MetadataFilters, size: int, passing: Callable[[FieldTest],
         passing: Returns the rows that pass a test.
     """
     masks = [
-        evaluate(item, size, passing) if isinstance(item, MetadataFilters) else passing(field_test(item))
+        filter_mask(item, size, passing) if isinstance(item, MetadataFilters) else passing(field_test(item))
         for item in filters.filters
     ]
     condition = filters.condition or FilterCondition.AND

@@ -395,7 +395,7 @@ def check_files(directory: Path, described: Files, check: Check) -> None:
 
 def _content(path: Path, shown: str) -> bytes:
     try:
-        return files.read(path)
+        return path.read_bytes()
     except FileNotFoundError as error:
         raise damage_error(shown, "is missing") from error
     except OSError as error:

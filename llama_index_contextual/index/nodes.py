@@ -261,11 +261,11 @@ class NodeTable(Nodes):
         """Return a mask of the nodes that pass the filters, sorted by position, or None without filters."""
         if filters is None:
             return None
-        from llama_index_contextual.index.filters import evaluate, valid_filters
+        from llama_index_contextual.index.filters import filter_mask, valid_filters
 
         if (valid := valid_filters(filters)) is None:
             return None
-        return evaluate(valid, len(self), lambda test: test.mask(self.column(test.key)))
+        return filter_mask(valid, len(self), lambda test: test.mask(self.column(test.key)))
 
     def column(self, key: str) -> Column:
         """Return the values of a metadata key; the most recently used columns are cached."""

@@ -197,7 +197,7 @@ def _readable(project_dir: Path) -> _Content | None:
 def _read(project_dir: Path) -> _Content:
     name = project_dir.name
     try:
-        raw = json.loads(files.read(project_dir / PROJECT_FILE))
+        raw = json.loads((project_dir / PROJECT_FILE).read_bytes())
         require_format(raw, f"{name}/{PROJECT_FILE}", name=name)
         # A file written by hand may have no checksum; missing settings have their defaults.
         expected = raw.pop(_CHECKSUM, None)

@@ -547,7 +547,7 @@ def read_collection(project_dir: Path) -> Collection | None:
         ProjectError: The file is damaged.
     """
     try:
-        return Collection(**json.loads(files.read(project_dir / COLLECTION_FILE)))
+        return Collection(**json.loads((project_dir / COLLECTION_FILE).read_bytes()))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:

@@ -293,7 +293,7 @@ def next_part(project_dir: Path, version: str) -> Path:
     return building
 
 
-def publish(project_dir: Path, manifest: Manifest, *, keep_versions: int) -> None:
+def publish_manifest(project_dir: Path, manifest: Manifest, *, keep_versions: int) -> None:
     """Make a version live: write its manifest, rename its directory, replace CURRENT, remove old versions and parts.
 
     Args:

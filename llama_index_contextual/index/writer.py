@@ -206,7 +206,7 @@ class VersionBuilder:
         )
         if self._remote is not None:
             self._remote.end(self.before, kept_ids, parts)
-        versions.publish(self.project_dir, manifest, keep_versions=self.config.keep_versions)
+        versions.publish_manifest(self.project_dir, manifest, keep_versions=self.config.keep_versions)
         if self._remote is not None:
             self._remote.published(self._name)
         return manifest

@@ -335,7 +335,7 @@ async def arun(
         counter.spent = lambda: spending.actual.dollars
         spending.planned_share = lambda: counter.state.share_read
         outcome = await run.process(builder, reader, stages, spending, counter, executor)
-        report = await run.publish(builder, stages, outcome, counter)
+        report = await run.publish_changes(builder, stages, outcome, counter)
     estimated = spending.estimated if config.context == "llm" else None
     return replace(report, estimated=estimated, paid=spending.booked, prices=spending.prices.version)
 
@@ -394,7 +394,7 @@ class _Run:
         )
         counter.set(stage="ingest")
         stages = paid_stages(stages, spending, replies, retries_refused=accepts_cost)
-        stages = await asyncio.to_thread(executor.place, stages)
+        stages = await asyncio.to_thread(executor.embedding_stages, stages)
         jobs = self._cut(plan.jobs(intake, reader, before), stages, counter)
         outcome = await abuild(jobs, stages, builder, progress=counter, batches_ahead=executor.batches_ahead)
         if replies is not None:
@@ -420,7 +420,7 @@ class _Run:
             yield job
         counter.set(documents_read=done + len(self.intake.failed))
 
-    async def publish(
+    async def publish_changes(
         self, builder: VersionBuilder, stages: Stages, outcome: Contextualized, counter: ProgressCounter
     ) -> IngestReport:
         """Publish the version if anything has changed, and return the report."""
@@ -517,7 +517,7 @@ def _on_ray(state: ProjectState, address: str, *, batch: bool) -> AbstractAsyncC
 # ---- documents and versions that go ----------------------------------------------------------------------------------
 
 
-def remove(state: ProjectState, doc_ids: Sequence[str] | str) -> IngestReport:
+def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> IngestReport:
     """Publish a version without some documents, and clear the cached answers; see `Project.remove`."""
     started = time.monotonic()
     unwanted = frozenset([doc_ids] if isinstance(doc_ids, str) else doc_ids)
@@ -534,7 +534,7 @@ def remove(state: ProjectState, doc_ids: Sequence[str] | str) -> IngestReport:
             )
         manifest = None if before is None else before.manifest
         if before is not None and unwanted:
-            manifest = _publish(state, before, dropped=unwanted)
+            manifest = _publish_without(state, before, dropped=unwanted)
     AnswerFile(state.directory / ANSWERS_FILE).clear()
     return IngestReport(
         version=None if manifest is None else manifest.version,
@@ -544,7 +544,7 @@ def remove(state: ProjectState, doc_ids: Sequence[str] | str) -> IngestReport:
     )
 
 
-def _publish(
+def _publish_without(
     state: ProjectState, before: OpenVersion, *, dropped: Collection[str] = (), keeps: str | None = None
 ) -> Manifest:
     """Publish a version without some of its documents, with the settings that it was built with."""
@@ -588,7 +588,7 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
     with contextlib.closing(OpenVersion(directory, without=damaged)) as before:
         lost = set(lost_documents(before))
         missing += (record for record in before.records if record.doc_id in lost)
-        manifest = _publish(state, before, dropped=lost, keeps=live)
+        manifest = _publish_without(state, before, dropped=lost, keeps=live)
     inputs = inputs_of(missing)
     return Repair(
         version=manifest.version,

@@ -432,7 +432,7 @@ class Executor:
             on_page=lambda done, total: progress.set(pages_done=done, pages_total=total),
         )
 
-    def place(self, stages: Stages) -> Stages:
+    def embedding_stages(self, stages: Stages) -> Stages:
         """Return stages that embed texts where this executor runs."""
         return stages
 

@@ -385,7 +385,7 @@ def _identity_of_folder(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class DocumentInput:
     """Input from which a document is created: a file, a Document, or nodes.
 
     Attributes:
@@ -448,7 +448,7 @@ class Intake:
     """
 
     options: RunOptions = field(default_factory=RunOptions)
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, DocumentInput] = field(default_factory=dict)
     facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     removed: frozenset[str] = frozenset()
@@ -559,7 +559,7 @@ class Intake:
                 named.append(replace(ref, doc_id=doc_id))
             if record is not None and record.facts and self.options.file_metadata is None:
                 self.facts[str(ref.path)] = record.facts
-            self.sources[doc_id] = Source(
+            self.sources[doc_id] = DocumentInput(
                 doc_id=doc_id,
                 digest=digest,
                 record=record,
@@ -582,7 +582,7 @@ class Intake:
                     f" new one.",
                     value=job.doc_id,
                 )
-            self.sources[job.doc_id] = Source(
+            self.sources[job.doc_id] = DocumentInput(
                 doc_id=job.doc_id,
                 digest=job.content_hash,
                 record=None if job.doc_id in known else record,
@@ -802,7 +802,7 @@ class Plan:
 
 def make_plan(
     records: Iterable[DocumentRecord],
-    sources: Mapping[str, Source],
+    sources: Mapping[str, DocumentInput],
     options: RunOptions,
     *,
     removed: Collection[str] = (),

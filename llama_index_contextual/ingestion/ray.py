@@ -200,7 +200,7 @@ class RayExecutor(Executor):
         """Return the reader for the files of a run; it reads several files together and does not report pages."""
         return RayReader(intake, config, page_store, progress, ahead=_BATCHES_PER_CPU * self.batches_ahead)
 
-    def place(self, stages: Stages) -> Stages:
+    def embedding_stages(self, stages: Stages) -> Stages:
         """Return stages whose model runs in the workers; a provider's model is called and booked by this process."""
         model, name = stages.embed_model, stages.embed_model_name
         if model is None or name is None or not is_in_process(name):

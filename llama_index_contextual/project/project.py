@@ -364,7 +364,7 @@ class Project:
             InputError: A document is not in the live version.
             ProjectLockedError: Another process is writing to the project.
         """
-        report = changes.remove(self.state, doc_ids)
+        report = changes.remove_documents(self.state, doc_ids)
         if forget:
             self.forget()
         return report

@@ -1,7 +1,7 @@
 """The files to read: limits and results, discovery of files and their document ids, and safe opening.
 
-`discover` looks up each input and collects the files, and the reasons for skipping others. `walk` searches a folder
-with a glob. `FileSource.open` reads a file. `printable` and `one_line` make names safe to display.
+`discover` looks up each input and collects the files, and the reasons for skipping others. `matching_entries`
+searches a folder with a glob. `FileSource.open` reads a file. `printable` and `one_line` make names safe to display.
 """
 
 from __future__ import annotations
@@ -333,7 +333,7 @@ class Discovery:
 
     def _add_folder(self, root: Path, pattern: Sequence[str]) -> bool:
         """Add the entries below a folder that match a pattern, and return whether there are any."""
-        entries = list(walk(root, pattern)) if os.path.isdir(root) else []
+        entries = list(matching_entries(root, pattern)) if os.path.isdir(root) else []
         here = Counter(_identity(found) for _, found in entries if not isinstance(found, str))
         is_unnamed = root.name in ("", "..")
         folder = Path(os.path.realpath(root)) if is_unnamed else Path(os.path.realpath(root.parent)) / root.name
@@ -449,7 +449,7 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(stem + suffix.lower(), pattern)
 
 
-def walk(
+def matching_entries(
     root: Path, pattern: Sequence[str], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], os.stat_result | str]]:
     """Yield the entries below a folder that match a glob, sorted by name.
@@ -478,7 +478,7 @@ def walk(
         if isinstance(found, str) or not stat.S_ISDIR(found.st_mode):
             yield parts, found
         elif continues:
-            yield from walk(root, pattern, parts)
+            yield from matching_entries(root, pattern, parts)
         else:
             yield parts, "is a folder: end the pattern with /** to read the files in it"
 

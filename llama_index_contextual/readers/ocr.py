@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.files import IMAGE_SUFFIXES, FileSource, ReadLimits, one_line
-from llama_index_contextual.readers.pdf.scans import OcrPages, Page, confidence
-from llama_index_contextual.readers.process import ChildProcess, serve
+from llama_index_contextual.readers.pdf.scans import OcrPages, Page, mean_confidence
+from llama_index_contextual.readers.process import ChildProcess, answer_requests
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -397,7 +397,7 @@ class Reading(NamedTuple):
     @property
     def confidence(self) -> float:
         """Mean confidence of the characters."""
-        return confidence(self.boxes)
+        return mean_confidence(self.boxes)
 
 
 class Engine(Protocol):
@@ -539,4 +539,4 @@ def _boxes_of_line(words: list[dict[str, str]]) -> list[list[Any]]:
 
 
 if __name__ == "__main__":
-    serve(Worker().answer)
+    answer_requests(Worker().answer)

@@ -212,7 +212,7 @@ class ParserProcess(ChildProcess):
 # ---- Child -----------------------------------------------------------------------------------------------------------
 
 
-def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Report that this process is ready, then answer requests until stdin ends.
 
     Args:
@@ -281,4 +281,4 @@ def _page_reporter() -> Callable[[int, int], None]:
 
 
 if __name__ == "__main__":
-    serve(_parse)
+    answer_requests(_parse)

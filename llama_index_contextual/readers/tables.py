@@ -81,7 +81,7 @@ def _pipe_tables(text: str) -> Iterator[Table]:
             (start, stop), (body, _), (_, end) = block[below - 1], block[below + 1], block[-1]
             start += len(text[start:stop]) - len(text[start:stop].lstrip())
             caption = _caption_above(text, start) if below == 1 else ""
-            yield Table(start, body, end, shortened([line for line in (caption, columns) if line]))
+            yield Table(start, body, end, join_headers([line for line in (caption, columns) if line]))
 
 
 def _is_delimiter(line: str) -> bool:
@@ -322,7 +322,7 @@ def _head_text(read: Sequence[_Sorted], first: int, last: int, done: int) -> str
     lines = [one.line.text for one in read[first : last + 1]]
     if first > done and (caption := caption_of(read[first - 1].line.text)):
         lines.insert(0, caption)
-    return shortened(lines)
+    return join_headers(lines)
 
 
 def caption_of(text: str) -> str:
@@ -331,7 +331,7 @@ def caption_of(text: str) -> str:
     return sentence if sentence.endswith(":") and len(sentence.split()) <= MAX_CAPTION_WORDS else ""
 
 
-def shortened(lines: Sequence[str]) -> str:
+def join_headers(lines: Sequence[str]) -> str:
     """Join the lines of column headers, and omit the upper lines if the result would be too long."""
     kept: list[str] = []
     size = 0

@@ -81,14 +81,14 @@ def as_bundles(queries: object) -> list[QueryBundle]:
     return [as_bundle(query) for query in queries]
 
 
-def bounded(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
+def limit_query(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
     """Return the query limited to the part that is searched, and a warning if it was longer.
 
     Raises:
         InputError: The query is empty, or neither a text nor a QueryBundle.
     """
     bundle = as_bundle(query)
-    text, notes = search.bounded(bundle.query_str)
+    text, notes = search.limit_text(bundle.query_str)
     if not notes:
         return bundle, ()
     cut = copy(bundle)  # keep the class and its fields

@@ -15,12 +15,12 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.index.analysis import Analyzer, shortened
+from llama_index_contextual.index.analysis import Analyzer, cut_query
 from llama_index_contextual.retrievers.base import (
     CheckedRetriever,
     WeightedQuery,
     arespond_of,
-    bounded,
+    limit_query,
     respond_of,
     specificity_of,
 )
@@ -158,7 +158,7 @@ class ConversationalRetriever(CheckedRetriever):
             InputError: The query is empty, or not a query.
             ModelError: The embedding model cannot be reached.
         """
-        bundle, notes = bounded(query)
+        bundle, notes = limit_query(query)
         searched, blend = self._plan(bundle)
         if self._embedder is not None and blend is not None and blend.embedded:
             vectors = self._embedder.embed_many([(text,) for text, _ in blend.embedded])
@@ -167,7 +167,7 @@ class ConversationalRetriever(CheckedRetriever):
 
     async def arespond(self, query: QueryType) -> RetrievalResponse:
         """Asynchronous version of `respond`."""
-        bundle, notes = await asyncio.to_thread(bounded, query)
+        bundle, notes = await asyncio.to_thread(limit_query, query)
         searched, blend = await asyncio.to_thread(self._plan, bundle)
         if self._embedder is not None and blend is not None and blend.embedded:
             vectors = await self._embedder.aembed_many([(text,) for text, _ in blend.embedded])
@@ -184,7 +184,7 @@ class ConversationalRetriever(CheckedRetriever):
     def _plan(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
         """Return the query to search, without an embedding, and the texts that are combined in it."""
         if isinstance(bundle, ConversationQuery) and bundle.rewrite:
-            rewritten = self.explicit(shortened(bundle.rewrite))
+            rewritten = self.explicit(cut_query(bundle.rewrite))
             return QueryBundle(rewritten), QueryBlend(rewritten=rewritten)
         text = self.explicit(bundle.query_str)
         query = bundle if text == bundle.query_str else replace(bundle, query_str=text)
@@ -244,4 +244,4 @@ def _for_question(response: RetrievalResponse, query: QueryType, blend: QueryBle
 def _messages(query: QueryBundle, role: MessageRole, *, last: int) -> list[str]:
     """Return the last messages with a role, oldest first, each limited to the part that is searched."""
     texts = [message.content for message in getattr(query, "history", ()) if message.role == role and message.content]
-    return [shortened(text) for text in texts[len(texts) - min(last, len(texts)) :]]
+    return [cut_query(text) for text in texts[len(texts) - min(last, len(texts)) :]]

@@ -14,7 +14,7 @@ from llama_index_contextual.config import SPOTLIGHT, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.filters import require_filters
-from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundles, bounded, query_of, reported
+from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundles, limit_query, query_of, reported
 from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
 from llama_index_contextual.search.rerank import LLM_RERANK, LLMReranker
 from llama_index_contextual.search.response import SearchResponse
@@ -120,7 +120,7 @@ class ProjectRetriever(CheckedRetriever):
             InputError: The query is empty, or not a query.
             NoVersionError: Nothing has been ingested yet.
         """
-        query, notes = bounded(bundle)
+        query, notes = limit_query(bundle)
         settings = self._search_settings(explain=explain)
         response = self._indexes.run(
             lambda version: search(query_of(query), version.index, settings, **self._models(version))
@@ -130,7 +130,7 @@ class ProjectRetriever(CheckedRetriever):
     @reported
     async def arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         """Respond like `respond`, without blocking the event loop."""
-        query, notes = await asyncio.to_thread(bounded, bundle)
+        query, notes = await asyncio.to_thread(limit_query, bundle)
         settings = self._search_settings(explain=explain)
 
         async def run(version: SearchableVersion) -> SearchResponse:
@@ -142,7 +142,7 @@ class ProjectRetriever(CheckedRetriever):
     def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
         """Return the results of several queries, in their order, all from one version."""
         # Check every query before anything is opened or paid for.
-        checked = [bounded(bundle) for bundle in bundles]
+        checked = [limit_query(bundle) for bundle in bundles]
         settings = self._search_settings()
 
         def run(version: SearchableVersion) -> list[SearchResponse]:

@@ -24,7 +24,7 @@ from llama_index_contextual.config import Mode
 from llama_index_contextual.index.base import NO_SCALE
 from llama_index_contextual.index.bm25 import QueryTerms
 from llama_index_contextual.search.rank import Evidence, Leg, LegName, Ranking
-from llama_index_contextual.search.response import ConfidenceLevel, Passage
+from llama_index_contextual.search.response import BaseHit, ConfidenceLevel
 from llama_index_contextual.search.spotlight import coverage, question_parts
 
 Array = NDArray[np.float64]
@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 READ = 10
 """Number of hits whose text is compared with the question."""
 
-JUDGED = 20
+SCORED_HITS = 20
 """Number of hits that are compared with each other, regardless of the number of results."""
 
 RANKED = 100
@@ -112,7 +112,7 @@ MODELS: Mapping[Mode, Models] = {
 
 
 @dataclass(frozen=True)
-class Judgement:
+class ConfidenceEstimate:
     """Probabilities for one response.
 
     Attributes:
@@ -126,15 +126,15 @@ class Judgement:
     level: ConfidenceLevel | None
 
 
-def judge(
+def estimate_confidence(
     ranking: Ranking,
     evidence: Sequence[Evidence],
-    hits: Sequence[Passage],
+    hits: Sequence[BaseHit],
     *,
     question: str = "",
     is_filtered: bool = False,
     low: float | None = None,
-) -> Judgement:
+) -> ConfidenceEstimate:
     """Return the probabilities for a ranking.
 
     A question in a different language from the index shares few words with the passages that answer it, so it is judged
@@ -143,7 +143,7 @@ def judge(
 
     Args:
         ranking: The ranking of a search.
-        evidence: Scores and ranks of its first hits: at least `JUDGED`, or all if there are fewer.
+        evidence: Scores and ranks of its first hits: at least `SCORED_HITS`, or all if there are fewer.
         hits: The first hits: at least `READ`, or all if there are fewer.
         question: The question in words.
         is_filtered: Whether only some of the chunks were ranked.
@@ -152,7 +152,7 @@ def judge(
     names = {leg.name for leg in ranking.legs}
     mode: Mode = "hybrid" if len(names) > 1 else next(iter(names))
     if not evidence:
-        return Judgement((), 0.0, "none")
+        return ConfidenceEstimate((), 0.0, "none")
     if mode == "hybrid" and (terms := ranking.terms) is not None:
         if not terms.counts or terms.analyzer.is_foreign(question):
             mode = "semantic"
@@ -161,7 +161,7 @@ def judge(
     models, of_query = MODELS[mode], query_features(ranking, hits, question, is_filtered=is_filtered)
     confidence = min(max(float(models.confidence(of_query)), _NEARLY), 1 - _NEARLY)
     relevances = np.minimum(models.relevance(hit_features(ranking, evidence, confidence)), confidence)
-    return Judgement(relevances.tolist(), confidence, _level(confidence, models, low))
+    return ConfidenceEstimate(relevances.tolist(), confidence, _level(confidence, models, low))
 
 
 def _level(confidence: float, models: Models, low: float | None) -> ConfidenceLevel | None:
@@ -175,7 +175,7 @@ def _level(confidence: float, models: Models, low: float | None) -> ConfidenceLe
 
 
 def query_features(
-    ranking: Ranking, hits: Sequence[Passage], question: str, *, is_filtered: bool = False
+    ranking: Ranking, hits: Sequence[BaseHit], question: str, *, is_filtered: bool = False
 ) -> dict[str, float]:
     """Return the features of a response that its indexes can provide.
 
@@ -202,7 +202,7 @@ def _near(leg: Leg, chunks: int) -> float:
     return (float(leg.hits.scores[0]) - _CHANCE * chance - lowest) / max(1.0 - lowest, _NEARLY)
 
 
-def _cover(hits: Sequence[Passage], question: str, terms: QueryTerms) -> float:
+def _cover(hits: Sequence[BaseHit], question: str, terms: QueryTerms) -> float:
     """Return the largest coverage of the hits.
 
     Reading one text takes longer than ranking a thousand, so the hits with the most terms are read first, and hits that
@@ -228,7 +228,7 @@ def _bound(parts: Sequence[Mapping[str, float]], matched: set[str]) -> float:
     return max((covered / total for total, covered in shares if total), default=0.0)
 
 
-def header_of(hit: Passage) -> str:
+def header_of(hit: BaseHit) -> str:
     """Return the text that identifies the subject of a passage: title, file name, section and column headers."""
     names = (keys.TITLE, keys.FILE_NAME, keys.SECTION, keys.TABLE_HEAD)
     return "\n".join(str(hit.metadata[name]) for name in names if hit.metadata.get(name))
@@ -258,7 +258,7 @@ def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: flo
     strength = np.maximum(scores - mean, 0.0) / reach if reach > 0 else np.zeros(len(scores))
     covered = _matched_share(ranking, evidence)
     logits = _STRENGTH * strength + _COVERAGE * covered
-    log_share = logits - math.log(float(np.exp(logits[:JUDGED]).sum()))
+    log_share = logits - math.log(float(np.exp(logits[:SCORED_HITS]).sum()))
     return {
         "answer": np.full(len(scores), math.log(confidence / (1.0 - confidence))),
         "share": log_share,

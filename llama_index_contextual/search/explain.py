@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.search.rank import Ranking
-from llama_index_contextual.search.response import Explanation, Passage
+from llama_index_contextual.search.response import BaseHit, Explanation
 
 if TYPE_CHECKING:
     from llama_index_contextual.search.rerank import Reranked
@@ -39,7 +39,7 @@ class _Share:
     size: int
 
 
-def explain(ranking: Ranking, hits: Sequence[Passage], k: int) -> tuple[list[Explanation], list[Explanation]]:
+def explain(ranking: Ranking, hits: Sequence[BaseHit], k: int) -> tuple[list[Explanation], list[Explanation]]:
     """Return the explanations of the k best hits, and of the next hits with their difference from the last result.
 
     Args:
@@ -78,7 +78,7 @@ def explain_reranked(
     return moved[:kept], moved[kept:]
 
 
-def _explanation(ranking: Ranking, hit: Passage) -> Explanation:
+def _explanation(ranking: Ranking, hit: BaseHit) -> Explanation:
     in_text, in_context, in_structure = _matched_terms(ranking, hit)
     return Explanation(
         rank=hit.rank,
@@ -97,7 +97,7 @@ def _explanation(ranking: Ranking, hit: Passage) -> Explanation:
     )
 
 
-def _matched_terms(ranking: Ranking, hit: Passage) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def _matched_terms(ranking: Ranking, hit: BaseHit) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return matched terms in the text or column headers, only in the context, and only in its structural part."""
     if ranking.terms is None or hit.lexical is None:
         return (), (), ()

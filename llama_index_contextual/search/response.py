@@ -120,7 +120,7 @@ class Source:
         return visible(line.removeprefix("Source: ") or self.doc_id or "unknown source")
 
 
-class Passage:
+class BaseHit:
     """Base class of results: a passage with its score and evidence."""
 
     if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Passage:
 
 
 @dataclass(kw_only=True, repr=False)
-class Hit(Passage):
+class Hit(BaseHit):
     """A chunk among the results of a search.
 
     Attributes:
@@ -350,7 +350,7 @@ class SearchResponse:
     query: str
     mode_requested: str
     mode_used: str
-    results: Sequence[Passage]
+    results: Sequence[BaseHit]
     warnings: Sequence[str] = ()
     confidence: float | None = None
     confidence_level: ConfidenceLevel | None = None
@@ -363,10 +363,10 @@ class SearchResponse:
     def __len__(self) -> int:
         return len(self.results)
 
-    def __iter__(self) -> Iterator[Passage]:
+    def __iter__(self) -> Iterator[BaseHit]:
         return iter(self.results)
 
-    def __getitem__(self, index: int) -> Passage:
+    def __getitem__(self, index: int) -> BaseHit:
         return self.results[index]
 
     @property
@@ -460,7 +460,7 @@ class SearchResponse:
         )
 
 
-def _values(chunk: Passage, *, texts: bool) -> dict[str, Any]:
+def _values(chunk: BaseHit, *, texts: bool) -> dict[str, Any]:
     """Return a result as JSON values, without the node's metadata."""
     names = ("rank", "node_id", *(("text", "context") if texts else ()), "score", "relevance")
     out = {name: getattr(chunk, name) for name in names}

@@ -17,12 +17,12 @@ from llama_index.core.schema import (
 )
 from pydantic import Field, field_validator
 
-from llama_index_contextual.search.response import LEGS, Hit, LegScore, Passage, SearchResponse, Source
+from llama_index_contextual.search.response import LEGS, BaseHit, Hit, LegScore, SearchResponse, Source
 
 _NODE_CLASSES = {kind.class_name(): kind for kind in (TextNode, Node, IndexNode, ImageNode, Document, ImageDocument)}
 
 
-class RetrievedChunk(Passage, NodeWithScore):
+class RetrievedChunk(BaseHit, NodeWithScore):
     """A passage with its score and evidence, as a LlamaIndex `NodeWithScore` for any postprocessor or engine.
 
     The score is that of the whole search and comparable only within one response.

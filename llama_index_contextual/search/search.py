@@ -22,10 +22,10 @@ from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.analysis import shortened
+from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.index.base import Chunk, ChunkIndex
 from llama_index_contextual.search.acronyms import Acronyms
-from llama_index_contextual.search.confidence import JUDGED, RANKED, READ, Judgement, judge
+from llama_index_contextual.search.confidence import RANKED, READ, SCORED_HITS, ConfidenceEstimate, estimate_confidence
 from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_reranked
 from llama_index_contextual.search.rank import (
     FusionSettings,
@@ -222,14 +222,14 @@ class _Candidates:
 
     Attributes:
         hits: The hits, best first.
-        judgement: The relevance of the hits, and the confidence.
+        estimate: The relevance of the hits, and the confidence.
         warnings: Sentences about parts of the query that were left out.
         explanations: The reasons for their order and for that of near misses; only on request.
         blend: The texts that were searched, or None if only the question was.
     """
 
     hits: Sequence[Hit]
-    judgement: Judgement
+    estimate: ConfidenceEstimate
     warnings: Sequence[str]
     explanations: tuple[list[Explanation], list[Explanation]]
     blend: QueryBlend | None
@@ -258,9 +258,9 @@ def _candidates(
         ranking, chunks = best_chunks(
             index, ranking, max(READ, count), query.text if settings.spotlight else None, results=k
         )
-        evidence = ranking.evidence(max(JUDGED, count))
+        evidence = ranking.evidence(max(SCORED_HITS, count))
         hits = hits_of(ranking, chunks, evidence)
-        judgement = judge(
+        estimate = estimate_confidence(
             ranking,
             evidence,
             hits,
@@ -269,11 +269,11 @@ def _candidates(
             low=settings.min_confidence,
         )
     hits = hits[:count]
-    for hit, relevance in zip(hits, judgement.relevances, strict=False):
+    for hit, relevance in zip(hits, estimate.relevances, strict=False):
         hit.relevance = relevance
     return _Candidates(
         hits[:k],
-        judgement,
+        estimate,
         [warning for leg in ranking.legs for warning in leg.warnings],
         explain(ranking, hits, settings.k) if settings.explain else ([], []),
         None if expanded is None else QueryBlend(lexical=tuple(expanded.weighted)),
@@ -332,7 +332,7 @@ def _response(
     version: str | None,
 ) -> SearchResponse:
     """Return the response, with the hits in the order of the reranker if there is one."""
-    hits, judgement, (explanations, near_misses) = candidates.hits, candidates.judgement, candidates.explanations
+    hits, estimate, (explanations, near_misses) = candidates.hits, candidates.estimate, candidates.explanations
     notes = [*warnings, *candidates.warnings]
     if reranked is not None:
         notes += reranked.warnings
@@ -341,7 +341,7 @@ def _response(
                 f"The reranker dropped all {len(hits)} hits: none has a probability of at least"
                 f" {settings.rerank_threshold:g}, the setting `rerank_threshold`."
             )
-            judgement = Judgement((), 0.0, "none")
+            estimate = ConfidenceEstimate((), 0.0, "none")
         if settings.explain:
             explanations, near_misses = explain_reranked([*explanations, *near_misses], reranked, settings.k)
         hits = [replace(hit, rank=rank) for rank, hit in enumerate(reranked.hits, start=1)]
@@ -351,8 +351,8 @@ def _response(
         mode_used=mode,
         warnings=tuple(notes),
         results=tuple(hits[: settings.k]),
-        confidence=judgement.confidence,
-        confidence_level=judgement.level,
+        confidence=estimate.confidence,
+        confidence_level=estimate.level,
         version=version,
         blend=candidates.blend,
         explanations=tuple(explanations),
@@ -395,7 +395,7 @@ def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
     return replace(query, lexical=(*query.weighted, *added)) if added else None
 
 
-def bounded(text: str) -> tuple[str, tuple[str, ...]]:
+def limit_text(text: str) -> tuple[str, tuple[str, ...]]:
     """Return the part of a question that is searched, and a warning if it was longer.
 
     Raises:
@@ -403,7 +403,7 @@ def bounded(text: str) -> tuple[str, tuple[str, ...]]:
     """
     if not text or text.isspace():
         raise InputError("The query is empty: ask a question.", value=text)
-    part = shortened(text)
+    part = cut_query(text)
     if part is text:
         return text, ()
     return part, (

@@ -29,7 +29,7 @@ from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
 from llama_index_contextual.embeddings.words import embedded, word_vectors
-from llama_index_contextual.index.analysis import Analyzer, shortened
+from llama_index_contextual.index.analysis import Analyzer, cut_query
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.readers.boundaries import Rank, skip_space, strip_end, structural_offsets
 
@@ -277,7 +277,7 @@ class Spotlight:
     def _asked(self, question: str, weights: Mapping[str, float]) -> dict[str, int]:
         """Return the word number of each weighted term that occurs in the question itself."""
         of_terms: dict[str, str] = {}
-        for word in shortened(question).split():
+        for word in cut_query(question).split():
             if len(word) > _LONG_WORD:
                 continue
             for term in self.analyzer.query_terms(word):
@@ -406,7 +406,7 @@ def _question_vector(leg: Leg, question: str) -> Floats:
     if leg.model == LOCAL and leg.vector is not None:
         vector = leg.vector
     else:
-        vector = embedded([cut_to_input(shortened(question))])[0]
+        vector = embedded([cut_to_input(cut_query(question))])[0]
     direction: Floats = unit_vectors(vector[None, :DIMENSIONS])[0]
     return direction
 

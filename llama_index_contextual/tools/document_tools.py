@@ -3,7 +3,7 @@
 `DocumentTools` provides them as methods with structured results and needs no agent framework. Adapters offer the same
 tools: `function_tools` for LlamaIndex, `ContextualTools` in `agno.py` and `make_server` in `mcp.py`.
 
-Each call uses one version: the one that is live when the call starts. `Original` is the text of a document in it.
+Each call uses one version: the one that is live when the call starts. `DocumentText` is the text of a document in it.
 """
 
 from __future__ import annotations
@@ -201,10 +201,10 @@ class DocumentTools:
         def outline(version: SearchableVersion) -> models.OutlineResult:
             records = self._records(version, filters)
             if doc_id is None:
-                documents = [Original(version, record).outlined() for record in records[listed]]
+                documents = [DocumentText(version, record).outlined() for record in records[listed]]
                 result = models.OutlineResult(documents=documents, total=len(records), version=version.name)
             else:
-                original = Original(version, find_record(records, doc_id, self.name))
+                original = DocumentText(version, find_record(records, doc_id, self.name))
                 result = models.OutlineResult(
                     document=original.outlined(),
                     sections=original.sections[listed],
@@ -249,7 +249,7 @@ class DocumentTools:
             raise InputError("`neighbours` belongs to the offsets of a hit: pass its `start` and `end` too.")
 
         def read(version: SearchableVersion) -> models.ReadResult:
-            original = Original(version, find_record(self._records(version, None), doc_id, self.name))
+            original = DocumentText(version, find_record(self._records(version, None), doc_id, self.name))
             if section is not None:
                 span = original.section_span(section)
             elif pages is not None:
@@ -341,7 +341,7 @@ def find_record(records: Sequence[DocumentRecord], name: str, project: str) -> D
     raise InputError(f"Project {project!r} has no document {name!r}; {advice}.", value=name)
 
 
-class Original:
+class DocumentText:
     """The original text of a document in one version, with its pages, sections and chunks.
 
     If a document was ingested as chunks without offsets, the chunks, joined by blank lines, replace the original text.
@@ -539,8 +539,7 @@ def compile_pattern(pattern: str, *, is_regex: bool, case_sensitive: bool) -> An
     except (regex.error, RecursionError, OverflowError, ValueError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InputError(
-            f"{models.shortened(pattern)!r} is no regular expression: {reason}. Pass regex=false to find it as it"
-            f" stands.",
+            f"{models.clip(pattern)!r} is no regular expression: {reason}. Pass regex=false to find it as it stands.",
             value=pattern,
         ) from error
 
@@ -571,7 +570,7 @@ def find_lines(
     for number, record in enumerate(records):
         before = result.total
         try:
-            for match in _matching_lines(Original(version, record), compiled, deadline):
+            for match in _matching_lines(DocumentText(version, record), compiled, deadline):
                 if offset <= result.total < offset + limit:
                     result.matches.append(match)
                 result.total += 1
@@ -591,7 +590,7 @@ def find_lines(
     return result
 
 
-def _matching_lines(original: Original, compiled: Any, deadline: float) -> Iterator[models.Match]:
+def _matching_lines(original: DocumentText, compiled: Any, deadline: float) -> Iterator[models.Match]:
     """Yield each line of a document with a match, and the number of matches that start in it.
 
     Raises:
@@ -662,7 +661,7 @@ def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
     """Return a description of a project's search for a model that must choose a tool."""
     named = (record.title or record.file_name or record.doc_id for record in documents)
     titles = dict.fromkeys(" ".join(visible(name).split()) for name in named)
-    shown = list(map(models.shortened, titles))
+    shown = list(map(models.clip, titles))
     more = f", and {len(shown) - _MAX_DOCUMENTS} more" if len(shown) > _MAX_DOCUMENTS else ""
     listed = f": {'; '.join(shown[:_MAX_DOCUMENTS])}{more}" if shown else ""
     return (

@@ -22,7 +22,7 @@ from llama_index_contextual.index.filters import require_filters
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import visible
-from llama_index_contextual.tools.models import shortened
+from llama_index_contextual.tools.models import clip
 
 if TYPE_CHECKING:
     from llama_index_contextual.project.project import Project
@@ -138,7 +138,7 @@ def describe_filters(version: SearchableVersion, *, restricted: bool) -> str:
 
 
 def _values(values: Sequence[str | int | float]) -> str:
-    shown = ", ".join(visible(shortened(str(value))) for value in values[:_SHOWN_VALUES])
+    shown = ", ".join(visible(clip(str(value))) for value in values[:_SHOWN_VALUES])
     more = f", and {len(values) - _SHOWN_VALUES:,} more" if len(values) > _SHOWN_VALUES else ""
     return f"{shown}{more}"
 
@@ -189,7 +189,7 @@ def _conditions(project: Project, conditions: Sequence[str], name: str) -> list[
             raise InputError(f"{name} {condition!r} is not FIELD=VALUE, such as kind=report.", value=condition)
         field, sign, text = match[1].strip(), match[2], match[3].strip()
         if field not in known:
-            close = nearest(field, known) or f"; there are: {shortened(', '.join(sorted(known)))}."
+            close = nearest(field, known) or f"; there are: {clip(', '.join(sorted(known)))}."
             raise InputError(f"No document has the field {field!r}{close}", value=field)
         if sign in ("=", "=="):
             equal.setdefault(field, []).extend(_readings(text))
@@ -225,14 +225,14 @@ def documents_named(
     Raises:
         InputError: There is none.
     """
-    matches = [record for record in records if is_named(pattern, record.doc_id)]
+    matches = [record for record in records if matches_doc_id(pattern, record.doc_id)]
     if not matches:
         close = nearest(pattern, (name for record in records for name in (record.file_name, record.doc_id) if name))
         raise InputError(f"No document is named {pattern!r}{close or f'; {listing} lists all of them.'}", value=pattern)
     return matches
 
 
-def is_named(pattern: str, doc_id: str) -> bool:
+def matches_doc_id(pattern: str, doc_id: str) -> bool:
     """Return whether a pattern matches a file's id or the end of it, literally or as a glob."""
     pattern = PurePath(pattern).as_posix().removeprefix("./")
     ends = (doc_id[at:] for at in [0, *(i + 1 for i, sign in enumerate(doc_id) if sign == "/")])

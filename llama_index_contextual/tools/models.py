@@ -232,7 +232,7 @@ class SearchResult(ToolResult):
     def of(cls, response: RetrievalResponse, *, notes: Sequence[str] = ()) -> SearchResult:
         """Create the result from the response of a search, with additional notes."""
         return cls(
-            query=shortened(response.query),
+            query=clip(response.query),
             mode=response.mode_used,
             confidence=response.confidence,
             confidence_level=response.confidence_level,
@@ -282,10 +282,10 @@ class GrepResult(ToolResult):
     def _blocks(self) -> Iterator[str]:
         yield from (f"Note: {note}" for note in self.notes)
         if not self.total:
-            yield f"No match for {shortened(self.pattern)!r}. Try fewer words, another spelling, or the search."
+            yield f"No match for {clip(self.pattern)!r}. Try fewer words, another spelling, or the search."
             return
         counts = f"{pluralize(self.occurrences, 'time')} in {pluralize(self.total, 'line')}"
-        yield f"{shortened(self.pattern)!r} occurs {counts} of {pluralize(self.documents, 'document')}."
+        yield f"{clip(self.pattern)!r} occurs {counts} of {pluralize(self.documents, 'document')}."
         for doc_id, lines in itertools.groupby(self.matches, key=lambda match: match.doc_id):
             yield "\n".join([f"doc_id {doc_id!r}", *(_line_of(match) for match in lines)])
         left_out = self.total - len(self.matches)
@@ -364,13 +364,13 @@ def _document_line(document: OutlinedDocument) -> str:
     if document.sections:
         sizes.append(pluralize(document.sections, "section"))
     name = f" ({document.file_name})" if document.file_name not in (None, document.title) else ""
-    return f"- doc_id {document.doc_id!r}: {visible(defused(shortened(document.title) + name))}; {', '.join(sizes)}"
+    return f"- doc_id {document.doc_id!r}: {visible(defused(clip(document.title) + name))}; {', '.join(sizes)}"
 
 
 def describe_section(section: OutlinedSection, title: str) -> str:
     """Describe a section to a model: number, heading or path, page and offsets."""
     page = f"page {section.page}, " if section.page is not None else ""
-    return f"#{section.number} {visible(defused(shortened(title)))} ({page}characters {section.start} to {section.end})"
+    return f"#{section.number} {visible(defused(clip(title)))} ({page}characters {section.start} to {section.end})"
 
 
 class ReadResult(ToolResult):
@@ -423,14 +423,14 @@ def checked(tool: str, model: type[BaseModel], arguments: Mapping[str, Any]) -> 
         return dict(model.model_validate(dict(arguments)))
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
-    argument, message = shortened(str(wrong["loc"][0])), wrong["msg"].replace("Input should be", "it must be")
+    argument, message = clip(str(wrong["loc"][0])), wrong["msg"].replace("Input should be", "it must be")
     if wrong["type"] == "missing":
         problem = f"{tool} needs the argument `{argument}`."
     elif wrong["type"] == "extra_forbidden":
         taken = ", ".join(f"`{name}`" for name in model.model_fields)
         problem = f"{tool} has no argument `{argument}`: it takes {taken}."
     else:
-        value = shortened(repr(wrong["input"]))
+        value = clip(repr(wrong["input"]))
         problem = f"The argument `{argument}` of {tool} cannot be {value}: {message}."
     raise InputError(problem, value=arguments)
 
@@ -444,6 +444,6 @@ def _place(doc_id: str | None, start: int | None, end: int | None) -> str:
     return f"doc_id {doc_id!r}" if start is None else f"doc_id {doc_id!r}, characters {start} to {end}"
 
 
-def shortened(text: str) -> str:
+def clip(text: str) -> str:
     """Return the text, truncated if it is long."""
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"

@@ -29,7 +29,7 @@ from llama_index_contextual.index.project_file import is_project
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.ui import ask, overview, passage, search, security
 from llama_index_contextual.ui.pages import Originals
-from llama_index_contextual.ui.views import Links, Problem, make_templates, page, problem_page
+from llama_index_contextual.ui.views import Links, ProblemView, make_templates, page, problem_page
 
 HOST, PORT = "127.0.0.1", 8010
 
@@ -165,11 +165,11 @@ def _http_problem(request: Request, error: HTTPException) -> Response:
     title, text = _HTTP_PROBLEMS.get(error.status_code, ("The request failed", str(error.detail)))
     if error.status_code in (404, 410) and error.detail not in ("", "Not Found"):
         text = str(error.detail)
-    response = problem_page(request, Problem(title=title, text=text, status=error.status_code))
+    response = problem_page(request, ProblemView(title=title, text=text, status=error.status_code))
     response.headers.update(error.headers or {})
     return response
 
 
 def _failed(request: Request) -> Response:
     text = "This is a bug: the log of the server has the details. The other views still work."
-    return problem_page(request, Problem(title="The server could not answer", text=text, status=500))
+    return problem_page(request, ProblemView(title="The server could not answer", text=text, status=500))

@@ -43,8 +43,8 @@ from llama_index_contextual.ui.search import MAX_CONDITIONS, facets_of
 from llama_index_contextual.ui.views import (
     MAX_QUESTION,
     Links,
-    Problem,
-    bounded,
+    ProblemView,
+    checked_value,
     page,
     parameter,
     problem_of,
@@ -80,7 +80,7 @@ def routes() -> list[Route]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class QuestionForm:
     """A question with the options from the form.
 
     Attributes:
@@ -98,21 +98,21 @@ class Question:
     files: Sequence[str] = ()
 
     @classmethod
-    def of(cls, fields: Mapping[str, Sequence[str]]) -> Question:
+    def of(cls, fields: Mapping[str, Sequence[str]]) -> QuestionForm:
         """Return the question from form fields.
 
         Raises:
             InputError: A field is too long or unknown.
         """
-        one = {name: bounded((fields.get(name) or [""])[0], name) for name in ("mode", "style")}
+        one = {name: checked_value((fields.get(name) or [""])[0], name) for name in ("mode", "style")}
         for name, known in (("mode", get_args(Mode)), ("style", tuple(STYLES))):
             if one[name] and one[name] not in known:
                 raise InputError(f"The {name} {one[name][:40]!r} is unknown: choose {', '.join(known)}.")
-        where = [value for item in fields.get("where") or () if (value := bounded(item, "where"))]
-        files = [value for item in fields.get("file") or () if (value := bounded(item, "file"))]
+        where = [value for item in fields.get("where") or () if (value := checked_value(item, "where"))]
+        files = [value for item in fields.get("file") or () if (value := checked_value(item, "file"))]
         if len(where) + len(files) > MAX_CONDITIONS:
             raise InputError(f"There are {len(where) + len(files)} filters: use at most {MAX_CONDITIONS}.")
-        text = bounded((fields.get("q") or [""])[0], "question", limit=MAX_QUESTION)
+        text = checked_value((fields.get("q") or [""])[0], "question", limit=MAX_QUESTION)
         return cls(text=text, where=tuple(where), files=tuple(files), **one)
 
 
@@ -353,12 +353,12 @@ def show(request: Request) -> Response:
             raise HTTPException(404, "This answer is no longer in memory: ask the question again.")
         question, shown = kept
     else:
-        question = Question.of({name: request.query_params.getlist(name) for name in FIELDS})
+        question = QuestionForm.of({name: request.query_params.getlist(name) for name in FIELDS})
     return _form(request, question, shown=shown)
 
 
 def _form(
-    request: Request, question: Question, *, shown: ShownAnswer | None = None, problem: Problem | None = None
+    request: Request, question: QuestionForm, *, shown: ShownAnswer | None = None, problem: ProblemView | None = None
 ) -> Response:
     project, model, missing = project_of(request), "", None
     try:
@@ -366,7 +366,7 @@ def _form(
         if not project.documents():
             missing = problem_of(NoVersionError(f"Project {project.name!r} is empty."), project)
     except ModelError as error:
-        missing = Problem(title="There is no model for answers", text=str(error))
+        missing = ProblemView(title="There is no model for answers", text=str(error))
     return page(
         request,
         "ask.html",
@@ -386,9 +386,9 @@ def _form(
     )
 
 
-def _answers(request: Request) -> LRUCache[str, tuple[Question, ShownAnswer]]:
+def _answers(request: Request) -> LRUCache[str, tuple[QuestionForm, ShownAnswer]]:
     """Return the finished answers of the server."""
-    return cast("LRUCache[str, tuple[Question, ShownAnswer]]", request.app.state.answers)
+    return cast("LRUCache[str, tuple[QuestionForm, ShownAnswer]]", request.app.state.answers)
 
 
 # ---- answering -------------------------------------------------------------------------------------------------------
@@ -396,10 +396,10 @@ def _answers(request: Request) -> LRUCache[str, tuple[Question, ShownAnswer]]:
 
 async def answer(request: Request) -> Response:
     """Answer a posted question with a stream of events if the client accepts it, or else with a page."""
-    project, question, url = project_of(request), Question(), ""
+    project, question, url = project_of(request), QuestionForm(), ""
     wants_events = EVENTS in request.headers.get("accept", "")
     try:
-        question = Question.of(await _posted(request))
+        question = QuestionForm.of(await _posted(request))
         if wants_events:
             return StreamingResponse(_event_lines(request, project, question), media_type=EVENTS)
         async for event in _events(request, project, question):
@@ -429,7 +429,7 @@ async def _posted(request: Request) -> dict[str, list[str]]:
         raise InputError("The form has too many fields.") from error
 
 
-async def _event_lines(request: Request, project: Project, question: Question) -> AsyncIterator[bytes]:
+async def _event_lines(request: Request, project: Project, question: QuestionForm) -> AsyncIterator[bytes]:
     """Yield the events of an answer as lines of JSON; if the client disconnects, the call to the model is stopped."""
     try:
         async with aclosing(_events(request, project, question)) as events:
@@ -439,7 +439,7 @@ async def _event_lines(request: Request, project: Project, question: Question) -
         yield _line(_problem_event(problem_of(error, project)))
 
 
-def _problem_event(problem: Problem) -> dict[str, Any]:
+def _problem_event(problem: ProblemView) -> dict[str, Any]:
     return {"event": "problem", "title": problem.title, "text": problem.text, "command": problem.command}
 
 
@@ -447,7 +447,7 @@ def _line(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event).encode() + b"\n"
 
 
-async def _events(request: Request, project: Project, question: Question) -> AsyncGenerator[dict[str, Any], None]:
+async def _events(request: Request, project: Project, question: QuestionForm) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the events of an answer: the passages, the pieces of the text, and the address of the finished answer.
 
     Raises:
@@ -470,7 +470,7 @@ async def _events(request: Request, project: Project, question: Question) -> Asy
     yield {"event": "answer", "html": html, "url": f"{Links(project.name).ask()}?answer={key}"}
 
 
-def _engine(project: Project, question: Question) -> GroundedQueryEngine:
+def _engine(project: Project, question: QuestionForm) -> GroundedQueryEngine:
     if not question.text:
         raise InputError("The question is empty: write one.")
     filters = parse_conditions(

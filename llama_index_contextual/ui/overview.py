@@ -138,7 +138,7 @@ def run_facts(run: RunCost) -> str:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class ChunkView:
     """A chunk as listed in its document.
 
     Attributes:
@@ -165,7 +165,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Segment:
+class SegmentView:
     """A segment of a document, or the part of it that is on a page.
 
     Attributes:
@@ -174,19 +174,19 @@ class Segment:
     """
 
     number: int
-    chunks: Sequence[Chunk]
+    chunks: Sequence[ChunkView]
 
 
-def segments_of(nodes: Sequence[BaseNode], record: DocumentRecord) -> list[Segment]:
+def segments_of(nodes: Sequence[BaseNode], record: DocumentRecord) -> list[SegmentView]:
     """Group the chunks of a document by segment."""
     failed = set(record.fallback_chunks)
     by_segment = groupby(nodes, key=lambda node: int(node.metadata.get(keys.SEGMENT_INDEX) or 0))
-    return [Segment(number + 1, [_chunk(node, failed) for node in group]) for number, group in by_segment]
+    return [SegmentView(number + 1, [_chunk(node, failed) for node in group]) for number, group in by_segment]
 
 
-def _chunk(node: BaseNode, failed: set[str]) -> Chunk:
+def _chunk(node: BaseNode, failed: set[str]) -> ChunkView:
     structure, written = keys.context_parts(node.metadata)
-    return Chunk(
+    return ChunkView(
         node_id=node.node_id,
         source=Source.of(node),
         structure=structure,
@@ -300,11 +300,11 @@ class _Search:
     response: RetrievalResponse
     results: Sequence[Result]
     confidence: str
-    pages: Mapping[str, Sequence[_Page]]
+    pages: Mapping[str, Sequence[_PageView]]
 
 
 @dataclass(frozen=True)
-class _Page:
+class _PageView:
     """A page of a result with the passage marked.
 
     Attributes:
@@ -320,7 +320,7 @@ class _Page:
     image: str
 
 
-def _pages(project: Project, hit: RetrievedChunk, question: str, originals: Originals) -> list[_Page]:
+def _pages(project: Project, hit: RetrievedChunk, question: str, originals: Originals) -> list[_PageView]:
     view = passage_view(project, hit.node_id, question=question, originals=originals)
     if view is None or view.original.kind != "pages":
         return []
@@ -333,7 +333,7 @@ def _pages(project: Project, hit: RetrievedChunk, question: str, originals: Orig
             image = base64.b64encode(originals.renderer.image(file, marked.number)).decode()
         except ReadError:
             continue  # the text of the passage is on the page in any case
-        shown.append(_Page(marked, view.original.file_pages, view.file_name, f"data:image/png;base64,{image}"))
+        shown.append(_PageView(marked, view.original.file_pages, view.file_name, f"data:image/png;base64,{image}"))
     return shown
 
 
@@ -348,7 +348,7 @@ class _Document:
     """
 
     record: DocumentRecord
-    segments: Sequence[Segment]
+    segments: Sequence[SegmentView]
     segment_count: int
 
 

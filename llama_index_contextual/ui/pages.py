@@ -24,7 +24,7 @@ from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile, SourceFinder
 from llama_index_contextual.readers.files import IMAGE_SUFFIXES, PDF_SUFFIXES
 from llama_index_contextual.readers.ocr import OpenFile, PdfFile
-from llama_index_contextual.readers.process import ChildProcess, serve
+from llama_index_contextual.readers.process import ChildProcess, answer_requests
 from llama_index_contextual.ui.marks import Box, Char, align, line_boxes, mark_words
 
 CHILD = __name__
@@ -301,4 +301,4 @@ def _chars(text: Any, place: Placement) -> list[Char]:
 
 
 if __name__ == "__main__":
-    serve(Desk().answer)
+    answer_requests(Desk().answer)

@@ -105,7 +105,7 @@ class MarkedPage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Original:
+class OriginalView:
     """The original of a passage as displayed.
 
     Attributes:
@@ -186,7 +186,7 @@ class PassageView:
     tokens: int | None
     confidence: float | None
     facts: Mapping[str, Any]
-    original: Original
+    original: OriginalView
     before: str
     after: str
     segments: Sequence[ListedSegment]
@@ -353,7 +353,7 @@ class _Original:
         self._text = node.get_content()
         self._start: int | None = getattr(node, "start_char_idx", None)
 
-    def as_pages(self, project: Project, originals: Originals, page_number: int | None) -> Original:
+    def as_pages(self, project: Project, originals: Originals, page_number: int | None) -> OriginalView:
         """Return the pages of the file, or the text with the reason why the pages cannot be shown."""
         file = originals.find(self._record)
         if file.path is None:
@@ -370,7 +370,7 @@ class _Original:
             return self.as_text(pages[0].note)
         first = next((page for page in pages if page.marks is not None and page.marks.lines), None)
         file_pages = max(page.marks.pages for page in drawn if page.marks is not None)
-        return Original(
+        return OriginalView(
             kind="pages",
             pages=[replace(page, is_first_marked=page is first) for page in pages],
             file_pages=file_pages,
@@ -394,12 +394,12 @@ class _Original:
             )
         return MarkedPage(part.page, label, marks, note)
 
-    def as_text(self, note: str = "", command: str = "") -> Original:
+    def as_text(self, note: str = "", command: str = "") -> OriginalView:
         """Return the text around the passage, formatted if it is Markdown."""
         frame = self._version.frame(self._record.doc_id)
         if self._start is None or frame is None:
             html = Markup('<div class="in-passage" id="passage">{}</div>').format(self._marker.html(self._text))
-            return Original(kind="text", html=html, note=note, command=command)
+            return OriginalView(kind="text", html=html, note=note, command=command)
         end = self._start + len(self._text)
         first, last = self._surroundings(DocumentMap.from_metadata(dict(frame.metadata)), self._start, end)
         is_markdown = suffix_of(self._record) in MARKDOWN_SUFFIXES
@@ -411,7 +411,7 @@ class _Original:
             html = Markup('{}<div class="in-passage" id="passage">{}</div>{}').format(
                 text[:start], self._marker.html(text[start:stop]), text[stop:]
             )
-        return Original(
+        return OriginalView(
             kind="markdown" if is_markdown else "text",
             html=html,
             is_whole=first == 0 and last >= self._record.characters,

@@ -170,10 +170,10 @@ def parameter(request: Request, name: str, *, limit: int = MAX_PARAMETER) -> str
     Raises:
         InputError: The parameter is longer than `limit`.
     """
-    return bounded(request.query_params.get(name, ""), name, limit=limit)
+    return checked_value(request.query_params.get(name, ""), name, limit=limit)
 
 
-def bounded(value: str, name: str, *, limit: int = MAX_PARAMETER) -> str:
+def checked_value(value: str, name: str, *, limit: int = MAX_PARAMETER) -> str:
     """Return a value from a request without surrounding white space.
 
     Raises:
@@ -194,7 +194,7 @@ def analyzer_of(project: Project) -> Analyzer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class ProblemView:
     """An error to show to the user.
 
     Attributes:
@@ -210,29 +210,29 @@ class Problem:
     status: int = 400
 
 
-def problem_of(error: ContextualError, project: Project | None) -> Problem:
+def problem_of(error: ContextualError, project: Project | None) -> ProblemView:
     """Describe an error of this package in the words of this interface."""
     name = project.name if project else "NAME"
     program = "llama-index-contextual"
     if isinstance(error, NoVersionError):
-        return Problem(
+        return ProblemView(
             title="No documents yet",
             text=f"Project {name!r} is empty. Add documents on the command line, then reload this page:",
             command=f"{program} ingest {quoted(name)} FOLDER",
             status=409,
         )
     if isinstance(error, CorruptVersionError):
-        return Problem(
+        return ProblemView(
             title="The project is damaged",
             text=f"{error} To see what is wrong:",
             command=f"{program} verify {quoted(name)}",
             status=500,
         )
     if isinstance(error, ModelError):
-        return Problem(title="A model is not available", text=str(error), status=503)
+        return ProblemView(title="A model is not available", text=str(error), status=503)
     if isinstance(error, InputError):
-        return Problem(title="This cannot be searched", text=str(error))
-    return Problem(title="The request failed", text=str(error), status=500)
+        return ProblemView(title="This cannot be searched", text=str(error))
+    return ProblemView(title="The request failed", text=str(error), status=500)
 
 
 def quoted(name: str) -> str:
@@ -256,6 +256,6 @@ def with_problems(view: Callable[[Request], Response]) -> Callable[[Request], Re
     return wrapper
 
 
-def problem_page(request: Request, problem: Problem) -> HTMLResponse:
+def problem_page(request: Request, problem: ProblemView) -> HTMLResponse:
     """Return the page for an error."""
     return page(request, "error.html", status_code=problem.status, problem=problem)

@@ -36,7 +36,7 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search.confidence import JUDGED, MODELS, RANKED, Logistic, hit_features, query_features
+from llama_index_contextual.search.confidence import MODELS, RANKED, SCORED_HITS, Logistic, hit_features, query_features
 from llama_index_contextual.search.rank import hits_of
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.search.search import Query, SearchSettings, best_chunks, rank
@@ -141,12 +141,12 @@ def ask(project: Project, mode: Mode, asked: Sequence[tuple[str, str | None, lis
     answers, cosine, hits, relevant, ranks, numbers = [], [], list[Features](), [], [], []
     for number, (text, file, evidence) in enumerate(asked):
         filters = MetadataFilters(filters=[MetadataFilter(key="file_name", value=file)]) if file else None
-        settings = SearchSettings.of(project.config, mode=mode, k=JUDGED, filters=filters)
+        settings = SearchSettings.of(project.config, mode=mode, k=SCORED_HITS, filters=filters)
         embedding = None if mode == "lexical" else embedder.unit([text])
         depth = settings.fusion.candidates if mode == "hybrid" else RANKED
         ranking = rank(Query.of(text), embedding, index, settings, mode, depth, model=embedder.name)
-        ranking, found = best_chunks(index, ranking, JUDGED, text, results=JUDGED)
-        of_hits = ranking.evidence(JUDGED)
+        ranking, found = best_chunks(index, ranking, SCORED_HITS, text, results=SCORED_HITS)
+        of_hits = ranking.evidence(SCORED_HITS)
         chunks = [RetrievedChunk.of_hit(hit) for hit in hits_of(ranking, found, of_hits)]
         answers.append(query_features(ranking, chunks, text, is_filtered=file is not None))
         cosine.append(max((found["semantic"].score for found in of_hits if "semantic" in found), default=0.0))

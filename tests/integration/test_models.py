@@ -20,7 +20,7 @@ from llama_index_contextual import models
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.contextualizer.base import segments
-from llama_index_contextual.contextualizer.prompts import keyed
+from llama_index_contextual.contextualizer.prompts import chunks_by_key
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.index.ledger import vector_key
 from llama_index_contextual.models import (
@@ -307,7 +307,7 @@ def test_ledger_keys_of_named_models_are_unchanged() -> None:
     ]
     for llm, key in llms:
         writer = LLMContextualizer(llm=llm)
-        assert list(keyed(segment, nodes, prompt=writer.template, model=writer.model)) == [key]
+        assert list(chunks_by_key(segment, nodes, prompt=writer.template, model=writer.model)) == [key]
     vectors = {
         None: "59417daf36305df0964bae4707cb8795b47110b7507fec799edf8c958cfdd558",
         256: "ef4e0667d388f52d02d822ab5635c34ff45adc96c4e137afc77e3cdaaceb5cba",

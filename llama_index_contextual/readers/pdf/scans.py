@@ -67,7 +67,7 @@ class ImagePages(PageSource):
 
 def with_ocr_notes(parsed: ParsedFile, scans: OcrPages) -> ParsedFile:
     """Add the confidence of the scanned pages to the map of a file, and warnings that list the pages."""
-    scores = {number: confidence(page["boxes"]) for number, page in scans.pages.items() if page["boxes"]}
+    scores = {number: mean_confidence(page["boxes"]) for number, page in scans.pages.items() if page["boxes"]}
     confidences = tuple(round(scores[number], 3) if number in scores else None for number in range(1, scans.total + 1))
     notes = list(_confidence_notes(scores)) if scores else []
     if empty := [number for number, page in scans.pages.items() if not page["boxes"]]:
@@ -129,7 +129,7 @@ def page_content(page: Page) -> PageContent:
     return PageContent(page_lines(runs), True, (0.0, page["height"] * scale))
 
 
-def confidence(boxes: Sequence[Sequence[Any]]) -> float:
+def mean_confidence(boxes: Sequence[Sequence[Any]]) -> float:
     """Return the mean confidence of the characters in boxes, or 0 if there are none."""
     letters = sum(len(text) for text, *_ in boxes)
     return sum(len(text) * score for text, score, *_ in boxes) / letters if letters else 0.0

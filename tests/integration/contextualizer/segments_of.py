@@ -12,8 +12,8 @@ from llama_index_contextual.contextualizer.base import Segment, segments
 from llama_index_contextual.contextualizer.prompts import (
     DEFAULT_PROMPT,
     ContextRequest,
-    keyed,
-    plan_keyed,
+    chunks_by_key,
+    context_requests,
 )
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from tests.integration.contextualizer.samples import loose
@@ -47,8 +47,8 @@ def plan_requests(
     model: str,
 ) -> list[ContextRequest]:
     """Return the calls for the contexts of chunks of a segment."""
-    by_key = {key: same[0] for key, same in keyed(segment, chunks, prompt=prompt, model=model).items()}
-    return plan_keyed(segment, by_key, prompt=prompt)
+    by_key = {key: same[0] for key, same in chunks_by_key(segment, chunks, prompt=prompt, model=model).items()}
+    return context_requests(segment, by_key, prompt=prompt)
 
 
 def planned(*, words: int = 4_000) -> list[list[ContextRequest]]:

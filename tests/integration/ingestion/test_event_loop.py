@@ -35,8 +35,8 @@ ALWAYS = [
 ]
 OF_AN_LLM = [
     (CostCounter, "add"),
-    (prompts, "keyed"),
-    (prompts, "plan_keyed"),
+    (prompts, "chunks_by_key"),
+    (prompts, "context_requests"),
     (Ledger, "contexts"),
     (Ledger, "add_contexts"),
 ]

@@ -12,7 +12,7 @@ import xxhash
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.ocr import CHANGED
-from llama_index_contextual.readers.process import serve
+from llama_index_contextual.readers.process import answer_requests
 
 NAME = "tests.integration.readers.ocr_child"
 PAGES = 5
@@ -44,4 +44,4 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve(answer)
+    answer_requests(answer)

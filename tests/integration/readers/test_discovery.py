@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.readers import FileRef, content_hash, discover, read_documents
-from llama_index_contextual.readers.files import MAX_DEPTH, FileSource, ReadLimits, one_line, printable, walk
+from llama_index_contextual.readers.files import (
+    MAX_DEPTH,
+    FileSource,
+    ReadLimits,
+    matching_entries,
+    one_line,
+    printable,
+)
 from tests.support.trees import contracts_folder, ids, reasons, write
 
 
@@ -109,12 +116,12 @@ def test_a_pattern_finds_what_pathlib_finds(tmp_path_factory: pytest.TempPathFac
     if not root.exists():
         for name in ("a.txt", "b.txt", "c/a.txt", "c/ab.txt", "c/c/x.md", "a/c/b.txt", "a/a/a/a.md"):
             write(root / name, "x")
-    ours = {root.joinpath(*names) for names, found in walk(root, parts) if not isinstance(found, str)}
+    ours = {root.joinpath(*names) for names, found in matching_entries(root, parts) if not isinstance(found, str)}
     assert ours == {path for path in root.glob("/".join(parts)) if path.is_file()}
 
 
 def test_a_pattern_of_many_stars_is_no_slower_than_one(contracts: Path) -> None:
-    found = [names for names, _ in walk(contracts, [*["**"] * 200, "*.pdf"])]
+    found = [names for names, _ in matching_entries(contracts, [*["**"] * 200, "*.pdf"])]
     assert found == [("2023", "c.pdf")]
 
 

@@ -22,7 +22,7 @@ from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.readers import ReadLimits, content_hash, ocr, read_documents
 from llama_index_contextual.readers.ocr import OcrEngine, OcrReader, _reading_of_tsv, engine_for
-from llama_index_contextual.readers.pdf.scans import confidence, page_content, page_ranges
+from llama_index_contextual.readers.pdf.scans import mean_confidence, page_content, page_ranges
 from llama_index_contextual.readers.process import ChildProcess
 from tests.integration.readers import ocr_child
 from tests.support.pdf_files import RawPdf, lines, pdf_of
@@ -113,7 +113,7 @@ def test_pages_are_listed_as_ranges() -> None:
 
 def test_the_confidence_of_a_page_is_the_mean_of_its_characters() -> None:
     boxes = [["abc", 1.0, *[0] * 8], ["d", 0.6, *[0] * 8]]
-    assert confidence(boxes) == pytest.approx((3 * 1.0 + 0.6) / 4)
+    assert mean_confidence(boxes) == pytest.approx((3 * 1.0 + 0.6) / 4)
 
 
 # ---- engines ---------------------------------------------------------------------------------------------------------

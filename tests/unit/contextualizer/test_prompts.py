@@ -14,9 +14,9 @@ from llama_index_contextual.contextualizer import LLMContextualizer, Segment
 from llama_index_contextual.contextualizer.prompts import (
     DEFAULT_PROMPT,
     MAX_CONTEXT_TOKENS,
+    extract_context,
     header,
     is_thin,
-    judge,
     neutralise,
     prefix,
     suffix,
@@ -183,7 +183,7 @@ GOOD = "This chunk is from the report of ACME for the second quarter of 2023 and
     ids=["as it is", "no reason", "with the chunk behind", "cut"],
 )
 def test_repairable_answers_are_repaired(answer: str, reason: str | None) -> None:
-    assert judge(answer, CHUNK, reason) == (GOOD, "")
+    assert extract_context(answer, CHUNK, reason) == (GOOD, "")
 
 
 ANSWERS = sections("answers", Path(__file__).parent)
@@ -191,7 +191,7 @@ ANSWERS = sections("answers", Path(__file__).parent)
 
 @pytest.mark.parametrize("answer", [*ANSWERS["framed"], *ANSWERS["not framed"]])
 def test_tags_role_prefixes_and_quotation_marks_around_an_answer_are_removed(answer: str) -> None:
-    assert judge(answer, "").context == (answer if answer in ANSWERS["not framed"] else "From the report.")
+    assert extract_context(answer, "").context == (answer if answer in ANSWERS["not framed"] else "From the report.")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_tags_role_prefixes_and_quotation_marks_around_an_answer_are_removed(ans
     ],
 )
 def test_a_long_answer_ends_with_its_last_whole_sentence_or_else_is_cut(answer: str, ending: str) -> None:
-    context = judge(answer, CHUNK).context
+    context = extract_context(answer, CHUNK).context
     assert context
     assert answer.strip().startswith(context)
     assert not ending or context[-1] in ending
@@ -252,19 +252,21 @@ UNUSABLE = {
     ],
 )
 def test_unusable_answers_are_refused_with_the_reason(answer: str, reason: str, problem: str) -> None:
-    verdict = judge(answer, CHUNK, reason)
+    verdict = extract_context(answer, CHUNK, reason)
     assert verdict.context is None
     assert verdict.problem.startswith(problem)
 
 
 def test_tags_and_marks_in_a_context_are_neutralised() -> None:
     answer = "As [Source 3] says, </document> the revenue of ACME <|im_end|> grew."
-    assert judge(answer, CHUNK).context == "As (Source 3) says, ‹/document> the revenue of ACME ‹|im_end|> grew."
+    assert (
+        extract_context(answer, CHUNK).context == "As (Source 3) says, ‹/document> the revenue of ACME ‹|im_end|> grew."
+    )
 
 
 @given(st.text(st.characters(codec=None), max_size=600), st.sampled_from(["stop", "length", None]))
 def test_every_accepted_context_is_one_short_paragraph(answer: str, reason: str | None) -> None:
-    context, problem = judge(answer, CHUNK, reason)
+    context, problem = extract_context(answer, CHUNK, reason)
     assert bool(context) != bool(problem)
     if context is not None:
         assert context == " ".join(context.split())
@@ -277,4 +279,4 @@ def test_every_accepted_context_is_one_short_paragraph(answer: str, reason: str 
 
 @pytest.mark.parametrize("odd", ["\0", "\ud800", "\x1b", "\x07", "\x7f", "\x9b", "\x85"], ids=ascii)
 def test_characters_that_cannot_be_stored_are_removed_from_an_answer(odd: str) -> None:
-    assert judge(f"{odd}{GOOD[:9]}{odd}{GOOD[9:]}{odd}", CHUNK).context in (GOOD, f"{GOOD[:9]} {GOOD[9:]}")
+    assert extract_context(f"{odd}{GOOD[:9]}{odd}{GOOD[9:]}{odd}", CHUNK).context in (GOOD, f"{GOOD[:9]} {GOOD[9:]}")

@@ -24,7 +24,7 @@ def spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileSpy:
 def test_a_file_is_synced_after_it_was_written(tmp_path: Path, spy: FileSpy) -> None:
     files.write(tmp_path / "a", b"content")
     assert spy.calls == [("write", "a"), ("sync", "a")]
-    assert files.read(tmp_path / "a") == b"content"
+    assert (tmp_path / "a").read_bytes() == b"content"
 
 
 def test_a_replacement_is_synced_before_its_rename_and_the_directory_after(tmp_path: Path, spy: FileSpy) -> None:
@@ -32,7 +32,7 @@ def test_a_replacement_is_synced_before_its_rename_and_the_directory_after(tmp_p
     files.replace(tmp_path / "a", b"new")
     assert spy.calls == [("write", "a.new"), ("sync", "a.new"), ("rename", "a"), ("sync_directory", ".")]
     assert os.listdir(tmp_path) == ["a"]
-    assert files.read(tmp_path / "a") == b"new"
+    assert (tmp_path / "a").read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("at", range(4))
@@ -41,7 +41,7 @@ def test_a_failed_replacement_leaves_the_old_or_the_new_content(at: int, tmp_pat
     spy.fail_at = at
     with pytest.raises(OSError, match="Input/output error"):
         files.replace(tmp_path / "a", b"new")
-    assert files.read(tmp_path / "a") == (b"old" if at < 3 else b"new")
+    assert (tmp_path / "a").read_bytes() == (b"old" if at < 3 else b"new")
 
 
 def test_a_short_write_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 from llama_index_contextual.index import writer
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.writer import merged_from
-from llama_index_contextual.ingestion.plan import Plan, RunOptions, Source, make_plan
+from llama_index_contextual.ingestion.plan import DocumentInput, Plan, RunOptions, make_plan
 
 
 def record(doc_id: str, content: str = "1", *, failed: bool = False) -> DocumentRecord:
     return DocumentRecord(doc_id=doc_id, content_hash=content, chunks=1, fallback_chunks=("chunk",) if failed else ())
 
 
-def sources(before: list[DocumentRecord], given_: dict[str, str]) -> dict[str, Source]:
+def sources(before: list[DocumentRecord], given_: dict[str, str]) -> dict[str, DocumentInput]:
     known = {record.doc_id: record for record in before}
     return {
-        doc_id: Source(doc_id=doc_id, digest=content, record=known.get(doc_id)) for doc_id, content in given_.items()
+        doc_id: DocumentInput(doc_id=doc_id, digest=content, record=known.get(doc_id))
+        for doc_id, content in given_.items()
     }
 
 

@@ -14,7 +14,7 @@ from llama_index.core.schema import TextNode
 from llama_index_contextual.config import Mode
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.bm25 import LexicalIndex, LexicalQuery
-from llama_index_contextual.search.confidence import MODELS, hit_features, judge, query_features
+from llama_index_contextual.search.confidence import MODELS, estimate_confidence, hit_features, query_features
 from llama_index_contextual.search.rank import Leg, Ranking
 from llama_index_contextual.search.results import RetrievedChunk
 
@@ -118,7 +118,9 @@ def test_coverage_is_that_of_the_best_hit_with_its_header() -> None:
 
 def test_hits_from_one_document_are_no_better_than_hits_from_several() -> None:
     one, several = ([chunk("pump", file_name=name) for name in names] for names in (("a.md", "a.md"), ("a.md", "b.md")))
-    judged = [judge(trace(), trace().evidence(20), found, question="pump motor") for found in (one, several)]
+    judged = [
+        estimate_confidence(trace(), trace().evidence(20), found, question="pump motor") for found in (one, several)
+    ]
     assert judged[0] == judged[1]
 
 
@@ -126,15 +128,15 @@ def test_a_follow_up_without_words_of_its_own_is_judged_by_those_of_the_conversa
     semantic, lexical = trace().legs
     terms = LexicalIndex.build(["the pump", "motor"]).query((("And why?", 1.0), ("pump motor", 0.5)))
     found = fused(semantic, replace(lexical, terms=terms))
-    judgement = judge(found, found.evidence(20), [chunk("The pump and its motor.")], question="And why?")
-    assert judgement.level is None
-    assert judgement.confidence == pytest.approx(float(MODELS["lexical"].confidence({"cover": 1.0})))
+    estimate = estimate_confidence(found, found.evidence(20), [chunk("The pump and its motor.")], question="And why?")
+    assert estimate.level is None
+    assert estimate.confidence == pytest.approx(float(MODELS["lexical"].confidence({"cover": 1.0})))
 
 
 def test_no_hit_is_more_relevant_than_the_documents_answer() -> None:
     found = trace("valve")
-    judgement = judge(found, found.evidence(20), [chunk("sensor")], question="valve")
-    assert max(judgement.relevances) <= judgement.confidence
+    estimate = estimate_confidence(found, found.evidence(20), [chunk("sensor")], question="valve")
+    assert max(estimate.relevances) <= estimate.confidence
 
 
 def test_more_evidence_is_more_confidence() -> None:
@@ -148,11 +150,11 @@ def test_more_evidence_is_more_confidence() -> None:
 def test_every_mode_is_judged_by_the_features_of_its_indexes(mode: Mode) -> None:
     found = trace()
     ranking = found if mode == "hybrid" else alone(next(leg for leg in found.legs if leg.name == mode))
-    judgement = judge(ranking, ranking.evidence(20), [], question="pump motor")
+    estimate = estimate_confidence(ranking, ranking.evidence(20), [], question="pump motor")
     features, model = query_features(ranking, [], "pump motor"), MODELS[mode].confidence
     logit = model.intercept + sum(model.coefficients[name] * features[name] for name in model.coefficients)
-    assert judgement.confidence == pytest.approx(1 / (1 + math.exp(-logit)))
-    assert len(judgement.relevances) == 2
+    assert estimate.confidence == pytest.approx(1 / (1 + math.exp(-logit)))
+    assert len(estimate.relevances) == 2
 
 
 def test_a_question_in_another_language_is_judged_by_the_semantic_ranking() -> None:
@@ -160,19 +162,21 @@ def test_a_question_in_another_language_is_judged_by_the_semantic_ranking() -> N
     lexical = replace(lexical, terms=LexicalIndex.build(["the pump", "motor"]).query("Wie groß ist die Pumpe?"))
     found = fused(semantic, lexical)
     evidence = found.evidence(20)
-    german, english = (judge(found, evidence, [], question=text) for text in ("Wie groß ist die Pumpe?", "The pump?"))
+    german, english = (
+        estimate_confidence(found, evidence, [], question=text) for text in ("Wie groß ist die Pumpe?", "The pump?")
+    )
     assert german.confidence == MODELS["semantic"].confidence(query_features(found, [], ""))
     assert english.confidence == MODELS["hybrid"].confidence(query_features(found, [], "The pump?"))
 
 
 def test_without_results_there_is_no_confidence() -> None:
     legs = (replace(leg, hits=NO_HITS) for leg in trace("sensor").legs)
-    judgement = judge(fused(*legs, rows=[], scores=[]), [], [])
-    assert (judgement.confidence, judgement.level) == (0.0, "none")
+    estimate = estimate_confidence(fused(*legs, rows=[], scores=[]), [], [])
+    assert (estimate.confidence, estimate.level) == (0.0, "none")
 
 
 def test_overwhelming_evidence_is_not_a_division_by_zero() -> None:
     semantic = alone(replace(trace().legs[0], scale=Scale(0.3, 1e-4)))
-    judgement = judge(semantic, semantic.evidence(20), [])
-    assert 0.99 < judgement.confidence < 1
-    assert np.isfinite(judgement.relevances).all()
+    estimate = estimate_confidence(semantic, semantic.evidence(20), [])
+    assert 0.99 < estimate.confidence < 1
+    assert np.isfinite(estimate.relevances).all()
