@@ -1,19 +1,19 @@
-"""Index of documents, whose scores are added to the scores of their chunks.
+"""Index of whole documents; the score of a document is added to the scores of its chunks.
 
-A question often mentions its document ("the agreement between A and B", "the MergeScheduler") when the passage with the
+A question often mentions a document ("the agreement between A and B", "the MergeScheduler") when the passage with the
 answer does not. The index therefore has one BM25 entry per document: file name, title and opening. Fusion also adds a
 share of the score of a document's best chunk to each of its chunks. This does not affect the order if every document
 has a single chunk or if there is only one document.
 
 The name of a document does not distinguish its chunks: every chunk of the contract between A and B may mention A.
-A term in a chunk is therefore weighted by how rare it is in the other chunks of the document. How well the term matches
-the document is reflected in the score of the best chunk.
+A term in a chunk is therefore weighted by its rarity in the other chunks of the document. The score of the best chunk
+shows how well the term matches the document.
 
 Source: document evidence in addition to passage evidence, as in Callan, "Passage-Level Evidence in Document Retrieval",
 SIGIR 1994; the best passage as the score of the document, as in Dai, Callan, "Deeper Text Understanding for IR with
-Contextual Neural Language Modeling", SIGIR 2019 (MaxP); a document's probabilities of terms,
-smoothed by those of the collection, as in Zhai, Lafferty, "A Study of Smoothing Methods for Language Models Applied to
-Ad Hoc Information Retrieval", SIGIR 2001.
+Contextual Neural Language Modeling", SIGIR 2019 (MaxP); term probabilities of a document, smoothed with those of the
+collection, as in Zhai, Lafferty, "A Study of Smoothing Methods for Language Models Applied to Ad Hoc Information
+Retrieval", SIGIR 2001.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def document_entry(nodes: Sequence[BaseNode]) -> str:
 
 
 class DocumentIndex:
-    """A BM25 index over documents, with the document of each chunk.
+    """A BM25 index of documents, which maps each chunk to its document.
 
     Args:
         lexical_index: The index; row i is the i-th document.
-        rows: The row of the document for each chunk, in the order of the document store.
+        rows: The row of each chunk's document; the chunks are in the order of the document store.
     """
 
     def __init__(self, lexical_index: LexicalIndex, rows: NDArray[np.int32]) -> None:
@@ -90,7 +90,7 @@ class DocumentIndex:
         return math.log1p(np.bincount(self.rows, minlength=1).mean()) / math.log1p(_ORDINARY_CHUNKS)
 
     def support(self, query: LexicalQuery, chunks: NDArray[np.int64]) -> DocumentScores:
-        """Return the score and rank of the document of each chunk, given by row; equal scores share the best rank.
+        """Return the score and rank of each chunk's document; documents with equal scores share the best rank.
 
         Fiscal years and quarters have full weight, because they identify documents rather than passages.
         """
@@ -103,12 +103,12 @@ class DocumentIndex:
         return DocumentScores(of_chunks, np.where(of_chunks > 0, ranks, 0))
 
     def shared_terms(self, terms: QueryTerms, chunks: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return how much of the BM25 score of each chunk is due to terms that also occur elsewhere in its document.
+        """Return the part of each chunk's BM25 score that is due to terms also found elsewhere in its document.
 
-        This is the difference from the score computed with the idf of each term within the document: -log of the
-        probability that a chunk of the document contains the term. The probability is estimated from the other chunks
-        of the document and from all documents, which count as 100 more chunks. The difference is 0 for the only chunk
-        of a document.
+        This is the difference between the score and a second score, for which the idf of a term is computed within the
+        document: -log of the probability that a chunk of the document contains the term. The probability is estimated
+        from the other chunks of the document and from all documents, which count as 100 more chunks. The difference is
+        0 for the only chunk of a document.
 
         Args:
             terms: The query in the index of chunks.
@@ -136,13 +136,13 @@ class DocumentScores:
     """Score and rank of each chunk's document.
 
     Attributes:
-        scores: BM25 score of the document, 0 if it has no term of the query; shape (n,).
-        ranks: Rank of the document, from 1; equal scores share the best rank; 0 if it has no term; shape (n,).
+        scores: BM25 score of the document, 0 if it contains no query term; shape (n,).
+        ranks: Rank of the document, from 1; equal scores share the best rank; 0 for a score of 0; shape (n,).
     """
 
     scores: NDArray[np.float32]
     ranks: NDArray[np.int64]
 
     def at(self, positions: NDArray[np.intp]) -> DocumentScores:
-        """Return the scores and ranks at some positions."""
+        """Return the scores and ranks at the given positions."""
         return DocumentScores(self.scores[positions], self.ranks[positions])

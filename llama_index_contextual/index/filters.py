@@ -1,10 +1,10 @@
-"""Evaluation of LlamaIndex metadata filters on columns: the distinct values of a metadata key, and the rows with each.
+"""Evaluation of LlamaIndex metadata filters on columns, which store the values of one metadata key for all rows.
 
-A chunk without the key, or with None, matches only `!=`, `nin` and `is_empty`, as in LlamaIndex's in-memory store.
-Numbers are compared only with numbers, and strings only with strings; True and False count as 1 and 0. Where the
-in-memory store raises TypeError, nothing matches.
+A chunk that lacks the key, or whose value is None, matches only `!=`, `nin` and `is_empty`, as in LlamaIndex's
+in-memory store. Numbers are compared only with numbers, and strings only with strings; True and False count as 1 and 0.
+Where the in-memory store raises TypeError, nothing matches.
 
-`>`, `>=`, `<` and `<=` compare strings by character order, but compare two dates as points in time (`moment`).
+`>`, `>=`, `<` and `<=` compare strings character by character, but two dates as points in time (`moment`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _MICROSECOND = timedelta(microseconds=1)
 def moment(text: str) -> int | None:
     """Return the point in time of an ISO 8601 date in microseconds, or None if the string is not such a date.
 
-    A date is `2024-03-31`, optionally followed by `T` or a space and a time: `2024-03-31T18:30:00+02:00`. Without a
-    time, it is the beginning of the day; without a time zone, it is in UTC.
+    A date is `2024-03-31`, optionally followed by `T` or a space and a time: `2024-03-31T18:30:00+02:00`. The default
+    time is the beginning of the day, and the default time zone is UTC.
 
     Example:
         >>> moment("2024-03-31T01:00+02:00") < moment("2024-03-31") == moment("2024-03-31 00:00Z")
@@ -49,10 +49,10 @@ def moment(text: str) -> int | None:
         return None
     try:
         read = datetime.fromisoformat(text)
-    except ValueError:  # no such day
+    except ValueError:  # the day does not exist
         return None
     offset = read.utcoffset() or timedelta()
-    # The offset is subtracted from a duration, because no dates exist before the first or after the last calendar day.
+    # The offset is subtracted from a duration, because the result may be outside the years 1 to 9999.
     return (read.replace(tzinfo=UTC) - datetime(1, 1, 1, tzinfo=UTC) - offset) // _MICROSECOND
 
 
@@ -61,7 +61,7 @@ class Column(NamedTuple):
 
     Attributes:
         values: The values, as in JSON; usually distinct.
-        codes: The number of the value of each row, and `len(values)` for rows without the key; shape (rows,).
+        codes: For each row, the position of its value in `values`, or `len(values)` without the key; shape (rows,).
     """
 
     values: Sequence[Any]
@@ -74,8 +74,8 @@ class FieldTest:
 
     Attributes:
         key: The key.
-        passes: Returns whether a value passes.
-        is_negated: Whether the rows with other values pass instead, and those without the key.
+        passes: Function that returns whether a value passes.
+        is_negated: Whether to invert the result, so that rows without the key also pass.
     """
 
     key: str
@@ -83,14 +83,14 @@ class FieldTest:
     is_negated: bool = False
 
     def mask(self, column: Column) -> Mask:
-        """Return which rows of a column pass."""
+        """Return a mask of the rows of a column that pass."""
         passing = np.array([*map(self.passes, column.values), False], dtype=np.bool_)
         mask: Mask = passing[column.codes]
         return ~mask if self.is_negated else mask
 
 
 def require_filters(filters: object) -> MetadataFilters | None:
-    """Return metadata filters, or None if there are none.
+    """Return the argument if it is MetadataFilters or None.
 
     Raises:
         InputError: The argument is neither MetadataFilters nor None.
@@ -105,7 +105,7 @@ def require_filters(filters: object) -> MetadataFilters | None:
 
 
 def valid_filters(filters: MetadataFilters | None) -> MetadataFilters | None:
-    """Return filters that can be evaluated, or None if there are none.
+    """Return filters after checking that they can be evaluated, or None if there are no filters.
 
     Raises:
         InputError: The argument is not MetadataFilters, a value does not suit its operator, or there are too many
@@ -122,7 +122,7 @@ def valid_filters(filters: MetadataFilters | None) -> MetadataFilters | None:
 
 
 def _count(filters: MetadataFilters, nesting: int = 0) -> int:
-    """Check filters and return their number."""
+    """Check filters, and return their total number."""
     if nesting > _MAX_NESTING:
         raise InputError(f"The filters are nested more than {_MAX_NESTING} levels deep: join some of them.")
     number = 0
@@ -136,12 +136,12 @@ def _count(filters: MetadataFilters, nesting: int = 0) -> int:
 
 
 def filter_mask(filters: MetadataFilters, size: int, passing: Callable[[FieldTest], Mask]) -> Mask:
-    """Return which rows pass filters that were returned by `valid_filters`.
+    """Return a mask of the rows that pass filters returned by `valid_filters`.
 
     Args:
         filters: The filters.
         size: Number of rows.
-        passing: Returns the rows that pass a test.
+        passing: Function that returns a mask of the rows that pass a test.
     """
     masks = [
         filter_mask(item, size, passing) if isinstance(item, MetadataFilters) else passing(field_test(item))
@@ -211,7 +211,7 @@ def _insensitive(wanted: str) -> Passes:
 
 
 class _Kind(NamedTuple):
-    """Kind of the value that an operator needs."""
+    """Types of the value that an operator needs, and their name in messages."""
 
     types: tuple[type, ...]
     name: str

@@ -1,11 +1,12 @@
-"""Permanent store of contexts, embeddings and OCR results, so that nothing is paid for or read by OCR twice.
+"""Permanent store of contexts, embeddings and OCR results, so that none of them is paid for or computed twice.
 
 The ledger is one SQLite file with a rollback journal and full sync. A row is committed as soon as the answer arrives,
 so a crash loses at most the calls in flight. The key of a row is the SHA-256 of the whole input of the call; for
 contextual embedding models, see `document_keys`. Each row has a checksum, and damaged rows are treated as missing.
 
-Statements wait for a limited time if another program has locked the file. An SQLite error is raised as an error of this
-package whose message says what to do. A file is reported as damaged only if SQLite reports it as malformed.
+Statements wait for a limited time if another program has locked the file. SQLite errors are translated into exceptions
+of this package, with a message that explains what to do. A file is reported as damaged only if SQLite reports it as
+malformed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ DAMAGED = ".damaged"
 FORMAT_VERSION = 3
 PATIENCE_WRITING = 60.0
 PATIENCE_READING = 5.0
-"""Seconds to wait for a lock of another program. Writing waits longer, because losing an answer costs money."""
+"""Seconds to wait while another program has locked the file; longer for writing, because a lost answer costs money."""
 
 TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -155,7 +156,7 @@ def vector_key(text: str, model: str, dimensions: int | None) -> str:
     Args:
         text: The text to embed.
         model: Name of the model.
-        dimensions: Length of the vector that was requested, or None if the model has only one.
+        dimensions: Requested length of the vector, or None if the model has only one length.
     """
     return content_key(model, text) if dimensions is None else content_key(model, str(dimensions), text)
 
@@ -169,7 +170,7 @@ def document_keys(texts: Sequence[str], model: str, dimensions: int | None) -> l
     Args:
         texts: The texts, in the order in which they are sent.
         model: Name of the model.
-        dimensions: Length of the vectors that was requested, or None.
+        dimensions: Requested length of the vectors, or None.
     """
     digest = content_key(*texts)
     return [f"{vector_key(text, model, dimensions)}:{digest}:{at}:{len(texts)}" for at, text in enumerate(texts)]
@@ -179,11 +180,11 @@ def document_keys(texts: Sequence[str], model: str, dimensions: int | None) -> l
 
 
 def translate_error(error: sqlite3.Error, name: str) -> ProjectError:
-    """Translate an SQLite error into an error of this package whose message says what to do.
+    """Translate an SQLite error into an exception of this package, with a message that explains what to do.
 
     Args:
         error: The error.
-        name: Name of the ledger's file.
+        name: Name of the ledger file.
     """
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damage_error(name, str(error))
@@ -208,7 +209,7 @@ def damage_error(name: str, why: str) -> CorruptVersionError:
 
 
 def row_checksum(table: str, values: Sequence[Any]) -> bytes:
-    """Return the xxh3 of a row, computed from the name of its table and all its columns."""
+    """Return the xxh3 checksum of a row, computed from the name of its table and all its columns."""
     columns = [len(value) if isinstance(value, bytes) else value for value in values]
     digest = xxhash.xxh3_64(json.dumps([table, *columns]).encode())
     for value in values:
@@ -224,14 +225,14 @@ def is_sound(table: str, row: Row) -> bool:
 
 
 def is_plausible(table: str, values: Sequence[Any]) -> bool:
-    """Return whether values have the types and ranges that a row requires; used to check imported rows."""
+    """Return whether the values of a row have the types and ranges of its table; used to check imported rows."""
     if not all(map(isinstance, values, _TYPES[table])) or not values[0]:
         return False
     if any(isinstance(value, int) and not (type(value) is int and 0 <= value < _MAX_COUNT) for value in values):
         return False
     if any(isinstance(value, str) and has_surrogate(value) for value in values):
         return False
-    if table == "embeddings":  # all of them have length 1
+    if table == "embeddings":  # stored vectors are unit vectors
         return is_vector(values[1]) and bool(abs(np.linalg.norm(np.frombuffer(values[1], dtype="<f4")) - 1) < 1e-3)
     return True
 
@@ -250,13 +251,13 @@ def is_vector(blob: bytes) -> bool:
 class Ledger(Database):
     """The ledger of one project, or of an `LLMContextualizer` in a pipeline.
 
-    Damaged rows are treated as missing, so their contexts and embeddings are requested again. SQLite errors are raised
-    as errors of this package. All errors can be raised on opening and on use.
+    Damaged rows are treated as missing, so their contexts and embeddings are requested again. SQLite errors are
+    translated into the exceptions below, which can be raised when the ledger is opened and whenever it is used.
 
     Args:
         path: The file, which is created if it does not exist; None keeps everything in memory.
-        read_only: Do not change the file; a missing or empty file is treated as an empty ledger. An interrupted write
-            is still rolled back, because nothing can be read until then.
+        read_only: Whether to leave the file unchanged; a missing or empty file is treated as an empty ledger. An
+            interrupted write is still rolled back, because nothing can be read before that.
 
     Raises:
         FormatError: The file was written by another release.
@@ -358,7 +359,7 @@ class Ledger(Database):
         )
 
     def damaged_rows(self) -> dict[str, list[str]]:
-        """Return the keys of damaged rows by table; tables without any are left out."""
+        """Return the keys of damaged rows by table; tables without damaged rows are left out."""
         damaged_keys: dict[str, list[str]] = {}
         with self._lock, self._errors():
             for table in TABLES:
@@ -377,20 +378,20 @@ class Ledger(Database):
 
     @property
     def batches(self) -> BatchJournal:
-        """The batches that a provider is working on."""
+        """Journal of the batches that a provider is working on."""
         return BatchJournal(self)
 
     @property
     def receipts(self) -> Receipts:
-        """The costs of all runs."""
+        """Receipts with the costs of all runs."""
         return Receipts(self)
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the contexts with these keys, if they are in the ledger."""
+        """Return the contexts that are in the ledger, by key."""
         return {key: context for key, context, *_ in self.rows("contexts", *_one_of(keys)) if context}
 
     def refusals(self, keys: Sequence[str]) -> set[str]:
-        """Return the keys for which the LLM refused to write a context."""
+        """Return the keys of chunks for which the LLM refused to write a context."""
         return {key for key, context, *_ in self.rows("contexts", *_one_of(keys)) if not context}
 
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
@@ -401,11 +402,11 @@ class Ledger(Database):
             self.insert("contexts", rows)
 
     def vectors(self, keys: Sequence[str], *, dimensions: int | None = None) -> dict[str, NDArray[np.float32]]:
-        """Return the embeddings with these keys, if they are in the ledger; all have the same length.
+        """Return the embeddings that are in the ledger, by key; all of them have the same length.
 
         Args:
             keys: Keys of the embeddings.
-            dimensions: Length of the vectors; None selects the most frequent one.
+            dimensions: Length of the vectors; None selects the most frequent length.
         """
         rows = self.rows("embeddings", *_one_of(keys))
         vectors: dict[str, NDArray[np.float32]] = {row[0]: np.frombuffer(row[1], dtype="<f4") for row in rows}
@@ -421,7 +422,7 @@ class Ledger(Database):
             self.insert("embeddings", rows)
 
     def page(self, key: str) -> str | None:
-        """Return the OCR result for the scanned page with this key, or None."""
+        """Return the OCR result for a scanned page, or None if it is not in the ledger."""
         rows = self.rows("pages", "WHERE key = ?", (key,))
         return rows[0][1] if rows else None
 
@@ -457,18 +458,18 @@ class Ledger(Database):
     def keep_only(
         self, contexts: Collection[str], documents: Sequence[Sequence[str]], *, dry_run: bool = False
     ) -> tuple[int, int]:
-        """Remove all rows except those to keep, and return the number of contexts and of embeddings removed.
+        """Remove rows that are no longer needed, and return the number of removed contexts and of removed embeddings.
 
-        Requests and replies of batches and OCR results cannot be attributed to a document, so all of them are
-        removed: replies whose contexts are not stored yet, running batches, whose replies would bring removed contexts
-        back, and OCR results, which can be produced again at no charge. Refusals are kept: they contain no text, and
-        asking again would cost money. The removed text remains in unused parts of the file; `copy_to` does not copy it.
+        Batches and OCR results cannot be attributed to a document, so all of them are removed: replies whose contexts
+        are not stored yet, running batches, whose replies would bring removed contexts back, and OCR results, which
+        can be produced again at no charge. Refusals are kept, because they contain no text and repeating the requests
+        would cost money. The removed text remains in unused parts of the file; `copy_to` does not copy it.
 
         Args:
             contexts: Contexts to keep.
-            documents: Texts of the chunks of each document, in document order. Their embeddings by any model are kept;
-                those by contextual models only if the neighbouring chunks are the same.
-            dry_run: Only count the rows.
+            documents: Texts of the chunks of each document, in document order. Embeddings of these texts are kept,
+                whatever the model; embeddings by contextual models only if the neighbouring chunks are the same.
+            dry_run: Whether to only count the rows.
         """
         contexts_to_keep = [key for key, context, *_ in self.rows("contexts") if not context or context in contexts]
         models = self.query("SELECT DISTINCT model, length(vector) / 4 FROM embeddings")
@@ -494,7 +495,7 @@ class Ledger(Database):
         """Return the number of tokens used to write some contexts, or None if it is unknown for any of them.
 
         Args:
-            contexts: The contexts of the chunks; one that is listed several times counts several times.
+            contexts: The contexts of the chunks; a context that is listed several times is counted each time.
 
         Returns:
             Tokens of the prompts, the part of them that the provider read from its cache, and tokens of the answers.
@@ -523,7 +524,7 @@ class Ledger(Database):
         )
 
     def mean_context_tokens(self, model: str) -> float | None:
-        """Return the mean number of tokens of a model's answers, or None if there are fewer than 20."""
+        """Return the mean number of tokens in a model's contexts, or None if there are fewer than 20 contexts."""
         ((number, mean),) = self.query(
             "SELECT count(output_tokens), avg(output_tokens) FROM contexts WHERE model = ? AND context != ''", (model,)
         )
@@ -546,12 +547,12 @@ def _one_of(keys: Sequence[str], column: str = "key") -> tuple[str, tuple[str]]:
 def _live_keys(
     keys: Iterable[str], documents: Sequence[Sequence[str]], models: Iterable[tuple[str, int | None]]
 ) -> list[str]:
-    """Return the keys that belong to embeddings of live documents.
+    """Return the keys whose embeddings belong to live documents.
 
     Args:
         keys: Keys of embeddings.
-        documents: Texts of the chunks of each document, in the order of the document.
-        models: Names of models with the lengths of their vectors.
+        documents: Texts of the chunks of each document, in document order.
+        models: Names of models, each with the length of its vectors or None.
     """
     places: dict[str, list[tuple[int, int]]] = {}
     for model in set(models):
@@ -588,7 +589,7 @@ class OpenBatch:
         file_id: The provider's id of the uploaded requests.
         batch_id: The provider's id of the batch; None if the process ended before it was known.
         model: Name of the model, as in the settings.
-        created: When the requests were uploaded, seconds since 1970.
+        created: Time of the upload, in seconds since 1970.
         requests: Number of requests.
     """
 
@@ -606,7 +607,7 @@ class BatchReply:
     Attributes:
         custom_id: Id of the request.
         text: Text of the model's answer.
-        finish_reason: Why the model stopped, as reported by the provider.
+        finish_reason: The provider's reason for the end of the answer.
         input_tokens: Tokens of the prompt, or None if the provider did not report them.
         cached_tokens: Input tokens that the provider read from its cache.
         output_tokens: Tokens of the answer.
@@ -623,8 +624,8 @@ class BatchReply:
 class BatchJournal:
     """Journal of the batches that a provider is working on: their requests and replies.
 
-    If a process stops, the next one finds the batch and fetches its replies, so they are not paid for again. A reply is
-    kept until its contexts are in the ledger.
+    If a process stops, the next process finds the batch and fetches its replies, so they are not paid for again. A
+    reply is kept until its contexts are in the ledger.
 
     Args:
         store: The open ledger.
@@ -667,7 +668,7 @@ class BatchJournal:
             )
 
     def open_batches(self, model: str | None = None) -> list[OpenBatch]:
-        """Return the batches whose replies have not arrived yet, of one model or of all, oldest first."""
+        """Return the batches whose replies have not arrived yet, oldest first; None selects all models."""
         counts = dict(self._store.query("SELECT file_id, count(*) FROM batch_requests GROUP BY file_id"))
         rows = self._store.rows("batches", "ORDER BY created, file_id")
         batches = [

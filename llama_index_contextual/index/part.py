@@ -1,8 +1,8 @@
-"""Parts of versions: immutable directories with documents, their chunks and the indexes of them.
+"""Parts of versions: immutable directories with documents, their chunks and their indexes.
 
 Several versions can share a part. Within a process, all versions that are open at the same time share its open files.
-Every file is compared with its checksum before it is used, and not again as long as a version has the part open and its
-inode, size and modification time are the same.
+Every file is compared with its checksum before it is first used. The comparison is skipped while a version has the part
+open and no inode, size or modification time has changed.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ class Part:
     """A part, whose files are opened when they are first used and closed when all versions have released it.
 
     Args:
-        directory: Its directory.
-        entry: Its entry in the manifest of a version.
+        directory: Directory of the part.
+        entry: Entry of the part in the manifest of a version.
 
     Attributes:
-        files: Its files.
+        files: Entries of the files, by name.
     """
 
     def __init__(self, directory: Path, entry: PartEntry) -> None:
         self.directory = directory
         self.entry = entry
         self.files = entry.files
-        self._states = self._file_states()  # before the files are verified
+        self._states = self._file_states()  # recorded before the files are verified
         self._users = 0
         self._lock = threading.RLock()
         self._values: dict[str, Any] = {}
@@ -77,13 +77,13 @@ class Part:
     # ---- sharing -----------------------------------------------------------------------------------------------------
 
     def acquire(self) -> Part:
-        """Add a user, and return the part."""
+        """Increment the number of users, and return the part."""
         with self._lock:
             self._users += 1
         return self
 
     def release(self) -> None:
-        """Remove a user, and close the files after the last one; they are opened again when they are used."""
+        """Decrement the number of users, and close the files when it reaches zero; they are reopened on use."""
         with self._lock:
             self._users -= 1
             if self._users == 0:
@@ -92,11 +92,11 @@ class Part:
                 self._values.clear()
 
     def is_unchanged(self) -> bool:
-        """Return whether the files have not changed since they were verified."""
+        """Return whether no file has changed since the files were verified."""
         return self._states is not None and self._states == self._file_states()
 
     def _file_states(self) -> list[tuple[int, int, int]] | None:
-        """Return inode, size and time of modification of each file, or None if one of them is missing."""
+        """Return the inode, size and modification time of each file, or None if any file is missing."""
         try:
             states = [os.stat(self.directory / name) for name in self.files]
         except OSError:
@@ -104,7 +104,7 @@ class Part:
         return [(state.st_ino, state.st_size, state.st_mtime_ns) for state in states]
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
-        """Return the result of the first call of `make` for a name, until the part is closed."""
+        """Return the value cached under a name, calling `make` on first use; closing the part clears the cache."""
         with self._lock:
             if name not in self._values:
                 self._values[name] = make()
@@ -119,7 +119,7 @@ class Part:
 
     @property
     def bytes(self) -> int:
-        """Size of its files."""
+        """Total size of the files in bytes."""
         return sum(entry.bytes for entry in self.files.values())
 
     @property
@@ -129,12 +129,12 @@ class Part:
 
     @property
     def chunks_of(self) -> NDArray[np.int64]:
-        """The number of chunks of each document; shape (documents,)."""
+        """Number of chunks of each document; shape (documents,)."""
         return self.shared("chunks_of", lambda: np.array([record.chunks for record in self.records], dtype=np.int64))
 
     @property
     def document_of(self) -> NDArray[np.int32]:
-        """The number of the document of each row; shape (rows,)."""
+        """Position of each row's document in `records`; shape (rows,)."""
         documents = np.arange(len(self.records), dtype=np.int32)
         return self.shared("document_of", lambda: np.repeat(documents, self.chunks_of))
 
@@ -157,7 +157,7 @@ class Part:
 
     @property
     def born(self) -> NDArray[np.int32]:
-        """The version in which the vector of each row was added, if an engine stores the vectors; shape (rows,)."""
+        """Number of the version that added each row's vector, if an engine stores the vectors; shape (rows,)."""
         return self.shared(BORN_FILE, lambda: files.mapped(self.directory / BORN_FILE, np.int32))
 
     def vector_keys(self, rows: NDArray[np.int64] | None = None) -> list[Key]:
@@ -169,13 +169,13 @@ class Part:
 
     @property
     def terms(self) -> TermCounts:
-        """The terms of the chunks."""
+        """Term counts of the chunks."""
         directory = self.directory / BM25_DIRECTORY
         return self.shared(BM25_DIRECTORY, lambda: TermCounts.load(directory, self.size))
 
     @property
     def document_terms(self) -> TermCounts:
-        """The terms of the document entries; documents without chunks have no entry."""
+        """Term counts of the document entries; documents without chunks have no entry."""
         directory, entries = self.directory / DOCUMENTS_DIRECTORY, int(np.count_nonzero(self.chunks_of))
         return self.shared(DOCUMENTS_DIRECTORY, lambda: TermCounts.load(directory, entries))
 
@@ -185,7 +185,7 @@ def open_parts(directory: Path, manifest: Manifest) -> list[Part]:
 
     Args:
         directory: Directory of the version.
-        manifest: Its manifest.
+        manifest: Manifest of the version.
 
     Raises:
         CorruptVersionError: A file is missing or has changed.
@@ -194,7 +194,7 @@ def open_parts(directory: Path, manifest: Manifest) -> list[Part]:
         parts: list[Part] = []
         for entry in manifest.parts:
             parts.append(_opened(part_directory(directory, entry.name), entry))
-            opened.callback(parts[-1].release)  # unless all can be opened
+            opened.callback(parts[-1].release)  # if a later part cannot be opened
         opened.pop_all()
     return parts
 
@@ -203,7 +203,7 @@ _parts: weakref.WeakValueDictionary[str, Part] = weakref.WeakValueDictionary()
 
 
 def _opened(directory: Path, entry: PartEntry, *, is_new: bool = False) -> Part:
-    """Return a part after its files have been verified; if this process has just written them, only by their size."""
+    """Return a part after verifying its files; if this process has just written them, only their sizes are checked."""
     key = os.path.abspath(directory)
     part = _parts.get(key)
     if part is None or part.entry != entry or not part.is_unchanged():
@@ -231,7 +231,7 @@ class DocumentFrame:
 
     @classmethod
     def of(cls, document: Document, spans: Sequence[tuple[int, int]]) -> DocumentFrame:
-        """Return the frame of a document, given the spans of its chunks, which may overlap."""
+        """Create the frame of a document from the spans of its chunks, which may overlap."""
         gaps, at = [], 0
         for start, end in (*sorted(spans), (len(document.text), len(document.text))):
             if start > at:
@@ -261,7 +261,7 @@ class PartWriter:
 
     Attributes:
         records: Records of the documents that were added.
-        chunks: Number of their chunks.
+        chunks: Number of chunks of these documents.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class PartWriter:
         self._documents = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
 
     def known(self, node_ids: Sequence[str]) -> list[str]:
-        """Return the ids among `node_ids` of nodes that the part contains."""
+        """Return those of the given node ids that the part already contains."""
         return self._docstore.known(node_ids)
 
     def add(
@@ -306,7 +306,7 @@ class PartWriter:
             self._documents.add_texts([document_entry(nodes)])
 
     def copy(self, part: Part, dropped: Collection[str]) -> None:
-        """Add the documents of another part, except for those with the ids in `dropped`."""
+        """Add the documents of another part, except those whose ids are in `dropped`."""
         is_kept = np.array([record.doc_id not in dropped for record in part.records], dtype=np.bool_)
         records = [record for record in part.records if record.doc_id not in dropped]
         kept_rows = is_kept[part.document_of]

@@ -1,7 +1,7 @@
-"""Receipts: the cost of every run, one row per run in the file of the ledger.
+"""Receipts: the cost of every run, with one row per run in the ledger file.
 
 Before a run sends calls, it records their maximum cost. If the process is killed, its row therefore shows at least the
-amount that the provider may charge. All answers by one model on the same day share a row. The rows are kept when
+amount that the provider may charge. All answers by one model on the same day share a row. Receipts are kept when
 contexts are forgotten.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.ledger import Ledger
 
 ANSWERS = "answers"
-"""Purpose of the rows with the cost of answers."""
+"""Value of `purpose` in rows for the cost of answers."""
 
 _COUNTS = ("calls", "estimated_calls", "input_tokens", "cached_tokens", "output_tokens")
 _SECONDS_OF_DAY = 86_400
@@ -32,21 +32,21 @@ class RunCost:
         run: Number of the run, from 1.
         purpose: "ingest", "sync", "rebuild", "retry" or "compare"; "answers" for all answers by one model on a day.
         started: Time of the first expense, in seconds since 1970.
-        ended: Time of the end; None while it is running, or if it was killed.
+        ended: End time in seconds since 1970; None while the run is in progress, or if it was killed.
         llm: Name of the LLM that writes contexts or answers, or None.
         embed_model: Name of the embedding model, or None.
         calls: Number of calls for contexts or answers that returned a response.
         estimated_calls: Number of these calls whose tokens were counted locally, because the provider did not report
-            them.
-        input_tokens: Tokens of their prompts, including cached ones.
+            token counts.
+        input_tokens: Tokens of the prompts, including cached tokens.
         cached_tokens: Input tokens that the provider read from its cache.
-        output_tokens: Tokens of their answers.
+        output_tokens: Tokens of the answers.
         embedding_tokens: Tokens of the texts that were embedded.
         paid: Dollars for calls that returned a response, or None if a price is unknown.
         unsettled_calls: Number of calls that timed out or were interrupted, and may have been charged.
-        unsettled: Maximum cost of these calls in dollars.
+        unsettled: Maximum cost of the unsettled calls in dollars.
         in_flight: Maximum cost in dollars of calls that were in flight when the row was written; zero after the run.
-        batches: Maximum cost in dollars of batches that the provider is working on, by the id of their upload.
+        batches: Maximum cost in dollars of each batch that the provider is working on, by upload id.
         prices: Name and release of the price table.
     """
 
@@ -71,7 +71,7 @@ class RunCost:
 
     @property
     def booked(self) -> float:
-        """Maximum cost in dollars of calls whose actual cost is unknown or not yet known."""
+        """Maximum cost in dollars of calls whose actual cost is not known, or not known yet."""
         return self.unsettled + self.in_flight + sum(self.batches.values())
 
     @property
@@ -82,7 +82,7 @@ class RunCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectCost:
-    """Cost of a project so far, for contexts and embeddings of its documents, and for answers.
+    """Cost of a project so far: contexts and embeddings of its documents, and answers.
 
     The embeddings of queries are not included.
 
@@ -101,12 +101,12 @@ class ProjectCost:
 
     @property
     def answers(self) -> float:
-        """Part of the cost that was spent on answers."""
+        """Cost of answers, included in `dollars`."""
         return sum(run.dollars or 0.0 for run in self.runs if run.purpose == ANSWERS)
 
     @property
     def booked(self) -> float:
-        """Part of the cost that is the maximum for calls that timed out, were interrupted, or are still running."""
+        """Maximum cost of calls that timed out, were interrupted or are still running, included in `dollars`."""
         return sum(run.booked for run in self.runs if run.dollars is not None)
 
     @property
@@ -115,7 +115,7 @@ class ProjectCost:
         return sum(run.dollars is None for run in self.runs)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the costs as JSON values."""
+        """Return the costs as a dict that can be written as JSON."""
         runs = [{**asdict(run), "dollars": run.dollars} for run in self.runs]
         totals = {"dollars": self.dollars, "answers": self.answers, "booked": self.booked}
         return {**totals, "runs": runs, "damaged": self.damaged}
@@ -132,7 +132,7 @@ class Receipts:
         self._store = store
 
     def write(self, receipt: RunCost) -> RunCost:
-        """Commit a receipt, and return it with its number; number 0 creates a new row."""
+        """Commit a receipt, and return it; if its run number is 0, it gets the next number and a new row."""
         with self._store.transaction():
             return self.insert(receipt)
 
@@ -152,11 +152,11 @@ class Receipts:
             self.insert(next((_sum(row, cost) for row in rows if _shares_row(row, cost)), cost))
 
     def close_batch(self, file_id: str, *, unread: int = 0) -> None:
-        """Remove a batch from the run that sent it, because the run that fetches its replies records their cost.
+        """Remove a batch from the receipt of the run that sent it; the run that fetches its replies records their cost.
 
         Args:
             file_id: The provider's id of the upload.
-            unread: Number of requests that are given up without a reply; their maximum cost still counts.
+            unread: Number of requests that are abandoned without a reply; their maximum cost still counts.
         """
         if (receipt := self._sender(file_id)) is not None:
             batches = dict(receipt.batches)

@@ -1,7 +1,7 @@
-"""Check and repair a project, its versions, its ledger and leftovers of interrupted runs, and forget removed documents.
+"""Check and repair the versions and the ledger of a project, remove leftovers, and forget removed documents.
 
-Files are compared with their SHA-256; the ledger is checked by SQLite and row by row. Anything that prevents the check
-is also reported as a problem.
+Files are compared with their SHA-256. SQLite checks the structure of the ledger, and each of its rows has a checksum.
+Anything that prevents a check is also reported as a problem.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Repair:
         former: Name of the damaged version, which stays on disk until the next repair.
         missing: Ids of the documents in damaged parts, each with the file or folder to ingest again; None if the
             document was not read from a file, or if the file no longer exists.
-        unnamed: Number of other missing documents, whose ids could not be read.
+        unnamed: Number of further missing documents whose ids could not be read.
     """
 
     version: str
@@ -124,10 +124,10 @@ class Repair:
 
 
 PartFaults = Mapping[str, Sequence[CorruptVersionError]]
-"""The errors of each part of a project, by its name."""
+"""The errors of each part of a project, by the name of the part."""
 
 PublishSound = Callable[[str, PartFaults], Repair]
-"""Publishes a version, given its name, without its damaged parts."""
+"""Function that publishes the version with a given name again, without its damaged parts."""
 
 
 @dataclass(frozen=True)
@@ -153,14 +153,14 @@ class VerifyReport:
 def verify_project(project_dir: Path, known: PartFaults | None = None) -> VerifyReport:
     """Check every version, the settings and the ledger of a project.
 
-    Every byte of a version is checked. In the ledger, each row has a checksum, and SQLite checks the structure around
-    the rows. A changed bit that neither check finds has no effect: it is in a free page, in the unused space of a page,
-    or in a header field that SQLite does not need, such as a change counter or the number of the release that wrote the
-    file. The next write may overwrite it.
+    Every byte of a version is checked. In the ledger, each row has a checksum, and SQLite checks the structure of the
+    file. A changed bit that neither check finds has no effect: it is in a free page, in the unused space of a page, or
+    in a header field that SQLite does not need, such as a change counter or the SQLite release that wrote the file. The
+    next write may overwrite it.
 
     Args:
         project_dir: Directory of the project.
-        known: The errors of parts that have just been checked.
+        known: The errors of parts that have just been checked, which are not checked again.
 
     Raises:
         ProjectNotFoundError: The project was deleted.
@@ -186,14 +186,15 @@ def verify_project(project_dir: Path, known: PartFaults | None = None) -> Verify
 
 
 def repair_project(project_dir: Path, publish_sound: PublishSound | None = None) -> VerifyReport:
-    """Repair the ledger, the live version and leftovers, remove other damaged versions, and check the project again.
+    """Repair the ledger and the live version, remove leftovers and other damaged versions, and check the project again.
 
     A damaged live version is replaced by a new version without the damaged parts. The damaged version stays on disk
     until the next repair, or until it is removed as an old version.
 
     Args:
         project_dir: Directory of the project.
-        publish_sound: Publishes a version without damaged parts; without it, the live version is not repaired.
+        publish_sound: Function that publishes a version without its damaged parts; if None, the live version is not
+            repaired.
 
     Raises:
         ProjectLockedError: Another process is writing.
@@ -254,7 +255,7 @@ class _Checked:
     """Result of comparing versions with their checksums.
 
     Attributes:
-        parts: The errors of each part, by its name.
+        parts: The errors of each part, by the name of the part.
         faults: The errors of each damaged version.
         manifests: The manifests that can be read, by version.
     """
@@ -264,12 +265,12 @@ class _Checked:
     manifests: dict[str, Manifest] = field(default_factory=dict)
 
     def is_repairable(self, name: str) -> bool:
-        """Return whether a version has a readable manifest and errors, all of which mean damage."""
+        """Return whether a version is damaged, has a readable manifest, and has no errors except damage."""
         return name in self.manifests and name in self.faults and all(map(is_damage, self.faults[name]))
 
 
 def _check_versions(project_dir: Path, names: Sequence[str], known: PartFaults | None = None) -> _Checked:
-    """Compare the files of versions with their checksums; a part that several versions share is read once."""
+    """Compare the files of versions with their checksums; a part that several versions share is read only once."""
     checked = _Checked(dict(known or {}))
     for name in names:
         directory = version_directory(project_dir, name)
@@ -300,7 +301,7 @@ def _part_faults(place: Path, entry: PartEntry) -> list[CorruptVersionError]:
 
 
 def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> list[Problem]:
-    """Add the versions with damaged vectors in an engine to `checked`, and return other problems with the engine."""
+    """Add versions whose vectors in an engine are damaged to `checked`, and return other problems with the engine."""
     verify = _command(project_dir, "verify")
     try:
         _check_vectors(project_dir, names, checked)
@@ -320,7 +321,7 @@ def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> l
 
 
 def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -> None:
-    """Add the versions with damaged vectors in an engine to `checked`."""
+    """Add versions whose vectors in an engine are damaged to `checked`."""
     for name in names:
         manifest = checked.manifests.get(name)
         if name in checked.faults or manifest is None or manifest.engine == FILES:
@@ -341,12 +342,12 @@ def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -
 
 
 def _newest(names: Sequence[str]) -> int:
-    """Return the number of the newest version; vectors of later ones were never published."""
+    """Return the number of the newest version; vectors with a higher number were never published."""
     return max(map(number, names), default=0)
 
 
 def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Iterator[Problem]:
-    """Yield the problems of versions; damage to a shared part is reported for the live or the newest of them."""
+    """Yield the problems of versions; damage to a shared part is reported once, for the live or else the newest one."""
     live = live_if_sound(project_dir)
     problems: dict[str, Problem] = {}
     named: set[str] = set()
@@ -367,7 +368,7 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
 
 
 def records_of(project_dir: Path, part: str) -> Sequence[DocumentRecord]:
-    """Return the records of the documents of a part that may be damaged; none if they cannot be read."""
+    """Return the document records of a part that may be damaged; empty if they cannot be read."""
     try:
         return read_records(project_dir / PARTS / part)
     except CorruptVersionError:
@@ -391,7 +392,7 @@ def _remedy(project_dir: Path, name: str, live: str | None, sound: Sequence[str]
 
 
 def _missing_inputs(project_dir: Path, name: str, live: str, checked: _Checked) -> list[str]:
-    """Return the files and folders of documents missing in the live version since a damaged version was repaired."""
+    """Return the files and folders of documents that the live version lacks because it replaced a damaged version."""
     former, now = checked.manifests.get(name), checked.manifests.get(live)
     if former is None or now is None or now.keeps != name or live in checked.faults:
         return []
@@ -452,7 +453,7 @@ def _is_missing(path: Path) -> bool:
 
 
 def _expects_ledger(project_dir: Path) -> bool:
-    """Return whether a project must have a ledger, because the live version has contexts from an LLM."""
+    """Return whether a project must have a ledger because the contexts of the live version were written by an LLM."""
     name = live_if_sound(project_dir)
     try:
         return name is not None and read_manifest(version_directory(project_dir, name)).config.get("context") == "llm"
@@ -461,7 +462,7 @@ def _expects_ledger(project_dir: Path) -> bool:
 
 
 def _ledger_damage(path: Path) -> tuple[str | None, Mapping[str, Sequence[str]]]:
-    """Check a ledger after SQLite has rolled back an interrupted write.
+    """Check a ledger; if a write was interrupted, SQLite rolls it back first.
 
     Returns:
         The problem that SQLite reports for the file, or None; and the keys of rows with a wrong checksum, by table.
@@ -496,7 +497,7 @@ _RANGES = ("", *(f"{byte:02x}" for byte in range(256)), "g")
 
 
 def _repair_ledger(project_dir: Path) -> None:
-    """Replace a damaged ledger by a new one with its undamaged rows; create a new ledger if it is missing.
+    """Replace a damaged ledger with a new ledger that contains its undamaged rows; create a ledger if it is missing.
 
     Raises:
         FormatError: The ledger was written by another release.
@@ -524,10 +525,10 @@ def _repair_ledger(project_dir: Path) -> None:
 
 
 def salvage(damaged: Path, ledger: Ledger) -> None:
-    """Copy all rows that can still be read from a damaged ledger to a new one.
+    """Copy all rows that can still be read from a damaged ledger to a new ledger.
 
     Args:
-        damaged: The damaged file, which is only read.
+        damaged: The damaged file; its rows are not changed.
         ledger: The new ledger.
     """
     with ledger.transaction():
@@ -540,7 +541,7 @@ def salvage(damaged: Path, ledger: Ledger) -> None:
 
 
 def _readable(damaged: Path, table: str) -> Iterator[Row]:
-    """Yield the undamaged rows of a table that can be read; some may be repeated.
+    """Yield the readable, undamaged rows of a table; some may be yielded twice.
 
     Rows after a damaged page are read backwards from the end, and rows between damaged pages by key range.
     """
@@ -582,9 +583,9 @@ class ForgetReport:
     """Report of what `forget` removed, or would remove in a dry run.
 
     Attributes:
-        versions: Names of the versions.
-        contexts: Number of contexts in the ledger.
-        embeddings: Number of vectors in the ledger.
+        versions: Names of the removed versions.
+        contexts: Number of contexts removed from the ledger.
+        embeddings: Number of vectors removed from the ledger.
         batched_requests: Number of requests in running batches, whose replies will not be fetched.
     """
 
@@ -599,12 +600,12 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
 
     A row is kept if it is the context or the embedding of a live chunk. Earlier states of a document and contexts
     written with other settings are removed. Running batches are abandoned, because their replies would bring removed
-    contexts back. If it is interrupted, it can be run again.
+    contexts back. If the function is interrupted, it can be called again.
 
     Args:
         project_dir: Directory of the project, whose write lock must be held.
         live: The live version.
-        dry_run: Whether to only return what would be removed.
+        dry_run: Whether to return the report without removing anything.
 
     Raises:
         ProjectLockedError: Another process is comparing variants of the documents.
