@@ -1,8 +1,8 @@
 """Cache of model answers on disk, in one SQLite file that can be discarded at any time.
 
 The file has a rollback journal, and is opened for each operation, so that several processes can use it. Problems with
-the file are logged and not raised: a damaged file is discarded, and a file that cannot be used is left alone. Only
-`clear` raises an error.
+the file are logged instead of raised: a damaged file is discarded, and a file that cannot be used is left unchanged.
+Only `clear` raises an error.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ class AnswerFile:
         """Store an answer.
 
         Args:
-            key: Its key.
+            key: Key of the answer.
             answer: The answer.
-            is_current: Returns whether it may still be stored; called while no other process can `clear` the file.
+            is_current: Function that returns whether the answer may still be stored; it is called while no other
+                process can `clear` the file.
         """
 
         def write(file: Database) -> None:

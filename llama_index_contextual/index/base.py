@@ -1,6 +1,6 @@
-"""Protocol of the index that a search uses for the chunks of one version, and rankings as arrays.
+"""Protocol of the chunk index that a search uses, and rankings as arrays.
 
-`VersionIndex` is the index of a published version.
+`VersionIndex` implements the protocol for a published version.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Chunk:
     """A stored chunk.
 
     Attributes:
-        node_id: Its id.
-        text: Its text, without the context.
-        metadata: Its metadata.
-        doc_id: Id of its document, or None.
-        start: Offset of its first character in the document's text, or None.
-        end: Offset after its last character, or None.
-        make_node: Returns it as a node of LlamaIndex.
+        node_id: Id of the chunk.
+        text: Text of the chunk, without the context.
+        metadata: Metadata of the chunk.
+        doc_id: Id of the document, or None.
+        start: Offset of the first character in the document's text, or None.
+        end: Offset after the last character, or None.
+        make_node: Function that returns the chunk as a LlamaIndex node.
     """
 
     node_id: str
@@ -47,7 +47,7 @@ class Chunk:
 
     @classmethod
     def of(cls, node: BaseNode) -> Chunk:
-        """Return the chunk for a node."""
+        """Create a chunk from a node."""
         return cls(
             node_id=node.node_id,
             text=node.get_content(),
@@ -60,7 +60,7 @@ class Chunk:
 
     @property
     def node(self) -> BaseNode:
-        """The chunk as a node of LlamaIndex, which is not imported before."""
+        """The chunk as a LlamaIndex node; LlamaIndex is not imported until this is used."""
         return self.make_node()
 
 
@@ -68,8 +68,8 @@ class Hits(NamedTuple):
     """A ranking as arrays, best first.
 
     Attributes:
-        rows: Shape (n,), int64, each at most once.
-        scores: Shape (n,), float64.
+        rows: Row numbers, without duplicates; shape (n,), int64.
+        scores: Score of each row; shape (n,), float64.
     """
 
     rows: NDArray[np.int64]
@@ -85,7 +85,7 @@ class Scale(NamedTuple):
 
     Attributes:
         zero: The score that is mapped to 0.
-        unit: The difference from `zero` that is mapped to 1; 0 if all scores are equal, and then each is mapped to 1.
+        unit: The difference from `zero` that is mapped to 1; 0 if all scores are equal, which are then mapped to 1.
     """
 
     zero: float
@@ -97,12 +97,12 @@ NO_SCALE = Scale(0.0, 0.0)
 
 
 def top(scores: NDArray[F], k: int, *, above: float = -math.inf) -> tuple[NDArray[F], NDArray[np.int64]]:
-    """Return the k best scores and their rows, best first, with ties in the order of the rows.
+    """Return the k best scores and their rows, best first; equal scores are in the order of the rows.
 
     Args:
         scores: The scores of all rows; shape (n,).
         k: Maximum number of hits.
-        above: Only scores greater than this are hits.
+        above: Lower limit; only greater scores are hits.
     """
     if above > -math.inf:
         # Filter first: a partition takes many times as long if most scores are equal.
@@ -120,7 +120,7 @@ def top(scores: NDArray[F], k: int, *, above: float = -math.inf) -> tuple[NDArra
 
 
 class ChunkIndex(Protocol):
-    """Chunks in rows 0, 1, …, which never change while the index is open."""
+    """Index of chunks, numbered as rows 0, 1, …, which never change while the index is open."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -134,12 +134,12 @@ class ChunkIndex(Protocol):
 
     @property
     def lexical(self) -> LexicalIndex | None:
-        """The lexical index of the chunks, which also analyses queries; None without one."""
+        """The lexical index of the chunks, which also analyses queries, or None."""
         ...
 
     @property
     def documents(self) -> DocumentIndex | None:
-        """The index of the documents' names and openings; None without a lexical index."""
+        """The index of document names and openings; None without a lexical index."""
         ...
 
     def rank_vectors(
@@ -150,10 +150,10 @@ class ChunkIndex(Protocol):
         Args:
             vector: A unit vector; shape (dimensions,).
             k: Maximum number of hits.
-            filters: Only rows that pass are ranked.
+            filters: Metadata filters; only rows that pass are ranked.
 
         Returns:
-            The hits, and mean and standard deviation of the similarities of all rows or of a sample of them.
+            The hits, and a scale with the mean and standard deviation of all similarities or of a sample.
         """
         ...
 
@@ -161,12 +161,12 @@ class ChunkIndex(Protocol):
         """Return the k rows with the largest BM25 score above 0.
 
         Args:
-            terms: The query, from `lexical`.
+            terms: The query, analysed by `lexical`.
             k: Maximum number of hits.
-            filters: Only rows that pass are ranked.
+            filters: Metadata filters; only rows that pass are ranked.
 
         Returns:
-            The hits, and 0 and the standard deviation of the scores of all rows.
+            The hits, and a scale with 0 and the standard deviation of the scores of all rows.
         """
         ...
 

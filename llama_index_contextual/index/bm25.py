@@ -1,8 +1,8 @@
-"""BM25 index over texts: term frequencies, spelling correction of queries, scores, building and files.
+"""BM25 index of texts: term frequencies, spelling correction of queries, scores, building and files.
 
 The index stores how often each term occurs in each text, and the length of each text. The weight of a term in a text
 also depends on the number of texts, on their mean length and on the number of texts with the term, so it is computed
-when a query needs it. An index can therefore consist of several parts: the scores are the same, except for rounding, as
+when a query needs it. An index can therefore consist of several parts: except for rounding, the scores are the same as
 those of a single index built from all texts.
 
 Source: the formula is Lucene's, with k1 = 1.5 and b = 0.75, as in bm25s (Lù, "BM25S: Orders of magnitude faster lexical
@@ -45,38 +45,38 @@ GUESS_WEIGHT = 0.5
 """Total weight of the spelling candidates for an unknown word; a term of the query has weight 1."""
 
 MAX_TERMS = 256
-"""Maximum number of distinct query terms that are searched; those with the largest weights are used."""
+"""Maximum number of distinct query terms that are searched; the terms with the largest weights are used."""
 
 MAX_SPELLED = 8
 """Maximum number of unknown words in a query whose spelling is corrected, starting with the first."""
 
 _RESPELLED = 1_000  # size of the cache of spelling candidates
-_CACHED_POSTINGS = 1_000_000  # rows of the postings that an index keeps, eight bytes each
+_CACHED_POSTINGS = 1_000_000  # maximum number of rows in the cached postings, eight bytes each
 _K1, _B = 1.5, 0.75
 _PENDING = 1_000_000  # number of term occurrences that are counted together
 _VOCABULARY_FILE = "terms.json"
 COUNTS_FILE = "counts.bin"
 
 LexicalQuery = str | Sequence[tuple[str, float]] | Mapping[str, float]
-"""A text, texts with the weight of each of their terms, or terms with their weights.
+"""A string, strings each with the weight of its terms, or terms with their weights.
 
-The weight of a term that occurs in several texts is the sum of its weights.
+If a term occurs in several strings, its weights are added.
 """
 
 Postings = tuple[NDArray[np.int32], NDArray[np.float32]]
-"""The rows that contain a term, ascending, and its contribution to the score of each."""
+"""The rows that contain a term, in ascending order, and the contribution of the term to the score of each row."""
 
 
 @dataclass(frozen=True, eq=False)
 class TermCounts:
-    """How often terms occur in texts, which are identified by their rows.
+    """Frequencies of terms in texts, which are identified by their rows.
 
     Attributes:
         vocabulary: The number of each term.
-        pointers: Where the entries of each term start in the next two arrays; shape (terms + 1,).
-        holders: For each term, the rows of the texts that contain it, ascending; shape (entries,).
-        frequencies: How often the term occurs in each of them; shape (entries,).
-        lengths: The number of terms of each text, with repetitions; shape (texts,).
+        pointers: Start of each term's entries in the next two arrays; shape (terms + 1,).
+        holders: For each term, the rows of the texts that contain it, in ascending order; shape (entries,).
+        frequencies: Frequency of the term in each of these texts; shape (entries,).
+        lengths: Number of terms in each text, with repetitions; shape (texts,).
     """
 
     vocabulary: Mapping[str, int]
@@ -86,7 +86,7 @@ class TermCounts:
     lengths: NDArray[np.int32]
 
     def of(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
-        """Return the rows that contain a term and its frequency in each, or None."""
+        """Return the rows that contain a term and its frequency in each row, or None for an unknown term."""
         number = self.vocabulary.get(term)
         if number is None:
             return None
@@ -102,11 +102,11 @@ class TermCounts:
 
     @classmethod
     def load(cls, directory: Path, texts: int) -> Self:
-        """Open the arrays, memory-mapped.
+        """Load saved counts; the arrays are memory-mapped.
 
         Args:
             directory: Directory of the index.
-            texts: Number of its texts.
+            texts: Number of texts in the index.
         """
         terms = json.loads((directory / _VOCABULARY_FILE).read_bytes())
         everything = files.mapped(directory / COUNTS_FILE, np.int32)
@@ -121,9 +121,9 @@ class _Part:
     """A part of an index.
 
     Args:
-        counts: Its terms.
-        start: The row in the index of its first text.
-        mean: The mean length of the texts of all parts.
+        counts: Term counts of the part.
+        start: Row of the part's first text in the index.
+        mean: Mean length of the texts of all parts.
     """
 
     def __init__(self, counts: TermCounts, start: int, mean: float) -> None:
@@ -151,8 +151,8 @@ class QueryTerms:
 
     Attributes:
         known: The terms that the index contains.
-        postings: For each of `known`, the rows that contain it, ascending, and its contribution to their scores.
-        frequencies: For each of `known`, the number of rows that contain it.
+        postings: Postings of each term in `known`.
+        frequencies: Number of rows that contain each term in `known`.
     """
 
     def __init__(self, index: LexicalIndex, counts: Mapping[str, float], omitted: int = 0) -> None:
@@ -173,7 +173,7 @@ class QueryTerms:
         return {term: count * math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, count, n in counts}
 
     def contributions(self, number: int, rows: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which of the given rows contain a term, and its contribution to the scores of those rows."""
+        """Return a mask of the given rows that contain a term, and its contribution to the scores of these rows."""
         holders, values = self.postings[number]
         places = holders.searchsorted(rows)
         contains = holders.take(places, mode="clip") == rows
@@ -191,7 +191,7 @@ class QueryTerms:
         return holders.searchsorted(stops) - holders.searchsorted(starts)
 
     def matched(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
-        """Return the terms that each row contains."""
+        """Return the known terms that each of the given rows contains."""
         row_ids = np.asarray(rows, dtype=np.int32)
         contains = np.empty((len(row_ids), len(self.known)), dtype=np.bool_)
         for at, (holders, _) in enumerate(self.postings):
@@ -200,11 +200,11 @@ class QueryTerms:
 
 
 class LexicalIndex:
-    """A BM25 index over texts, which are identified by their rows.
+    """A BM25 index of texts, which are identified by their rows.
 
     Args:
-        analyzer: Splits text into terms.
-        parts: The terms of each part. The rows of a part come after those of the previous parts.
+        analyzer: Analyzer that splits text into terms.
+        parts: Term counts of each part. The rows of a part come after the rows of the previous parts.
 
     Attributes:
         size: Number of texts.
@@ -257,7 +257,7 @@ class LexicalIndex:
         """Return the terms with the largest weight times idf, for a query with too many terms."""
         terms = QueryTerms(self, counts)
         known = frozenset(terms.known)
-        ordered = sorted(counts, key=lambda term: (term not in known, -terms.weights[term]))  # ties as in the query
+        ordered = sorted(counts, key=lambda term: (term not in known, -terms.weights[term]))  # ties keep their order
         heaviest = frozenset(ordered[:MAX_TERMS])
         heaviest_counts = {term: weight for term, weight in counts.items() if term in heaviest}
         return QueryTerms(self, heaviest_counts, len(counts) - len(heaviest_counts))
@@ -294,12 +294,12 @@ class LexicalIndex:
         return {term for term in terms if any(term in part.counts.vocabulary for part in self._parts)}
 
     def specificity(self, text: str) -> float:
-        """Return how specific a text is: the sum of the idf of its terms over the logarithm of the number of rows."""
+        """Return the specificity of a text: the sum of its terms' idf, divided by the logarithm of the row count."""
         terms = self.query(text)
         return sum(terms.weights[term] for term in terms.known) / math.log1p(self.size or 1)
 
     def scores(self, query: LexicalQuery | QueryTerms) -> NDArray[np.float32]:
-        """Return the BM25 score of every row; 0 for rows without a term of the query."""
+        """Return the BM25 score of every row; 0 for rows without any query term."""
         terms = query if isinstance(query, QueryTerms) else self.query(query)
         scores = np.zeros(self.size, dtype=np.float32)
         for term, (holders, values) in zip(terms.known, terms.postings, strict=True):
@@ -308,7 +308,7 @@ class LexicalIndex:
         return scores
 
     def rank(self, terms: QueryTerms, k: int, mask: NDArray[np.bool_] | None = None) -> tuple[Hits, Scale]:
-        """Return the k rows with the largest scores above 0, and 0 and the standard deviation of all scores.
+        """Return the k rows with the largest scores above 0, and a scale with the standard deviation of all scores.
 
         Args:
             terms: The query.
@@ -316,7 +316,7 @@ class LexicalIndex:
             mask: Rows to rank; None for all.
         """
         scores = self.scores(terms)
-        # The zero of the scale is 0: rows without a term of the query count as 0 in the fusion.
+        # The zero of the scale is 0, because rows without any query term count as 0 in the fusion.
         scale = Scale(0.0, float(scores.std())) if len(scores) else NO_SCALE
         best, rows = top(scores if mask is None else np.where(mask, scores, np.float32(0.0)), k, above=0.0)
         return Hits(rows, best.astype(np.float64)), scale
@@ -374,7 +374,7 @@ class TermCountsBuilder:
         """Add texts whose terms have already been counted.
 
         Args:
-            counts: Their terms.
+            counts: Term counts of the texts.
             is_kept: Whether to add each of the texts; shape (texts,).
         """
         self._count()
@@ -382,7 +382,7 @@ class TermCountsBuilder:
         terms = np.repeat(numbers, np.diff(counts.pointers))
         exists = is_kept[counts.holders]
         rows = (np.cumsum(is_kept) - 1 + self._size)[counts.holders][exists]
-        # Indexing copies: the file of `counts` must not stay mapped.
+        # Indexing makes copies, so that the file of `counts` does not stay mapped.
         self._entries.append((terms[exists] << 32 | rows, counts.frequencies[exists]))
         self._lengths.append(counts.lengths[is_kept])
         self._size += len(self._lengths[-1])
@@ -425,7 +425,7 @@ class LexicalIndexBuilder(TermCountsBuilder):
     """Build the `TermCounts` of texts in a language.
 
     Args:
-        language: A Snowball stemmer's name, or `none`.
+        language: Name of a Snowball stemmer, or `none`.
     """
 
     def __init__(self, *, language: str = "english") -> None:
@@ -434,7 +434,7 @@ class LexicalIndexBuilder(TermCountsBuilder):
         self._numbers = Memory(self._term_numbers)
 
     def add_texts(self, texts: Iterable[str]) -> None:
-        """Add texts; their rows come after those of the texts added before."""
+        """Add texts; their rows come after the rows of earlier texts."""
         for text in texts:
             words = tokens(text)
             numbers = itertools.chain.from_iterable(map(self._numbers.__getitem__, words))

@@ -1,8 +1,8 @@
 """Functions that write and remove the files of a project.
 
-`System` has one method for each operation that can fail or be interrupted; tests replace it to interrupt each of
-them. The rest of the package uses the functions below. To survive a power cut, a file is written, synced and renamed,
-and then its directory is synced.
+`System` has one method for each operation that can fail or be interrupted; tests replace it to interrupt each
+operation. The rest of the package uses the functions below. To survive a power cut, a file is written, synced and
+renamed, and then its directory is synced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T", np.int32, np.float32)
 _BLOCK = 1 << 20
 
 NEW = ".new"
-"""Suffix of a file that is being written and will replace another one."""
+"""Suffix of a file that is being written and will replace another file."""
 
 
 class System:
@@ -39,7 +39,7 @@ class System:
         path.mkdir(mode=0o775, exist_ok=True)
 
     def write(self, path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-        """Create a file and fill it. An existing file is replaced, not truncated: a reader may have mapped it."""
+        """Create and fill a file; an existing file is replaced, not truncated, because a reader may have mapped it."""
         path.unlink(missing_ok=True)
         with open(path, "xb") as file:
             fill(file)
@@ -246,12 +246,12 @@ def walk(directory: Path) -> Iterator[Path]:
 
 
 def xxh3(path: Path) -> str:
-    """Return the xxh3 (128 bits) of a file in hexadecimal, to detect damage fast."""
+    """Return the 128-bit xxh3 of a file in hexadecimal, for fast detection of damage."""
     with open(path, "rb") as file:
         return str(hashlib.file_digest(file, xxhash.xxh3_128).hexdigest())
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal, to prove its content."""
+    """Return the SHA-256 of a file in hexadecimal, for proof of its content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

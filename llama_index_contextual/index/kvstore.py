@@ -1,7 +1,7 @@
-"""Connections to one SQLite file.
+"""Connection to an SQLite file, shared by all threads.
 
-All threads share one connection, protected by a lock; statements are short, and SQLite would serialise them anyway. A
-published file is opened read-only and immutable, so that SQLite neither searches for a journal nor writes.
+A lock protects the connection; statements are short, and SQLite would serialise them anyway. A published file is opened
+as read-only and immutable, so that SQLite neither searches for a journal nor writes.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Database:
     Args:
         path: The file; None keeps everything in memory.
         access: `read` for a published file; `build` for a file that is discarded after a crash; `durable` for a file
-            whose commits must survive a power cut; `inspect` to read such a file, with permission for SQLite to roll
-            back an interrupted write.
+            whose commits must survive a power cut; `inspect` to read a durable file; SQLite may then roll back an
+            interrupted write.
         patience: Seconds to wait if another program has locked the file.
     """
 
@@ -93,7 +93,7 @@ class Database:
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() >= until:
                     raise
-                time.sleep(0.02)  # SQLite itself has usually waited, but sometimes it fails immediately
+                time.sleep(0.02)  # SQLite has usually waited already, but sometimes it fails immediately
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a SELECT."""

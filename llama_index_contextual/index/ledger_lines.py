@@ -27,7 +27,7 @@ _EXPORTED = {
     "batch_replies": "replies",
     "runs": "receipts",
 }
-"""The tables of an export, with the names of their fields in `LedgerRows`."""
+"""The exported tables, with the names of their fields in `LedgerRows`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class LedgerRows:
         contexts: Contexts written by an LLM, and refusals.
         embeddings: Vectors.
         pages: OCR results for scanned pages.
-        replies: Replies of a batch whose contexts are not stored yet.
+        replies: Batch replies whose contexts are not stored yet.
         receipts: Costs of runs.
     """
 
@@ -52,15 +52,15 @@ class LedgerRows:
 def export_ledger(project_dir: str | Path, path: str | Path) -> LedgerRows:
     """Export a ledger as JSON lines: contexts, embeddings, OCR results and receipts.
 
-    A project that imports the file does not pay for these results again. The ledger of a project that was written
-    before the first release can be exported too.
+    If a project imports the file, these results are not paid for again. A ledger that was written before the first
+    release can be exported too.
 
     Args:
         project_dir: Directory of the project: `project.directory`.
         path: The file to write.
 
     Raises:
-        LedgerError: A provider is working on a batch, whose replies would be missing.
+        LedgerError: A provider is still working on a batch, so its replies would be missing.
     """
     with contextlib.closing(Ledger(Path(project_dir) / LEDGER_FILE, read_only=True)) as ledger:
         return write_ledger(ledger, Path(path))
@@ -85,10 +85,10 @@ def import_ledger(project_dir: str | Path, path: str | Path) -> LedgerRows:
 def write_ledger(ledger: Ledger, path: Path) -> LedgerRows:
     """Write the contexts, embeddings, OCR results, replies and receipts of a ledger as JSON lines.
 
-    A line without `table` is a context; a vector is the base64 of its little-endian 32-bit floats.
+    A line without `table` is a context; vectors are encoded as base64 of little-endian 32-bit floats.
 
     Raises:
-        LedgerError: A provider is working on a batch, whose replies would be missing.
+        LedgerError: A provider is still working on a batch, so its replies would be missing.
     """
     if batches := ledger.batches.open_batches():
         number = pluralize(sum(batch.requests for batch in batches), "request")
@@ -168,7 +168,7 @@ def _row(raw: Any) -> tuple[str, Row]:
         raise ValueError(f"{table!r} is not a table of an export")
     if table == "contexts":
         raw = {**dict.fromkeys(FIELDS[3:]), **raw, "created": time.time()}
-        if isinstance(text := raw.get("context"), str) and text:  # an empty one is a refusal
+        if isinstance(text := raw.get("context"), str) and text:  # an empty context is a refusal
             raw["context"] = storable_text(text)
             if not raw["context"]:
                 raise ValueError("its context has no character that can be stored")

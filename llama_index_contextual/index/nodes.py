@@ -1,7 +1,8 @@
-"""Nodes in SQLite, fetched with one query per result; filters are evaluated on columns.
+"""Nodes stored in SQLite; metadata filters are evaluated on columns.
 
 The positions of the nodes have the same order as the rows in the FAISS and BM25 indexes. Segments, the parents of
-chunks, are not stored: for `AutoMergingRetriever`, they are assembled on demand from their chunks, with links to them.
+chunks, are not stored. For `AutoMergingRetriever`, they are assembled on demand from their chunks, with links to the
+chunks.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ _SCHEMA = (
     "CREATE INDEX IF NOT EXISTS nodes_of_parent ON nodes (parent)",
 )
 FRAMES = "contextual/documents"
-"""Collection for the data of documents that is not in any chunk; see `DocumentFrame`."""
+"""Collection for document data that is not in any chunk; see `DocumentFrame`."""
 _MAX_VARIABLES = 900
 _KEPT_COLUMNS = 8
 
 
 class Nodes(ABC):
-    """Nodes that can be read one by one: those of one file, or those of a version."""
+    """Base class for reading the nodes of one file or of a whole version."""
 
     @abstractmethod
     def existing(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
-        """Yield the nodes among `node_ids` that exist."""
+        """Yield the nodes with the given ids; ids that do not exist are skipped."""
 
     @abstractmethod
     def iterate(self, *, doc_id: str | None = None, span: tuple[int, int] | None = None) -> Iterator[BaseNode]:
@@ -64,7 +65,7 @@ class Nodes(ABC):
 
     @abstractmethod
     def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
-        """Return a JSON object that was stored next to the nodes, or None."""
+        """Return a JSON object that was stored with the nodes, or None."""
 
     @abstractmethod
     def children(self, parent_id: str) -> list[BaseNode]:
@@ -74,7 +75,7 @@ class Nodes(ABC):
         return True
 
     def get_nodes(self, node_ids: Sequence[str], raise_error: bool = True) -> list[BaseNode]:
-        """Return nodes in the order of `node_ids`, with one query; parents of stored nodes are assembled from them.
+        """Return nodes in the order of `node_ids`; parents are assembled from their stored children.
 
         Raises:
             ValueError: A node does not exist and `raise_error` is True.
@@ -90,7 +91,7 @@ class Nodes(ABC):
         return [nodes[node_id] for node_id in node_ids if node_id in nodes]
 
     def assemble(self, node_id: str) -> TextNode | None:
-        """Return the parent of stored nodes, with their text, or None if no node has this parent."""
+        """Assemble a parent and its text from its stored children, or return None if no node has this parent."""
         from llama_index.core.schema import NodeRelationship, ObjectType, RelatedNodeInfo, TextNode
 
         children = [node for node in self.children(node_id) if isinstance(node, TextNode)]
@@ -125,7 +126,7 @@ class Nodes(ABC):
         )
 
     def read_span(self, doc_id: str | None, start: int, end: int) -> str | None:
-        """Return a span of a document's text from its nodes and the text between them; None if there are no offsets."""
+        """Return a span of a document's text, assembled from its nodes and gaps; None if the nodes have no offsets."""
         text = [" "] * max(0, end - start)
         frame = None if doc_id is None else self.get_extra(FRAMES, doc_id)
         pieces: list[tuple[int, str]] = []
@@ -144,7 +145,7 @@ class Nodes(ABC):
 class NodeTable(Nodes):
     """Nodes in one SQLite file, or in memory.
 
-    Adding nodes takes linear time and one transaction per call. The nodes that are read are equal to those that were
+    Adding nodes takes linear time and one transaction per call. A node that is read is equal to the node that was
     added.
 
     Args:
@@ -168,7 +169,7 @@ class NodeTable(Nodes):
 
         Raises:
             InputError: A node cannot be stored.
-            ReadOnlyVersionError: The file is that of a published version.
+            ReadOnlyVersionError: The file belongs to a published version.
         """
         if self._kv.access == "read":
             refuse_write()
@@ -183,7 +184,7 @@ class NodeTable(Nodes):
         self._columns.clear()
 
     def put_extra(self, collection: str, key: str, value: dict[str, Any]) -> None:
-        """Store a JSON object next to the nodes."""
+        """Store a JSON object with the nodes."""
         self._kv.put(key, value, collection)
 
     def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
@@ -191,12 +192,12 @@ class NodeTable(Nodes):
         return self._kv.get(key, collection)
 
     def copy_from(self, source: NodeTable, is_kept: NDArray[np.bool_], doc_ids: set[str]) -> None:
-        """Append nodes of another store, and the data of their documents, without parsing them.
+        """Append nodes from another table, and the data of their documents, without parsing them.
 
         Args:
-            source: The other store.
-            is_kept: Whether to copy each of its nodes; shape (nodes,).
-            doc_ids: Ids of the documents whose data to copy.
+            source: The other table.
+            is_kept: Whether to copy each node of `source`; shape (nodes,).
+            doc_ids: Ids of the documents whose data is copied.
         """
         with self._lock, self._kv.transaction() as connection:
             self._forget()
@@ -215,7 +216,7 @@ class NodeTable(Nodes):
             connection.executemany("INSERT INTO fields VALUES (?, ?, ?)", values)
 
     def close(self) -> None:
-        """Close the file; the store cannot be used afterwards."""
+        """Close the file; the table cannot be used afterwards."""
         self._kv.close()
 
     # ---- rows --------------------------------------------------------------------------------------------------------
@@ -225,20 +226,20 @@ class NodeTable(Nodes):
 
     @property
     def ids(self) -> list[str]:
-        """Node ids sorted by position; read once."""
+        """Node ids sorted by position; cached after the first use."""
         with self._lock:
             if self._ids is None:
-                # Sorted here, because to sort them, SQLite would read every node instead of only the index on ids.
+                # Sorted here, because SQLite would read every node to sort the ids, instead of only the index of ids.
                 rows = self._kv.query("SELECT position, id FROM nodes")
                 self._ids = [node_id for _, node_id in sorted(rows)]
             return self._ids
 
     def positions(self, node_ids: Sequence[str]) -> dict[str, int]:
-        """Return the positions of the nodes among `node_ids` that exist."""
+        """Return the positions of the nodes with the given ids; ids that do not exist are left out."""
         return dict(self._fetch("id, position", node_ids))
 
     def known(self, node_ids: Sequence[str]) -> list[str]:
-        """Return the ids of existing nodes among `node_ids`."""
+        """Return those of the given ids that exist."""
         return list(self.positions(node_ids))
 
     def ids_of_document(self, doc_id: str) -> list[str]:
@@ -258,7 +259,7 @@ class NodeTable(Nodes):
     # ---- metadata ----------------------------------------------------------------------------------------------------
 
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
-        """Return a mask of the nodes that pass the filters, sorted by position, or None without filters."""
+        """Return a mask of the nodes that pass the filters, in the order of positions, or None without filters."""
         if filters is None:
             return None
         from llama_index_contextual.index.filters import filter_mask, valid_filters
@@ -268,7 +269,7 @@ class NodeTable(Nodes):
         return filter_mask(valid, len(self), lambda test: test.mask(self.column(test.key)))
 
     def column(self, key: str) -> Column:
-        """Return the values of a metadata key; the most recently used columns are cached."""
+        """Return the column of a metadata key; the most recently used columns are cached."""
         from llama_index_contextual.index.filters import Column
 
         column = self._columns.get(key)
@@ -282,7 +283,7 @@ class NodeTable(Nodes):
         return column
 
     def distinct_metadata(self) -> list[tuple[str, str | int | float | None]]:
-        """Return the distinct pairs of key and value; values other than strings and numbers are None."""
+        """Return the distinct pairs of key and value; values other than strings and numbers are returned as None."""
         pairs = ((key, json.loads(value)) for key, value, _ in self._fields())
         return [
             (key, value if isinstance(value, (str, int, float)) and not isinstance(value, bool) else None)
@@ -294,12 +295,12 @@ class NodeTable(Nodes):
         return sorted({key for key, _, _ in self._fields()})
 
     def _fields(self, key: str | None = None) -> Sequence[tuple[str, str, Any]]:
-        """Return the metadata keys with each of their values as JSON and its rows; a published store has an index."""
+        """Return each distinct pair of metadata key and JSON value with its rows; published tables have an index."""
         if self._kv.access != "read":
             return self._scanned_fields()
         if key is None:
             return self._kv.query("SELECT key, value, rows FROM fields")
-        if has_surrogate(key):  # which SQLite cannot bind
+        if has_surrogate(key):  # SQLite cannot bind surrogates
             return []
         return self._kv.query("SELECT key, value, rows FROM fields WHERE key = ?", (key,))
 
@@ -336,11 +337,11 @@ class NodeTable(Nodes):
             last = rows[-1][-1]
 
     def existing(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
-        """Yield the nodes among `node_ids` that exist."""
+        """Yield the nodes with the given ids; ids that do not exist are skipped."""
         return (_node_of(*row) for row in self._fetch(_COLUMNS, node_ids))
 
     def at(self, rows: Sequence[int]) -> Iterator[Chunk]:
-        """Yield the chunks of some rows, given in ascending order."""
+        """Yield the chunks of the given rows, which must be in ascending order."""
         for start in range(0, len(rows), _MAX_VARIABLES):
             positions = [row + 1 for row in rows[start : start + _MAX_VARIABLES]]
             marks = ", ".join("?" * len(positions))
@@ -365,12 +366,12 @@ _OF_ONE_CHUNK = frozenset(
     | {keys.TOKEN_COUNT, keys.TABLE_HEAD, keys.SOURCE_LINE, keys.PAGE_END}
 )
 _SOURCE, _PARENT = "1", "4"
-"""LlamaIndex's relationships of a node to its document and to its parent, in stored form."""
+"""Keys under which LlamaIndex stores the relationships of a node to its document and to its parent."""
 _TEXT_NODE = "1"
 
 
 def _row_of(node: BaseNode) -> tuple[Any, ...]:
-    """Return the row of a node: all fields but id and metadata are compressed together."""
+    """Return the row for a node; all fields except the id and the metadata are compressed together."""
     from llama_index.core.storage.docstore.utils import doc_to_json
 
     raw = doc_to_json(node)
@@ -425,7 +426,7 @@ def _dump(value: Any) -> str:
 
 
 def _span_of_all(children: Sequence[TextNode]) -> tuple[int, int] | None:
-    """Return the span of the segment that the nodes were cut from, or the span from the first to the last node."""
+    """Return the span of the segment that contains the nodes, or, if it is unknown, the span of all nodes together."""
     starts = [child.start_char_idx for child in children if child.start_char_idx is not None]
     if len(starts) < len(children):
         return None

@@ -1,5 +1,7 @@
-"""The directory of a project: `project.json` with the settings, locks, and the scratch
-directory next to it, which may contain text of documents."""
+"""The directory of a project: settings in `project.json`, locks, and the scratch directory.
+
+The scratch directory is next to the project's directory, and may contain document text.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,7 @@ def check_name(name: str) -> str:
 
 
 def no_link(directory: Path) -> Path:
-    """Return the directory of a project if it is not a link.
+    """Return the directory of a project if it is not a symbolic link.
 
     Raises:
         InputError: The directory is a symbolic link.
@@ -156,7 +158,7 @@ def embed_object(project_dir: Path) -> Mapping[str, Any] | None:
 
 
 def record_embed_object(project_dir: Path, described: Mapping[str, Any] | None) -> None:
-    """Record an embedding model that was passed as an object; None removes it. The write lock must be held."""
+    """Record the description of an embedding model object, or remove it if None; the write lock must be held."""
     if embed_object(project_dir) != described:
         _write(project_dir, _read(project_dir), embed_object=described)
 
@@ -177,7 +179,7 @@ def read_config(project_dir: Path) -> ProjectConfig:
 
     Raises:
         ProjectError: The file is damaged.
-        FormatError: The file was written by a newer release, or before the first one.
+        FormatError: The file was written by a newer release, or before the first release.
     """
     content, name = _read(project_dir), project_dir.name
     try:
@@ -241,7 +243,7 @@ def directory_lock(directory: Path, *, name: str, busy: str) -> Iterator[None]:
     Args:
         directory: The directory.
         name: Name of the project, for error messages.
-        busy: Activity of the process that holds the lock, such as "writing to project".
+        busy: Activity of the process that holds the lock, for error messages, such as "writing to project".
 
     Raises:
         ProjectLockedError: Another process or thread holds the lock.
@@ -277,7 +279,7 @@ def _not_found(name: str) -> ProjectNotFoundError:
 
 @contextlib.contextmanager
 def write_lock(project_dir: Path) -> Iterator[None]:
-    """Hold the write lock of a project, after removing leftovers of interrupted writers and comparisons.
+    """Hold the write lock of a project; leftovers of interrupted writers and comparisons are removed first.
 
     Raises:
         ProjectLockedError: Another process or thread is writing.
@@ -311,7 +313,7 @@ def scratch(project_dir: Path) -> Iterator[Path]:
             finally:
                 _clear(directory)
                 if not _WINDOWS:
-                    # Do this before the lock is released, because another process may hold it afterwards.
+                    # Before the lock is released, because another process may hold it afterwards.
                     files.remove(directory / LOCK_FILE)
         if _WINDOWS:
             files.remove(directory / LOCK_FILE)

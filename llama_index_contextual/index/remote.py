@@ -6,9 +6,10 @@ live. Instead of a FAISS index, a part contains:
 born.bin                the version in which the vector of each row was added
 sample.bin              the vectors of a sample, used to estimate the mean and deviation of similarities
 
-An engine stores facets with each vector: numbers that stand for the values of the chunk's metadata keys. It only has to
-find the vectors that have at least one of the given facets. This module determines which values pass a filter, using
-the values in the parts, so filters do not depend on how an engine treats lists, booleans, dates and missing keys.
+An engine stores facets with each vector: numbers that represent the values of the chunk's metadata keys. The engine
+only has to find the vectors that have at least one of the given facets. This module determines the values that pass a
+filter from the values in the parts, so filters do not depend on the engine's treatment of lists, booleans, dates and
+missing keys.
 """
 
 from __future__ import annotations
@@ -55,18 +56,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXACT_CHUNKS = 20_000
-"""Number of chunks up to which every vector is compared; above, the search is approximate."""
+"""Maximum number of chunks for which every vector is compared; with more chunks, the search is approximate."""
 
 SAMPLE = 1_024
-"""Maximum number of vectors per part with which the mean and deviation of the similarities are estimated."""
+"""Maximum number of vectors per part that are used to estimate the mean and deviation of the similarities."""
 
 TIES = 16
-"""Number of additional hits to request, because equal scores are in no particular order."""
+"""Number of additional hits to request, because the engine returns equal scores in no particular order."""
 
 MAX_FACETS = 50_000
 """Maximum number of distinct values that may pass a single filter."""
 
-_CHECKED = 128  # vectors of each part that a check compares
+_CHECKED = 128  # number of vectors per part that a check compares
 _TOLERANCE = 1e-3
 _MAX_LISTED = 5
 _SENT = 1_000  # number of vectors that are sent together
@@ -99,7 +100,7 @@ class RemoteVectorWriter:
             self._send()
 
     def copy(self, part: Part, rows: NDArray[np.int64]) -> None:
-        """Add the vectors of some rows of another part, without moving them in the engine."""
+        """Add the vectors of some rows of another part, which stay where they are in the engine."""
         self._born.append(part.born[rows])
 
     def _send(self) -> None:
@@ -129,7 +130,7 @@ class RemoteVersion:
 
     Args:
         project_dir: The project, whose write lock must be held.
-        engine: Its collection, without vectors that were never published.
+        engine: The project's collection, without vectors that were never published.
         version: Name of the new version.
     """
 
@@ -147,11 +148,11 @@ class RemoteVersion:
 
         Args:
             before: The previous version.
-            alive: Ids of those of its documents whose vectors the new version contains.
+            alive: Ids of the previous version's documents whose vectors the new version still contains.
             parts: The parts of the new version.
 
         Raises:
-            CorruptVersionError: The number of vectors in the engine differs from that in the parts.
+            CorruptVersionError: The engine and the parts contain different numbers of vectors.
         """
         if before is None or not alive:
             self._engine.end(None, self._version)
@@ -207,7 +208,7 @@ class RemoteVectors:
 
     @cached_property
     def _sample(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Vectors of a sample of the rows, and the number of rows that each stands for."""
+        """Vectors of a sample of the rows, and the number of rows that each vector represents."""
         samples = [(part, part_sample(part, self._dimensions)) for part in self.nodes.parts if part.size]
         weights = [np.full(len(sample), part.size / len(sample)) for part, sample in samples]
         vectors = [np.zeros((0, self._dimensions), dtype=np.float32), *(sample for _, sample in samples)]
@@ -250,7 +251,7 @@ class RemoteVectors:
         return Hits(rows[order], scores[order])
 
     def of_rows(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the unit vectors of some rows; shape (rows, dimensions)."""
+        """Return the unit vectors of the given rows; shape (rows, dimensions)."""
         keys: dict[int, Key] = {}
         for start, part, places in self.nodes.places(rows):
             keys.update(zip((start + places).tolist(), part.vector_keys(places), strict=True))
@@ -300,7 +301,7 @@ def facet(key: str, value: Any) -> int:
 
 
 def fetched(engine: QdrantEngine, keys: Sequence[Key]) -> NDArray[np.float32]:
-    """Return the vectors with some keys; shape (keys, dimensions).
+    """Return the vectors with the given keys; shape (keys, dimensions).
 
     Raises:
         CorruptVersionError: A vector is missing in the engine.
@@ -323,7 +324,7 @@ def lost_vector(node_id: str) -> CorruptVersionError:
 
 
 def check_vectors(version: OpenVersion) -> None:
-    """Compare the vectors of a version in an engine with its parts: their number, and some of the samples.
+    """Compare the vectors of a version in an engine with its parts: the number of vectors, and some sampled vectors.
 
     Raises:
         BackendError: The engine does not respond.
@@ -347,12 +348,12 @@ def check_vectors(version: OpenVersion) -> None:
 
 
 def sampled(rows: int) -> NDArray[np.int64]:
-    """Return at most 1,024 of a number of rows, evenly spaced."""
+    """Return at most 1,024 row numbers, evenly spaced over a number of rows."""
     return np.linspace(0, rows - 1, min(rows, SAMPLE)).round().astype(np.int64)
 
 
 def part_sample(part: Part, dimensions: int) -> NDArray[np.float32]:
-    """Return the vectors of the rows of a part given by `sampled`; shape (rows, dimensions)."""
+    """Return the stored sample of a part: the vectors of the rows from `sampled`; shape (rows, dimensions)."""
     return files.mapped(part.directory / SAMPLE_FILE, np.float32).reshape(-1, dimensions)
 
 

@@ -1,4 +1,4 @@
-"""The files that documents were read from, so that their pages can be shown next to the text."""
+"""Find the original files of documents, so that their pages can be shown next to the text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_HASHES = 4096
 
 
 def inputs_of(records: Iterable[DocumentRecord]) -> dict[str, str]:
-    """Return the paths to ingest so that documents are read again with the same ids: the original folder, or the file.
+    """Return the paths to ingest so that documents get the same ids again: the original folder, or the file.
 
     Args:
         records: Records of the documents.
@@ -48,8 +48,8 @@ class SourceFile:
 
     Attributes:
         path: Path of the file; None if it was not found or has changed.
-        digest: Its xxh3; "" without a path.
-        problem: Why there is no path: "text" for a document that was not read from a file.
+        digest: xxh3 checksum of the file; "" without a path.
+        problem: Reason if there is no path: "text" for a document that was not read from a file.
     """
 
     path: Path | None
@@ -64,7 +64,7 @@ class SourceFinder:
     threads.
 
     Args:
-        folders: Folders with copies of the files, if they are no longer where they were ingested.
+        folders: Folders to search for copies of files that are no longer in their original place.
     """
 
     def __init__(self, folders: Sequence[Path] = ()) -> None:
@@ -73,7 +73,7 @@ class SourceFinder:
         self._hashes: dict[tuple[str, int, int, int], str] = {}
 
     def find(self, record: DocumentRecord) -> SourceFile:
-        """Return the file of a document."""
+        """Find the original file of a document."""
         if record.path is None:
             return SourceFile(None, problem="text")
         has_changed = False
@@ -102,7 +102,7 @@ class SourceFinder:
             yield from itertools.islice(folder.rglob(name), _MAX_NAMESAKES)
 
     def _digest(self, path: Path) -> str | None:
-        """Return the xxh3 of a file, or None if there is no such file; results are cached."""
+        """Return the xxh3 checksum of a file, or None if it cannot be read; results are cached."""
         try:
             status = os.stat(path)
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The vectors of a version as exact FAISS indexes, one for each part: writing, reading and searching them."""
+"""Write, read and search the vectors of a version, which are exact FAISS indexes, one for each part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.version import VersionNodes
 
 BLOCK = 1_000
-"""Maximum number of vectors to copy together; for more, FAISS would start threads, which a forked child cannot."""
+"""Maximum number of vectors to copy together; with more, FAISS would start threads, which a forked child cannot do."""
 
 
 class VectorWriter:
@@ -59,7 +59,7 @@ class VectorWriter:
 
 
 class FaissVectors:
-    """The vectors of a version in files.
+    """The vectors of a version in FAISS files.
 
     Args:
         nodes: The chunks of the version.
@@ -84,7 +84,7 @@ class FaissVectors:
         return Hits(allowed[places], np.clip(scores.astype(np.float64), -1.0, 1.0)), scale
 
     def of_rows(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the unit vectors of some rows; shape (rows, dimensions)."""
+        """Return the unit vectors of the given rows; shape (rows, dimensions)."""
         vectors = np.zeros((len(rows), self._dimensions), dtype=np.float32)
         for selected, part, places in self._nodes.places(rows):
             vectors[selected] = reconstructed(part.index, places)
@@ -92,7 +92,7 @@ class FaissVectors:
 
 
 def reconstructed(index: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the vectors of some rows of an index; shape (rows, dimensions)."""
+    """Return the vectors of the given rows of an index; shape (rows, dimensions)."""
     vectors = np.empty((len(rows), index.d), dtype=np.float32)
     for start in range(0, len(rows), BLOCK):
         index.reconstruct_batch(rows[start : start + BLOCK], vectors[start : start + BLOCK])
@@ -105,7 +105,7 @@ def reconstructed(index: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 def products(rows: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the inner product of one query with every row of an array, computed by FAISS.
 
-    Unlike NumPy's product, it starts no threads and waits for none, and other Python threads can run.
+    Unlike NumPy's product, this function starts no threads, waits for none, and lets other Python threads run.
 
     Args:
         rows: The vectors; shape (n, dimensions), C order.
@@ -126,7 +126,7 @@ def _similarities(index: Any, query: NDArray[np.float32]) -> NDArray[np.float32]
 
 
 def _scanned(matrix: Any, shape: tuple[int, int], query: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the inner products with the rows of a FAISS `float *`, which need not be aligned."""
+    """Return the inner products of a query with the rows of a FAISS `float *`, which need not be aligned."""
     rows, dimensions = shape
     if rows and dimensions != len(query):
         raise InputError(f"The query's embedding has {len(query)} dimensions, the index {dimensions}.")
@@ -156,7 +156,7 @@ def write_index(index: Any, path: Path) -> None:
 def read_index(path: Path) -> Any:
     """Open an index, mapped into memory if the system allows it; the file must not change afterwards.
 
-    A mapped index opens immediately, is read as needed, and is shared between processes. An index is refused if its
+    A mapped index opens immediately, is read as needed, and is shared between processes. An index is rejected if its
     header specifies more data than the file contains.
 
     Args:

@@ -66,13 +66,13 @@ class Current:
     newest: str | None = None
 
     def was_live(self, name: str) -> bool:
-        """Return whether a version was ever live; a newer one was left by an interrupted writer."""
+        """Return whether a version was ever live; a newer version was left by an interrupted writer."""
         return self.newest is not None and number(name) <= number(self.newest)
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """State of CURRENT, which differs whenever another version becomes live.
+    """State of CURRENT, which changes whenever another version becomes live.
 
     Attributes:
         content: Content of the file. On file systems with a coarse clock, two files can have the same inode and times.
@@ -108,7 +108,7 @@ def read_current(project_dir: Path) -> Current:
     """Read CURRENT.
 
     Raises:
-        CorruptVersionError: It is damaged, or missing although there are versions.
+        CorruptVersionError: CURRENT is damaged, or missing although there are versions.
     """
     return parse_current(project_dir, read_stamp(project_dir))
 
@@ -117,7 +117,7 @@ def parse_current(project_dir: Path, stamp: Stamp | None) -> Current:
     """Parse the result of `read_stamp`.
 
     Raises:
-        CorruptVersionError: It is damaged, or missing although there are versions.
+        CorruptVersionError: CURRENT is damaged, or missing although there are versions.
     """
     if stamp is None:
         if directories(project_dir):
@@ -174,7 +174,7 @@ def directories(project_dir: Path) -> list[str]:
 
 
 def leftovers(project_dir: Path) -> list[Path]:
-    """Return leftovers of interrupted writers: files and directories."""
+    """Return the files and directories left by interrupted writers."""
     published = version_names(project_dir)
     return sorted(
         [
@@ -183,13 +183,13 @@ def leftovers(project_dir: Path) -> list[Path]:
             *(project_dir / VERSIONS).glob(f"*{REMOVED}"),
             *unused_parts(project_dir),
             *project_dir.glob(f"*{files.NEW}"),
-            *project_dir.glob(f"*{files.NEW}-journal"),  # of a ledger that was being written
+            *project_dir.glob(f"*{files.NEW}-journal"),  # left by an interrupted write to a ledger
         ]
     )
 
 
 def unused_parts(project_dir: Path) -> list[Path]:
-    """Return the parts that are not listed in any published version, or none if a manifest cannot be read."""
+    """Return the parts that no published version lists, or an empty list if a manifest cannot be read."""
     directory = project_dir / PARTS
     if not directory.is_dir():
         return []
@@ -298,7 +298,7 @@ def publish_manifest(project_dir: Path, manifest: Manifest, *, keep_versions: in
 
     Args:
         project_dir: The project.
-        manifest: Manifest of the version; its parts are finished.
+        manifest: Manifest of the version, whose parts must be finished.
         keep_versions: Number of versions to keep on disk.
     """
     directory = version_directory(project_dir, manifest.version)
@@ -317,7 +317,7 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
 
     Args:
         project_dir: The project.
-        to: Name of the version; None selects the one before the live version.
+        to: Name of the version; None selects the version before the live one.
 
     Raises:
         InputError: There is no such version.
@@ -339,9 +339,9 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
 def _prune(project_dir: Path, keep: int, before: str | None) -> None:
     """Remove old versions and unused parts.
 
-    The same number of automatic and of other versions is kept, the newest of each, so that a program that watches
-    folders does not displace versions published by a user. The live version, the previously live one, and versions that
-    the manifest of a kept version refers to in `keeps` are also kept.
+    Automatic versions and other versions are counted separately, and the newest of each kind are kept, so that a
+    program that watches folders does not displace versions published by a user. The live version, the previously live
+    version, and versions listed under `keeps` in the manifest of a kept version are also kept.
     """
     manifests = {name: _manifest(project_dir, name) for name in version_names(project_dir)}
     automatic = [name for name, manifest in manifests.items() if manifest is not None and manifest.automatic]
