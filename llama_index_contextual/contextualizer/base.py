@@ -1,11 +1,11 @@
-"""Base class for contextualizers, with the segments they work on, their results, and structural contexts.
+"""Base class of contextualizers, the segments they work on, their results, and structural contexts.
 
-A contextualizer sees one segment of a document at a time. Segments are rebuilt from the chunks alone: chunks from
-`ChunkNodeParser` store the span of their segment in their metadata; nodes from other parsers are grouped by document,
-in order, into windows of `segment_size` tokens.
+A contextualizer processes one segment of a document at a time. Segments are rebuilt from the chunks alone: chunks from
+`ChunkNodeParser` store the span of their segment in their metadata; nodes from other parsers are grouped by document
+and combined in order into windows of `segment_size` tokens.
 
-A structural context names the document and the section, and quotes the beginning of the document. It is deterministic,
-needs no LLM and costs nothing.
+A structural context contains the document's title, the section path and the beginning of the document. It is
+deterministic, needs no LLM and costs nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from llama_index_contextual.errors import ContextualError
 logger = get_logger(__name__)
 
 HOLE = "\n[…]\n"
-"""Marks missing text between two chunks of a segment."""
+"""Marker for missing text between two chunks of a segment."""
 _BETWEEN = "\n\n"
 OPENING_CHARACTERS = 400
 MAX_CONTEXT_TOKENS = 200
-"""Maximum number of tokens of a context."""
+"""Maximum number of tokens in a context."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Segment:
         title: Title of the document, or its file name, or None.
         file_name: Name of the file, or None.
         opening: Beginning of the document, taken from the first chunk of the call.
-        begins_document: Whether the segment starts with that chunk.
+        begins_document: Whether the segment starts with this first chunk.
         section: Path of headings at the beginning of the segment, or None.
-        facts: Facts about the document with their names, or an empty string.
+        facts: Named facts about the document, or an empty string.
         text: Text of the segment, including the overlap with its neighbours.
         chunks: Chunks of the segment, in the order of the text.
         starts: Offset of each chunk in `text`.
-        document_size: Number of chunks of the document.
+        document_size: Number of chunks in the document.
     """
 
     doc_id: str
@@ -99,7 +99,7 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
     positions, longest = [_start(chunk) for chunk in chunks], max(len(chunk.get_content()) for chunk in chunks)
     for group in _groups(chunks, segment_size):
         start, end = _span(group)
-        # Other chunks cannot overlap the segment; a large document has too many segments to scan all chunks for each.
+        # No other chunk can overlap the segment. Scanning all chunks for every segment of a large document is too slow.
         near = chunks[bisect_right(positions, start - longest) : bisect_left(positions, end)]
         text, starts = _segment_text(near, group, start, end)
         yield Segment(
@@ -134,7 +134,7 @@ def _span(group: Sequence[BaseNode]) -> tuple[int, int]:
 def _segment_text(
     chunks: Sequence[BaseNode], group: Sequence[BaseNode], start: int, end: int
 ) -> tuple[str, tuple[int, ...]]:
-    """Return the text of a segment, and the offset of each chunk of the group in it."""
+    """Return the text of a segment, and the offset of each chunk of the group in this text."""
     if any(getattr(chunk, "start_char_idx", None) is None for chunk in group):
         texts = [chunk.get_content() for chunk in group]
         return _BETWEEN.join(texts), tuple(accumulate((len(t) + len(_BETWEEN) for t in texts[:-1]), initial=0))
@@ -145,12 +145,12 @@ def _segment_text(
 
 
 def join(chunks: Sequence[BaseNode], start: int, end: int) -> tuple[str, dict[str, int]]:
-    """Return the text between two offsets of a document, assembled from its chunks in order.
+    """Return the text between two offsets of a document, assembled from the document's chunks in order.
 
     White space between chunks becomes a line break. A missing chunk is logged and marked with `HOLE`.
 
     Returns:
-        The text, and a mapping of chunk ids to offsets in it.
+        The text, and a mapping of chunk ids to offsets in this text.
     """
     pieces: list[str] = []
     starts: dict[str, int] = {}
@@ -170,7 +170,7 @@ def join(chunks: Sequence[BaseNode], start: int, end: int) -> tuple[str, dict[st
 
 
 def _follows(last: BaseNode | None, chunk: BaseNode) -> bool:
-    """Return whether two chunks are neighbours; chunks without an index are assumed to be."""
+    """Return whether two chunks are neighbours; chunks without an index are assumed to be neighbours."""
     before = None if last is None else last.metadata.get(keys.CHUNK_INDEX)
     number = chunk.metadata.get(keys.CHUNK_INDEX)
     return before is None or number is None or number <= before + 1
@@ -189,7 +189,7 @@ def _opening(first: BaseNode) -> str:
 
 
 Progress = Callable[[int], None]
-"""Callback that receives the number of chunks that have just been finished."""
+"""Callback that receives the number of chunks just finished."""
 
 
 @dataclass(frozen=True)
@@ -217,11 +217,11 @@ class ChunkContext:
     Attributes:
         text: The context.
         source: Origin of the context: "llm", "structural", or "none".
-        error: Reason why it could not be written as requested, or None.
-        paid: Whether it was requested from a provider in this call.
+        error: Reason why the context could not be written as requested, or None.
+        paid: Whether the context was requested from a provider in this call.
         structure: Structural line to put before the text, or an empty string.
-        is_thin: Whether it is very short.
-        is_held_back: Whether it is requested again only if `max_cost` is given; see `ChunkFailure`.
+        is_thin: Whether the context is very short.
+        is_held_back: Whether the context is requested again only if `max_cost` is given; see `ChunkFailure`.
     """
 
     text: str
@@ -261,10 +261,10 @@ class Contextualized(NamedTuple):
 
 
 class Contextualizer(TransformComponent):
-    """Base class for transformations that add a context to each chunk, for the embedding and the lexical index.
+    """Base class for transformations that add a context to each chunk, to be embedded and indexed with its text.
 
-    A subclass implements `_acontexts`, which returns the contexts of the chunks of one segment. Chunks that already
-    have a context keep it. Works with chunks from any node parser.
+    A subclass implements `_acontexts`, which returns the contexts for chunks of one segment. Chunks that already have a
+    context keep it. Chunks from any node parser can be used.
 
     Args:
         segment_size: Tokens per window for nodes from a parser that does not create segments.
@@ -297,14 +297,14 @@ class Contextualizer(TransformComponent):
         yield self
 
     def stop(self, error: ContextualError) -> None:
-        """Send no further calls because of an error elsewhere; calls in flight may finish."""
+        """Stop sending calls because of an error elsewhere; calls in flight may finish."""
 
     async def acontextualize(self, nodes: Sequence[BaseNode], *, progress: Progress | None = None) -> Contextualized:
         """Return the chunks with their contexts, and the failures.
 
         Args:
             nodes: All chunks of one or more documents; the segments are rebuilt from them.
-            progress: Called as chunks are finished.
+            progress: Called whenever chunks are finished.
         """
         work = await asyncio.to_thread(self._work, nodes)
         contexts: dict[str, ChunkContext] = {}
@@ -316,7 +316,7 @@ class Contextualizer(TransformComponent):
         return await asyncio.to_thread(_result, nodes, contexts)
 
     def _work(self, nodes: Sequence[BaseNode]) -> list[tuple[Segment, list[BaseNode]]]:
-        """Return the segments with those of their chunks that need a context."""
+        """Return each segment with its chunks that need a context."""
         work = [
             (segment, [chunk for chunk in segment.chunks if not has_given_context(chunk)])
             for segment in segments(nodes, segment_size=self.segment_size)
@@ -356,7 +356,7 @@ def has_given_context(node: BaseNode) -> bool:
 
 
 def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
-    """Return a copy of a node with its context, excluding metadata keys that must not be embedded or shown to LLMs.
+    """Return a copy of a node with its context, and exclude metadata keys that must not be embedded or shown to LLMs.
 
     Args:
         node: A chunk from any parser.
@@ -399,17 +399,17 @@ def _log_failures(result: Contextualized) -> list[BaseNode]:
 _LONGEST_WORD = 40
 _MAX_TITLE_TOKENS = 40
 _MAX_SECTION_TOKENS = 25
-# A paged document with more chunks than this begins with a cover page, whose first lines identify the document. The
-# rest of the cover would only take up space in hundreds of contexts.
+# A paged document with more chunks than this is assumed to begin with a cover page, whose first lines identify the
+# document. The rest of the cover would only take up space in hundreds of contexts.
 _LONG_DOCUMENT = 100
 _COVER_CHARACTERS = 150
 
 
 class StructuralContextualizer(Contextualizer):
-    """Build contexts from the document's title, file name and opening, and the section path of the chunk.
+    """Build contexts from the document's title, file name and opening, and the chunk's section path.
 
     Args:
-        max_tokens: Maximum number of tokens in a context. The limit is 50 % higher for a document with pages, where
+        max_tokens: Maximum number of tokens in a context. The limit is 50 % higher for documents with pages, whose
             titles and section names are longer.
 
     Example:
@@ -432,8 +432,9 @@ class StructuralContextualizer(Contextualizer):
     def contexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         """Return one context for each of the given chunks of a segment."""
         head = _document_line(segment)
-        # A single chunk already contains the opening. The first of several gets it too: if it contained the words of
-        # the opening only once, it would rank below the other chunks, which have them in addition to their own text.
+        # If there is only one chunk, it already contains the opening. The first of several chunks still gets it:
+        # otherwise it would contain the words of the opening only once, and rank below the other chunks, which contain
+        # them in addition to their own text.
         alone = segment.begins_document and len(segment.chunks) == 1
         opening = "" if alone else segment.opening
         if segment.document_size > _LONG_DOCUMENT and keys.PAGE_START in segment.chunks[0].metadata:
@@ -445,7 +446,7 @@ class StructuralContextualizer(Contextualizer):
     ) -> list[ChunkContext]:
         """Put structural lines before contexts that were written by an LLM.
 
-        The line and the context together have at most 200 tokens; the line is shortened if necessary.
+        A line and its context together have at most 200 tokens; the line is shortened if necessary.
 
         Args:
             segment: The segment.
@@ -474,7 +475,7 @@ class StructuralContextualizer(Contextualizer):
                 chunk.metadata |= context.to_metadata()
 
     def _write(self, head: str, opening: str, chunk: BaseNode) -> str:
-        """Join the parts of a context, the most informative first, and cut it to the limit."""
+        """Join the parts of a context, most informative first, and truncate the result to the limit."""
         section = keys.label_of(chunk.metadata, keys.SECTION)
         parts = [head, f"Section: {truncate(section, _MAX_SECTION_TOKENS)}." if section else ""]
         parts += [f"Begins: {opening}" if opening else ""]
@@ -490,7 +491,7 @@ def _document_line(segment: Segment) -> str:
 
 
 def _shortened(text: str, length: int) -> str:
-    """Shorten the text to a number of characters, at a word boundary, and append an ellipsis."""
+    """Shorten a text to a number of characters, at a word boundary, and append an ellipsis."""
     if len(text) <= length:
         return text
     cut = text.rfind(" ", 0, length + 1)
@@ -498,9 +499,9 @@ def _shortened(text: str, length: int) -> str:
 
 
 def truncate(text: str, max_tokens: int) -> str:
-    """Cut the text to at most `max_tokens` tokens, at the end of a word.
+    """Truncate a text to at most `max_tokens` tokens at the end of a word.
 
-    A very long word, such as a sentence in a script without spaces, is cut within the word.
+    A very long word, such as a sentence in a script without spaces, is cut off within the word.
     """
     text = " ".join(text.split())
     if count_tokens(text) <= max_tokens:

@@ -1,15 +1,15 @@
-"""Cost of calls and embeddings: tokens, prices, and the account of a run with its limit.
+"""Cost of calls and embeddings: tokens, prices, and a run's account with its limit.
 
 Prices come from the table in the installed package `genai-prices`, without network access; the settings can override
 them. The table contains no discounts. According to their price pages, OpenAI and Anthropic charge half for batches,
 and OpenAI charges half for `service_tier="flex"`.
 
-A `CallForm` counts the tokens of calls by the rules of a provider: tokens added by the chat format, tokens read from
-and written to the cache, and the maximum length of an answer.
+A `CallForm` counts the tokens of calls according to a provider's rules: tokens added by the chat format, tokens read
+from and written to the cache, and the maximum length of an answer.
 
-`Spending` is the account of a run. The maximum cost of a call is reserved before the call is sent; its actual cost,
-computed from the provider's token counts, is booked when the answer arrives. If a call was sent but never answered, its
-full reserve is booked, because the provider may charge for it.
+`Spending` is the account of a run. The maximum cost of a call is reserved before the call is sent; the actual cost,
+computed from the provider's token counts, is recorded when the answer arrives. If a call was sent but not answered, its
+full reserve is recorded as spent, because the provider may charge for it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class PriceTable:
 
     @property
     def version(self) -> str:
-        """Name and release of the table, with the models whose prices come from the settings."""
+        """Name and release of the table, and the models whose prices come from the settings."""
         own = f" and custom prices for {', '.join(sorted(self.overrides))}" if self.overrides else ""
         return f"{_PACKAGE} {version(_PACKAGE)}{own}"
 
@@ -132,7 +132,7 @@ class PriceTable:
 
         Args:
             model: Name as in the settings.
-            tokens: Tokens of calls, or of texts to embed.
+            tokens: Tokens of the calls or of the texts to embed.
             sender: How the calls are sent, which determines the discount.
         """
         price = self.price(model)
@@ -163,8 +163,7 @@ def money(dollars: float | None) -> str:
 MARGIN = 1.5
 """Ratio of a suggested limit to the estimate.
 
-It leaves room for longer answers, prefixes evicted from the cache, and contexts that are requested again because they
-are very short.
+The margin allows for longer answers, prefixes evicted from the cache, and repeated requests for unusable answers.
 """
 
 
@@ -182,7 +181,7 @@ def round_up(dollars: float) -> float:
 
 @lru_cache(maxsize=64)
 def _listed(model: str) -> TokenPrice | None:
-    """Return the list price of a model, for short prompts: some models cost more per token for very long ones."""
+    """Return the list price of a model for short prompts; some models cost more per token for very long prompts."""
     provider, _, name = model.partition(":")
     if provider not in _PROVIDERS or not name:
         return None
@@ -202,7 +201,7 @@ def _listed(model: str) -> TokenPrice | None:
 # ---- Calls for contexts ----------------------------------------------------------------------------------------------
 
 CONTEXT_TOKENS = 100
-"""Expected number of tokens in a context, without reasoning, until the ledger has a mean."""
+"""Expected number of tokens in a context, without reasoning, if the ledger does not provide a mean yet."""
 
 # As documented by OpenAI: 3 tokens per message and 3 before the answer, plus the name of the role.
 _BEFORE_TEXT = 3
@@ -215,7 +214,7 @@ class CacheRules:
 
     Attributes:
         minimum: Number of tokens in the shortest prefix that is cached.
-        step: Longer prefixes are cached in steps of this number of tokens.
+        step: Number of tokens by which longer prefixes are cached.
     """
 
     minimum: int
@@ -235,7 +234,7 @@ class CacheRules:
 
 @dataclass(frozen=True)
 class CallForm:
-    """Properties of the calls to a model that determine the number of tokens.
+    """Properties of calls to a model that determine the number of tokens.
 
     Attributes:
         cache: Rules of the provider's cache, or None if no cache affects the bill.
@@ -297,7 +296,9 @@ class CallForm:
         return self.cache.cached(_BEFORE_TEXT + other.prefix.tokens + common_tokens)
 
     def written_tokens(self, request: ContextRequest, cached: int) -> int:
-        """Return how many tokens a call writes to the cache: up to the cache point or all, depending on the provider.
+        """Return how many tokens a call writes to the cache.
+
+        Depending on the provider, the prompt is cached completely or up to the cache point.
 
         Args:
             request: The call.
@@ -311,15 +312,15 @@ class CallForm:
 
     @property
     def max_tokens(self) -> int:
-        """Maximum number of tokens in an answer: twice the maximum for a context, plus the reasoning."""
+        """Maximum number of tokens in an answer: the user's limit, or twice that of a context plus the reasoning."""
         return 2 * MAX_CONTEXT_TOKENS + self.hidden_tokens if self.user_limit is None else self.user_limit
 
     def maximum(self, request: ContextRequest) -> Tokens:
-        """Return the maximum tokens of a call: its whole prompt, written to the cache, and the longest answer."""
+        """Return the maximum number of tokens of a call: the whole prompt, written to the cache, and a full answer."""
         return Tokens.maximum(self.input_tokens(request), self.max_tokens)
 
     def tokens_of(self, request: ContextRequest, reply: Reply) -> Tokens:
-        """Return the provider's token counts for an answered call, and our own counts where they are missing."""
+        """Return the provider's token counts for an answered call; missing counts are computed locally."""
         usage = reply.usage
         output = usage.output_tokens
         return Tokens(
@@ -363,7 +364,7 @@ def count_segment(
     )
 
 
-# ---- The account of a run --------------------------------------------------------------------------------------------
+# ---- Account of a run ------------------------------------------------------------------------------------------------
 
 Expected = Callable[[], Tokens | None]
 
@@ -380,9 +381,9 @@ class Bill:
         contexts: Calls and tokens for contexts.
         embedding_tokens: Tokens of embedded texts.
         dollars: Total cost at list prices, including discounts; None if a price is unknown.
-        unsettled_calls: Number of calls that may be charged but whose cost is unknown, because they timed out, were
-            interrupted, or have a reply in a batch that was not read.
-        unsettled_dollars: Part of `dollars` that is booked for these calls, which is their maximum cost.
+        unsettled_calls: Number of calls that may be charged but whose cost is unknown, because they timed out or were
+            interrupted, or because their reply in a batch was not read.
+        unsettled_dollars: Part of `dollars` for these calls, which is their maximum cost.
     """
 
     contexts: Tokens = field(default_factory=Tokens)
@@ -422,8 +423,8 @@ class Spending:
 
     Attributes:
         estimated: Expected cost of the planned calls.
-        actual: Amount paid, including the reserves booked for calls whose cost is unknown.
-        planned_share: Returns the fraction of the run's documents that `estimated` includes.
+        actual: Amount paid, including the reserves of calls whose cost is unknown.
+        planned_share: Function that returns the fraction of the run's documents included in `estimated`.
         calls_in_flight: Number of calls that have been sent but not answered yet.
 
     Raises:
@@ -484,7 +485,7 @@ class Spending:
             )
 
     def stop(self, error: ContextualError) -> None:
-        """Send no further calls; from now on, reservations raise this error."""
+        """Stop sending calls; from now on, reservations raise this error."""
         self._stopped = self._stopped or error
         self._wake()
 
@@ -518,16 +519,17 @@ class Spending:
     async def areserve(
         self, model: str, maximum: Tokens, *, sender: SenderKind = "live", expected: Expected | None = None
     ) -> Reservation:
-        """Like `reserve`, but wait for calls in flight if necessary, as they usually cost less than their reserves.
+        """Reserve the maximum cost of a call, waiting for calls in flight if the limit leaves too little for it.
 
-        When this returns, the run's receipt on disk includes the reserve.
+        Calls in flight usually cost less than their reserves. On return, the run's receipt on disk includes the
+        reserve.
 
         Args:
             model: Name of the model, as in the settings.
             maximum: Maximum tokens of the call.
             sender: How the call is sent.
-            expected: Returns the expected tokens of the call, based on previous answers, or None. If no other call is
-                in flight, the limit only has to cover the cost of these tokens.
+            expected: Function that returns the expected tokens of the call, based on previous answers, or None. If no
+                other call is in flight, the limit only has to cover the cost of these tokens.
         """
         while (call := self._try_reserve(model, maximum, sender, expected)) is None:
             if not self.calls_in_flight:
@@ -565,9 +567,10 @@ class Spending:
     async def call(
         self, model: str, maximum: Tokens, *, sender: SenderKind = "live", expected: Expected | None = None
     ) -> AsyncIterator[Reservation]:
-        """Reserve the maximum cost of a call that the block sends and settles; see `areserve` for the arguments.
+        """Reserve the maximum cost of a call that is sent and settled in the block; `areserve` describes the arguments.
 
-        If the block fails, the reserve is booked if the provider may charge for the call, and released otherwise.
+        If the block fails, the reserve is recorded as spent if the provider may charge for the call, and released
+        otherwise.
         """
         call = await self.areserve(model, maximum, sender=sender, expected=expected)
         try:
@@ -578,7 +581,7 @@ class Spending:
 
     @asynccontextmanager
     async def embedding(self, model: str, tokens: int) -> AsyncIterator[None]:
-        """Reserve the cost of a request for embeddings, and book it when the block ends.
+        """Reserve the cost of a request for embeddings, and record it as spent when the block ends.
 
         Raises:
             BudgetExceededError: The request could exceed the limit.
@@ -610,7 +613,7 @@ class Spending:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    # ---- The limit -------------------------------------------------------------------------------------------------
+    # ---- Limit -----------------------------------------------------------------------------------------------------
 
     @property
     def booked(self) -> Bill:
@@ -623,7 +626,7 @@ class Spending:
         return (self.actual.dollars or 0.0) + self._in_flight + batches
 
     def limit_error(self) -> BudgetExceededError:
-        """Return the error for a run that has reached its limit, and refuse all further reservations."""
+        """Refuse all further reservations, and return the error for a run that has reached its limit."""
         self._is_exceeded = True
         self._wake()
         limit, spent = self.max_cost or 0.0, self._committed
@@ -657,18 +660,19 @@ class Spending:
     # ---- Batches ---------------------------------------------------------------------------------------------------
 
     def reserve_batch(self, file_id: str, calls: Sequence[Reservation]) -> None:
-        """Keep the reserves of a batch until its replies are read, even if this run ends before."""
+        """Keep the reserves of a batch until its replies are read, even if this run ends earlier."""
         self._batches[file_id] = sum((call.unsettled() for call in calls), Bill())
         for call in calls:
             call.release()
         self.write()
 
     def close_batch(self, file_id: str, *, unread: int = 0) -> None:
-        """Remove the reserve of a batch whose replies are booked, here and in the receipt of the run that sent it.
+        """Remove the reserve of a batch whose replies were read, here and in the receipt of the run that sent it.
 
         Args:
             file_id: The provider's id for the upload.
-            unread: Number of requests that are given up although they may be charged; their reserve stays booked.
+            unread: Number of requests whose replies are not awaited any longer although they may be charged; their
+                reserve still counts as spent.
         """
         self._batches.pop(file_id, None)
         self.write()
@@ -678,14 +682,14 @@ class Spending:
     def read_batch(self, file_id: str, *, paid: float, unread: int, requests: int) -> None:
         """Reduce the reserve of a batch to the part for requests that may be charged but whose reply was not read.
 
-        A request should not cost more than its reserve, so the remainder covers the unread requests. They always keep
-        at least their proportional share, in case the others did cost more.
+        A request should not cost more than its reserve, so the remainder covers the unread requests. These always keep
+        at least their proportional share, in case the other requests did cost more.
 
         Args:
             file_id: The provider's id for the upload.
-            paid: Dollars booked for the replies that have just been read.
+            paid: Cost in dollars of the replies that have just been read.
             unread: Number of requests that may be charged.
-            requests: Number of requests for which the reserve is booked.
+            requests: Number of requests that the reserve covers.
         """
 
         def rest(booked: float) -> float:
@@ -703,7 +707,7 @@ class Spending:
 
     @contextmanager
     def receipted(self) -> Iterator[Spending]:
-        """Write the receipt when the block ends, even with an error; a limit error is raised with the final amount.
+        """Write the receipt when the block ends, even after an error; a limit error then contains the final amount.
 
         Raises:
             BudgetExceededError: The run has reached its limit.
@@ -720,7 +724,7 @@ class Spending:
         """Commit the receipt in its current state.
 
         Args:
-            ahead: Additional dollars that may be reserved before the receipt must be written again.
+            ahead: Additional amount in dollars that may be reserved before the receipt must be written again.
             ended: Time at which the run ended, or None.
         """
         if self._receipts is None:
@@ -757,14 +761,14 @@ class Spending:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Money reserved for one call; exactly one of `settle`, `book`, `release` and `forfeit` must be called, once.
+    """Amount reserved for one call; exactly one of `settle`, `book`, `release` and `forfeit` must be called, once.
 
     Attributes:
         spending: Account of the run.
         model: Name of the model.
         sender: How the call is sent.
         list_price: List price of the call's maximum tokens, or None if it is unknown.
-        bound: Reserved amount in dollars; higher than the list price if previous calls cost more than expected.
+        bound: Reserved amount in dollars, which is higher than the list price if earlier calls cost more than expected.
     """
 
     spending: Spending
@@ -774,20 +778,20 @@ class Reservation:
     bound: float
 
     def settle(self, tokens: Tokens) -> None:
-        """Book the cost of a call for contexts."""
+        """Record the cost of a call for contexts."""
         self.book(self.spending.bill(self.model, tokens, sender=self.sender))
 
     def book(self, bill: Bill) -> None:
-        """Book the cost of the call."""
+        """Record the cost of the call."""
         self.spending.actual += bill
         self.spending.close_call(self.bound, factor=(bill.dollars or 0.0) / self.list_price if self.list_price else 1.0)
 
     def release(self) -> None:
-        """Release the money because the provider refused the call, or because it was not sent."""
+        """Release the reserve because the call was rejected by the provider or was not sent."""
         self.spending.close_call(self.bound)
 
     def forfeit(self) -> None:
-        """Book the reserve because the call was sent, but it is unknown whether it is charged."""
+        """Record the reserve as spent, because the call was sent but it is unknown whether it is charged."""
         self.spending.actual += self.unsettled()
         self.release()
 
@@ -808,7 +812,7 @@ class EmbeddingCount:
         model: Name of the embedding model, or None if there is none.
         dimensions: Requested length of the vectors, or None for the model's default.
         ledger: Store of vectors that have already been paid for, or None.
-        contextual: The model if it embeds the chunks of a document together, or None.
+        contextual: The embedding model if it embeds the chunks of a document together, or None.
         tokens: Number of tokens in the texts to embed.
     """
 
@@ -839,7 +843,7 @@ class EmbeddingCount:
             chunks: Chunks of the segment whose contexts have not been written yet.
             contexts: Contexts from the ledger, by node id.
             context_tokens: Expected number of tokens in a context.
-            structural: Writes the structural lines before the contexts; None if there are none.
+            structural: Contextualizer for the structural lines before the contexts, or None without such lines.
         """
         if self.model is None:
             return
@@ -857,7 +861,7 @@ class EmbeddingCount:
     def end_document(self) -> None:
         """Count the chunks added since the last call, except those whose vectors are in the ledger.
 
-        Chunks that are embedded together are all counted if any of their vectors is missing.
+        If any vector of chunks that are embedded together is missing, all of these chunks are counted.
         """
         document, self._document = self._document, []
         if self.model is None:

@@ -1,8 +1,8 @@
 """Contexts written by an LLM.
 
 `LLMContextualizer` contains the settings. For each run it opens a `ContextRun`, which looks up contexts in the ledger,
-requests the others, repeats requests whose answers are unusable, and commits contexts to the ledger. The `Scheduler`
-decides when a request is sent, whether it is sent again, and when the run is stopped.
+requests those that are missing, repeats requests whose answers are unusable, and commits the new contexts to the
+ledger. The `Scheduler` sends requests within the rate limits, retries failed calls, and stops the run if necessary.
 """
 
 from __future__ import annotations
@@ -73,42 +73,42 @@ _PROMPT_NAME = "context_prompt"
 class LLMContextualizer(Contextualizer, PromptMixin):
     """Ask an LLM for one or two sentences that situate each chunk in its segment.
 
-    A context of fewer than 15 tokens is reported. A refusal is recorded in the ledger, and the context is not requested
-    again.
+    A context of fewer than 15 tokens is reported. If the LLM refuses to write a context, this is recorded in the
+    ledger, and the context is not requested again.
 
-    The first call for a segment is sent alone, so that the provider caches the segment for the calls that follow. If
-    the call for a chunk still fails after all retries, the chunk gets the structural context and is reported; other
-    chunks are not affected. An error that affects all calls, such as an invalid key, an unknown model, an exhausted
-    quota or an unreachable provider, raises `ModelError`.
+    The first call for a segment is sent alone, so that the provider caches the segment for the following calls. If the
+    call for a chunk still fails after all retries, the chunk gets the structural context and is reported; other chunks
+    are not affected. An error that affects all calls, such as an invalid key, an unknown model, an exhausted quota or
+    an unreachable provider, raises `ModelError`.
 
     `get_prompts` and `update_prompts` give access to the template as "context_prompt".
 
     Args:
         llm: Any LlamaIndex LLM; None loads `model` before the first call. If neither is given, the LLM assigned to
             LlamaIndex's `Settings.llm` is used, if any.
-        model: Name of the LLM, as in `ProjectConfig.llm`; taken from `llm` if that is given.
+        model: Name of the LLM, as in `ProjectConfig.llm`; taken from `llm` if an LLM is passed.
         model_id: Name for the model in `llm`, such as "my-model@2", if the model has no name or keeps its name when
-            its weights change. The ledger and LlamaIndex's cache use it to tell models apart.
+            its weights change. The ledger and LlamaIndex's cache distinguish models by this name.
         prompt: Template with {header}, {segment} and {chunk}, or a LlamaIndex PromptTemplate.
         variables: Values of additional variables in the template, such as a glossary.
         num_workers: Maximum number of concurrent calls.
         call_timeout: Timeout of a call in seconds if `model` is loaded; None for the provider's default.
         requests_per_minute: Maximum number of calls per minute; None for no limit.
         tokens_per_minute: Maximum number of prompt tokens per minute; None for no limit.
-        service_tier: "flex" for half the price but slower responses, if the provider offers it.
+        service_tier: "flex" for slower responses at half the price, if the provider offers this tier.
         on_structure: Whether to put the structural line (title, section, opening) before the LLM's sentences. The line
-            identifies the document, and the sentences describe the place in it.
+            identifies the document, and the sentences situate the chunk in it.
         retries_refused: Whether to request contexts again that the LLM refused to write in earlier runs.
         ledger: Store of contexts that have already been paid for: a `Ledger`, or a file that is created if it does not
-            exist. Pass one in an `IngestionPipeline`, whose own cache requests all contexts again if any document
-            changes.
-        spending: Account that approves each call before it is sent, and books its cost.
-        sender: Answers requests instead of the LLM.
-        replies: Replies to the provider's batches; the LLM writes the other contexts.
+            exist. Pass a ledger in an `IngestionPipeline`; with the pipeline's own cache alone, all contexts are
+            requested again if any document changes.
+        spending: Account that approves each call before it is sent, and records its cost.
+        sender: Object that answers requests instead of the LLM.
+        replies: Batch replies; contexts without a reply are requested with live calls.
         retry: Retry policy for failed calls.
 
     Raises:
-        ConfigurationError: The prompt template lacks a required variable or has an unknown one.
+        ConfigurationError: The prompt template lacks a required variable or contains an unknown variable.
         ModelError: The LLM has no model name, and no `model_id` was given.
 
     Example:
@@ -119,7 +119,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         'llm'
     """
 
-    llm: LLM | None = Field(default=None, exclude=True, repr=False)  # not shown: it may contain a key
+    llm: LLM | None = Field(default=None, exclude=True, repr=False)  # not shown, because it may contain a key
     model: str = DEFAULT_LLM
     prompt: str = DEFAULT_PROMPT
     variables: dict[str, str] = Field(default_factory=dict)
@@ -157,7 +157,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
                 "variables": {**prompt_value.kwargs, **values.get("variables", {})},
             }
         if isinstance(values.get("prompt", DEFAULT_PROMPT), str):
-            # Checked here, because pydantic would wrap the message in a ValidationError.
+            # Checked here because pydantic would wrap the message in a ValidationError.
             values["prompt"] = check_template(values.get("prompt", DEFAULT_PROMPT), values.get("variables"))
         super().__init__(**values)
 
@@ -167,7 +167,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return "LLMContextualizer"
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the settings for `from_dict`, with the path of the ledger but without the LLM and other objects."""
+        """Return the settings for `from_dict`, including the ledger's path but not the LLM or other objects."""
         data: dict[str, Any] = super().to_dict(**kwargs)
         return {**data, "ledger": str(self.ledger)} if isinstance(self.ledger, Path) else data
 
@@ -198,12 +198,12 @@ class LLMContextualizer(Contextualizer, PromptMixin):
 
     @property
     def lines(self) -> StructuralContextualizer | None:
-        """Contextualizer for the lines before the LLM's sentences, or None without such lines."""
+        """Contextualizer for the structural lines before the LLM's sentences, or None without such lines."""
         return self.structural if self.on_structure else None
 
     @property
     def template(self) -> ContextPrompt:
-        """Template of the prompt with its variables."""
+        """Prompt template with its variables."""
         return ContextPrompt(self.prompt, self.variables)
 
     @property
@@ -212,9 +212,9 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return 1 + math.ceil(self.num_workers / _CALLS_PER_BATCH)
 
     def missing(self, nodes: Sequence[BaseNode]) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
-        """Yield each segment with those of its chunks that need a call, and the contexts from the ledger by node id.
+        """Yield each segment with its chunks that need a call, and the contexts from the ledger by node id.
 
-        Chunks that the LLM refused before are in neither, unless `retries_refused` is set.
+        Neither includes chunks whose context the LLM refused to write earlier, unless `retries_refused` is set.
 
         Args:
             nodes: All chunks of one or more documents.
@@ -231,7 +231,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
 
     @contextmanager
     def _open_ledger(self, *, read_only: bool = False) -> Iterator[Ledger]:
-        """Provide the ledger; unless it was given as an object, it is open only during the `with` block."""
+        """Provide the ledger; a ledger given as a path is open only during the `with` block."""
         if isinstance(self.ledger, Ledger):
             yield self.ledger
             return
@@ -244,7 +244,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             ledger.close()
 
     def requests(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ContextRequest]:
-        """Return the calls for the contexts of some chunks of a segment; chunks with the same key share a context.
+        """Return the calls for the contexts of chunks of a segment; chunks with the same key share a context.
 
         Args:
             segment: The segment.
@@ -269,7 +269,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             yield ready
 
     def stop(self, error: ContextualError) -> None:
-        """Send no further calls because of an error elsewhere; calls in flight may finish."""
+        """Stop sending calls because of an error elsewhere; calls in flight may finish."""
         if self._context_run is not None:
             self._context_run.stop(error)
 
@@ -319,14 +319,14 @@ class _Work:
     on_context: ContextCallback
 
     def settle(self, key: str, context: ChunkContext) -> None:
-        """Pass on the context for all chunks with this key; only the first one counts as paid."""
+        """Pass the context to the callback for all chunks with this key; only the first context counts as paid."""
         for chunk in self.chunks.pop(key):
             self.on_context(self.segment, chunk, context)
             context = replace(context, paid=False)
 
 
 _TIMES = 4
-"""Maximum number of requests for a chunk whose answers are unusable but are not refusals."""
+"""Maximum number of requests for a chunk if the answers are unusable, but not refusals."""
 
 _UNREAD = (
     "its reply in a batch cannot be read, but may be charged: its maximum price stays booked, and the next run tries to"
@@ -335,12 +335,12 @@ _UNREAD = (
 
 
 class ContextRun:
-    """Obtain the contexts of many segments concurrently; a single object serves a whole run.
+    """Obtain the contexts of many segments concurrently; one object is used for a whole run.
 
     Args:
-        settings: Prompt, model, and replies to batches.
+        settings: Contextualizer with the prompt, the model and the batch replies.
         ledger: Store of contexts that have already been paid for.
-        scheduler: Sends the requests.
+        scheduler: Scheduler that sends the requests.
     """
 
     def __init__(self, settings: LLMContextualizer, ledger: Ledger, scheduler: Scheduler) -> None:
@@ -349,7 +349,7 @@ class ContextRun:
         self._pending: dict[str, asyncio.Event] = {}
 
     async def close(self) -> None:
-        """Commit contexts that could not be written because the ledger was locked.
+        """Commit contexts that could not be stored earlier because the ledger was locked.
 
         Raises:
             LedgerBusyError: The ledger is still locked by another program.
@@ -358,18 +358,18 @@ class ContextRun:
             await run_to_completion(partial(self._ledger.add_contexts, self._unsaved))
 
     def stop(self, error: ContextualError) -> None:
-        """Send no further calls; `run` raises the error when the calls in flight have ended."""
+        """Stop sending calls; `run` raises the error when the calls in flight have ended."""
         self._scheduler.stop(error)
 
     async def run(self, work: Iterable[tuple[Segment, Sequence[BaseNode]]], on_context: ContextCallback) -> None:
         """Obtain contexts, starting new segments as slots become free.
 
         Args:
-            work: Segments with those of their chunks that need a context.
+            work: Segments, each with its chunks that need a context.
             on_context: Called once for each chunk, in any order.
 
         Raises:
-            ContextualError: The run was stopped. The contexts received before that are in the ledger.
+            ContextualError: The run was stopped. The contexts received until then are in the ledger.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -378,7 +378,7 @@ class ContextRun:
                     group.create_task(self._run_segment(segment, chunks, on_context))
         except BaseExceptionGroup as failed:
             first: BaseException = failed
-            while isinstance(first, BaseExceptionGroup):  # nested, because tasks start tasks
+            while isinstance(first, BaseExceptionGroup):  # nested because tasks start other tasks
                 first = first.exceptions[0]
             raise first from first.__cause__
         self._scheduler.check()
@@ -397,7 +397,7 @@ class ContextRun:
         while work.chunks:
             others = [self._pending[key] for key in work.chunks if key in self._pending]
             mine = [key for key in work.chunks if key not in self._pending]
-            # Reserve the keys before reading the ledger: otherwise two segments could request the same context.
+            # Reserve the keys before reading the ledger; otherwise two segments could request the same context.
             self._pending.update((key, asyncio.Event()) for key in mine)
             try:
                 for key, context in (await asyncio.to_thread(self._known, mine)).items():
@@ -415,7 +415,7 @@ class ContextRun:
             self._scheduler.check()
 
     def _known(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the known contexts by key; an empty string stands for a refusal."""
+        """Return the contexts in the ledger by key; an empty string stands for a refusal."""
         refused = set() if self._settings.retries_refused else self._ledger.refusals(keys)
         return dict.fromkeys(refused, "") | self._ledger.contexts(keys)
 
@@ -468,7 +468,7 @@ class ContextRun:
         return ChunkContext.failed(f"{self._settings.model!r} {problem}."), False
 
     async def _store(self, request: ContextRequest, reply: Reply, context: str) -> None:
-        """Commit a context, or a refusal as ""; it is on disk when this returns, also if the task is cancelled.
+        """Commit a context, or an empty string for a refusal, and wait until it is on disk even if cancelled.
 
         Raises:
             LedgerError: The ledger cannot be written; if it was locked, `close` tries again.
@@ -491,7 +491,7 @@ class ContextRun:
 # ---- Scheduling ------------------------------------------------------------------------------------------------------
 
 STOPPING = (BudgetExceededError, ConfigurationError, ProjectError)
-"""Errors after which no further call is sent."""
+"""Errors after which no more calls are sent."""
 
 _FATAL_STATUS = frozenset({401, 403, 404})
 _FATAL_CODES = frozenset({"insufficient_quota", "model_not_found", "invalid_api_key"})
@@ -507,7 +507,7 @@ def is_fatal(error: Exception) -> bool:
 
 
 def is_rate_limit(error: Exception) -> bool:
-    """Return whether a call was refused because of a rate limit."""
+    """Return whether a call was rejected because of a rate limit."""
     return getattr(error, "status_code", None) == 429
 
 
@@ -516,7 +516,7 @@ _SHORTEST_WAIT = 0.001
 
 
 class Limiter:
-    """Rate limiter that spaces calls evenly; all are paused when the provider refuses one because of its own limit.
+    """Rate limiter that spaces calls evenly, and can pause all calls after the provider reports a rate limit.
 
     Args:
         requests_per_minute: Maximum number of requests, or None.
@@ -552,7 +552,7 @@ class Limiter:
 
 
 _NOTABLE_WAIT = 5.0
-"""Seconds without an answer after which a rate limit is logged."""
+"""Number of seconds without an answer after which a rate limit is logged."""
 
 _BETWEEN_NOTICES = 30.0
 
@@ -561,8 +561,9 @@ class Scheduler:
     """Send requests within the limits, retry failed ones, and stop the run if no call can succeed.
 
     Args:
-        settings: The LLM, its limits, and the account that approves and books each call.
-        stack: Closes the LLM's client. The LLM is loaded for the first request, so a complete ledger needs no LLM.
+        settings: Contextualizer with the LLM, its limits and the account for the calls.
+        stack: Exit stack that closes the LLM's client. The LLM is loaded for the first request, so it is not needed if
+            all contexts are in the ledger.
     """
 
     def __init__(self, settings: LLMContextualizer, stack: AsyncExitStack) -> None:
@@ -588,7 +589,7 @@ class Scheduler:
         self._limited_since, self._next_notice = math.inf, 0.0
 
     def stop(self, error: ContextualError) -> None:
-        """Send no further calls; calls that are waiting raise the first error passed to this method."""
+        """Stop sending calls; waiting calls raise the first error passed to this method."""
         self._error = self._error or error
         self._limiter.stop()
         self._spending.stop(self._error)
@@ -602,10 +603,10 @@ class Scheduler:
     async def call(self, request: ContextRequest) -> AsyncIterator[Reply]:
         """Provide the answer to a request; the call occupies its slot until the block ends.
 
-        The block should store the answer. Then only calls in flight can be paid for without being stored.
+        The block should store the answer, so that an interruption can lose only the answers of calls in flight.
 
         Raises:
-            ContextualError: The run was stopped: no call can succeed, or the budget is exhausted.
+            ContextualError: The run was stopped because no call can succeed or the budget is exhausted.
             Exception: The last error that the provider's client raised for this request.
         """
         reply = await self._answer(request)
@@ -615,7 +616,7 @@ class Scheduler:
             self._slots.release()
 
     async def _answer(self, request: ContextRequest) -> Reply:
-        """Return the answer; the first call of a segment is sent alone, so that the provider caches the prefix."""
+        """Return the answer; the first call for a segment is sent alone, so that the provider caches the prefix."""
         if self._provider.cache is None or request.prefix.tokens < self._provider.min_cached_tokens:
             return await self._call_with_retries(request)
         async with self._prefix_locks[request.prefix.cache_key]:
@@ -626,7 +627,7 @@ class Scheduler:
         return await self._call_with_retries(request)
 
     async def _call_with_retries(self, request: ContextRequest) -> Reply:
-        """Return the answer and keep the slot, which is released here only after an error."""
+        """Return the answer, and keep the slot unless there is an error."""
         tries, cancelled = 0, cancellations()
         await self._slots.acquire()
         first = self._answers
@@ -635,7 +636,7 @@ class Scheduler:
                 answers = self._answers
                 try:
                     return await self._call(request)
-                except Exception as error:  # any LLM class may raise anything; raised again unless it can be retried
+                except Exception as error:  # an LLM class may raise any exception; raised again unless retryable
                     # A rate limit does not count as a failed attempt while the provider answers other calls.
                     tries += not is_rate_limit(error) or self._answers == answers
                     delay = self._settings.retry.delay(max(1, tries), error)
@@ -673,7 +674,7 @@ class Scheduler:
         return reply
 
     def _expected(self, request: ContextRequest) -> Tokens | None:
-        """Predict the tokens of a call: those that the previous one read from the cache, and an average answer."""
+        """Predict the tokens of a call from the previous call's cached tokens and the average answer length."""
         if not self._answers:
             return None
         length = self._form.input_tokens(request)
@@ -681,7 +682,7 @@ class Scheduler:
         return Tokens(1, length, cached, round(self._context_tokens / self._answers))
 
     async def _connected(self) -> Sender:
-        """Return the sender; load and connect the LLM before the cost of the first call is reserved."""
+        """Return the sender, and load and connect the LLM if necessary, before the cost of the call is reserved."""
         async with self._connecting:
             if self._sender is None:
                 settings = self._settings
@@ -694,12 +695,12 @@ class Scheduler:
     def _note_failure(self, request: ContextRequest, error: Exception, *, is_last: bool) -> None:
         """Record a failed call, and stop the run if no call can succeed.
 
-        A single request that keeps failing does not stop the run if the provider was reached.
+        A single request that keeps failing does not stop the run if the provider can be reached.
 
         Args:
             request: The request.
             error: The error.
-            is_last: Whether it will not be repeated, and no call was answered since the first attempt.
+            is_last: Whether the call will not be repeated and no call has been answered since its first attempt.
         """
         if isinstance(error, STOPPING):
             self.stop(error)
@@ -720,7 +721,7 @@ class Scheduler:
             self.stop(failure)
 
     def _pause(self, seconds: float) -> None:
-        """Pause all calls because of a rate limit, and log it unless an answer arrived or will arrive soon."""
+        """Pause all calls because of a rate limit, and log this if there is no answer for a long time."""
         self._limiter.pause(seconds)
         now = _now()
         self._limited_since = min(self._limited_since, now)

@@ -1,8 +1,8 @@
-"""Prompts for contexts: their text, the requests that contain them, and the replies.
+"""Prompts for contexts: the text of the prompts, the requests that contain them, and the replies.
 
-The default prompt is the one published for Contextual Retrieval (https://www.anthropic.com/news/contextual-retrieval),
-with an additional header that names the document. Text from documents is neutralised so that it cannot imitate parts of
-the prompt. All requests for a segment share a prefix, which providers cache.
+The default prompt was published for Contextual Retrieval (https://www.anthropic.com/news/contextual-retrieval); a
+header that identifies the document is added to it. Text from documents is neutralised so that it cannot imitate parts
+of the prompt. All requests for a segment share a prefix, which providers cache.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Here is the chunk we want to situate within the whole document
 Please give a short succinct context to situate this chunk within the overall document for the purposes of improving \
 search retrieval of the chunk. Answer only with the succinct context and nothing else."""
 
-# ---- The text of a prompt --------------------------------------------------------------------------------------------
+# ---- Text of a prompt ------------------------------------------------------------------------------------------------
 
 _OUR_TAGS = ("document", "chunk")
 _TAG = re.compile(r"</?\s*([A-Za-z][\w-]*)[^<>{}]*>")
-# Source names in prompts for answers, and marks of chunks such as [#1].
+# Source names in prompts for answers, and chunk marks such as [#1].
 _MARKS = re.compile(r"\[(\s*source\s+\d+\s*|/?#\d+)\]", re.IGNORECASE)
 _LONGEST_SENTENCE = 300
 _LONGEST_FACTS = 1000
@@ -88,9 +88,9 @@ def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
 
 
 def neutralise(text: str, tags: Sequence[str] = _OUR_TAGS) -> str:
-    """Change the text so that no part of it can be mistaken for a part of the prompt; its length stays the same.
+    """Change a text so that no part of it can be mistaken for a part of the prompt; the length stays the same.
 
-    This replaces the first character of the prompt's tags and of message separators such as "<|im_end|>", and the
+    The first character of prompt tags and of message separators such as "<|im_end|>" is replaced, and so are the
     brackets around chunk marks and source names such as "[Source 1]".
     """
     return _MARKS.sub(r"(\1)", _tag_pattern(tuple(tags)).sub(r"‹\1", text))
@@ -103,7 +103,7 @@ def _tags(template: str) -> tuple[str, ...]:
 @lru_cache(maxsize=64)
 def _tag_pattern(tags: tuple[str, ...]) -> re.Pattern[str]:
     names = "|".join(re.escape(tag) for tag in tags)
-    # Many models separate messages by special tokens that begin with "<|".
+    # Many models separate messages with special tokens that begin with "<|".
     return re.compile(rf"<(\s*/?\s*(?:{names})\b|\|)", re.IGNORECASE)
 
 
@@ -142,11 +142,11 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 _SHORT_REFUSAL = 80
 _SHORTEST_ECHO = 60
 _LEFT_OF_ECHO = 20
-_MOST_CHARACTERS = 20_000  # far more than 200 tokens; the rest need not be tokenized
+_MOST_CHARACTERS = 20_000  # far more than 200 tokens, so the rest need not be tokenized
 
 
 REFUSED = "refused to write a context"
-"""Problem with an answer in which the model declined, or that the provider's filter removed."""
+"""Problem of an answer in which the model declined, or which was removed by the provider's filter."""
 
 
 class ExtractedContext(NamedTuple):
@@ -207,7 +207,7 @@ def is_thin(context: str) -> bool:
 
 
 def _without_wrapping(answer: str) -> str:
-    # White space first: some control characters separate words.
+    # White space is normalised first, because some control characters separate words.
     text = storable_text(" ".join(answer.split()))
     text = " ".join(_ANSWER_TAGS.sub(" ", text).split())
     text = _ROLE_PREFIX.sub("", text).strip()
@@ -217,7 +217,7 @@ def _without_wrapping(answer: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Cut the text to at most 200 tokens, after a complete sentence or, if the first one is longer, after a word."""
+    """Shorten a text to at most 200 tokens, after a sentence or, if the first sentence is longer, after a word."""
     if len(text) <= _MOST_CHARACTERS and count_tokens(text) <= MAX_CONTEXT_TOKENS:
         return text
     cut = truncate(text[:_MOST_CHARACTERS], MAX_CONTEXT_TOKENS)
@@ -230,7 +230,7 @@ def _whole_sentences(text: str) -> str:
 
 
 def _without_echo(text: str, chunk: str) -> str:
-    """Remove a copy of the chunk from the text; return an empty string if the text is only a part of the chunk."""
+    """Remove a copy of the chunk from a text; return an empty string if the text is just a part of the chunk."""
     whole = " ".join(chunk.split())
     if len(whole) >= _SHORTEST_ECHO and whole in text:
         text = text.replace(whole, " ").strip()
@@ -248,10 +248,10 @@ def _letters(text: str) -> str:
 
 @dataclass(frozen=True)
 class Prefix:
-    """Common prefix of all calls for a segment; the token count and the hash are computed once.
+    """Common prefix of all calls for a segment; its token count and hash are computed only once.
 
     Attributes:
-        text: Beginning of the prompt, with header and segment.
+        text: Beginning of the prompt, with the header and the segment.
     """
 
     text: str
@@ -269,11 +269,11 @@ class Prefix:
 
 @dataclass(frozen=True)
 class ContextRequest:
-    """The call for the context of one chunk: the prefix shared by all calls for a segment, and a suffix.
+    """Request for the context of one chunk: the prefix shared by all requests for a segment, and a suffix.
 
     Attributes:
         chunk: The chunk.
-        prefix: Prefix with header and segment.
+        prefix: Prefix with the header and the segment.
         suffix: Section path and text of the chunk, and the instruction.
         key: Key of the context; see `chunks_by_key`.
     """
@@ -299,9 +299,9 @@ def chunks_by_key(
 ) -> dict[str, list[BaseNode]]:
     """Group chunks of a segment by the keys under which the ledger stores their contexts.
 
-    A key depends on the template, model, header, segment and chunk, and on the section of the chunk if the same text
-    also occurs in another section. It does not depend on the opening: otherwise editing a document's first words would
-    change all of its keys.
+    A key depends on the template, the model, the header, the segment and the chunk, and on the section of the chunk if
+    the same text also occurs in another section. It does not depend on the opening, because an edit of a document's
+    first words would then change all of its keys.
     """
     content_keys = ContentKeys(prompt.identity, model, header(segment, opening=False), segment.text)
     by_key: dict[str, list[BaseNode]] = {}
@@ -323,14 +323,14 @@ def context_requests(
 # ---- Replies ---------------------------------------------------------------------------------------------------------
 
 _MOST_TOKENS = 2**31
-"""Upper limit of a plausible token count; SQLite may be unable to store a larger one."""
+"""Upper limit for a plausible token count; SQLite may be unable to store larger numbers."""
 
 _FINISHED = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls"}
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of a call as counted by the provider; None for counts that it does not report.
+    """Tokens of a call as counted by the provider; None for counts that the provider does not report.
 
     Attributes:
         input_tokens: Tokens of the prompt, including cached ones.
@@ -378,9 +378,9 @@ def reply_of(raw: Any) -> Reply:
 
 
 def usage_of(usage: Any) -> Usage:
-    """Return a provider's token counts; missing ones are None.
+    """Return a provider's token counts; missing counts are None.
 
-    Anthropic counts tokens read from and written to the cache separately from the input; here they are included in it.
+    Anthropic does not include tokens read from and written to the cache in the input tokens; here they are included.
     """
     if (prompt := _count(usage, "prompt_tokens")) is not None:
         details = _get(usage, "prompt_tokens_details")

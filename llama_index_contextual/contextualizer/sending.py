@@ -2,9 +2,9 @@
 
 `LiveSender` sends one request. For batches, requests are uploaded as JSON Lines files, and replies are read from output
 files. `asend_batches` does both for a run: it uses a `BatchRunner` to submit batches and collect their replies. The
-journal in the ledger records the batches in progress, so that a later run can collect them. `BatchReplies` reserves and
-books the cost of the requests, and passes the replies to the run that writes contexts, which sends the remaining
-requests live.
+journal in the ledger records the batches in progress, so that a later run can collect their replies. `BatchReplies`
+reserves and records the cost of the requests, and provides the replies to the run that writes contexts, which sends the
+remaining requests live.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LiveSender:
 
     Args:
         llm: Any LlamaIndex LLM.
-        service_tier: "flex" for half the price but slower responses, if the provider offers it.
+        service_tier: "flex" for slower responses at half the price, if the provider offers this tier.
 
     Raises:
         ConfigurationError: The provider does not offer this tier.
@@ -83,7 +83,7 @@ class LiveSender:
         except Exception as error:
             if self._form.effort is None or not _refuses_effort(error):
                 raise
-            # The model does not accept the effort that its name implies; the refused call is not charged.
+            # The model does not accept the effort expected from its name; the rejected call is not charged.
             self._form = replace(self._form, effort=None, hidden_tokens=HIDDEN_TOKENS[None])
             response = await self._llm.achat([self._message(request)], **self._options(request))
         reply = reply_of(response.raw)
@@ -174,15 +174,15 @@ class BatchRunner:
     """Submit requests in batches and collect the replies.
 
     Args:
-        replies: Receives the replies, and reserves and books their cost.
+        replies: Object that receives the replies, and reserves and records their cost.
         client: An `openai.AsyncOpenAI`.
-        body: Returns the body of a request.
+        body: Function that returns the body of a request.
         on_progress: Called with the progress of the batches.
         policy: Retry policy for failed calls.
 
     Attributes:
-        unread: Finished batches that stay open: their upload ids, with the number of requests that may be charged
-            although their reply cannot be read.
+        unread: Upload ids of finished batches that stay open, with the number of requests that may be charged although
+            their reply cannot be read.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class BatchRunner:
 
         Raises:
             BudgetExceededError: A request could exceed the limit.
-            ModelError: The provider refuses the requests.
+            ModelError: The provider rejects the requests.
         """
         sent = 0
         parts = pack(self._new(requests), lambda item: (1, len(item[1])), (MAX_REQUESTS, MAX_BYTES))
@@ -219,8 +219,8 @@ class BatchRunner:
         return sent
 
     def _new(self, requests: Iterable[ContextRequest]) -> Iterator[tuple[str, bytes]]:
-        """Yield the ids and lines of the requests that must be sent; reserve the cost of each before yielding it."""
-        seen: set[str] = set()  # identical documents lead to identical requests, but ids in a batch must be unique
+        """Yield the ids and lines of the requests that must be sent, after reserving the cost of each."""
+        seen: set[str] = set()  # identical documents have identical requests, but ids in a batch must be unique
         for request in requests:
             custom_id = self._replies.id_of(request)
             if custom_id not in seen and not self._journal.has_request(custom_id):
@@ -229,17 +229,17 @@ class BatchRunner:
                 yield custom_id, request_line(custom_id, self._body(request))
 
     async def collect(self) -> int:
-        """Wait until all batches are finished, and store the replies to each as soon as it is finished.
+        """Wait until all batches are finished, and store the replies of each batch as soon as it is finished.
 
-        Replies to a batch that expired or was cancelled are kept; its other requests can be submitted again. If more
+        Replies of a batch that expired or was cancelled are kept; its other requests can be submitted again. If more
         requests may be charged than there are replies, the batch stays open: none of its requests is submitted again,
-        and the next run tries to read its replies again.
+        and the next run tries again to read its replies.
 
         Returns:
             The number of requests without a reply that can be submitted again.
 
         Raises:
-            ModelError: The provider refused a batch, or is unreachable.
+            ModelError: The provider rejected a batch or is unreachable.
         """
         await self._resume_uploads()
         self._requests += sum(batch.requests for batch in self._unfinished())
@@ -352,7 +352,7 @@ class BatchRunner:
                 self._finish(orphan, [], unread=0)
 
     async def _batch_ids(self, file_ids: Collection[str]) -> dict[str, str]:
-        """Return the provider's batch ids by upload id; the provider lists the newest batches first."""
+        """Return the provider's batch ids by upload id; the newest batches are listed first."""
         by_upload: dict[str, str] = {}
         async for batch in self._client.batches.list(limit=100):
             if batch.input_file_id in file_ids:
@@ -388,21 +388,21 @@ def _reason(batch: Any) -> str:
 
 
 class BatchReplies:
-    """Replies to batches, and their cost.
+    """Batch replies and their cost.
 
-    The maximum cost of a request is reserved while its batch is in progress; the actual cost is booked when the reply
-    arrives. Each reply is used once, so a repeated request is sent live.
+    The maximum cost of a request is reserved while its batch is in progress; the actual cost is recorded when the reply
+    arrives. Each reply is used only once, so a repeated request is sent live.
 
     Args:
-        journal: Stores the replies.
+        journal: Journal that stores the replies.
         model: Name of the LLM, as in the settings.
         spending: Account of the run.
         llm: The LLM if it was passed as an object.
 
     Attributes:
-        booked: Ids of the requests whose cost this run booked when the replies arrived, so that it is not booked again.
-        given_up: Batches whose requests may be sent again although they may be charged: their upload ids, with the
-            number of these requests.
+        booked: Ids of the requests whose cost was recorded when their reply arrived, so that it is not recorded twice.
+        given_up: Upload ids of batches whose unread requests may be sent again, with the number of those requests that
+            may be charged.
     """
 
     def __init__(self, journal: BatchJournal, model: str, spending: Spending, *, llm: LLM | None = None) -> None:
@@ -422,7 +422,7 @@ class BatchReplies:
         return self._unused(self.id_of(request)) is not None
 
     def is_unread(self, request: ContextRequest) -> bool:
-        """Return whether a request must not be sent because its reply in a batch may be charged but was not read."""
+        """Return whether a request must not be sent because it may be charged in a batch whose reply was not read."""
         return not self.given_up and self.journal.is_open(self.id_of(request))
 
     def take(self, request: ContextRequest) -> Reply | None:
@@ -461,12 +461,12 @@ class BatchReplies:
         self._spending.reserve_batch(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
 
     def book(self, batch: OpenBatch, replies: Sequence[BatchReply], *, unread: int) -> None:
-        """Book the replies to a batch; replies without token counts are counted and booked when they are used.
+        """Record the cost of the replies of a batch; without token counts, the cost is recorded when a reply is used.
 
         Args:
             batch: A finished batch.
-            replies: Its replies that have not been read before.
-            unread: Number of its requests that may be charged although their reply cannot be read.
+            replies: New replies of the batch.
+            unread: Number of requests of the batch that may be charged although their reply cannot be read.
         """
         paid = Bill()
         for reply in replies:
@@ -481,7 +481,7 @@ class BatchReplies:
             self._spending.close_batch(batch.file_id)
 
     def close(self) -> None:
-        """Remove used replies, whose contexts are in the ledger, and batches that were given up, which stay booked."""
+        """Remove used replies, whose contexts are in the ledger, and abandoned batches, whose cost stays recorded."""
         self.journal.forget_replies(self._used)
         self._used.clear()
         for file_id, unread in self.given_up.items():
@@ -489,14 +489,14 @@ class BatchReplies:
             self.journal.closed(file_id, [])
 
 
-# ---- A run -----------------------------------------------------------------------------------------------------------
+# ---- Batches of a run ------------------------------------------------------------------------------------------------
 
 ROUNDS = 3
-"""Maximum number of times that unanswered requests are sent in a batch before they are sent live."""
+"""Maximum number of times that requests without a reply are sent in a batch before they are sent live."""
 
 
 class _Bodies(LiveSender):
-    """Build the JSON bodies of requests, identical to those of live calls."""
+    """Build the JSON bodies of batch requests, which are identical to those of live calls."""
 
     def body(self, request: ContextRequest) -> dict[str, Any]:
         """Return the body of a request."""
@@ -518,16 +518,17 @@ async def asend_batches(
     """Send requests in batches and wait for their replies, including those of batches already in progress.
 
     Args:
-        llm: The LLM; None loads the model that `replies` names.
-        replies: Receives the replies to the batches, approves requests and books their cost.
-        requests: Returns the requests that need an answer, and may be called more than once; None sends nothing.
-        gives_up_unread: Whether to send requests again that may be charged although their reply cannot be read.
+        llm: The LLM; None loads the model named in `replies`.
+        replies: Object that receives the replies, approves the requests and records their cost.
+        requests: Function that returns the requests that need an answer, and may be called more than once; None sends
+            nothing.
+        gives_up_unread: Whether to resend requests whose reply cannot be read, although they may have been charged.
         on_progress: Called with the progress of the batches.
 
     Raises:
         ConfigurationError: The provider has no Batch API.
         BudgetExceededError: A batch could exceed the limit; it was not sent.
-        ModelError: The provider refuses the requests, or is unreachable.
+        ModelError: The provider rejects the requests or is unreachable.
     """
     model = replies.model
     provider = provider_of(model)

@@ -1,1 +1,1 @@
-"""Ingestion: from inputs to a published version."""
+"""Ingestion of files, Documents and nodes into a new version."""

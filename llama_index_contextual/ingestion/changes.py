@@ -1,6 +1,7 @@
-"""Functions that change a project, given its state: ingest, sync, remove, forget, repair and change settings.
+"""Functions that change a project: ingest, sync, remove, forget, repair and update settings.
 
-Every change to the documents builds a new version next to the live one and publishes it; `arun` does this from inputs.
+Every change to the documents builds a new version next to the live one and then publishes it. `arun` does this for the
+inputs of an ingestion or a sync.
 """
 
 from __future__ import annotations
@@ -116,13 +117,13 @@ class ReadingOptions(TypedDict, total=False):
 
 
 class RunningOptions(ReadingOptions, total=False):
-    """Options of a run that reports its progress."""
+    """Options of `ingest` and `sync_folders`."""
 
     progress: Annotated[ReportProgress | None, Option("Called with the progress of the run.")]
 
 
 class IngestOptions(RunningOptions, total=False):
-    """Further options of `ingest`."""
+    """Additional options of `ingest`."""
 
     ray: Annotated[
         str | None,
@@ -137,7 +138,7 @@ class IngestOptions(RunningOptions, total=False):
 
 
 class FolderOptions(RunningOptions, total=False):
-    """Further options of `sync_folders`."""
+    """Additional options of `sync_folders`."""
 
     allow_empty: Annotated[
         bool,
@@ -242,7 +243,7 @@ async def achange(
     progress: ReportProgress | None = None,
     executor: Executor | None = None,
 ) -> IngestReport:
-    """Execute one run, with the project locked and its ledger open."""
+    """Lock the project, open its ledger, and execute one run."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(write_lock(state.directory))
         # Another program may keep the ledger locked for a while.
@@ -285,7 +286,7 @@ def estimate_run(
 # ---- one run ---------------------------------------------------------------------------------------------------------
 
 _CHARACTERS_IN_TIME = 10_000_000
-"""Length up to which a document must be cut within the time limit for a file; longer ones get proportionally more."""
+"""Length in characters above which the time limit for cutting a document into chunks grows with its length."""
 
 
 async def arun(
@@ -299,18 +300,18 @@ async def arun(
     progress: ReportProgress | None,
     executor: Executor | None = None,
 ) -> IngestReport:
-    """Build and publish a version; nothing is published if nothing has changed.
+    """Build a new version, and publish it if anything has changed.
 
     Args:
         inputs: Paths, Documents and nodes.
         options: Options of the run.
         project_dir: Folder of the project.
         config: Settings of the project.
-        make_stages: Returns the components that process a document; not called if there is nothing to do, to avoid
-            loading a model.
+        make_stages: Function that returns the components that process a document. It is not called if there is nothing
+            to do, to avoid loading a model.
         before: The previous version, or None.
         progress: Called with the progress of the run.
-        executor: Reads, cuts and embeds the documents; None uses this process.
+        executor: Executor that reads, cuts and embeds the documents; None does this in the current process.
 
     Raises:
         InputError: There is nothing to ingest.
@@ -342,7 +343,7 @@ async def arun(
 
 @dataclass(frozen=True)
 class _Run:
-    """A run, with its inputs, its plan and the time when it started."""
+    """One run: its inputs, its plan and its start time."""
 
     inputs: Sequence[IngestInput]
     options: RunOptions
@@ -365,7 +366,7 @@ class _Run:
         return cls(inputs, options, config, before, intake, plan, started)
 
     def counter(self, progress: ReportProgress | None) -> ProgressCounter:
-        """Return the counter of the finished work."""
+        """Return the progress counter of the run."""
         documents = len(self.plan.to_read) + len(self.plan.rework)
         writes = self.config.context == "llm"
         return ProgressCounter(
@@ -402,7 +403,7 @@ class _Run:
         return outcome
 
     def _cut(self, jobs: Iterator[Job], stages: Stages, counter: ProgressCounter) -> Iterator[Job]:
-        """Yield jobs with their chunks; a document that takes too long to cut is skipped like an unreadable file."""
+        """Cut the documents into chunks; a document that takes too long is skipped like an unreadable file."""
         done = 0
         for job in jobs:
             stages.require_running()
@@ -427,7 +428,7 @@ class _Run:
         plan, intake, options, before = self.plan, self.intake, self.options, self.before
         self._keep_former_content(builder)
         if not builder.documents and not options.remove and not intake.removed:
-            if options.is_sync:  # the folders may be filled later
+            if options.is_sync:  # files may be added to the folders later
                 return self.report()
             raise InputError(nothing_to_ingest(intake.skipped), value=self.inputs)
         if options.retry_failed and not self._has_new_contexts(outcome):
@@ -448,7 +449,7 @@ class _Run:
         return self.report(manifest).completed(outcome)
 
     def _keep_former_content(self, builder: VersionBuilder) -> None:
-        """Keep the old content of documents whose new file is unreadable."""
+        """Keep the previous content of documents whose new file is unreadable."""
         for doc_id in self.intake.failed:
             record = self.plan.rename.get(doc_id)
             if self.before is not None and doc_id in self.plan.update:
@@ -458,7 +459,7 @@ class _Run:
                 builder.keep([record])
 
     def _has_new_contexts(self, outcome: Contextualized) -> bool:
-        """Return whether the failed chunks of the reworked documents are no longer the same."""
+        """Return whether the set of failed chunks in the reworked documents has changed."""
         before = {node_id for record in self.plan.rework for node_id in record.fallback_chunks}
         return before != {failure.node_id for failure in outcome.failures}
 
@@ -514,7 +515,7 @@ def _on_ray(state: ProjectState, address: str, *, batch: bool) -> AbstractAsyncC
     return ray_executor(address, state.passed_embed_model)
 
 
-# ---- documents and versions that go ----------------------------------------------------------------------------------
+# ---- removing documents and versions ---------------------------------------------------------------------------------
 
 
 def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> IngestReport:
@@ -547,7 +548,7 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
 def _publish_without(
     state: ProjectState, before: OpenVersion, *, dropped: Collection[str] = (), keeps: str | None = None
 ) -> Manifest:
-    """Publish a version without some of its documents, with the settings that it was built with."""
+    """Publish a copy of a version without some of its documents, keeping the settings it was built with."""
     config = _settings_of(before.manifest, state.config)
     builder = VersionBuilder(state.directory, config, before, set(dropped))
     with contextlib.ExitStack() as stack:
@@ -557,7 +558,7 @@ def _publish_without(
 
 
 def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
-    """Return the settings of a project without changes made since a version was built that need a rebuild."""
+    """Return the current settings, but with the version's own values for settings whose change needs a rebuild."""
     built_with = ProjectConfig(**manifest.config)
     return config.changed(**{name: getattr(built_with, name) for name in config.rebuild_fields(built_with)})
 

@@ -33,7 +33,7 @@ from llama_index_contextual.readers import SkippedFile
 
 SECONDS_TO_FIRST_TOKEN = 1.0
 TOKENS_PER_SECOND = 70.0
-"""Assumed speed of a model, stated in the estimate."""
+"""Assumed output speed of an LLM, which is stated in the estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class CostEstimate:
         return self.context_dollars + self.embedding_dollars
 
     def in_short(self) -> str:
-        """Return a line with the number of calls for contexts and the cost of the run."""
+        """Return the number of calls for contexts and the cost of the run on one line."""
         documents, chunks = pluralize(self.documents, "document"), pluralize(self.chunks, "chunk")
         calls = pluralize(self.contexts.calls, "call")
         return f"{documents}, {chunks}: {calls} for contexts, {money(self.dollars)}"

@@ -1,7 +1,7 @@
 """Ingestion pipeline: parse, contextualize, embed and store documents.
 
 `Stages` holds the components that process a document: ordinary LlamaIndex components, chosen by the settings and
-connected to the ledger and the account of the run. `abuild` processes documents in batches of chunks and stores them.
+connected to the ledger and to the run's account. `abuild` processes documents in batches of chunks and stores them.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Stages:
             raise ContextualError("The run has ended.")
 
     def stop(self, error: ContextualError) -> None:
-        """Send no further calls; when the calls in flight have finished, this error is raised."""
+        """Stop sending calls, and raise this error when the calls in flight have finished."""
         if self.contextualizer is not None:
             self.contextualizer.stop(error)
         if self.spending is not None:
@@ -193,7 +193,7 @@ class Stages:
         return units
 
     async def _aembed_new(self, model: BaseEmbedding, name: str, units: Sequence[_Unit]) -> dict[str, Vectors]:
-        """Return vectors by key; each answer is stored in the ledger before the next call is sent."""
+        """Embed texts and return the vectors by key; each response is stored in the ledger before the next call."""
         units = list({unit.keys: unit for unit in units}.values())
         vectors: dict[str, Vectors] = {}
         async with aclosing(self._answers(model, name, units)) as answers:
@@ -202,7 +202,7 @@ class Stages:
                 for at, rows in answer.items():
                     answered[units[at].model].update(zip(units[at].keys, rows, strict=True))
                 for stored_name, by_key in answered.items():
-                    # Do not store vectors of zeros: they carry no information and may be an error of the provider.
+                    # Do not store vectors of zeros: they carry no information and may be a provider error.
                     nonzero = {key: vector for key, vector in by_key.items() if vector.any()}
                     if nonzero:
                         rows = np.stack(list(nonzero.values()))
@@ -213,7 +213,7 @@ class Stages:
     async def _answers(
         self, model: BaseEmbedding, name: str, units: Sequence[_Unit]
     ) -> AsyncGenerator[Mapping[int, Vectors], None]:
-        """Yield the vectors in each answer, by index of the unit."""
+        """Yield the vectors in each response, by index of the unit."""
         booking = book_nothing
         if self.spending is not None:
             booking = self.spending.free_call if is_in_process(name) else partial(self.spending.embedding, name)
@@ -232,15 +232,15 @@ class CostCounter:
     Args:
         writer: Contextualizer of the run, or None.
         embedding: Counter of the tokens to embed.
-        sender: How requests are sent that have no reply in a batch yet.
+        sender: How requests that have no batch reply yet are sent.
         context_tokens: Expected number of tokens in a context.
 
     Attributes:
         model: Name of the LLM that writes contexts, or None.
         known_contexts: Number of chunks whose context is in the ledger.
-        contexts: Calls and tokens for the missing contexts, by sender. Live, the first call of each segment fills the
-            provider's cache; in a batch, no tokens are assumed to be read from it.
-        reserve: Tokens for which money is reserved at the same time: those of the longest call, or of the whole batch.
+        contexts: Calls and tokens for the missing contexts, by sender. With live calls, the first call of each segment
+            fills the provider's cache; in a batch, no tokens are assumed to be read from the cache.
+        reserve: Tokens whose price must be reserved before sending: those of the longest call, or of the whole batch.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ def cut(
     Args:
         document: The document.
         parsers: The segment parser and the chunk parser.
-        seconds: Limit in wall-clock time, which is checked before each segment is divided.
+        seconds: Time limit, which is checked before each segment is divided.
         check: Called before each segment is divided; it may raise an exception to stop.
 
     Raises:
@@ -453,10 +453,10 @@ async def acollect_replies(
 
     Args:
         stages: Components that process a document.
-        jobs: Returns an iterator over the documents that need work; may be called more than once.
+        jobs: Function that returns an iterator over the documents that need work; may be called more than once.
         submit: Whether to send missing requests; otherwise only wait for the batches in progress.
-        spending: Account of the run, which approves requests and books replies.
-        gives_up_unread: Whether to send requests again that may be charged although their reply cannot be read.
+        spending: Account of the run, which approves requests and records the cost of replies.
+        gives_up_unread: Whether to resend requests whose reply cannot be read, although they may have been charged.
         on_progress: Called with the progress of the batches.
 
     Returns:
@@ -465,7 +465,7 @@ async def acollect_replies(
     Raises:
         ConfigurationError: The contexts are not written by an LLM, or its provider has no Batch API.
         BudgetExceededError: A batch could exceed the limit; it was not sent.
-        ModelError: The provider refuses the requests, or is unreachable.
+        ModelError: The provider rejects the requests or is unreachable.
     """
     writer = stages.contextualizer
     if not isinstance(writer, LLMContextualizer):
@@ -531,12 +531,12 @@ def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, p
 def paid_stages(
     stages: Stages, spending: Spending, replies: BatchReplies | None, *, retries_refused: bool = False
 ) -> Stages:
-    """Return stages that book their calls in an account, and use replies to batches where there are any.
+    """Return stages that charge their calls to an account and use batch replies where available.
 
     Args:
         stages: Components that process a document.
         spending: Account of the run.
-        replies: Replies to batches, or None.
+        replies: Batch replies, or None.
         retries_refused: Whether to request contexts again that the LLM refused in earlier runs.
     """
     writer = stages.contextualizer
@@ -575,7 +575,7 @@ async def abuild(
         batches_ahead: Minimum number of batches to start ahead of the current one.
 
     Returns:
-        The failures, the number of paid contexts and the very short contexts, without the nodes.
+        The failures, the number of paid contexts and the very short contexts; the nodes are not included.
     """
     batches = _batches(jobs, stages)
     async with contextlib.AsyncExitStack() as stack:
@@ -597,7 +597,7 @@ async def abuild(
 
 
 Batch = list[tuple[Job, list[BaseNode]]]
-"""Documents that are processed together, each with its chunks."""
+"""Documents processed together, each with its chunks."""
 
 BatchResult = tuple[Contextualized, NDArray[np.float32] | None]
 

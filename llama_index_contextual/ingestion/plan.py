@@ -1,7 +1,7 @@
-"""Plan a run: match the inputs with documents, and decide what to do with each document.
+"""Plan a run: match the inputs with documents, and choose an action for each document.
 
-`Intake.of` lists the files, Documents and nodes passed to a call as sources. A source is either a new document or
-matches a document of the previous version by path, content or id. `make_plan` uses the record and the source of each
+`Intake.of` lists the files, Documents and nodes passed to a call as sources. A source either matches a document of the
+previous version by path, content or id, or is a new document. `make_plan` uses the record and the source of each
 document to decide whether it is kept, processed again, added, updated, renamed or dropped. `Intake.jobs` reads the
 files.
 """
@@ -66,7 +66,7 @@ class RunOptions:
         retry_failed: Process documents again if the context of a chunk failed. With `max_cost`, contexts that are held
             back are requested again too.
         reread: Read files again even if their content has not changed.
-        file_metadata: Returns additional metadata for a file; None keeps the metadata from earlier calls.
+        file_metadata: Function that returns additional metadata for a file; None keeps the metadata from earlier calls.
         limits: Limits for reading a file.
         passwords: Passwords of encrypted PDFs.
         max_cost: Limit in dollars, or None.
@@ -77,7 +77,7 @@ class RunOptions:
         allow_empty: Whether a sync may remove all documents of a folder.
         allow_many: Whether a sync may remove more than a tenth of the documents of a folder.
         settle: Number of seconds for which a file must not change before a sync reads it.
-        watching: Whether the caller of a sync watches the folders and calls again, so that files can be left for later.
+        watching: Whether the caller watches the folders and syncs again, so that files can be left for a later sync.
     """
 
     replace: bool = False
@@ -138,36 +138,36 @@ class Job:
     contexts: Mapping[ChunkSpan, str] = field(default_factory=dict)
 
 
-# ---- which document a file is ----------------------------------------------------------------------------------------
+# ---- matching files with documents -----------------------------------------------------------------------------------
 
 Match = tuple[Literal["same", "renamed", "copy"], DocumentRecord]
-"""A document, and whether a file is its file, its file under a new name or at a new location, or a copy."""
+"""Relation of a file to a document (the same file, renamed or moved, or a copy), and the document."""
 
 
 class Matcher:
     """Match the files of a call with documents of the previous version.
 
-    - A file at the location of a document's file is that document and keeps its id, regardless of how the call spells
-      its path.
-    - A file elsewhere with the same content as a document is that document if the document's former file is known to no
-      longer exist (or the document is removed by `replace` or a sync). The document then gets the id for its new name.
-      If the former file may still exist, the file is the same document if it would have the same id, and a copy
-      otherwise, unless this call provides different metadata for it.
-    - Every other file is a new document. If its id belongs to another document, it gets the shortest longer path that
-      is unique.
+    - A file at the location of a document's file matches that document, which keeps its id, however the path is
+      spelled in the call.
+    - A file elsewhere with the same content as a document matches it as renamed if the document's former file is known
+      to no longer exist (or if `replace` or a sync removes the document). The document then gets a new id, based on
+      the new name. If the former file may still exist, the file matches the document if both have the same id, and is
+      a copy otherwise, unless this call provides different metadata for the file.
+    - Every other file is a new document. If its id is used by another document, the id is extended by parent folders
+      until it is unique.
 
-    A file therefore never overwrites a document that was read from elsewhere, or a document without a path, which was
-    passed as a LlamaIndex Document or as nodes.
+    A file therefore never overwrites a document that was read from a different location, or a document that was passed
+    as a LlamaIndex Document or as nodes and has no path.
 
     Args:
         digests: xxh3 of each file.
-        facts: The user's metadata for each file by path, if this call provides it.
+        facts: The user's metadata for files, by path, if this call provides any.
         records: Documents of the previous version.
         options: Options of the run.
         removed: Ids of documents that a sync removes unless a file matches them.
 
     Attributes:
-        matches: The document for each file that is not new.
+        matches: The match for each file that is not a new document.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class Matcher:
         return None
 
     def _is_free(self, record: DocumentRecord) -> bool:
-        """Return whether no file has been matched with a document yet."""
+        """Return whether a document has not been matched with a file yet."""
         return record.doc_id not in self._identified
 
     def _is_kept(self, doc_id: str) -> bool:
@@ -231,8 +231,8 @@ class Matcher:
 # ---- files of a sync -------------------------------------------------------------------------------------------------
 
 # A file that cannot be accessed has not necessarily been deleted. A document is therefore removed only if its folder
-# can be listed and the operating system reports that the file does not exist. A folder that is missing, or in which no
-# file can be read any more, is an error, because it may be on a drive that is not mounted.
+# can be listed and the operating system reports that the file does not exist. A folder that is missing or no longer
+# contains any readable file raises an error, because it may be on a drive that is not mounted.
 
 UNSETTLED = "is being written: it is read as soon as it no longer changes"
 CHANGED_MEANWHILE = "changed while it was read: it is read by the next sync"
@@ -247,7 +247,7 @@ _MOST_NAMED = 3
 
 
 def is_gone(path: str) -> bool:
-    """Return whether a file is known to no longer exist; after an error such as a missing permission, it is not."""
+    """Return whether a file is known to no longer exist; errors such as a missing permission return False."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -257,7 +257,7 @@ def is_gone(path: str) -> bool:
 
 
 def unsettled(files: Sequence[FileRef], seconds: float) -> set[FileRef]:
-    """Wait, then return the files that have changed in the meantime, and are probably still being written."""
+    """Wait, and return the files that change in the meantime, because they are probably still being written."""
     if not seconds:
         return set()
     before = [_status_of(ref.path) for ref in files]
@@ -301,9 +301,9 @@ class SyncedFolders:
     def check_removals(
         self, removed: Mapping[str, str], *, kept: Iterable[Path], files: Iterable[Path], options: RunOptions
     ) -> bool:
-        """Check that a sync removes neither all documents of a folder nor many of them, unless this is allowed.
+        """Check that a sync does not remove all or many documents of a folder, unless this is allowed.
 
-        Many are more than one and more than a tenth.
+        Here, "many" means more than one and more than a tenth.
 
         Args:
             removed: Former paths of the documents that would be removed, by document id.
@@ -349,7 +349,7 @@ def _empty_folder(folder: str, lost: Sequence[str]) -> InputError:
 
 
 def _large_removal(numbers: Mapping[str, str], doc_ids: Collection[str]) -> LargeRemovalError:
-    """Return the error for a sync that would remove many documents, given their numbers by folder."""
+    """Return the error for a sync that would remove many documents, given a description of their number by folder."""
     named = ", ".join(map(repr, sorted(doc_ids)[:_MOST_NAMED]))
     more = f" and {len(doc_ids) - _MOST_NAMED:,} more" if len(doc_ids) > _MOST_NAMED else ""
     return LargeRemovalError(
@@ -420,7 +420,7 @@ class FileReader(Protocol):
 
 
 def _gone(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:
-    """Return the paths, by document id, of files that were in a folder of the call and no longer exist."""
+    """Return the paths, by document id, of files that no longer exist in a folder passed to the call."""
     real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
     folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
     below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(folders))
@@ -433,14 +433,14 @@ def _fixed_part(path: Path) -> Path:
 
 @dataclass
 class Intake:
-    """Documents of one call; files are listed first, and then read one at a time.
+    """Inputs of one call; files are listed first and then read one at a time.
 
     Attributes:
         options: Options of the run.
         sources: Files, Documents and nodes, by document id.
         facts: The user's metadata for files, by path.
         missing: Ids of documents whose file no longer exists in a folder of the call.
-        removed: Ids of documents that a sync removes because their file is gone or is now a copy of another file.
+        removed: Ids of documents that a sync removes because their file no longer exists or is now a copy of another.
         removes_many: Whether a sync removes more than a tenth of the documents of a folder.
         skipped: Files that are not read, each with the reason; grows while files are read.
         failed: Ids of documents that could not be read; grows while files are read.
@@ -545,7 +545,7 @@ class Intake:
         return {ref: digests[ref] for ref in refs if ref in digests}, copies
 
     def _take_files(self, matcher: Matcher, digests: Mapping[FileRef, str]) -> None:
-        """Add a source for each file, with the id of its document or an unused one."""
+        """Add a source for each file, with the id of its document or a new id."""
         named: list[FileRef] = []
         for ref, digest in digests.items():
             kind, record = matcher.matches.get(ref, ("new", None))
@@ -604,7 +604,7 @@ class Intake:
             )
 
     def postpone(self, plan: Plan) -> None:
-        """Leave large files for the next sync, so that small files do not wait for them."""
+        """Leave large files for the next sync, so that small files need not wait for them."""
         sizes = {doc_id: source.ref.size for doc_id in plan.to_read if (source := self.sources[doc_id]).ref is not None}
         total, is_first = 0, not (plan.rework or plan.drop)
         for doc_id in sorted(sizes, key=sizes.__getitem__):
@@ -693,7 +693,7 @@ def jobs_of_nodes(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list
 
 
 def _of_document(node: BaseNode) -> BaseNode:
-    """Make a node refer to its document, and mark its context, if any, as given."""
+    """Add a missing reference to the document, and mark the node's context, if any, as given by the user."""
     update: dict[str, Any] = {}
     if node.metadata.get(keys.CONTEXT) and keys.CONTEXT_SOURCE in node.metadata:
         update["metadata"] = {**node.metadata, keys.CONTEXT_GIVEN: True}
@@ -730,7 +730,7 @@ def without_context(node: BaseNode) -> BaseNode:
 
 
 def written_contexts(before: OpenVersion, job: Job) -> Mapping[ChunkSpan, str]:
-    """Return the contexts that an LLM wrote for the same file, renamed or not, if its extracted text is the same."""
+    """Return earlier LLM contexts for the same file, even if it was renamed; empty if its extracted text differs."""
     equal = [record for record in before.records.with_content(job.content_hash) if record.facts == job.facts]
     if not equal:
         return {}
@@ -745,12 +745,12 @@ def written_contexts(before: OpenVersion, job: Job) -> Mapping[ChunkSpan, str]:
     }
 
 
-# ---- what is done ----------------------------------------------------------------------------------------------------
+# ---- plan of a run ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Actions for the documents of the previous version and of a call.
+    """Actions for the documents of the previous version and for the inputs of a call.
 
     Attributes:
         keep: Documents copied unchanged from the previous version.
@@ -772,7 +772,7 @@ class Plan:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the new version would be equal to the previous one."""
+        """Whether the new version would be the same as the previous one."""
         return not (self.rework or self.to_read or self.drop)
 
     @property
@@ -808,7 +808,7 @@ def make_plan(
     removed: Collection[str] = (),
     rebuild: bool = False,
 ) -> Plan:
-    """Return the action for each document.
+    """Choose an action for each document.
 
     Args:
         records: Documents of the previous version.
@@ -837,7 +837,7 @@ def make_plan(
 def plan_run(
     inputs: Sequence[IngestInput], options: RunOptions, config: ProjectConfig, before: OpenVersion | None
 ) -> tuple[Intake, Plan]:
-    """Return the documents of a call and the plan for the run.
+    """Return the inputs of a call and the plan for the run.
 
     Raises:
         ConfigurationError: `retry_failed` is set, but settings have changed.

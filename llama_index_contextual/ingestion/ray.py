@@ -1,13 +1,13 @@
 """Ingestion on a Ray cluster: tasks on all nodes read files, cut them into chunks, and embed texts.
 
 The run itself stays in the calling process, which handles the plan, the ledger, the account with its limit, the calls
-to providers and the new version. Nothing is therefore paid for twice, and `max_cost` applies to the whole cluster. The
-calling process receives the documents in the order of the inputs, so chunks, contexts, vectors and their order are the
-same as in a local run.
+to providers and the new version. Therefore nothing is paid for twice, and `max_cost` applies to the whole cluster. The
+calling process receives the documents in the order of the inputs, so chunks, contexts and vectors are the same, and in
+the same order, as in a local run.
 
-A task changes nothing outside its process, and can therefore be repeated if a worker or its node dies. Documents that
-are passed as objects or are processed again because settings have changed are cut in the calling process, because there
-is no file to read.
+A task has no effects outside its process, so it can be repeated if a worker or its node dies. Documents that are passed
+as objects, or processed again because settings have changed, are cut in the calling process, because there is no file
+to read.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from llama_index_contextual.readers.files import printable
 from llama_index_contextual.readers.ocr import PageStore
 
 TRIES = 3
-"""Maximum number of attempts to read a file or request embeddings if the worker dies."""
+"""Maximum number of attempts to read a file or embed texts if the worker dies."""
 
 _BATCH_FILES = 4
 _BATCHES_PER_CPU = 2
 
 Pages = list[tuple[str, str, str]]
-"""Pages read by OCR: the key, the text and the engine of each."""
+"""Key, text and OCR engine of each scanned page."""
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def _embed(setting: str, passed: tuple[ray.ObjectRef[Any], ...], texts: list[str
 
 @lru_cache(maxsize=1)
 def _opened(setting: str, passed: tuple[ray.ObjectRef[Any], ...]) -> BaseEmbedding:
-    """Load an embedding model, once in each worker; `passed` contains a reference to it if it was passed."""
+    """Load an embedding model, once per worker; `passed` holds a reference to a model that was passed as an object."""
     opened: BaseEmbedding = ray.get(passed[0]) if passed else load_embed_model(setting)
     return opened
 
@@ -197,7 +197,7 @@ class RayExecutor(Executor):
     def reader(
         self, intake: Intake, config: ProjectConfig, page_store: PageStore, progress: ProgressCounter
     ) -> RayReader:
-        """Return the reader for the files of a run; it reads several files together and does not report pages."""
+        """Return the reader for the files of a run, which reads several files together and does not report pages."""
         return RayReader(intake, config, page_store, progress, ahead=_BATCHES_PER_CPU * self.batches_ahead)
 
     def embedding_stages(self, stages: Stages) -> Stages:
@@ -210,7 +210,7 @@ class RayExecutor(Executor):
 
 
 class RayReader:
-    """Reader that reads and cuts batches of files in tasks; a file that kills its worker is reported.
+    """Reader that reads and cuts batches of files in tasks, and reports a file that repeatedly kills its worker.
 
     Args:
         intake: Documents of the call.
@@ -265,7 +265,7 @@ class RayReader:
     def _contents(
         self, batch: Sequence[FileRef], task: ray.ObjectRef[Any], attempt: int = 1
     ) -> list[FileContent | ReadError]:
-        """Return the contents of a batch; if its worker dies, each file is read again in a separate task."""
+        """Return the contents of a batch; if its worker dies, read each file again in a separate task."""
         try:
             contents, pages = _result(task)
         except _WorkerDied as error:

@@ -103,7 +103,7 @@ class IngestReport:
         contexts_paid: Number of contexts requested from a provider in this run.
         seconds: Duration of the run.
         estimated: Expected calls, tokens and dollars; None unless an LLM writes the contexts.
-        paid: Actual calls, tokens and dollars, including the amount booked for calls of unknown cost; None if nothing
+        paid: Actual calls, tokens and dollars, including the amount recorded for calls of unknown cost; None if nothing
             was charged.
         prices: Name and release of the price table.
     """
@@ -215,7 +215,7 @@ def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:
 
 
 def _in_groups(items: Iterable[tuple[str, str]], noun: str) -> list[str]:
-    """Return a line for each kind of reason, most frequent first, given pairs of a place and a reason."""
+    """Return one line for each kind of reason, most frequent first; each item is a pair of a place and a reason."""
     groups: dict[str, list[str]] = {}
     for place, reason in items:
         line = " ".join(f"{place}: {reason[:_LONGEST_ERROR]}".split())
@@ -294,7 +294,7 @@ def progress_bar() -> Iterator[ReportProgress]:
 
 
 def _describe(state: IngestProgress) -> str:
-    """Describe the current activity and what is done."""
+    """Describe the current activity and the finished work."""
     if state.stage == "batch":
         answered = f"{state.batch_done:,}/{pluralize(state.batch_total, 'request')} answered"
         return f"{answered} in batches of the provider (Ctrl-C leaves them running)"

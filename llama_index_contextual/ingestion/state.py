@@ -38,7 +38,7 @@ from llama_index_contextual.models import (
 from llama_index_contextual.search.live import LiveIndexes
 
 _PROBED = 100
-"""The shortest of this number of chunks is embedded to recognise the model that built an index."""
+"""Number of chunks, the shortest of which is embedded to recognise the model that built an index."""
 
 _SAME = 0.999
 """Minimum cosine of two vectors of the same text from the same model; stored vectors are rounded."""
@@ -69,7 +69,7 @@ class ProjectState:
     Args:
         directory: The project's directory.
         config: Its settings.
-        **models: Models passed as objects; others are loaded according to the settings when they are needed.
+        **models: Models passed as objects; any other model is loaded according to the settings when it is needed.
 
     Raises:
         ConfigurationError: `model_id` is given without `llm`.
@@ -141,7 +141,7 @@ class ProjectState:
 
     @property
     def embed_model_name(self) -> str | None:
-        """Name of the embedding model, which is not loaded; None without a semantic index."""
+        """Name of the embedding model, or None without a semantic index; the model is not loaded."""
         if not self.config.builds_semantic:
             return None
         passed = self.passed_embed_model
@@ -155,7 +155,8 @@ class ProjectState:
 
         Args:
             setting: The setting `embed_model` with which the version was built.
-            built: Name of the model that built the index, which differs if it was passed as an object.
+            built: Name of the model that built the index; it differs from the setting if the model was passed as an
+                object.
 
         Raises:
             ConfigurationError: The model was passed as an object, and the project was loaded without it.
