@@ -1,1 +1,1 @@
-"""Answer questions from passages: query and chat engines, citation checks and guards."""
+"""Query and chat engines that answer questions from passages, with citation checks and guards."""

@@ -1,4 +1,4 @@
-"""Answer many questions, compare the answers with the correct ones, and write files for other tools."""
+"""Answer many questions, compare the answers with the correct answers, and export them to files."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 def normalise_answer(text: str) -> str:
     """Return an answer in lower case without citations, punctuation, articles or extra white space.
 
-    Source: the evaluation script of SQuAD; Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of
-    Text", EMNLP 2016. The script does not remove citations.
+    Source: the SQuAD evaluation script, which does not remove citations; Rajpurkar et al., "SQuAD: 100,000+ Questions
+    for Machine Comprehension of Text", EMNLP 2016.
 
     Example:
         >>> normalise_answer("The  three days, [Source 1].")
@@ -67,12 +67,12 @@ def f1_score(answer: str, truth: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class QA:
-    """A question with its correct answers and its evidence, if known.
+    """A question, with its correct answers and its evidence if known.
 
     Attributes:
         question: The question.
-        answers: The correct answers; the best match counts.
-        evidence: Text of a passage that answers the question; empty if unknown.
+        answers: The correct answers; an answer is compared with the one that matches best.
+        evidence: Text of a passage that answers the question, or an empty string.
     """
 
     question: str
@@ -90,7 +90,7 @@ class Prediction:
         error: A sentence that explains why there is no answer, or None.
         response: The full response, or None.
         exact: Exact match, or None if no correct answer is known.
-        f1: F1 of the words, or None if no correct answer is known.
+        f1: Word-level F1 score, or None if no correct answer is known.
     """
 
     qa: QA
@@ -105,7 +105,7 @@ class Prediction:
 
     @property
     def f1(self) -> float | None:
-        """F1 with the best-matching correct answer."""
+        """F1 score with the best-matching correct answer."""
         return max((f1_score(self.answer, truth) for truth in self.qa.answers), default=None)
 
     @property
@@ -115,14 +115,14 @@ class Prediction:
 
     @property
     def retrieved(self) -> bool | None:
-        """Whether a passage contains the evidence, or a correct answer if there is none; None if neither is known."""
+        """Whether a passage contains the evidence or, without evidence, a correct answer; None if neither is known."""
         if not self._expected:
             return None
         return any(self._contains(hit, text) for hit in self.hits for text in self._expected)
 
     @property
     def hard_negatives(self) -> list[NodeWithScore]:
-        """The passages in the prompt that contain neither the evidence nor a correct answer."""
+        """The passages in the prompt that contain neither the evidence nor, if it is unknown, a correct answer."""
         expected = self._expected
         return [hit for hit in self.hits if expected and not any(self._contains(hit, text) for text in expected)]
 
@@ -149,12 +149,12 @@ class Predictions:
 
     @property
     def exact(self) -> float | None:
-        """Mean exact match over the questions with a correct answer; a failed answer counts as 0."""
+        """Mean exact match over the questions with a known correct answer; a failed answer counts as 0."""
         return _mean([row.exact for row in self.rows])
 
     @property
     def f1(self) -> float | None:
-        """Mean F1 over the questions with a correct answer; a failed answer counts as 0."""
+        """Mean F1 score over the questions with a known correct answer; a failed answer counts as 0."""
         return _mean([row.f1 for row in self.rows])
 
     @property
@@ -164,11 +164,11 @@ class Predictions:
 
     @property
     def failed_retrievals(self) -> list[Prediction]:
-        """The answers to questions whose evidence is in none of the retrieved passages."""
+        """The answers for which no retrieved passage contains the evidence or a correct answer."""
         return [row for row in self.rows if row.retrieved is False]
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures as JSON values; scores are None if no question has a correct answer."""
+        """Return the figures as JSON values; scores are None if no correct answers are known."""
         return {
             "questions": len(self.rows),
             "exact": self.exact,
@@ -197,7 +197,7 @@ class Predictions:
         return {"settings": dict(self.settings), **self.summary(), "rows": rows}
 
     def to_csv(self) -> str:
-        """Return CSV with one row per question: prediction, correct answers, model, style, and all settings as JSON."""
+        """Return CSV with a row per question: prediction, correct answers, model, style, and all settings as JSON."""
         engine = {name: _cell(str(self.settings.get(name, ""))) for name in ("model", "style")}
         engine["settings"] = json.dumps(dict(self.settings), ensure_ascii=False, sort_keys=True, default=str)
         rows = [
@@ -222,7 +222,7 @@ class Predictions:
         return out.getvalue()
 
     def to_ares(self) -> str:
-        """Return tab-separated lines for ARES: Query, Document (all passages of the question), Answer.
+        """Return tab-separated lines for ARES with the query, the document (all retrieved passages) and the answer.
 
         The format has no column for the settings.
 
@@ -282,12 +282,12 @@ def engine_settings(engine: GroundedQueryEngine) -> dict[str, Any]:
 async def aanswer_many(
     engine: GroundedQueryEngine, questions: Sequence[QA | str], *, concurrency: int = 8
 ) -> Predictions:
-    """Answer many questions concurrently; if a question fails, the result contains its error.
+    """Answer many questions concurrently; if an answer fails, the result contains the error.
 
     Args:
         engine: The query engine.
         questions: The questions, with their answers if known.
-        concurrency: Maximum number of questions answered at the same time.
+        concurrency: Maximum number of questions to answer concurrently.
 
     Raises:
         InputError: `concurrency` is not positive.
@@ -318,5 +318,5 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _cell(text: str) -> str:
-    """Return the text, escaped so that spreadsheets do not interpret it as a formula."""
+    """Escape a text so that spreadsheets do not interpret it as a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -1,8 +1,8 @@
 """Build query and chat engines over a project's retriever, and describe their options.
 
-`Project.as_query_engine` and `Project.as_chat_engine` take the options as keywords. Their signatures, the command line
-and the guide are generated from these tables. An option that is None or omitted takes its value from the project's
-setting with the same name, and shares its description.
+`Project.as_query_engine` and `Project.as_chat_engine` take the options as keyword arguments. Their signatures, the
+command line and the guide are generated from these tables. If an option is None or omitted, the value of the project's
+setting with the same name is used; the description of the setting is used as well.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ T = TypeVar("T")
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 Intents = bool | Literal["llm"] | Mapping[str, SearchPlan | Mapping[str, Any]]
-"""Whether to search by intent: True (patterns and words), "llm" (also ask the LLM), or a dict of search plans."""
+"""Search by intent: True uses patterns and words, "llm" also asks the LLM, and a dict contains search plans."""
 
 
 class EngineOptions(TypedDict, total=False):
-    """Options of every engine."""
+    """Options of query and chat engines."""
 
     intents: Annotated[
         Intents | None,
@@ -99,7 +99,7 @@ class EngineOptions(TypedDict, total=False):
 
 
 class ChatEngineOptions(EngineOptions, total=False):
-    """Further options of `Project.as_chat_engine`."""
+    """Additional options of `Project.as_chat_engine`."""
 
     chat_mode: Annotated[
         LlamaIndexChatMode | str | None,
@@ -126,7 +126,7 @@ class ChatEngineOptions(EngineOptions, total=False):
 # ---- engines ---------------------------------------------------------------------------------------------------------
 
 _STOCK_OPTIONS = frozenset({"text_qa_template", "node_postprocessors", "streaming", "callback_manager"})
-"""Options that LlamaIndex's own engine has too."""
+"""Options that LlamaIndex's own engine also accepts."""
 
 _CHAT_MODES = {
     "best": "blend",
@@ -141,15 +141,15 @@ _CHAT_MODES = {
 class EngineBuilder:
     """Builder of engines over a project's retriever.
 
-    The methods take as keywords the options of the TypedDicts above and those of `Project.as_query_engine`. An option
-    that is None takes its default value.
+    The methods take the options in the TypedDicts above and those of `Project.as_query_engine`. The default value is
+    used for an option that is None.
 
     Attributes:
         retriever: The retriever.
-        load_embed_model: Returns the embedding model for follow-up questions.
+        load_embed_model: Function that returns the embedding model for follow-up questions.
         llm: LLM that writes the answers.
         account: Prices of the answers, and the function that records their cost.
-        cache: The cache that `cache=True` selects.
+        cache: The cache selected by `cache=True`.
     """
 
     retriever: ProjectRetriever
@@ -159,7 +159,7 @@ class EngineBuilder:
     cache: AnswerCache
 
     def query_engine(self, options: Mapping[str, Any]) -> GroundedQueryEngine:
-        """Return an engine that accepts follow-up questions and widens the search if the confidence is low.
+        """Return a query engine that accepts follow-up questions and widens the search if the confidence is low.
 
         Raises:
             ConfigurationError: A value is invalid.
@@ -201,10 +201,10 @@ class EngineBuilder:
         )
 
     def stock_engine(self, options: Mapping[str, Any], response_mode: ResponseMode | str) -> BaseQueryEngine:
-        """Return LlamaIndex's own engine over the same search, with a warning that it does not check citations.
+        """Return LlamaIndex's own engine with the same search, and warn that it does not check citations.
 
         Raises:
-            ConfigurationError: An option is given that it does not have.
+            ConfigurationError: An option is given that this engine does not support.
         """
         given = _given(options)
         if foreign := sorted(given.keys() - _STOCK_OPTIONS):
@@ -220,7 +220,7 @@ class EngineBuilder:
             "`response_mode` selects LlamaIndex's own engine: its answers are not checked for citations. Modes such as"
             f" refine take a call for each passage: up to {calls} for a question{price}.",
             UserWarning,
-            stacklevel=4,  # the caller of `Project.as_query_engine`, whose keywords are checked first
+            stacklevel=4,  # the caller of `Project.as_query_engine`, which checks its keywords first
         )
         mode = ResponseMode(response_mode)
         engine: BaseQueryEngine = RetrieverQueryEngine.from_args(
@@ -279,7 +279,7 @@ def _day(setting: str | None) -> date | Callable[[], date] | None:
 
 
 def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T | None] | None = None) -> T | None:
-    """Return the object that an option selects: the default, if there is one, for True, and None for False."""
+    """Return the object selected by an option: the default object for True, if there is one, and None for False."""
     if value is None or (usual is not None and value is False):
         return None
     if usual is not None and value is True:

@@ -1,4 +1,4 @@
-"""Chat engine, which keeps the conversation history; the query engine that it uses is stateless."""
+"""Chat engine that keeps the conversation history and uses a stateless query engine."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ CHAT_STORE_KEY = "chat_history"
 _MODES = ("blend", "condense", "simple")
 _ROLES = (MessageRole.SYSTEM, MessageRole.USER, MessageRole.ASSISTANT)
 _ELLIPSIS = "… "
-_LONGEST_TOKEN = 128  # length of the longest token of o200k_base, which consists of spaces
+_LONGEST_TOKEN = 128  # length of the longest token in o200k_base, which consists of spaces
 
 
 @dataclass
 class GroundedChatResponse(AgentChatResponse):
-    """The answer in one turn; `grounded` is the full response of the query engine."""
+    """Answer of one turn; `grounded` is the full response of the query engine."""
 
     grounded: GroundedResponse | None = None
 
 
 @dataclass
 class GroundedChatStream(StreamingAgentChatResponse):
-    """The streamed answer in one turn; `grounded` and `metadata` are set when the stream ends."""
+    """Streamed answer of one turn; `grounded` and `metadata` are set when the stream ends."""
 
     grounded: GroundedResponse | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
 class GroundedChatEngine(BaseChatEngine, PromptMixin):
-    """Chat engine whose searches and prompts include as many recent exchanges as fit.
+    """Chat engine that uses recent exchanges of the conversation in its searches and prompts.
 
     A question about the conversation itself, such as "What did you just say?", is answered from the conversation,
     without a search. Thanks and greetings are answered with `small_talk`, without calling the model.
@@ -72,15 +72,15 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
     Args:
         engine: The query engine; its retriever should accept `ConversationQuery` objects.
         mode: "blend" searches for the question together with the conversation, without an extra call; "condense" asks
-            the model for a standalone question first; "simple" searches for the question as it is.
+            the model for a standalone question first; "simple" searches for the unchanged question.
         turns: Number of exchanges to consider.
-        history_tokens: Maximum number of tokens of the exchanges in the prompt. The oldest exchanges are dropped first;
-            an exchange that is too long loses its beginning.
-        chat_store: The store of the history.
+        history_tokens: Maximum number of tokens of the exchanges in the prompt. The oldest exchanges are omitted first;
+            if the last exchange alone is too long, only the end of its messages is included.
+        chat_store: Store of the history.
         chat_store_key: Key of this conversation in the store.
-        memory: A LlamaIndex memory that holds the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a
-            store. The prompt contains what the memory returns for the question, and `history_tokens` has no effect;
-            searches still use the last `turns` exchanges.
+        memory: LlamaIndex memory that holds the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a
+            store. The prompt then contains the messages that the memory returns for the question, and `history_tokens`
+            has no effect; searches still use the last `turns` exchanges.
 
     Raises:
         ConfigurationError: The mode is unknown, or a number is negative.
@@ -116,7 +116,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         self.memory = memory or ChatMemoryBuffer.from_defaults(
             chat_store=chat_store,
             chat_store_key=chat_store_key,
-            tokenizer_fn=str.split,  # without effect, but the default takes a second to load
+            tokenizer_fn=str.split,  # not used, but the default tokenizer takes a second to load
         )
         self._condense_prompt: BasePromptTemplate = PromptTemplate(CONDENSE)
 
@@ -156,7 +156,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         files.replace(Path(path), json.dumps(rows, ensure_ascii=False, indent=1).encode())
 
     def load(self, path: str | Path) -> None:
-        """Continue a conversation that was written by `save`.
+        """Replace the conversation with one written by `save`.
 
         Raises:
             InputError: The file does not contain a conversation.
@@ -175,7 +175,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return list(messages[last[0] :]) if last else []
 
     def _within_budget(self, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Return the most recent exchanges that fit `history_tokens`; if even the last one is too long, its end."""
+        """Return the most recent exchanges within `history_tokens`, or the end of the last one if it is too long."""
         starts = [at for at, message in enumerate(recent) if message.role == MessageRole.USER]
         for start in starts:
             messages = list(recent[start:])
@@ -189,7 +189,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return [ChatMessage(role=role, content=text) for role, text in texts if texts[0][1] and text]
 
     async def _aremembered(self, message: str, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Return the part of the conversation for the prompt."""
+        """Return the messages of the conversation to include in the prompt."""
         if not self._has_own_memory:
             return self._within_budget(recent)
         messages = await self.memory.aget(input=message)
@@ -205,7 +205,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         if chat_history is not None:
             await self.memory.aset(list(chat_history))
         recent = self._recent(await self.memory.aget_all())
-        # With intents, the search plans decide which messages are searched.
+        # With intents, the search plans determine which messages need a search.
         by_intent = isinstance(self.engine.retriever.retriever, IntentRetriever)
         if not by_intent and (intent := unsearched_intent(message, recent)) is not None:
             response = empty_response(QueryBundle(message), intent)
@@ -217,7 +217,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return await self.engine.adraft(query, history=await self._aremembered(message, recent), calls=made)
 
     async def _arewrite(self, message: str, recent: Sequence[ChatMessage]) -> str | None:
-        """Return the standalone question; None if it is not needed or the model failed."""
+        """Return the standalone question, or None if it is not needed or the model failed."""
         conversation = self._within_budget(recent)
         if self.mode != "condense" or not conversation:
             return None
@@ -226,7 +226,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
             messages = self._condense_prompt.format_messages(history=history, question=question)
             completion = await self.engine.answer_stream.acomplete(messages)
         except ModelError:
-            return None  # fall back to "blend", which needs no model; the response's `blend` shows it
+            return None  # fall back to "blend", which needs no model; this is visible in the response's `blend`
         rewritten = completion.text.strip().strip('"“”')
         return rewritten if rewritten and completion.problem is None else None
 
@@ -237,11 +237,11 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
 
         Args:
             message: The question.
-            chat_history: Replaces the conversation so far.
+            chat_history: Messages that replace the conversation so far, or None.
 
         Raises:
             InputError: The message is empty.
-            ModelError: The model cannot be reached, or does not start to answer in time; the history is unchanged.
+            ModelError: The model cannot be reached or does not begin to answer in time; the history is unchanged.
         """
         with self.callback_manager.as_trace("chat"):
             draft = await self._adraft(message, chat_history)
@@ -259,7 +259,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return run_sync(lambda: self.achat(message, chat_history))
 
     async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
-        """Stream the answer to a message through `async_response_gen`; at its end the turn is added to the history."""
+        """Stream the answer to a message through `async_response_gen`; the turn is added to the history at the end."""
         with self.callback_manager.as_trace("chat"):
             draft = await self._adraft(message, chat_history)
             stream = GroundedChatStream(source_nodes=draft.hits, is_writing_to_memory=False)
@@ -286,7 +286,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return stream
 
     def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
-        """Stream the answer to a message through `response_gen`; otherwise like `astream_chat`."""
+        """Blocking version of `astream_chat`, which streams the answer through `response_gen`."""
         stream = run_sync(lambda: self.astream_chat(message, chat_history))
         pieces, stream.achat_stream = cast("AsyncGenerator[ChatResponse, None]", stream.achat_stream), None
         stream.chat_stream = blocking(pieces)
@@ -299,7 +299,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
 
 
 def end_of(text: str, max_tokens: int) -> str:
-    """Return "… " and the end of a text, within a number of tokens.
+    """Return a text that is short enough unchanged, otherwise "… " and the end of the text, within a number of tokens.
 
     Example:
         >>> end_of("The pump runs dry. Call the operator at once.", 7)
@@ -307,9 +307,9 @@ def end_of(text: str, max_tokens: int) -> str:
     """
     if count_tokens(text) <= max_tokens:
         return text
-    tail = text[-max_tokens * _LONGEST_TOKEN :]  # no token is longer, so this contains the end that fits
+    tail = text[-max_tokens * _LONGEST_TOKEN :]  # no token is longer, so this includes the end that fits
     tokens = TokenMap.of(tail)
-    for count in range(max_tokens - 1, 0, -1):  # on its own, the end may have more tokens than within the text
+    for count in range(max_tokens - 1, 0, -1):  # the end alone may have more tokens than within the text
         end = _ELLIPSIS + tail[tokens.offset(max(0, len(tokens) - count)) :].strip()
         if end != _ELLIPSIS and count_tokens(end) <= max_tokens:
             return end

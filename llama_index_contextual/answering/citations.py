@@ -1,8 +1,8 @@
-"""Check the citations of an answer against the passages that it is based on.
+"""Check the citations of an answer against the passages in its prompt.
 
 An answer cites its passages as [Source N]. `check_citations` removes citations of sources that do not exist, looks up
-every quotation in the passages, and reports the numbers that no cited passage contains. The first two parts of this
-module find and compare numbers and quotations.
+every quotation in the passages, and reports numbers that no cited passage contains. The first two parts of this module
+find and compare numbers and quotations.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _WORDS = {
 _SPELLED = re.compile(rf"\b(?:({'|'.join(_TENS)})[\s-])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
 
 _MAX_DIGITS = 100
-"""Maximum length of a number in characters; longer ones are not checked and are too large for decimals."""
+"""Maximum length of a number in characters; longer numbers, which may be too large for decimals, are not checked."""
 
 
 def figures_of(text: str) -> list[tuple[re.Match[str], set[Decimal]]]:
-    """Return the numbers written in digits and the months of dates in a text, in order, with their possible values.
+    """Return the numbers written in digits and the months in dates of a text, in order, with their possible values.
 
     Example:
         >>> [match[0] for match, _ in figures_of("On March 3, 2021 it cost $1,250.50 or 4 %.")]
@@ -72,7 +72,7 @@ def _values(digits: str, after: str) -> Iterator[Decimal]:
     if separators and (len(separators) == 1 or separators[-1] != separators[0]):
         whole, _, fraction = plain.rpartition(separators[-1])
         decimal = f"{re.sub('[.,]', '', whole)}.{fraction}"
-        # A single separator before three digits may separate thousands or decimals.
+        # A single separator before three digits may be a thousands separator or a decimal separator.
         readings = readings | {decimal} if len(separators) == 1 and len(fraction) == 3 else {decimal}
     for reading in readings:
         value = Decimal(reading).normalize()
@@ -86,7 +86,7 @@ def _scaled(value: Decimal, scale: re.Match[str]) -> Decimal:
 
 
 def numbers_in(text: str) -> set[Decimal]:
-    """Return the values of the numbers and months of a passage, including numbers that are spelled out.
+    """Return the values of the numbers and months in a passage, including numbers that are spelled out.
 
     Example:
         >>> sorted(map(int, numbers_in("Twenty-five days from 2 May 2020-21.")))
@@ -94,7 +94,7 @@ def numbers_in(text: str) -> set[Decimal]:
     """
     numbers = {value for _, values in figures_of(text) for value in values}
     numbers |= {_month(name) for name in re.findall(_MONTH, text)}
-    # Include the numbers within dates and compounds: "2020-21" contains 21.
+    # Include the numbers within dates and compounds, such as 21 in "2020-21".
     numbers |= {Decimal(digits).normalize() for digits in re.findall(r"\d+", text) if len(digits) <= _MAX_DIGITS}
     for match in _SPELLED.finditer(text):
         value = Decimal(_WORDS[match[2].lower()] + (_WORDS[match[1].lower()] if match[1] else 0))
@@ -107,7 +107,7 @@ def numbers_in(text: str) -> set[Decimal]:
 # ---- Quotations ------------------------------------------------------------------------------------------------------
 
 MIN_WORDS = 3
-"""Minimum number of words in a quotation; fewer words in quotation marks are treated as a term."""
+"""Minimum number of words in a quotation; fewer words in quotation marks are regarded as a term."""
 
 _DROPPED = frozenset("\"'`´*_“”„‟‘’‚‛«»‹›\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _DASHES = frozenset("-‐‑‒–—―−")
@@ -120,7 +120,7 @@ _MARKED = re.compile(
             f"“({_PARAGRAPH.format(marks='“”')})”",
             f"„({_PARAGRAPH.format(marks='„“”')})[“”]",
             f"«({_PARAGRAPH.format(marks='«»')})»",
-            # An inch sign follows a digit and does not open a quotation.
+            # A quotation mark after a digit is an inch sign and does not open a quotation.
             f'(?<![\\w"])"({_PARAGRAPH.format(marks=chr(34))})"(?!\\w)',
             f"(?<!\\w)‘({_PARAGRAPH.format(marks='‘')})’(?!\\w)",
             f"(?<!\\w)'({_PARAGRAPH.format(marks='')})'(?!\\w)",
@@ -171,7 +171,7 @@ class FoldedText:
         self.text = "".join(folded)
 
     def find(self, quoted: str, start: int) -> tuple[int, int] | None:
-        """Return the span of a string in the original, as whole words from `start` onwards; None if there is none."""
+        """Return the span in the original of the first match of whole words after `start`, or None."""
         needle = fold(quoted)
         at = self.text.find(needle) if needle else -1
         while at >= 0:
@@ -204,10 +204,10 @@ class Quotation:
         text: The words between the quotation marks.
         start: Start offset in the checked answer.
         end: End offset.
-        status: "verified" if a cited passage contains it, "wrong_source" if only another passage does, "stitched" if it
-            is assembled from pieces of the passages, "not_found" otherwise.
-        cited: Numbers of the sources cited for it; if empty, any passage counts.
-        found_in: Number of the source that contains it, or None.
+        status: "verified" if a cited passage contains the quotation, "wrong_source" if only another passage does,
+            "stitched" if it is assembled from pieces of the passages, "not_found" otherwise.
+        cited: Numbers of the sources cited for the quotation; if empty, any passage may contain it.
+        found_in: Number of the source that contains the quotation, or None.
         source: File, pages and offsets of the quotation in the document, or None.
     """
 
@@ -289,10 +289,10 @@ def is_stitched(quoted: str, texts: Sequence[FoldedText]) -> bool:
     return True
 
 
-# ---- The check -------------------------------------------------------------------------------------------------------
+# ---- Check of an answer ----------------------------------------------------------------------------------------------
 
 _Citation = tuple[int, int, tuple[int, ...]]
-"""Start offset, end offset, source numbers."""
+"""Start offset, end offset and source numbers."""
 
 _OPEN, _CLOSE = r"[\[［【〔]", r"[\]］】〕]"  # some models write citations in East Asian brackets
 _INSIDE = r"[^\[\]［］【】〔〕]"
@@ -313,9 +313,10 @@ class Passage:
     Attributes:
         text: The original text, without the generated context.
         source: File, pages and offsets of the passage.
-        head: Column headers of a table that begins before the passage; their figures count as part of the passage.
-        locate: Returns the source of part of the passage, given its offsets in the document; None if only the source of
-            the whole passage is known.
+        head: Facts about the document, and column headers of a table that begins before the passage; numbers in them
+            count as part of the passage.
+        locate: Function that returns the source of part of the passage, given its offsets in the document; None if only
+            the source of the whole passage is known.
     """
 
     text: str
@@ -332,7 +333,7 @@ class UnsupportedFigure:
         text: The number or month as written in the answer.
         start: Start offset in the checked answer.
         end: End offset.
-        cited: Numbers of the sources cited for it; if empty, all were searched.
+        cited: Numbers of the sources cited for the number or month; if empty, all sources were searched.
     """
 
     text: str
@@ -346,9 +347,9 @@ class CitationReport:
     """An answer without its invalid citations, and the results of the check.
 
     Attributes:
-        text: The answer, without citations of sources that do not exist.
-        cited: Numbers of the cited sources, in order of first mention.
-        invalid: Numbers of cited sources that do not exist, in order of occurrence.
+        text: The answer without citations of sources that do not exist.
+        cited: Numbers of the cited sources, in order of first citation.
+        invalid: Numbers of cited sources that do not exist, in order of first citation.
         quotations: The quotations, in order.
         unsupported: Numbers and months that no cited passage contains, in order.
     """
@@ -361,7 +362,7 @@ class CitationReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the check found no problem."""
+        """Whether the check found no problems."""
         return not self.invalid and not self.unsupported and all(q.status == "verified" for q in self.quotations)
 
     def quoted_places(self) -> dict[int, list[Source]]:
@@ -387,7 +388,7 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
     Args:
         answer: The answer.
         passages: The passages in the prompt; the first is Source 1.
-        question: The question; numbers in it need no support.
+        question: The question; numbers in the question need not be in a passage.
 
     Example:
         >>> passages = [Passage("Food keeps for three days."), Passage("Boil all water.")]
@@ -424,19 +425,19 @@ def citations_of(answer: str) -> list[_Citation]:
 
 
 def uncited(text: str) -> str:
-    """Return a text without its citations or the white space before them."""
+    """Return a text without citations and the white space before them."""
     return re.sub(rf"[ \t]*{_CITATION.pattern}", "", text, flags=re.IGNORECASE)
 
 
 class CitationFilter:
-    """Filter that removes citations of sources that do not exist from text that arrives in pieces.
+    """Filter that removes citations of sources that do not exist from streamed text.
 
-    A bracket is held back until it closes or cannot be a citation, so that no part of an invalid citation is released.
-    White space at either end of the text and before a removed citation is removed too, as is an unfinished citation at
-    the end. The result does not depend on how the text is divided into pieces.
+    A bracket is held back until it is closed or cannot become a citation, so that no part of an invalid citation is
+    released. White space at either end of the text and before a removed citation is also removed, and so is an
+    unfinished citation at the end. The result does not depend on how the text is divided into pieces.
 
     Args:
-        sources: Number of sources; they are numbered from 1.
+        sources: Number of sources, which are numbered from 1.
 
     Attributes:
         invalid: Numbers of the invalid sources cited so far.
@@ -463,7 +464,7 @@ class CitationFilter:
         return released
 
     def rest(self) -> str:
-        """Return the text that was held back, without an unfinished citation."""
+        """Return the remaining text, without an unfinished citation."""
         if unfinished := _UNFINISHED.search(self._held):
             self.invalid += self._missing(_parse_numbers(unfinished[0]))
             self._held = self._held[: unfinished.start()]
@@ -472,7 +473,7 @@ class CitationFilter:
         return released
 
     def _release(self, text: str) -> str:
-        """Return the text without invalid citations; white space at its end is held back until more text follows."""
+        """Return a text without invalid citations; white space at its end is held back until more text follows."""
         start, at = len(self._shown), 0
         for citation in _CITATION.finditer(text):
             self._shown += text[at : citation.start()]
@@ -484,7 +485,7 @@ class CitationFilter:
         return self._shown[start:]
 
     def _add(self, citation: re.Match[str]) -> None:
-        """Add a citation to the shown text, without the sources that do not exist."""
+        """Add a citation to the text to show, without sources that do not exist."""
         numbers = _parse_numbers(citation[1])
         wrong = self._missing(numbers)
         if not wrong and (citation[2] is None or citation[0][0] + citation[0][-1] == "[]"):
@@ -493,7 +494,7 @@ class CitationFilter:
         self.invalid += wrong
         if right := [number for number in numbers if number not in wrong]:
             self._shown += "".join(f"[Source {number}]" for number in right)
-        elif _UNCLOSED.search(self._shown):  # the text around the removed citation could form another one
+        elif _UNCLOSED.search(self._shown):  # the text around the removed citation could form another citation
             self._shown += "[…]"
         else:
             self._shown = self._shown.rstrip(" \t")
@@ -523,7 +524,7 @@ class _Layout:
         self._sentences = sorted({*self._paragraphs, *starts[Rank.SENTENCE]})
 
     def citations_for(self, quoted: Quotation) -> tuple[int, ...]:
-        """Return the sources cited in a quotation or right after it, or else those for its beginning."""
+        """Return the sources cited in a quotation, or else right after it, or else `citations_at` its start."""
         inside = self._cited(quoted.start, quoted.end)
         following = _FOLLOWING.match(self.text, quoted.end)
         after = self._cited(quoted.end, following.end()) if following else ()

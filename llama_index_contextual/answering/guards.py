@@ -1,6 +1,6 @@
-"""Guards: mask personal data and sanitise Markdown before an answer is shown.
+"""Guards that mask personal data and sanitise Markdown before an answer is shown.
 
-Masking replaces each character by exactly one other, so that offsets stay valid.
+Masking replaces each character with exactly one character, so that offsets stay valid.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PersonalData = Literal["email", "iban", "card", "ssn", "phone"]
 KINDS: tuple[PersonalData, ...] = get_args(PersonalData)
 MASK = "•"
 
-# Match only from the beginning of a name: starting at every letter would take quadratic time in a long word without @.
+# Match only from the beginning of a name: matching from every letter takes quadratic time in a long word without "@".
 _EMAIL = re.compile(r"(?<![\w.!#$%&'*+/=?^`{|}~-])[\w.!#$%&'*+/=?^`{|}~-]++@[\w-]+(?:\.[\w-]+)+")
 _CARD = re.compile(r"(?<![\w.,])\d(?:[ -]?\d){12,18}(?![\w])")
 _IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?!\w)")
@@ -38,12 +38,12 @@ def mask_personal_data(text: str, *, kinds: Collection[PersonalData] = KINDS, re
 
     Args:
         text: The text to mask.
-        kinds: The data to mask: e-mail addresses; phone numbers; payment cards with a valid check digit (Luhn); IBANs
-            with valid check digits (ISO 13616); social security numbers of the United States.
+        kinds: Kinds of data to mask: e-mail addresses; phone numbers; payment card numbers with a valid check digit
+            (Luhn); IBANs with valid check digits (ISO 13616); US social security numbers.
         region: ISO 3166 code of the country to assume for phone numbers without a country code.
 
     Raises:
-        ConfigurationError: `kinds` contains phone numbers, but the package that finds them is not installed.
+        ConfigurationError: `kinds` contains phone numbers, but the package needed to find them is not installed.
 
     Example:
         >>> mask_personal_data("Write to ann@example.org, not to 4111 1111 1111 1112.")
@@ -56,14 +56,14 @@ def mask_personal_data(text: str, *, kinds: Collection[PersonalData] = KINDS, re
 
 
 def _is_card(text: str) -> bool:
-    """Return whether the check digit is valid (Luhn, ISO/IEC 7812-1)."""
+    """Return whether the check digit of a card number is valid (Luhn, ISO/IEC 7812-1)."""
     digits = [int(sign) for sign in text if sign.isdigit()]
     doubled = [digit if at % 2 == 0 else 2 * digit - 9 * (digit > 4) for at, digit in enumerate(reversed(digits))]
     return len(set(digits)) > 1 and sum(doubled) % 10 == 0
 
 
 def _is_iban(text: str) -> bool:
-    """Return whether the check digits are valid (ISO 7064, MOD 97-10)."""
+    """Return whether the check digits of an IBAN are valid (ISO 7064, MOD 97-10)."""
     plain = text.replace(" ", "")
     return 15 <= len(plain) <= 34 and int("".join(str(int(sign, 36)) for sign in plain[4:] + plain[:4])) % 97 == 1
 
@@ -94,9 +94,9 @@ def _spans(kind: PersonalData, text: str, region: str) -> list[tuple[int, int]]:
 # ---- Markdown --------------------------------------------------------------------------------------------------------
 
 SCHEMES = frozenset({"http", "https", "mailto", "tel"})
-"""The schemes that a link may have; links within the document are allowed too."""
+"""Permitted URL schemes of links; links within the document are also permitted."""
 
-# A fence without indentation is never part of a list, and a span on one line is never part of another block.
+# A fence without indentation cannot belong to a list, and a code span on one line cannot extend into another block.
 _CODE = re.compile(
     r"^(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})[^\n]*\n.*?(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)"
     r"|(?<![\\`])(?P<ticks>`+)(?!`)[^\n]+?(?<!`)(?P=ticks)(?!`)",
@@ -111,7 +111,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def sanitise(text: str) -> str:
-    """Return Markdown in which HTML is text, and without links to scripts or data.
+    """Escape HTML in a Markdown text, and remove links to scripts or data.
 
     Code is left unchanged because Markdown renderers display it literally.
 
@@ -126,7 +126,7 @@ def sanitise(text: str) -> str:
     cleaned += _clean(text[at:])
     if _is_harmless(cleaned):
         return cleaned
-    # What looks like code or a link is something else: escape all of it.
+    # The patterns took something else for code or a link, so escape everything.
     return text.replace("<", "&lt;").replace("](", "] (").replace("]:", "] :")
 
 
@@ -138,14 +138,14 @@ def _clean(text: str) -> str:
 
 
 def _is_harmless(text: str) -> bool:
-    """Return whether a Markdown parser finds neither HTML nor unsafe links in a text."""
-    tokens, targets = _parse(text)  # unused definitions of links count too: a later paragraph may refer to them
+    """Return whether a Markdown parser finds no HTML and no unsafe links in a text."""
+    tokens, targets = _parse(text)  # includes unused link definitions, because a later paragraph may refer to them
     targets += [str(token.attrs.get(name, "")) for token in tokens for name in ("href", "src")]
     return all(map(is_safe, targets)) and not any(token.type in ("html_block", "html_inline") for token in tokens)
 
 
 def _parse(text: str) -> tuple[list[Token], list[str]]:
-    """Return the block and inline tokens of Markdown, and the targets of its link definitions."""
+    """Return the block and inline tokens of a Markdown text, and the targets of its link definitions."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": True})
@@ -157,7 +157,7 @@ def _parse(text: str) -> tuple[list[Token], list[str]]:
 
 
 def is_closed(text: str) -> bool:
-    """Return whether a Markdown text leaves no code open after a following blank line.
+    """Return whether no code block in a Markdown text continues after a following blank line.
 
     Example:
         >>> is_closed("It stops.\\n\\n```\\nstop()\\n```"), is_closed("It stops.\\n\\n```\\nstop()")
@@ -181,12 +181,12 @@ def is_safe(target: str) -> bool:
     return scheme is None or scheme[1].lower() in SCHEMES
 
 
-# ---- Both ------------------------------------------------------------------------------------------------------------
+# ---- Guards ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guards:
-    """Guards that clean every answer before it is shown, checked and cached.
+    """Guards applied to every answer before it is shown, checked and cached.
 
     Attributes:
         sanitise: Whether to escape HTML and remove unsafe links.
@@ -199,7 +199,7 @@ class Guards:
     region: str = "US"
 
     def clean(self, text: str) -> str:
-        """Return a cleaned answer, or whole blocks of one."""
+        """Mask and sanitise an answer, or complete blocks of an answer."""
         return self.hide(sanitise(text) if self.sanitise else text)
 
     def hide(self, text: str) -> str:
@@ -208,11 +208,11 @@ class Guards:
 
 
 def guards_of(option: Guards | bool | None) -> Guards | None:
-    """Return the guards that an option selects, or None to leave answers unchanged.
+    """Return the guards selected by an option, or None to leave answers unchanged.
 
     Args:
-        option: The guards, True for all of them, or False for none. None escapes HTML, removes unsafe links, and masks
-            nothing.
+        option: The guards, True for all guards, or False for no guards. With None, HTML is escaped and unsafe links are
+            removed, but nothing is masked.
 
     Raises:
         ConfigurationError: The option has an invalid type.

@@ -1,7 +1,7 @@
-"""Query routing by intent: classify a question, then search with the plan for its intent.
+"""Query routing by intent: classify a question, and search with the plan for its intent.
 
-A question is classified by patterns, then by scored words, then by a model if there is one. If none of them decides, it
-is "factual". `PLANS` contains the default search plan of each intent.
+A question is classified by patterns, then by scored words, then by a model if there is one. If the intent is still
+unclear, the question is "factual". `PLANS` contains the default search plan for each intent.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Intent = Literal[
 
 
 class SearchPlan(BaseModel):
-    """Search options for the questions of one intent.
+    """Search options for questions with one intent.
 
     Attributes:
         top_k: Number of passages; 0 retrieves nothing.
-        mode: Indexes to search; None for the project's.
-        semantic_weight: Weight of the semantic ranking, from 0 to 1; None for the project's.
+        mode: Indexes to search; None uses the project's setting.
+        semantic_weight: Weight of the semantic ranking, from 0 to 1; None uses the project's setting.
         by_aspect: Whether to search for each side of a comparison separately.
         from_conversation: Whether a question about the previous answer, such as "What do you mean by that?", is
             answered from the conversation, if there is one, without a search.
@@ -80,7 +80,7 @@ PLANS: Mapping[Intent, SearchPlan] = {
     "opinion": SearchPlan(top_k=5),
     "temporal": SearchPlan(top_k=6),
 }
-"""The default search plan of each intent."""
+"""Default search plan for each intent."""
 
 _LISTED = (
     "factual (a fact, a name, a number, a place); comparison (how things differ or agree); explanation (why or how"
@@ -89,7 +89,7 @@ _LISTED = (
     " out_of_scope (something that is not in documents of this kind: general knowledge, the weather, a joke); opinion"
     " (a judgement or a recommendation); temporal (a date, a period, an order of events)"
 )
-"""The intents as a model reads them."""
+"""List of the intents in the prompt for the model."""
 
 
 # ---- patterns and words ----------------------------------------------------------------------------------------------
@@ -101,9 +101,9 @@ class IntentGuess:
 
     Attributes:
         intent: The intent.
-        tier: How the intent was determined: by a pattern, scored words, a model, or not at all ("default", always
-            factual).
-        is_weak: Whether the words do not settle the intent, so that a model is asked if there is one.
+        tier: Method that determined the intent: a pattern, scored words, a model, or "default" if the intent is unclear
+            and therefore factual.
+        is_weak: Whether the intent is uncertain, so that a model is asked if there is one.
     """
 
     intent: Intent
@@ -123,7 +123,7 @@ _MORE = (
     r"|what exactly do you mean)"
     rf"(?:\W+(?:on|about|upon|into|of|for|by|with|regarding))?(?:\W+{_BEFORE})?(?:\W+{_HOW})*\W*$"
 )
-"""Requests for more about the previous answer that contain nothing to search for."""
+"""Pattern for requests to explain the previous answer that contain nothing to search for."""
 _SAID = (
     r"what (?:did|have) (?:you|i|we) (?:just )?(?:say|said|ask(?:ed)?(?: you)?|answer(?:ed)?|talk(?:ed)? about)"
     r"|what (?:was|were) (?:my|your|our) (?:last|previous|first) (?:questions?|answers?|messages?)"
@@ -131,7 +131,7 @@ _SAID = (
     r"|(?:please )?(?:repeat|summari[sz]e) (?:what you said|your (?:last |previous )?answer"
     r"|(?:our|this|the) (?:conversation|chat)(?: so far)?)"
 )
-"""Questions about the conversation itself."""
+"""Pattern for questions about the conversation itself."""
 _PATTERN_TEXTS: tuple[tuple[Intent, str], ...] = (
     (
         "chitchat",
@@ -215,7 +215,7 @@ _WORD = re.compile(r"[a-z']+")
 _MIN_SCORE = 1.0
 _SURE_SCORE = 2.0
 _MAX_CHARS = 2_000
-"""Number of characters that are examined, from the beginning of a question."""
+"""Number of characters examined at the beginning of a question."""
 
 
 def guess_intent(question: str) -> IntentGuess:
@@ -239,7 +239,7 @@ def guess_intent(question: str) -> IntentGuess:
     best = max(scores, key=lambda intent: scores[intent], default=None)
     if best is None or scores[best] < _MIN_SCORE:
         return IntentGuess("factual", "default", is_weak=True)
-    # "What is" does not show whether a question is in scope.
+    # Words such as "what is" do not show whether a question is in scope.
     return IntentGuess(best, "words", is_weak=best == "factual" or scores[best] < _SURE_SCORE)
 
 
@@ -285,7 +285,7 @@ def intent_messages(
 
 
 def read_intent(answer: str) -> Intent | None:
-    """Return the intent named in a model's reply, or None if the reply names no intent or several.
+    """Return the intent in a model's reply, or None if the reply contains no intent or several.
 
     Example:
         >>> read_intent("Out_of_scope."), read_intent("I think so")
@@ -304,13 +304,13 @@ _SIDES = re.compile(
 
 
 def aspects_of(question: str) -> Sequence[str]:
-    """Return the two sides of a comparison, or an empty tuple if the question does not name them.
+    """Return the two sides of a comparison, or an empty tuple if they are not stated in the question.
 
     Example:
         >>> aspects_of("What is the difference between debit cards and credit cards?")
         ('debit cards', 'credit cards')
     """
-    # Collapse white space first, because a pattern that matches runs of it would backtrack too much.
+    # Collapse white space first, because a pattern for runs of white space would backtrack too much.
     match = _SIDES.search(" ".join(question[:_MAX_CHARS].split()))
     if match is None:
         return ()
@@ -323,17 +323,19 @@ _PLANS_BY_INTENT = TypeAdapter(dict[Intent, SearchPlan])
 class IntentRetriever(CheckedRetriever):
     """Retriever that guesses the intent of a question and searches with the plan for that intent.
 
-    For a comparison, the whole question and each side are searched, and the results are interleaved. Chitchat,
-    questions that are out of scope, and requests to clarify the previous answer retrieve nothing. If patterns and words
-    do not decide, a model is asked if there is one. Whether a question is out of scope also depends on the collection.
-    A question that the model considers out of scope is still searched, and retrieves nothing only if the confidence is
-    low. A question whose words do not settle its intent is marked out of scope if the confidence is low, but keeps its
-    passages.
+    For a comparison, the whole question and each side are searched, and the results are interleaved. By default,
+    nothing is retrieved for chitchat, for questions that are out of scope, and for requests to clarify the previous
+    answer. If patterns and words leave the intent uncertain, a model is asked if there is one.
+
+    A question may be out of scope for one collection but not for another. Therefore a question that the model considers
+    out of scope is searched anyway, and the results are dropped only if the confidence is low. If the intent is
+    uncertain and the confidence is low, the question is marked as out of scope, but its results are returned.
 
     Args:
-        make: Returns a retriever for a plan, such as `lambda plan: project.as_retriever(mode=plan.mode, ...)`.
-        plans: Search plans by intent; `PLANS` applies to all others. A plan may be a dict, as in a JSON file.
-        llm: Model for questions that patterns and words do not decide; None treats them as factual.
+        make: Function that returns a retriever for a plan, such as
+            `lambda plan: project.as_retriever(mode=plan.mode, ...)`.
+        plans: Search plans by intent; `PLANS` is used for all other intents. A plan may be a dict, as in a JSON file.
+        llm: Model for questions whose intent is uncertain; None uses the probable intent.
 
     Raises:
         ConfigurationError: A plan is invalid.
@@ -371,7 +373,7 @@ class IntentRetriever(CheckedRetriever):
             self._prompt = require_template("intent_prompt", prompts["intent_prompt"])
 
     async def aguess(self, question: str, history: Sequence[ChatMessage] = ()) -> IntentGuess:
-        """Return the probable intent of a question; if a model is asked, it also reads the previous exchange."""
+        """Return the probable intent of a question; a model also receives the previous exchange."""
         guess = guess_intent(question)
         if not guess.is_weak or self._answer_stream is None:
             return guess
@@ -379,7 +381,7 @@ class IntentRetriever(CheckedRetriever):
             messages = intent_messages(question, self._prompt, history)
             completion = await self._answer_stream.acomplete(messages)
         except ModelError:
-            return guess  # the search works without the model
+            return guess  # the search also works without the model
         intent = read_intent(completion.text)
         return guess if intent is None else IntentGuess(intent, "llm")
 
@@ -389,7 +391,7 @@ class IntentRetriever(CheckedRetriever):
         """Return the results with the confidence of the search and the intent of the question.
 
         Raises:
-            InputError: The query is empty, or not a query.
+            InputError: The query is empty or has the wrong type.
         """
         bundle = as_bundle(query)
         guess = await self.aguess(bundle.query_str, getattr(bundle, "history", ()))
@@ -398,7 +400,7 @@ class IntentRetriever(CheckedRetriever):
         if plan.top_k < 1 or (is_follow_up and asks_for_clarification(bundle.query_str)):
             if (guess.intent, guess.tier) != ("out_of_scope", "llm"):
                 return empty_response(bundle, guess.intent)
-            plan = self.plans["factual"]  # a model does not know the documents
+            plan = self.plans["factual"]  # the documents may answer it, but the model has not seen them
         retriever = self._make(plan)
         sides = aspects_of(bundle.query_str) if plan.by_aspect else ()
         queries = [bundle, *(QueryBundle(side) for side in sides)]
@@ -444,7 +446,7 @@ def empty_response(bundle: QueryBundle, intent: str) -> RetrievalResponse:
 
 
 def _interleave(responses: Sequence[RetrievalResponse], count: int, intent: str) -> RetrievalResponse:
-    """Return the first response with the results of all responses interleaved, without duplicates."""
+    """Return a copy of the first response with the interleaved results of all responses, without duplicates."""
     chunks: dict[str, RetrievedChunk] = {}
     for rank in range(max(map(len, responses))):
         for response in responses:

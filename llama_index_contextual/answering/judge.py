@@ -1,4 +1,4 @@
-"""LLM judge: one structured call that checks whether the passages support an answer."""
+"""LLM judge, which checks in one structured call whether the passages support an answer."""
 
 from __future__ import annotations
 
@@ -65,26 +65,27 @@ _FIELDS = {
     for name, field in Verdict.model_json_schema()["properties"].items()
 }
 _SCHEMA = {"type": "object", "properties": _FIELDS, "required": list(_FIELDS), "additionalProperties": False}
-"""JSON schema of a verdict, without the parts that providers do not accept in strict mode."""
+"""JSON schema of a verdict, without keywords that providers do not accept in strict mode."""
 
 _RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "verdict", "strict": True, "schema": _SCHEMA}}
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Judge that asks a model whether the passages support an answer, and blocks the answer unless they do.
+    """Judge that asks a model whether the passages support an answer, and blocks the answer otherwise.
 
-    The model reads the passages that the answer cites, or all passages if there are no citations. An answer is shown if
-    the model finds, with enough confidence, that it is supported and relevant. If the judge cannot be reached or its
+    The model reads the passages cited in the answer, or all passages if there are no citations. An answer is shown if
+    the model considers it supported and relevant with sufficient confidence. If the judge cannot be reached or its
     reply is not a verdict, `GroundedResponse.verdict` has the key "error", and `NOT_JUDGED` replaces the answer. An
     answer that is based only on the conversation, without passages, is not judged.
 
     Args:
-        llm: The model; preferably not the one that writes the answers.
-        min_confidence: Minimum confidence of a positive verdict, from 0 to 1; below it, the answer is blocked.
-        fallback: Replaces an answer that does not pass.
-        timeouts: How long to wait.
-        prompt: Template with {passages}, {question} and {answer}, optionally {schema}, the JSON schema of the reply.
+        llm: The model, preferably a different model from the one that writes the answers.
+        min_confidence: Minimum confidence of a positive verdict, from 0 to 1; otherwise the answer is blocked.
+        fallback: Text that replaces a blocked answer.
+        timeouts: Timeouts of the call.
+        prompt: Template with {passages}, {question} and {answer}, and optionally {schema}, the JSON schema of the
+            reply.
     """
 
     llm: LLM = field(repr=False)
@@ -95,7 +96,7 @@ class Judge:
 
     @property
     def settings(self) -> str:
-        """The settings that affect the answer shown, as part of the cache key."""
+        """The settings that affect the answer shown, for use in the cache key."""
         return f"{model_name(self.llm)} {self.min_confidence} {self.fallback} {self.prompt.get_template()}"
 
     async def ajudge(
@@ -107,11 +108,11 @@ class Judge:
             question: The question.
             answer: The answer.
             hits: The passages; the first is Source 1.
-            cited: Numbers of the passages that the answer cites. Only these are sent to the judge, or all if it is
-                empty.
+            cited: Numbers of the passages cited in the answer. Only these are sent to the judge, or all passages if
+                there are none.
 
         Raises:
-            ModelError: The judge cannot be reached, or its reply is not a verdict.
+            ModelError: The judge cannot be reached or does not return a verdict.
         """
         messages = self.prompt.format_messages(
             llm=self.llm,
@@ -122,7 +123,7 @@ class Judge:
         )
         completion = await AnswerStream(self.llm, self.timeouts).acomplete(messages, response_format=_RESPONSE_FORMAT)
         verdict = _last_verdict(completion.text)
-        if verdict is None or completion.problem:  # the missing rest of a cut-off reply might have changed the verdict
+        if verdict is None or completion.problem:  # the missing rest of a truncated reply might change the verdict
             reason = f" {completion.problem}" if completion.problem else ""
             raise ModelError(f"The reply of the judge does not contain a valid verdict.{reason}", setting="judge")
         return verdict
@@ -145,7 +146,8 @@ class Judge:
 def _last_verdict(reply: str) -> Verdict | None:
     """Return the verdict in a reply that may also contain text and other JSON, or None if there is none.
 
-    If there are several, the last one counts: a model that reasons first may quote a fake verdict from the answer.
+    If there are several verdicts, the last one is returned, because a model that reasons first may quote a fake verdict
+    from the answer.
     """
     verdict, decoder = None, json.JSONDecoder()
     at = reply.find("{")
@@ -160,7 +162,7 @@ def _last_verdict(reply: str) -> Verdict | None:
 
 
 def _with_verdict(response: GroundedResponse, verdict: dict[str, Any], shown: str | None) -> GroundedResponse:
-    """Return the response with the verdict; if `shown` is not None, it replaces the blocked answer."""
+    """Return the response with the verdict; if `shown` is not None, it replaces the answer."""
     metadata = {**(response.metadata or {}), "verdict": verdict}
     if shown is None:
         return replace(response, metadata=metadata, verdict=verdict)

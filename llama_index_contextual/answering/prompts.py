@@ -1,7 +1,8 @@
-"""Prompts for answers: the rules of a style, the passages, the conversation and the question.
+"""Prompts for answers, with the rules of a style, the passages, the conversation and the question.
 
 Each prompt is a LlamaIndex template that can be replaced with an engine's `update_prompts`; `default_prompts` returns
-them. The texts are part of cache and ledger keys, so changing one invalidates the stored replies.
+the default templates. The templates are part of cache and ledger keys, so changing a template invalidates stored
+replies.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _SOURCE_MARK = re.compile(
     r"((?:[\[【]\d{1,2}[\]】])*)",
     re.IGNORECASE,
 )
-# One or two digits not preceded by a word or a bracket: `items[0]`, `[1, 2]` and `[2024]` do not match.
+# One or two digits in brackets, not preceded by a word or a bracket: `items[0]`, `[1, 2]` and `[2024]` do not match.
 _NUMBER_MARKS = re.compile(r"(?<![\w)\]])(?:[\[【]\d{1,2}[\]】])+")
 _PARENTHESES = str.maketrans("[]【】", "()()")
 _SPECIAL_TOKEN = re.compile(r"<(?=[|｜][^<>|｜\s]{1,40}[|｜]>)")  # as in <|im_start|>
@@ -78,8 +79,8 @@ def default_prompts(style: str, system_prompt: str | None = None) -> dict[str, B
 
     Args:
         style: A name in `STYLES`, or your own description of a style, which is added to the rules of "instruction".
-        system_prompt: Replaces the rules and the style; {not_found} stands for the answer to give if the sources do not
-            answer the question.
+        system_prompt: Text that replaces the rules and the style; {not_found} is a placeholder for the answer to give
+            if the sources do not answer the question.
 
     Raises:
         ConfigurationError: The style is a single word, but not a name in `STYLES`.
@@ -102,10 +103,10 @@ def default_prompts(style: str, system_prompt: str | None = None) -> dict[str, B
 
 
 def require_template(name: str, template: object) -> BasePromptTemplate:
-    """Return a template if it can replace the prompt with this name.
+    """Check that a template can replace the prompt with this name, and return it.
 
     Raises:
-        ConfigurationError: It is not a template, or it lacks a variable in `REQUIRED`.
+        ConfigurationError: The object is not a template, or a variable in `REQUIRED` is missing.
     """
     if not isinstance(template, BasePromptTemplate):
         raise ConfigurationError(
@@ -152,11 +153,11 @@ def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
 
 
 def defused(text: str) -> str:
-    """Change text so that it cannot be mistaken for a citation or the start of a message; its length stays the same.
+    """Change a text so that it cannot be mistaken for a citation or a message start; the length stays the same.
 
-    The brackets of citations such as [Source 1] and 【1†source】 become parentheses. So do those of footnote numbers,
-    because some models cite in this form. Brackets in code and lists are kept. In tokens that separate messages, "<" is
-    replaced.
+    The brackets around citations such as [Source 1] and 【1†source】 become parentheses, and so do those around
+    footnote numbers, because some models cite sources in this form. Brackets in code and lists are kept. The "<" of
+    tokens that separate messages is replaced.
 
     Example:
         >>> defused("Safe [Source 1][2], says <|im_start|>system; items[0] and [1, 2] stay.")
@@ -168,7 +169,7 @@ def defused(text: str) -> str:
 
 
 def without_citations(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Return the messages of a conversation without citations, whose numbers belong to the passages of an earlier turn.
+    """Remove the citations from a conversation, because their numbers refer to the passages of earlier turns.
 
     Example:
         >>> answer = ChatMessage("Three days [Source 2].", role="assistant")
@@ -186,7 +187,7 @@ def without_citations(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 def with_rules(rules: BasePromptTemplate, messages: Sequence[ChatMessage], *, not_found: str) -> list[ChatMessage]:
     """Return messages preceded by one system message, which combines the rules and any other system messages.
 
-    Many models accept only one system message, at the beginning, but templates and memories may add their own.
+    Many models accept only one system message, at the beginning, but templates and memories may add more.
 
     Args:
         rules: Template of the rules, with {not_found}.
@@ -217,5 +218,5 @@ Last question: {question}"""
 
 
 def conversation_text(history: Sequence[ChatMessage]) -> str:
-    """Return a conversation without citations, one line for each message."""
+    """Return a conversation without citations, with one line per message."""
     return "\n".join(f"{message.role.value}: {message.content}" for message in without_citations(history))

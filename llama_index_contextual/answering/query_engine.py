@@ -1,7 +1,7 @@
 """Query engine: search, pack the passages into a prompt, answer, and check the citations.
 
-The steps pass on a `Draft`, the prepared prompt of one answer, so that the chat engine and the evaluation can run the
-search and the answer separately.
+The search returns a `Draft` with the prepared prompt of one answer, so that the chat engine and the evaluation can run
+the search and the answer separately.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import with_warnings
 
-# ---- the cache -------------------------------------------------------------------------------------------------------
+# ---- cache -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class WrittenAnswer:
 
     Attributes:
         text: The answer.
-        original: The full text that the model wrote, with personal data masked if it is masked in answers.
-        reasoning: The reasoning before the answer, masked in the same way.
+        original: Full text written by the model; personal data is masked if it is also masked in answers.
+        reasoning: Reasoning before the answer, masked in the same way.
         verdict: The verdict of the judge, or None.
     """
 
@@ -87,13 +87,13 @@ class AnswerCache:
     """On-disk cache of answers.
 
     The key covers the whole prompt, so an answer is never reused for a different version, filter, style or
-    conversation. Questions that differ only in white space or Unicode normalisation are the same. Only complete answers
-    are cached, and only if the documents answer the question. Use `AnswerCache.of` for the cache of a project.
+    conversation. Questions that differ only in white space or Unicode normalisation have the same key. Only complete
+    answers are cached, and only if the documents answer the question. Use `AnswerCache.of` for the cache of a project.
 
     Args:
         path: The file, readable only by its owner; it can be deleted at any time.
-        max_entries: Maximum number of answers; the oldest are dropped first.
-        current: Returns the name of the version whose answers may be added; None for any version.
+        max_entries: Maximum number of answers; the oldest are removed first.
+        current: Function that returns the name of the version whose answers may be added; None for any version.
 
     Example:
         >>> engine = GroundedQueryEngine(retriever, llm, cache=AnswerCache("answers.sqlite"))  # doctest: +SKIP
@@ -107,7 +107,7 @@ class AnswerCache:
 
     @classmethod
     def of(cls, project_dir: Path) -> AnswerCache:
-        """Return the cache in a project's directory, which stores only answers from the live version."""
+        """Return the cache in a project's directory, which accepts only answers from the live version."""
         return cls(project_dir / ANSWERS_FILE, current=lambda: live_if_sound(project_dir))
 
     def __len__(self) -> int:
@@ -129,7 +129,7 @@ class AnswerCache:
         self._file.clear()
 
 
-# ---- the engine ------------------------------------------------------------------------------------------------------
+# ---- engine ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,13 +141,14 @@ class AnswerOptions:
             rules.
         answer_tokens: Maximum number of tokens of the passages in the prompt.
         context: Whether the prompt includes the generated context, marked as background.
-        min_confidence: Search confidence below which a wider search follows, and below which the prompt states that the
-            passages have little in common with the question; the model still decides. It also applies to follow-up
-            questions, each of which then needs a second search. None uses the level "low".
-        not_found: The answer if nothing was found, and the answer that the prompt requests if the passages do not
-            answer the question.
+        min_confidence: Search confidence below which a wider search follows. If the confidence is still lower, the
+            prompt states that the passages have little in common with the question, but the model still answers. A
+            value also applies to follow-up questions, each of which then needs a second search. None uses the level
+            "low".
+        not_found: The answer if nothing was found. The prompt also requests this answer if the passages do not answer
+            the question.
         small_talk: The answer to chitchat, if questions are routed by intent.
-        system_prompt: Replaces the rules and the style as the system prompt; {not_found} in it stands for `not_found`.
+        system_prompt: Text that replaces the rules and the style; {not_found} is a placeholder for `not_found`.
     """
 
     style: str = "instruction"
@@ -170,7 +171,7 @@ class Draft:
         messages: The whole prompt.
         ready: The answer, if no model call is needed because there are no passages or the answer is in the cache.
         key: Key of the answer in the cache; None without a cache.
-        calls: Calls that were made to prepare the prompt.
+        calls: Usage of the calls made to prepare the prompt.
     """
 
     question: str
@@ -186,33 +187,33 @@ class GroundedQueryEngine(BaseQueryEngine):
     """Query engine that answers only from passages, cites its sources, and checks the citations.
 
     Adjacent hits are merged into one passage, and the best passages that fit the budget go into the prompt. If the
-    confidence of the search is low, `wider` is searched too. If nothing was found, the answer is `options.not_found`,
-    without a call to the model. Otherwise the model decides whether the passages answer the question, and its prompt
-    states if the confidence of the search is low.
+    confidence of the search is low, `wider` is searched as well. If nothing was found, the answer is
+    `options.not_found`, without a call to the model. Otherwise the model determines whether the passages answer the
+    question; if the confidence of the search is low, this is stated in the prompt.
 
     `get_prompts` and `update_prompts` give access to "system_prompt" (the rules, with {not_found}), "text_qa_template"
-    ({context_str} and {query_str}) and "clarify_prompt", and, if the engine has them, "intent_prompt" and
-    "judge_prompt". Citations are checked regardless of the prompts.
+    ({context_str} and {query_str}), "clarify_prompt" and, with intents or a judge, "intent_prompt" and "judge_prompt".
+    Citations are checked regardless of the prompts.
 
     Args:
         retriever: The retriever; a `ConversationalRetriever` accepts `ConversationQuery` objects.
         llm: The model that writes the answer; None uses the LLM assigned to LlamaIndex's `Settings.llm`.
         wider: A retriever with more candidates and results, used if the confidence of the search is low.
         options: Options of the answer.
-        timeouts: How long to wait for the model.
+        timeouts: Timeouts of calls to the model.
         node_postprocessors: Postprocessors that run before merging and packing, such as a reranker.
         streaming: Whether `query` streams the answer.
-        guards: Guards that clean every answer before it is shown, as in `guards_of`: True also masks personal data,
-            False shows the text of the model as it is.
-        cache: Cache of answers; None asks the model every time.
-        judge: Judges every answer before it is shown, including streamed and partial ones; None shows answers
-            immediately.
+        guards: Guards applied to every answer before it is shown, as in `guards_of`: True also masks personal data,
+            False leaves the model's text unchanged.
+        cache: Cache of answers; None calls the model every time.
+        judge: Judge that checks every answer, even a streamed or partial answer, before it is shown; None shows
+            answers immediately.
         text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
         account: Prices of the calls, and the function that records their cost; None uses list prices and records
             nothing.
-        document_map: Returns the pages and headings of a document, given the version's name and the document's id, for
-            the labels of quotations. Without it, a quotation has the pages and section of its chunk.
-        callback_manager: Receives LlamaIndex's events; None uses `Settings.callback_manager`.
+        document_map: Function that returns the pages and headings of a document, given the version's name and the
+            document's id, for the labels of quotations. By default, the label has the pages and section of the chunk.
+        callback_manager: Callback manager for LlamaIndex's events; None uses `Settings.callback_manager`.
 
     Raises:
         ConfigurationError: There is no LLM, or a template lacks a variable.
@@ -287,7 +288,7 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     @contextmanager
     def _event(self, kind: CBEventType, query: str) -> Iterator[Any]:
-        """Send an event to LlamaIndex's callbacks, which are older than its instrumentation."""
+        """Send an event to LlamaIndex's callbacks, which predate its instrumentation."""
         with self.callback_manager.event(kind, payload={EventPayload.QUERY_STR: query}) as event:
             yield event
 
@@ -296,8 +297,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         """Answer a question.
 
         Raises:
-            InputError: The question is empty, or neither a string nor a QueryBundle.
-            ModelError: The model cannot be reached, or does not begin to answer in time.
+            InputError: The question is empty, or is neither a string nor a QueryBundle.
+            ModelError: The model cannot be reached or does not begin to answer in time.
         """
         as_bundle(str_or_query_bundle)  # raises a clearer error than LlamaIndex's pydantic model would
         return super().query(str_or_query_bundle)
@@ -321,11 +322,11 @@ class GroundedQueryEngine(BaseQueryEngine):
 
         Args:
             query: The question.
-            history: The conversation before it.
-            calls: Calls that were already made for it.
+            history: The conversation before the question.
+            calls: Usage of the calls already made for the question.
 
         Raises:
-            InputError: The question is empty, or not a question.
+            InputError: The question is empty or has the wrong type.
         """
         # Text that is not searched is not sent to the model either.
         query, notes = await asyncio.to_thread(limit_query, query)
@@ -346,12 +347,12 @@ class GroundedQueryEngine(BaseQueryEngine):
         *,
         history: Sequence[ChatMessage] = (),
     ) -> Draft:
-        """Return the prepared prompt for a search result, without the engine's postprocessors."""
+        """Return the prepared prompt for a search result, without applying the engine's postprocessors."""
         prepare = partial(self._prepare, postprocessors=())
         return await asyncio.to_thread(prepare, QueryBundle(question), response, history)
 
     def _needs_wider(self, response: RetrievalResponse) -> bool:
-        if response.mode_used == "none":  # a question that needs no search needs no wider search either
+        if response.mode_used == "none":  # a question that needs no search does not need a wider search
             return False
         return not response.results or bool(response.doubt(self.options.min_confidence))
 
@@ -396,7 +397,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         hits = response.to_nodes()
         for postprocessor in postprocessors:
             hits = postprocessor.postprocess_nodes(hits, query_bundle=query)
-        # Pack before merging too, because trimming a passage merged from many hits could remove the best hit.
+        # Also pack before merging, because trimming a passage merged from many hits could remove the best hit.
         packed = self._packer.postprocess_nodes(hits, query_bundle=query)
         packed = AdjacentChunkMerger().postprocess_nodes(packed, query_bundle=query)
         return self._packer.postprocess_nodes(packed, query_bundle=query)
@@ -418,7 +419,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         nodes: list[NodeWithScore],
         additional_source_nodes: Sequence[NodeWithScore] | None = None,
     ) -> RESPONSE_TYPE:
-        """Answer a question from the given passages, without a search and without the engine's postprocessors.
+        """Answer a question from the given passages, without searching or applying the engine's postprocessors.
 
         Args:
             query_bundle: The question.
@@ -444,7 +445,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         """Return the answer to a prepared prompt.
 
         Raises:
-            ModelError: The model cannot be reached, or does not begin to answer in time.
+            ModelError: The model cannot be reached or does not begin to answer in time.
         """
         with self._event(CBEventType.SYNTHESIZE, draft.question) as event:
             completion = Completion()
@@ -481,7 +482,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             yield part
 
     def finish(self, draft: Draft, completion: Completion) -> GroundedResponse:
-        """Return the answer for a completion, after checking, judging and caching it."""
+        """Return the answer for a completion after it has been checked, judged and cached."""
         if draft.ready is not None:
             return draft.ready
         if completion.answer is None:
@@ -500,7 +501,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return completion.answer
 
     def _usage(self, draft: Draft, completion: Completion, judged: Sequence[AnswerUsage] = ()) -> AnswerUsage | None:
-        """Record the cost of all calls for an answer, only once."""
+        """Record the cost of all calls for an answer unless already recorded, and return their usage."""
         if completion.usage is None:
             own = () if completion.calls is None else (completion.calls,)
             completion.usage = self._account.book([*draft.calls, *own, *judged])
@@ -509,13 +510,13 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _written(self, text: str) -> WrittenAnswer:
         """Return the model's text in the form that may be shown and stored."""
         reasoning, _ = split_reasoning(text, self.options.style)
-        # The same text as a stream shows, however it was divided; the check removes invalid citations from it.
+        # The result is the same text as in a stream, except for invalid citations, which the check removes later.
         stream_filter = StreamFilter(self.options.style, self.guards)
         clean = stream_filter.feed(text) + stream_filter.rest()
         return WrittenAnswer(clean, self._mask(text), None if reasoning is None else self._mask(reasoning))
 
     def _checked(self, draft: Draft, written: WrittenAnswer, *, problem: str | None = None) -> GroundedResponse:
-        """Return the answer with the report on its citations."""
+        """Return the answer with a report on its citations."""
         passages = [self._passage(hit, draft.retrieval.version) for hit in draft.hits]
         report = check_citations(written.text, passages, question=self._mask(draft.question))
         shown = report.text
@@ -525,7 +526,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             draft.hits,
             found=bool(text.strip()) and self._mask(self.options.not_found).rstrip(".") not in text,
             partial=problem or (None if shown else "The model returned an empty answer."),
-            citations=report if passages else None,  # an answer based only on the conversation cites nothing
+            citations=report if passages else None,  # an answer based only on the conversation has no citations
             retrieval=draft.retrieval,
             original=None if written.original == shown else written.original,
             reasoning=written.reasoning,
@@ -535,7 +536,7 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     def _passage(self, hit: NodeWithScore, version: str | None) -> Passage:
         node = hit.node
-        # The model reads the facts and the column headers with the text, so their figures count as part of the passage.
+        # The prompt includes facts and column headers with the text, so their numbers count as part of the passage.
         head = "\n".join(str(node.metadata[key]) for key in (keys.FACTS, keys.TABLE_HEAD) if node.metadata.get(key))
 
         def locate(start: int, end: int) -> Source:
@@ -549,7 +550,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return text if self.guards is None else self.guards.hide(text)
 
     def _key(self, messages: Sequence[ChatMessage], response: RetrievalResponse, question: str) -> str:
-        """Return the key of an answer in the cache, with single spaces and composed characters in the question."""
+        """Return the key of an answer in the cache; white space and characters in the question are normalised."""
         normalised = " ".join(unicodedata.normalize("NFC", question).split())
         values = [getattr(self._llm, name, None) for name in _MODEL_SETTINGS]
         settings = f"{self.options} {self.guards} {self.judge and self.judge.settings} {values}"
@@ -558,7 +559,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def _has_names(self) -> bool:
-        """Return whether all models have a name; a cache key cannot tell models without a name apart."""
+        """Return whether all models have a name; models without a name cannot be distinguished in a cache key."""
         models = [self._llm] if self.judge is None else [self._llm, self.judge.llm]
         return all(is_named(model_name(model)) for model in models)
 
@@ -571,20 +572,20 @@ def _conversational(retriever: BaseRetriever) -> ConversationalRetriever:
 
 
 def _readable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
-    """Return a streamed answer that can be read without an event loop."""
+    """Convert an asynchronously streamed answer so that it can be read without an event loop."""
     if not isinstance(response, AsyncGroundedStream):
         return response
     return GroundedStream(blocking(response.response_gen), response.source_nodes, finish=response.finish)
 
 
 def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:
-    """Return the response that has hits, or the more confident one if both do, with the intent of the first."""
+    """Return the response with hits or, if both have hits, the more confident one, with the intent of the first."""
     order = [(bool(response.results), response.confidence or 0.0) for response in (first, second)]
     return replace(second, intent=first.intent) if order[1] > order[0] else first
 
 
 def _with_metadata(response: GroundedResponse) -> GroundedResponse:
-    """Return the response with the metadata of its nodes, as in LlamaIndex's engines, and a summary of the answer."""
+    """Add the metadata of the nodes, as LlamaIndex's engines do, and a summary of the answer to a response."""
     by_node: dict[str, Any] = {hit.node.node_id: hit.node.metadata for hit in response.source_nodes}
     summary = {key: value for key, value in response.to_dict().items() if key not in ("answer", "retrieval")}
     return replace(response, metadata={**by_node, **(response.metadata or {}), "answer": summary})

@@ -1,8 +1,8 @@
 """Answers as LlamaIndex responses, with their sources, their citation report, and the cost of their calls.
 
-An answer can take several calls: one each to write it, to rewrite the question in a conversation, to find the intent,
-and to judge it. `calls_made` collects the calls made during a search or a judgement, and `AnswerAccount` adds up all of
-them.
+An answer can require several calls: to rewrite the question in a conversation, to find the intent, to write the answer,
+and to judge it. `calls_made` collects the calls made during a search or a judgement, and `AnswerAccount` records the
+cost of all calls.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AnswerUsage(Tokens):
         models: Names of the models that were called, as in the settings.
         is_estimated: Whether some tokens were counted with o200k_base because a provider did not report them.
         dollars: List price, or None if the price of a model is unknown.
-        problem: A sentence that explains why the cost could not be added to the project's costs, or None.
+        problem: Sentence that explains why the cost could not be added to the project's costs, or None.
     """
 
     models: tuple[str, ...]
@@ -69,7 +69,7 @@ class AnswerUsage(Tokens):
 
 
 def add_up(usages: Sequence[AnswerUsage]) -> AnswerUsage | None:
-    """Return the sum of usages, or None if there are none."""
+    """Return the sum of usages, or None if the sequence is empty."""
     if not usages:
         return None
     prices = [usage.dollars for usage in usages if usage.dollars is not None]
@@ -87,7 +87,7 @@ _calls: ContextVar[list[AnswerUsage] | None] = ContextVar("calls", default=None)
 
 @contextmanager
 def calls_made() -> Iterator[list[AnswerUsage]]:
-    """Yield a list that collects the calls made in the block, including those of its threads and tasks."""
+    """Yield a list to which the calls made in the block are added, including calls in its threads and tasks."""
     made: list[AnswerUsage] = []
     token = _calls.set(made)
     try:
@@ -111,7 +111,7 @@ class Meter:
         self._cached = self._written = 0
 
     def see(self, raw: Any) -> None:
-        """Read the token counts from a provider's raw piece, if there are any; later counts replace earlier ones."""
+        """Read token counts, if any, from a piece in the provider's format; later counts replace earlier counts."""
         for holder in (raw, field_of(raw, "message")):
             reported = field_of(holder, "usage")
             usage = usage_of(reported)
@@ -122,7 +122,7 @@ class Meter:
             self._written = usage.written_tokens or self._written
 
     def end(self, text: str) -> AnswerUsage:
-        """Return the token usage of the call that produced this reply, and add it to the list of `calls_made`."""
+        """Return the token usage of the call, given the text of the reply, and add it to the list of `calls_made`."""
         sent, replied = self._input, self._output
         if sent is None:
             sent = sum(count_tokens(message.content or "") + _TOKENS_OF_MESSAGE for message in self._messages)
@@ -151,7 +151,7 @@ class AnswerAccount:
 
     Args:
         prices: Prices of the models.
-        record: Adds the cost of one model's calls to the costs of a project; None records nothing.
+        record: Function that adds the cost of a model's calls to the costs of a project; None records nothing.
     """
 
     prices: PriceTable = field(default_factory=PriceTable)
@@ -163,7 +163,7 @@ class AnswerAccount:
         return cls(PriceTable(prices), partial(record_answers_of, project_dir))
 
     def book(self, calls: Sequence[AnswerUsage]) -> AnswerUsage | None:
-        """Record the cost of individual calls and return their sum, or None if there are none."""
+        """Record the cost of calls and return their total usage, or None if there are no calls."""
         by_model: dict[str, list[AnswerUsage]] = {}
         for call in calls:
             by_model.setdefault(call.models[0], []).append(call)
@@ -188,7 +188,7 @@ class AnswerAccount:
         try:
             if self.record is not None:
                 self.record(receipt)
-        except ProjectError as error:  # keep the answer, although the project lacks its cost
+        except ProjectError as error:  # keep the answer although its cost was not recorded
             problem = f"The cost of the answer was not recorded: {error}"
         return replace(total, dollars=dollars, problem=problem)
 
@@ -196,7 +196,7 @@ class AnswerAccount:
 # ---- responses -------------------------------------------------------------------------------------------------------
 
 _EXCERPT = 320
-"""Number of characters of an excerpt."""
+"""Number of characters in an excerpt."""
 
 
 @dataclass
@@ -205,12 +205,12 @@ class GroundedResponse(Response):
 
     Attributes:
         found: Whether the documents answer the question, according to the search and the model.
-        partial: A sentence that explains why the answer is not complete; None if it is complete.
+        partial: Sentence that explains why the answer is not complete, or None if it is complete.
         citations: Report on the citations; None if no model was called, or if the answer is based only on the
             conversation.
         retrieval: The search that returned the passages.
-        original: The model's text, if it differs from the answer.
-        reasoning: The reasoning before the answer, in the style "chain_of_thought".
+        original: The model's text if it differs from the answer, or None.
+        reasoning: The reasoning before the answer with the style "chain_of_thought", or None.
         from_cache: Whether the answer comes from the cache.
         verdict: The verdict of the judge, or its error; None without a judge.
         usage: Tokens and list price of the calls for the answer; None if no model was called.
@@ -233,7 +233,7 @@ class GroundedResponse(Response):
 
     @property
     def cited_sources(self) -> list[tuple[int, Source]]:
-        """The sources that the answer cites, with their numbers.
+        """The sources cited in the answer, with their numbers.
 
         If the answer quotes a passage, the source of each quotation replaces the source of the passage.
         """
@@ -245,7 +245,7 @@ class GroundedResponse(Response):
 
     @property
     def shown_sources(self) -> list[tuple[int, Source]]:
-        """The sources to list below the answer: those that are cited, or all if none are; empty if `found` is False."""
+        """Sources to list below the answer: the cited sources, or all without citations; empty if `found` is False."""
         return (self.cited_sources or list(enumerate(self.sources, start=1))) if self.found else []
 
     def to_dict(self) -> dict[str, Any]:
@@ -275,7 +275,7 @@ class GroundedResponse(Response):
 
 @dataclass
 class GroundedStream(StreamingResponse):
-    """A streamed answer; `get_response` reads it to the end and returns the checked answer."""
+    """Streamed answer; `get_response` reads the stream to the end and returns the checked answer."""
 
     finish: Callable[[], GroundedResponse] = field(repr=False, kw_only=True)
 
@@ -288,7 +288,7 @@ class GroundedStream(StreamingResponse):
 
 @dataclass
 class AsyncGroundedStream(AsyncStreamingResponse):
-    """A streamed answer; `get_response` reads it to the end and returns the checked answer."""
+    """Streamed answer; `get_response` reads the stream to the end and returns the checked answer."""
 
     finish: Callable[[], GroundedResponse] = field(repr=False, kw_only=True)
 

@@ -1,8 +1,8 @@
 """Stream answers from a model, with timeouts, partial answers, and a filter for the text to show.
 
-`AnswerStream` calls the model and streams its text; text received before an error or a timeout is a partial
-answer. `StreamFilter` determines which part of the text can be shown so far: no reasoning, no citations of sources that
-do not exist, and, with guards, only complete blocks.
+`AnswerStream` calls the model and streams its text; text received before an error or a timeout is a partial answer.
+`StreamFilter` determines which part of the text can be shown so far: it removes reasoning and citations of sources that
+do not exist and, with guards, holds back incomplete blocks.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ STOPPED = "Reading stopped before the end of the answer."
 
 _RETRY = RetryPolicy(attempts=3)
 _MARK = re.compile(rf"^[ \t#>*_]*{ANSWER_MARK}[*_]*\s*", re.MULTILINE)
-# Text at the start of a block that no later character can turn into a link, a tag or code. This includes citations
+# Text at the start of a block that later characters cannot turn into a link, a tag or code. This includes citations
 # unless they look like a link.
 _PLAIN = re.compile(
     r"(?:[^<\[\]!`~\\\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff]|!(?=[^\[])|\[sources? \d+(?:, \d+)*\](?=[^(:\[]))*",
     re.IGNORECASE,
 )
-# Indented text may belong to a list before the blank line.
+# Indented text after a blank line may belong to the list before it.
 _BLANK = re.compile(r"\n[ \t]*\n+(?=\S)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timeouts:
-    """How long to wait for a model, in seconds.
+    """Timeouts of calls to a model, in seconds.
 
     Attributes:
         first_token: Time until the answer starts, including retries after an error.
@@ -76,7 +76,8 @@ class Completion:
 
     Attributes:
         text: The text so far.
-        problem: A sentence that explains why the text is not complete; None if it is. Until the end it is `STOPPED`.
+        problem: Sentence that explains why the text is not complete, or None if it is complete; `STOPPED` while text
+            may still follow.
         calls: Token usage of the call, or None before its end.
         usage: Tokens and price of all calls for the answer, once they have been recorded.
         answer: The answer created from the text, or None before the end.
@@ -94,7 +95,7 @@ class AnswerStream:
 
     Args:
         llm: The model.
-        timeouts: How long to wait.
+        timeouts: Timeouts of the calls.
     """
 
     def __init__(self, llm: LLM, timeouts: Timeouts | None = None) -> None:
@@ -115,7 +116,7 @@ class AnswerStream:
 
         Args:
             messages: The prompt.
-            response_format: JSON schema of the answer in OpenAI's format, sent only to models that accept one.
+            response_format: JSON schema of the answer in OpenAI's format, sent only to models that accept a schema.
 
         Raises:
             ModelError: The answer did not begin.
@@ -157,7 +158,7 @@ class AnswerStream:
                     yield part
                 meter.see(piece.raw)
                 problem = self._problem_of(_finish_reason(piece), completion.text) or problem
-                # Not `wait_for`: in Python 3.11 it loses a cancellation that arrives at the same time as a piece.
+                # Do not use `wait_for`: in Python 3.11 it loses a cancellation that arrives together with a piece.
                 async with asyncio.timeout(self.timeouts.between_tokens):
                     piece = await anext(pieces, None)
             if rest := keys.rest():
@@ -168,7 +169,7 @@ class AnswerStream:
             completion.problem = problem
         except TimeoutError:
             completion.problem = f"The model sent nothing for {self.timeouts.between_tokens:g} seconds."
-        except Exception as error:  # noqa: BLE001 - any LLM class may raise anything
+        except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception
             # The text so far has been paid for and may have been shown, so keep it and mark it as partial.
             completion.problem = f"The answer broke off. {answer_error(error, self.name, self._address)}"
         except (asyncio.CancelledError, GeneratorExit):
@@ -182,7 +183,7 @@ class AnswerStream:
             yield rest
 
     def _problem_of(self, finish_reason: str | None, text: str) -> str | None:
-        """Return a sentence that explains why an answer is incomplete, given its finish reason, or None."""
+        """Return a sentence that explains why an answer is incomplete, or None if it is complete."""
         if finish_reason == "length":
             return "The answer reached the model's token limit."
         if finish_reason in ("content_filter", "refusal"):
@@ -214,12 +215,12 @@ class AnswerStream:
                 return await acall(first, _RETRY)
         except TimeoutError:
             seconds = f"{self.timeouts.first_token:g}"
-        except Exception as error:  # any LLM class may raise anything; there is no partial answer to keep
+        except Exception as error:  # an LLM class may raise any exception; there is no partial answer to keep
             if options and getattr(error, "status_code", None) == 400 and "response_format" in str(error):
                 return await self._begin(messages, meter, None)  # the provider does not accept a schema for this model
             raise answer_error(error, self.name, self._address) from error
         message = f"{self.name!r} did not begin to answer within {seconds} seconds: try again, or increase the timeout."
-        raise ModelError(message, setting="llm")  # without the TimeoutError, whose context holds errors of the client
+        raise ModelError(message, setting="llm")  # not from the TimeoutError, whose context contains client errors
 
 
 _TOO_LONG = re.compile(r"context[ _](?:length|window|size)|maximum context|prompt is too long", re.IGNORECASE)
@@ -227,12 +228,12 @@ _FILTERED = re.compile(r"content[ _](?:filter|management policy|policy)", re.IGN
 
 
 def answer_error(error: Exception, model: str, address: str | None = None) -> ModelError:
-    """Return an error that explains why a call to the answering model failed, and what to do.
+    """Return an error that explains why a call to the answering model failed and how to fix it.
 
     Args:
-        error: The exception that the client raised.
+        error: The exception raised by the client.
         model: Name of the model, as in the settings.
-        address: Address of its server, or None if it is not known.
+        address: Address of the model's server, or None if it is not known.
     """
     status = getattr(error, "status_code", None)
     if status in (400, 413, None) and _TOO_LONG.search(f"{getattr(error, 'code', None)} {error}"):
@@ -261,7 +262,7 @@ def answer_error(error: Exception, model: str, address: str | None = None) -> Mo
 
 
 def _finish_reason(piece: ChatResponse) -> str | None:
-    """Return the finish reason of an answer in OpenAI's terms; also reads the formats of Anthropic and Ollama."""
+    """Return the finish reason in OpenAI's terms from a piece in the format of OpenAI, Anthropic or Ollama."""
     choices = field_of(piece.raw, "choices")
     reason = field_of(choices[0], "finish_reason") if choices else None
     reason = reason or field_of(piece.raw, "done_reason") or field_of(piece.raw, "stop_reason")
@@ -279,9 +280,9 @@ async def _close(pieces: AsyncIterator[ChatResponse]) -> None:
 
 
 def blocking(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-    """Yield the items of an asynchronous generator in synchronous code, even if an event loop is running.
+    """Iterate over an asynchronous generator in synchronous code, even if an event loop is running.
 
-    The generator runs in its own thread. It is closed if the consumer stops.
+    The generator runs in its own thread and is closed if the consumer stops.
     """
     runner, context = asyncio.Runner(), copy_context()
 
@@ -310,8 +311,8 @@ async def threaded(
 ) -> AsyncGenerator[ChatResponse, None]:
     """Yield the pieces of a synchronous LLM, which runs in its own thread.
 
-    A thread cannot be stopped from outside. When a call is abandoned, its thread ends when the model returns the next
-    piece, or when the process exits, which does not wait for it.
+    A thread cannot be stopped from outside. If a call is abandoned, its thread runs until the model returns the next
+    piece; it does not delay the exit of the process.
 
     Args:
         busy: Lock that is held until the call has ended, because concurrent calls can crash a model such as llama.cpp.
@@ -332,7 +333,7 @@ async def threaded(
                     if stopped.is_set():
                         break
             send(None)
-        except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; it is raised in the consumer
+        except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception; raised in the consumer
             send(error)
 
     threading.Thread(target=copy_context().run, args=(run,), name="llm", daemon=True).start()
@@ -349,8 +350,9 @@ _locks: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def lock_of(llm: LLM) -> Any:
-    """Return the lock that all users of a synchronous LLM share; None for an asynchronous LLM."""
-    # Look for CustomLLM's method. Class attributes cannot be compared: instrumentation wraps them at each access.
+    """Return the lock shared by all users of a synchronous LLM, or None for an asynchronous LLM."""
+    # Look for the class that defines the method; the methods themselves cannot be compared, because instrumentation
+    # wraps them at each access.
     if next((kind for kind in type(llm).__mro__ if "astream_chat" in vars(kind)), None) is not CustomLLM:
         return None
     return _locks.setdefault(id(llm), threading.Lock())
@@ -360,7 +362,7 @@ def lock_of(llm: LLM) -> Any:
 
 
 def split_reasoning(text: str, style: str) -> tuple[str | None, str]:
-    """Return the reasoning, or None if there is none, and the answer, which follows "Answer:" at the start of a line.
+    """Split a text into the reasoning (None if there is none) and the answer, which follows "Answer:" on a new line.
 
     Example:
         >>> split_reasoning("Source 1 says so.\\nAnswer: Yes.", "chain_of_thought")
@@ -373,15 +375,15 @@ def split_reasoning(text: str, style: str) -> tuple[str | None, str]:
 
 
 class StreamFilter:
-    """Filter a streamed answer for the text that can be shown: without reasoning, invalid citations or unclean text.
+    """Filter that removes reasoning and invalid citations from a streamed answer, and applies guards to the rest.
 
-    A Markdown link may span two lines but not two paragraphs. Code may contain blank lines and is released when it
-    ends. Plain text at the beginning of a block is released immediately unless personal data is masked. The result does
-    not depend on how the answer is divided into pieces.
+    With guards, text is released block by block: a Markdown link may span two lines but not two paragraphs, and code,
+    which may contain blank lines, is released when it ends. Plain text at the beginning of a block is released
+    immediately unless personal data is masked. The result does not depend on how the answer is divided into pieces.
 
     Args:
         style: The style of the answer.
-        guards: Guards that clean the text; None releases it immediately.
+        guards: Guards to apply to the text; None releases the text immediately.
         sources: Number of sources that can be cited; None leaves citations unchanged.
     """
 
@@ -403,7 +405,7 @@ class StreamFilter:
             self._reasoning += piece
             mark = _MARK.search(self._reasoning)
             piece = "" if mark is None else self._reasoning[mark.end() :]
-            if not piece:  # more of the mark may follow
+            if not piece:  # the rest of the mark may follow
                 return ""
             self._reasoning = None
         if self._guards is None:
@@ -419,9 +421,9 @@ class StreamFilter:
         return text
 
     def _release(self, guards: Guards, blank: re.Match[str]) -> str:
-        """Return the rest of the block and the blank line that follows; empty if the block continues after that line.
+        """Return the rest of the block and the blank line after it, or "" if the block may continue after that line.
 
-        After a closed block, a block that does not start with white space renders the same as it would on its own.
+        After a closed block, a block that does not start with white space is rendered as it would be on its own.
         """
         block = guards.clean(self._open[: blank.start()]) + blank[0]
         if guards.sanitise and not (is_closed(block) and block.lstrip() == block):
