@@ -328,7 +328,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         Raises:
             InputError: The question is empty or has the wrong type.
         """
-        # Text that is not searched is not sent to the model either.
+        # The part of a long question that is not searched is not sent to the model either.
         query, notes = await asyncio.to_thread(limit_query, query)
         with self._event(CBEventType.RETRIEVE, query.query_str) as event, calls_made() as made:
             response = await self.retriever.arespond(query)

@@ -456,7 +456,7 @@ class ContextRun:
                 reply = await flight.enter_async_context(live) if stored is None else stored
             except STOPPING:
                 raise
-            except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the report shows it
+            except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception; the report shows it
                 return ChunkContext.failed(error_message(error, setting="llm", model=self._settings.model)), True
             context, problem = prompts.extract_context(reply.text, request.chunk.get_content(), reply.finish_reason)
             if context is not None:

@@ -315,7 +315,7 @@ def chunks_by_key(
 def context_requests(
     segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt
 ) -> list[ContextRequest]:
-    """Return the calls for the contexts of some chunks of a segment, given by key; see `chunks_by_key`."""
+    """Return the requests for the contexts of chunks of a segment, given by key; see `chunks_by_key`."""
     shared = Prefix(prefix(prompt, segment))
     return [ContextRequest(chunk, shared, suffix(prompt, segment, chunk), key) for key, chunk in chunks.items()]
 

@@ -433,7 +433,7 @@ class Executor:
         )
 
     def embedding_stages(self, stages: Stages) -> Stages:
-        """Return stages that embed texts where this executor runs."""
+        """Return stages whose embedding model runs on this executor."""
         return stages
 
 

@@ -201,7 +201,7 @@ class RayExecutor(Executor):
         return RayReader(intake, config, page_store, progress, ahead=_BATCHES_PER_CPU * self.batches_ahead)
 
     def embedding_stages(self, stages: Stages) -> Stages:
-        """Return stages whose model runs in the workers; a provider's model is called and booked by this process."""
+        """Return stages whose model runs in the workers, unless it is behind an API, which only this process calls."""
         model, name = stages.embed_model, stages.embed_model_name
         if model is None or name is None or not is_in_process(name):
             return stages
