@@ -12,13 +12,13 @@ from llama_index_contextual.readers.tables import is_figure
 from llama_index_contextual.readers.text import plain_headings
 
 GAP = "  "
-"""Separator between the cells of a row: the unambiguous separator that changes the embedding of a row least."""
+"""Separator between the cells of a row: of the unambiguous separators, it has the least effect on the embedding."""
 BLANK = "–"
-"""Placeholder for a blank cell between others, which keeps the columns apart."""
+"""Placeholder for a blank cell between other cells, so that the columns stay recognisable."""
 MAX_TITLE = 200
 MAX_HEAD = 2_000
-"""Characters of the column headers that are recorded; a chunk includes the first 60 tokens of long ones."""
-PEEK = 50  # rows at the beginning of a table that are searched for its column headers
+"""Maximum length of recorded column headers in characters; a chunk includes at most 60 tokens of them."""
+PEEK = 50  # number of first rows that are searched for column headers
 
 _CONTROLS = dict.fromkeys((*range(0x20), 0x7F)) | {0x09: " ", 0x0A: "\n", 0x0B: "\n", 0x0C: "\n", 0x0D: "\n"}
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -30,7 +30,7 @@ class DocumentBuilder:
     """Builder for the text and map of a document.
 
     Args:
-        account: Counter to which the text is added.
+        account: Counter for the characters of the text.
 
     Attributes:
         warnings: Problems found so far.
@@ -55,14 +55,14 @@ class DocumentBuilder:
         self._labels.append(one_line(label))
 
     def heading(self, level: int, title: str) -> None:
-        """Add a heading on a line of its own, with as many # as its level."""
+        """Add a heading on its own line, marked with one # per level, up to six."""
         if title := one_line(title, MAX_TITLE):
             self._break(2)
             self.headings.append(Heading(self._size, level, title))
             self._add(f"{'#' * min(level, 6)} {title}")
 
     def paragraph(self, text: str, *, follows: bool = False, keeps_space: bool = False) -> None:
-        """Add a paragraph after a blank line, or on the next line if it `follows` the previous one.
+        """Add a paragraph after a blank line, or on the next line if it `follows` the previous paragraph.
 
         Args:
             text: The text; line feeds are kept.
@@ -102,7 +102,7 @@ class DocumentBuilder:
             if number == at_head:
                 body = self._size
         if head and body < self._size:
-            self._account.add_text(len(head))  # a sheet can have many tables below the headers of the first
+            self._account.add_text(len(head))  # many tables in a sheet can share the headers of the first
             self.tables.append(Table(start, body, self._size - 1, head))
         return head
 
@@ -129,12 +129,12 @@ class DocumentBuilder:
         return "".join(self._parts).rstrip("\n")
 
     def parsed(self, title: str | None, digest: str, metadata: Mapping[str, str] | None = None) -> ParsedFile:
-        """Return the document; if it has no headings, they are recognised as in plain text.
+        """Return the document; if no headings were added, detect them as in plain text.
 
         Args:
             title: Title of the document.
             digest: Hash of the file.
-            metadata: Further metadata.
+            metadata: Additional metadata.
         """
         text = self.text()
         headings = tuple(self.headings or plain_headings(text))

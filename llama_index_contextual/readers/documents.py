@@ -50,7 +50,7 @@ from llama_index_contextual.readers.text import (
 if TYPE_CHECKING:
     from llama_index_contextual.readers.pdf.pages import PdfEngine
 
-MAX_PROCESSES = 8  # each of them may use as much memory as `ParserProcess` allows
+MAX_PROCESSES = 8  # each may use as much memory as `ParserProcess` allows
 
 FileMetadata = Callable[[str], Mapping[str, Any] | None]
 
@@ -86,9 +86,9 @@ class FileContent(NamedTuple):
     Attributes:
         document: The Document.
         warnings: Problems in the file.
-        digest: Hexadecimal xxh3-128 of the bytes that the Document was made from.
-        facts: Metadata from the user's `file_metadata`, which the Document's metadata includes.
-        chunks: Chunks of the Document if the process that read the file also split it, or None.
+        digest: Hexadecimal xxh3-128 of the bytes of the file.
+        facts: Metadata returned by the user's `file_metadata`, which is also part of the Document's metadata.
+        chunks: Chunks of the Document if the process that read the file also split it; otherwise None.
     """
 
     document: Document
@@ -107,17 +107,18 @@ class DocumentReader:
 
     Attributes:
         limits: Limits for each file.
-        passwords: Passwords of encrypted PDFs: one for all, or one per path, document id or file name; the password
-            for "*" applies to all other files.
+        passwords: Password for all encrypted PDFs, or a mapping of paths, document ids or file names to passwords; the
+            key "*" applies to all other files.
         pdf_engine: "pdfium", or "pypdf", which is pure Python.
-        file_metadata: Function that is called with the path of each file as it was passed and returns further
-            metadata; JSON scalars only.
+        file_metadata: Function that takes the path of a file, as it was passed, and returns additional metadata (JSON
+            scalars only).
         ocr: Engine for scanned pages and images, if it is installed: "rapidocr" (extra `ocr`), "tesseract",
             "tesseract:deu+fra" with tesseract's language codes, or "auto" for the first engine that is installed; None
             for no OCR.
         page_store: Store for the text of scanned pages, so that no page is read twice; or None.
         on_file: Called with the name of each file before it is read.
-        on_page: Called with the number of pages of that file that have been read, with or without OCR, and their total.
+        on_page: Called with the number of pages of the current file that have been read, with or without OCR, and the
+            total number of pages.
     """
 
     limits: ReadLimits = field(default_factory=ReadLimits)
@@ -144,7 +145,7 @@ class DocumentReader:
         self.close()
 
     def close(self) -> None:
-        """Stop the child processes; a later `read` starts new ones."""
+        """Stop the child processes; a later `read` starts new processes."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -158,7 +159,7 @@ class DocumentReader:
                 child.close()
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
-        """Read files and yield the content or error of each in order; the next files are parsed ahead.
+        """Yield the content or the error of each file in order, while the next files are being parsed.
 
         Raises:
             InputError: `file_metadata` returned a value that cannot be stored.
@@ -191,7 +192,7 @@ class DocumentReader:
         """Read one file.
 
         Raises:
-            ReadError: The file cannot be read or has no text; `reason` contains the cause and what to do.
+            ReadError: The file cannot be read or has no text; `reason` states the cause and the remedy.
             InputError: `file_metadata` returned a value that cannot be stored.
         """
         return self._content(ref, self._parse(ref))
@@ -244,7 +245,7 @@ class DocumentReader:
         return with_ocr_notes(whole, scans)
 
     def _read_image(self, ref: FileRef) -> ParsedFile:
-        """Read an image as one page or several."""
+        """Read an image file, which may have several pages."""
         from llama_index_contextual.readers.pdf.reader import read_source
 
         ocr = self._ocr_reader()
@@ -303,11 +304,11 @@ def read_documents(
 
     Args:
         inputs: Files, folders (read recursively) and globs ("contracts/**/*.pdf").
-        file_metadata: Function that is called with the path of each file as it was passed and returns further
-            metadata; JSON scalars only.
+        file_metadata: Function that takes the path of a file, as it was passed, and returns additional metadata (JSON
+            scalars only).
         limits: Limits for each file.
-        passwords: Passwords of encrypted PDFs: one for all, or one per path, document id or file name; the password
-            for "*" applies to all other files.
+        passwords: Password for all encrypted PDFs, or a mapping of paths, document ids or file names to passwords; the
+            key "*" applies to all other files.
         pdf_engine: "pdfium", or "pypdf", which is pure Python.
         ocr: Engine for scanned pages and images, as in `DocumentReader`.
         show_progress: Whether to show a progress bar.
@@ -339,8 +340,8 @@ def read_documents(
 def with_headings(document: Document) -> Document:
     """Add the headings of Markdown text, if there are any, to the metadata of a Document from another reader.
 
-    The text is Markdown if its file is Markdown, or if it has headings and comes from a file that a parser converted to
-    Markdown, such as a PDF. Without a file name, a single line with # is not enough to recognise Markdown.
+    The text is treated as Markdown if its file is a Markdown file, or if it has headings and a parser converted its
+    file, such as a PDF, to Markdown. Without a file name, a single line with # is not enough to recognise Markdown.
     """
     metadata = document.metadata
     suffix = PurePath(str(metadata.get(keys.FILE_NAME) or metadata.get(keys.FILE_PATH) or "")).suffix.lower()
@@ -356,7 +357,7 @@ def with_headings(document: Document) -> Document:
 
 
 def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]:
-    """Return the metadata that the function `file_metadata` gives for a file.
+    """Return the metadata that the function `file_metadata` returns for a file.
 
     Raises:
         InputError: `file_metadata` did not return a mapping of names to JSON scalars, or a name is reserved for this

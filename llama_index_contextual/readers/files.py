@@ -1,6 +1,6 @@
-"""The files to read: limits and results, discovery of files and their document ids, and safe opening.
+"""Find the files to read, assign their document ids, and open them within limits.
 
-`discover` looks up each input and collects the files, and the reasons for skipping others. `matching_entries`
+`discover` collects the files to which the inputs refer, and the reasons for skipping other files. `matching_entries`
 searches a folder with a glob. `FileSource.open` reads a file. `printable` and `one_line` make names safe to display.
 """
 
@@ -79,10 +79,11 @@ class ReadLimits:
 
 
 class FileAccount:
-    """Counter of the unpacked bytes, pages and characters that reading a file produces.
+    """Counter for the unpacked bytes, pages and characters of a file.
 
-    A mail and its attachments share one counter. In addition to `limits`, it limits growth relative to the file size,
-    because a few bytes of a merged cell, a number format or a reference to a slide can expand to any amount of text.
+    A mail and its attachments share one counter. In addition to `limits`, the counter limits growth relative to the
+    file size, because a merged cell, a number format or a reference to a slide can expand from a few bytes to any
+    amount of text.
 
     Args:
         path: Path of the file, for error messages.
@@ -94,13 +95,13 @@ class FileAccount:
     """
 
     MAX_GROWTH = 50
-    """Characters per byte; documents have 1 to 3, and a generated workbook of one long repeated value had 48."""
+    """Maximum number of characters per byte. Documents have 1 to 3; a workbook that repeats a long value had 48."""
     MAX_UNPACKED = 200
-    """Unpacked bytes per byte."""
+    """Maximum number of unpacked bytes per byte of the file."""
     SMALL_TEXT = 3_000_000
-    """Characters that every file may have, whatever its size."""
+    """Number of characters that are allowed in every file, whatever its size."""
     SMALL_ARCHIVE = 50_000_000
-    """Unpacked bytes that every file may have, whatever its size."""
+    """Number of unpacked bytes that are allowed in every file, whatever its size."""
 
     def __init__(self, path: Path, size: int, limits: ReadLimits) -> None:
         self.limits = limits
@@ -111,7 +112,7 @@ class FileAccount:
         """Count characters of text.
 
         Raises:
-            ReadError: The total exceeds a limit; the other methods raise it too.
+            ReadError: The total exceeds a limit; the other methods also raise this error.
         """
         self._characters += characters
         plausible = max(self.SMALL_TEXT, self.MAX_GROWTH * self._size)
@@ -138,14 +139,14 @@ class FileAccount:
 
 @dataclass(frozen=True)
 class FileSource:
-    """The bytes of a file, or of a file attached to a mail.
+    """The bytes of a file or a mail attachment.
 
     Attributes:
         path: Path of the file, for its extension and for error messages.
         data: The bytes.
         account: Counter of the file; a mail and its attachments share one.
         digest: Hexadecimal xxh3-128 of the bytes; empty for an attachment.
-        depth: 1, plus the number of mails to which the file is attached.
+        depth: 1 for a file on disk, and 1 more for each level of attachment.
     """
 
     path: Path
@@ -156,7 +157,7 @@ class FileSource:
 
     @classmethod
     def open(cls, path: Path, limits: ReadLimits) -> Self:
-        """Read the bytes of a file once, so that the hash always matches them.
+        """Read a file once, so that the hash always matches the bytes.
 
         Raises:
             ReadError: The file cannot be opened, is not a regular file, or has more bytes than the limit.
@@ -186,11 +187,12 @@ class ParsedFile:
     """The text of one file with its structure and metadata.
 
     Attributes:
-        text: The whole text. Offsets everywhere in this package count characters (code points) of this string.
-        map: Offsets of pages and headings in `text`, and its tables.
+        text: The whole text. All offsets in this package count characters (code points) of this string.
+        map: Positions of the pages, headings and tables in `text`.
         title: Title of the document, or None if it has none.
         warnings: Problems such as "page 3 has no text: it needs OCR".
-        metadata: Further metadata, JSON scalars only (front matter of Markdown, running headers of a PDF).
+        metadata: Additional metadata, such as the front matter of Markdown or the running headers of a PDF; JSON
+            scalars only.
         digest: Hexadecimal xxh3-128 of the bytes that were parsed; empty if the reader does not compute it.
         scanned: Numbers of the pages that have content but no text, which the caller should read with OCR.
     """
@@ -210,8 +212,8 @@ class SkippedFile:
 
     Attributes:
         path: Path of the file as it was passed, or the id of the Document.
-        reason: Why it was skipped, and what to do about it.
-        absent: Whether the path that was passed does not lead to any file.
+        reason: The reason why it was skipped, and what to do about it.
+        absent: Whether there is no file at the path that was passed.
     """
 
     path: str
@@ -221,7 +223,7 @@ class SkippedFile:
 
 @dataclass(frozen=True)
 class FileWarning:
-    """A problem in a file that was still read.
+    """A problem in a file that was nevertheless read.
 
     Attributes:
         path: Path of the file as it was passed.
@@ -242,11 +244,11 @@ class FileRef:
     Attributes:
         path: Path of the file, as it was passed.
         doc_id: Id of the document: the path relative to the parent of the folder that was passed, or the file name.
-            It is longer if another file of the same call has that id.
+            More parent folders are included if another file of the same call has this id.
         size: Size on disk, in bytes.
-        shown: `path`, safe to print.
-        identity: Device and inode, to detect that the file was replaced before it is read.
-        ids: Possible ids of the document: the shortest first, then each with one more parent folder.
+        shown: `path`, escaped so that it is safe to print.
+        identity: Device and inode, to detect whether the file was replaced before it is read.
+        ids: Candidate ids of the document, shortest first; each has one parent folder more than the previous id.
     """
 
     path: Path
@@ -292,7 +294,7 @@ def discover(
 
 
 class Discovery:
-    """Files to read, without duplicates and each with an id of its own.
+    """Files to read, without duplicates and with unique document ids.
 
     Args:
         limits: Limits for each file.
@@ -348,7 +350,7 @@ class Discovery:
         return bool(entries)
 
     def _add_file(self, path: Path, status: os.stat_result, absolute: Path, depth: int = 1) -> None:
-        """Add a file under an id of its own, unless it must be skipped; the shortest id has `depth` components."""
+        """Add a file with a unique id, unless it must be skipped; the shortest id has `depth` components."""
         suffix, shown, identity = path.suffix.lower(), printable(str(path)), _identity(status)
         if (reason := special_reason(status.st_mode)) or (
             reason := suffix_reason(suffix) if suffix not in SUFFIXES else size_reason(status.st_size, self._limits)
@@ -397,7 +399,7 @@ def special_reason(mode: int) -> str | None:
 
 
 def notes_on_ids(refs: Iterable[FileRef], *, hint: str = "") -> list[FileWarning]:
-    """Return a warning if documents get longer ids because the shortest ones are taken.
+    """Return a warning if documents get longer ids because the shortest ids are taken.
 
     Args:
         refs: The files, with the ids of their documents.
@@ -412,7 +414,7 @@ def notes_on_ids(refs: Iterable[FileRef], *, hint: str = "") -> list[FileWarning
     return [FileWarning(first.shown, f"its document gets the id {first.doc_id!r}, {taken}")]
 
 
-# Search of a folder
+# Searching a folder
 
 MAX_DEPTH = 64
 """Number of nested folder levels that are searched."""
@@ -420,13 +422,13 @@ _MAGIC = frozenset("*?[")
 
 
 def split_glob(path: Path) -> tuple[Path, list[str]]:
-    """Split a glob into its fixed folder and the components of its pattern, of which a plain path has none."""
+    """Split a glob into its fixed folder and the components of its pattern; a plain path has no pattern."""
     fixed = list(takewhile(_MAGIC.isdisjoint, path.parts))
     return Path(*fixed), list(path.parts[len(fixed) :])
 
 
 def _accepts(pattern: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether a path matches a glob: `*`, `?`, `[…]`, and `**` for any number of folders.
+    """Return whether a path matches a glob with `*`, `?`, `[…]`, and `**` for any number of folders.
 
     Extensions match regardless of case: `*.pdf` matches `A.PDF`.
     """
@@ -438,7 +440,7 @@ def _accepts(pattern: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def _can_continue(pattern: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether a path below this one can match."""
+    """Return whether a path below this path can match."""
     fixed = list(takewhile(lambda part: part != "**", pattern))
     is_longer = len(fixed) < len(pattern) or len(names) < len(fixed)
     return is_longer and all(map(_matches, names, fixed))
@@ -560,7 +562,7 @@ def printable(name: str) -> str:
 
 
 def unescaped(name: str) -> str:
-    r"""Return the original of a name that was escaped with `printable`.
+    r"""Return the original name, given the result of `printable`.
 
     Example:
         >>> unescaped(printable("a\x1b\\b.txt")) == "a\x1b\\b.txt"

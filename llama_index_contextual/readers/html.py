@@ -1,6 +1,6 @@
 """Read HTML: headings, paragraphs, lists and tables, without scripts, navigation and hidden elements.
 
-Nothing that a page refers to is fetched. Links are replaced by their text, images by their alternative text.
+Linked files and images are not fetched. Links are replaced by their text, and images by their alternative text.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _BLOCKS = frozenset(
     )
 )
 _ARRANGED = frozenset((*_TITLES, "table", "ul", "ol", "pre", "form"))
-"""Elements whose presence in a table shows that it is used for layout and not for data."""
+"""Elements whose presence in a table shows that the table is used for layout, not for data."""
 _MAX_INDENT = 8
 _MAX_SPAN = 1_000
-# lxml takes quadratic time in the number of attributes, so those of a very long tag are removed before parsing.
+# lxml takes quadratic time in the number of attributes, so the attributes of very long tags are removed before parsing.
 _DATA_URI = re.compile(r"(?i)(\ssrc\s*=\s*[\"']?)data:[^\"'\s>]*")
 _LONG_TAG = re.compile(r"<(\w+)\s[^<>]{20000,}>")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
@@ -77,7 +77,7 @@ def parse_html(source: FileSource, text: str) -> Element:
 
 
 def _prepare(root: Element) -> None:
-    """Remove what is not shown, replace images by their text, and add spaces between blocks."""
+    """Remove elements that are not shown, replace images by their alternative text, and add spaces between blocks."""
     for element in list(root.iterdescendants()):
         before = ""
         if _is_dropped(element):
@@ -92,7 +92,7 @@ def _prepare(root: Element) -> None:
 
 
 def add_html(builder: DocumentBuilder, root: Element) -> None:
-    """Add the content of a page to a document; of a page with exactly one main element, only this element."""
+    """Add the content of a page to a document; if the page has exactly one main element, add only this element."""
     from lxml import etree
 
     _prepare(root)
@@ -204,7 +204,7 @@ def _flat(element: Element) -> str:
 
 
 def _lists_data(table: Element) -> bool:
-    """Return whether a table holds data: it has a row with several cells, and no element used for page layout."""
+    """Return whether a table contains data: a row has several cells, and no element is typical of page layout."""
     if table.get("role") == "presentation":
         return False
     elements = table.iterdescendants()
@@ -217,7 +217,11 @@ def _lists_data(table: Element) -> bool:
 
 
 def _rows(table: Element) -> Iterator[list[str]]:
-    """Yield the rows; a cell that spans columns is followed by blank cells, one that spans rows is repeated in each."""
+    """Yield the rows of a table.
+
+    A cell that spans several columns is followed by blank cells. A cell that spans several rows is repeated in each of
+    them.
+    """
     below: dict[int, tuple[int, str]] = {}  # column -> number of further rows, text
     for row in table.iterdescendants("tr"):
         cells: list[str] = []

@@ -1,8 +1,8 @@
 """Read scanned pages with RapidOCR or tesseract in child processes.
 
 `engine_for` chooses the engine, and `OcrReader` reads the pages of a PDF that have no text, or the pages of an image
-file. Run as a program, this module is the child: it opens a file, draws a page, returns the hash of the image, and
-reads the page unless the parent has it in its store.
+file. When run as a program, this module is the child process: it opens a file, renders a page, returns the hash of the
+image, and reads the page unless the parent process has it in its store.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ ENCRYPTED = "the PDF is encrypted, and passwords are not stored"
 
 
 class PageStore(Protocol):
-    """A store for pages, such as the ledger. The key of a page depends on its image and the engine."""
+    """Store for the text of pages, such as the ledger. The key of a page depends on its image and the engine."""
 
     def page(self, key: str) -> str | None:
         """Return the page with this key, or None."""
 
     def add_page(self, key: str, page: str, engine: str) -> None:
-        """Store a page; it has been written to disk when this method returns."""
+        """Store a page, and return after it has been written to disk."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ class OcrEngine:
         return " ".join(filter(None, (self.name, self.version, self.language)))
 
     def key(self, image: str) -> str:
-        """Return the key under which the page whose image has this hash is stored."""
+        """Return the key under which a page is stored, given the hash of its image."""
         return hashlib.sha256(json.dumps(["ocr", image, self.name, self.version, self.language]).encode()).hexdigest()
 
 
 def engine_for(setting: str | None) -> OcrEngine | str:
-    """Return the engine for the setting `ocr`, or the reason why there is none and what to do.
+    """Return the engine for the setting `ocr`, or a message that explains why no engine is used and what to do.
 
     "auto" uses RapidOCR if it is installed, otherwise tesseract.
     """
@@ -117,13 +117,13 @@ def _tesseract() -> tuple[str, frozenset[str]]:
 
 
 class OcrReader:
-    """Reader that runs OCR in child processes, which are started for the first page and can be killed.
+    """Reader that runs OCR in child processes, which are started when the first page is read and can be killed.
 
     Args:
         engine: The engine.
         store: Store for pages, or None.
-        on_page: Called with the path of the file, the number of its pages that have been read or need no OCR, and
-            their total.
+        on_page: Called with the path of the file, the number of its pages that have been read or need no OCR, and the
+            total number of pages.
         processes: Maximum number of children; None for one per core, up to `MAX_PROCESSES`.
     """
 
@@ -166,7 +166,7 @@ class OcrReader:
             path: The file.
             pages: Numbers of the pages, from 1; None for all.
             password: Password of an encrypted PDF.
-            digest: xxh3-128 that the file must have; None for any.
+            digest: Expected xxh3-128 of the file; None to accept any file.
             limits: Limits for the file; `max_seconds` applies to each page.
 
         Raises:
@@ -226,7 +226,7 @@ class OcrReader:
 
 
 class _File(NamedTuple):
-    """A file to read, the fields that all requests for it share, and an event that is set when the run is stopped."""
+    """A file to read, the common fields of all requests for it, and an event that is set when the run is stopped."""
 
     path: Path
     request: dict[str, Any]
@@ -234,7 +234,7 @@ class _File(NamedTuple):
     stopped: threading.Event
 
     def ask(self, child: ChildProcess, what: str, number: int = 1) -> dict[str, Any]:
-        """Ask a child to open the file, or to draw or read one of its pages."""
+        """Send a child a request to open the file, or to render or read one of its pages."""
         if self.stopped.is_set():
             raise ReadError(str(self.path), "the run was stopped")
         return child.ask(self.path, {**self.request, "what": what, "page": number - 1}, seconds=self.seconds)
@@ -242,18 +242,18 @@ class _File(NamedTuple):
 
 # ---- Child -----------------------------------------------------------------------------------------------------------
 
-DPI = 200  # higher resolutions take longer and are not read better
-MAX_PIXELS = 30_000_000  # of a drawn page; larger pages are drawn at a lower resolution
+DPI = 200  # higher resolutions take longer and do not improve the result
+MAX_PIXELS = 30_000_000  # of a rendered page; larger pages are rendered at a lower resolution
 MAX_IMAGE_PIXELS = 200_000_000  # of an image file, which has to be decoded as a whole
 MIN_CONTRAST = 24  # in grey levels; a page with less contrast is blank
-GOOD = 0.85  # minimum confidence at which a page is not also read rotated
+GOOD = 0.85  # a page with a lower confidence is also read rotated
 
 Pixels = NDArray[np.uint8]
 ImageMode = Literal["L", "RGB"]
 
 
 class Worker:
-    """The open file, the last page drawn, and the engine, which is loaded for the first page."""
+    """State of a child: the open file, the last page rendered, and the engine, which is loaded for the first page."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
@@ -261,7 +261,7 @@ class Worker:
         self._drawn: tuple[str, int, Pixels, float] | None = None
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Open a file, or draw or read one of its pages."""
+        """Open a file, or render or read one of its pages."""
         file, digest = self._file.get(request)
         if request["what"] == "open":
             return {"pages": file.page_count, "digest": digest}
@@ -285,14 +285,14 @@ class Worker:
 
 
 class OpenFile:
-    """The last file that was requested of a child process."""
+    """Cache for the file of the last request to a child process."""
 
     def __init__(self) -> None:
         self._file: PdfFile | ImageFile | None = None
         self._digest = ""
 
     def get(self, request: Mapping[str, Any]) -> tuple[PdfFile | ImageFile, str]:
-        """Return the file with the "path" and "digest" of a request, and its xxh3-128."""
+        """Return the file with the "path" and "digest" in a request, and its xxh3-128."""
         if self._file is None or self._digest != request["digest"]:
             self._file = None
             path = Path(request["path"])
@@ -306,7 +306,7 @@ class OpenFile:
 
 
 class PdfFile:
-    """The pages of a PDF, drawn by pdfium.
+    """The pages of a PDF, rendered by pdfium.
 
     Attributes:
         pdf: The document.
@@ -325,7 +325,7 @@ class PdfFile:
         self.page_count = len(self.pdf)
 
     def draw(self, index: int, dpi: int, max_pixels: int, mode: ImageMode) -> tuple[Image, float]:
-        """Return a page, drawn at a resolution of at most `dpi`, and its resolution."""
+        """Render a page at a resolution of at most `dpi`, and return the image and its resolution."""
         try:
             page = self.pdf[index]
             width, height = page.get_size()
@@ -360,7 +360,7 @@ class ImageFile:
             raise ReadError(self._path, _undecodable(error)) from error
 
     def draw(self, index: int, dpi: int, max_pixels: int, mode: ImageMode) -> tuple[Image, float]:
-        """Return a page, scaled down if it has more pixels than allowed, and the assumed resolution `dpi`."""
+        """Return a page, scaled down if it has more than `max_pixels`, and `dpi` as its assumed resolution."""
         from PIL import Image, ImageOps
 
         try:
@@ -389,7 +389,7 @@ def _undecodable(error: Exception) -> str:
 
 
 class Reading(NamedTuple):
-    """The text boxes of an image, and whether most of the text runs up or down."""
+    """The text boxes of an image, and a flag that is set if most of the text runs up or down."""
 
     boxes: list[list[Any]]
     is_sideways: bool
@@ -404,7 +404,7 @@ class Engine(Protocol):
     """An OCR engine."""
 
     def read(self, image: Pixels) -> Reading:
-        """Return the text of a grey image."""
+        """Recognise the text in a greyscale image."""
 
 
 def upright(engine: Engine, image: Pixels) -> tuple[list[list[Any]], Pixels]:
@@ -438,7 +438,7 @@ class RapidOcr:
             params={
                 "Global.log_level": "error",
                 "Global.use_cls": False,  # upside-down pages are rotated as a whole
-                "Global.max_side_len": 10_000,  # the resolution is limited when a page is drawn
+                "Global.max_side_len": 10_000,  # the resolution is limited when a page is rendered
                 "Det.model_path": _model("det"),
                 "Rec.model_path": _model("rec"),
                 f"{engine}.intra_op_num_threads": threads,
@@ -448,7 +448,7 @@ class RapidOcr:
         logging.getLogger("RapidOCR").setLevel(logging.ERROR)
 
     def read(self, image: Pixels) -> Reading:
-        """Return the text of a grey image."""
+        """Recognise the text in a greyscale image."""
         result = self._engine(np.repeat(image[:, :, None], 3, axis=2))
         if result.txts is None:
             return Reading([], is_sideways=False)
@@ -467,7 +467,7 @@ def _is_vertical(box: list[Any]) -> bool:
 
 
 def _model(kind: str) -> str:
-    """Return the path of a model from the wheel, not of one that was downloaded later."""
+    """Return the path of a model in the wheel, even if another model was downloaded later."""
     files = importlib.metadata.files("rapidocr") or []
     models = [file for file in files if file.suffix == ".onnx" and f"_{kind}_" in file.name]
     if not models or not Path(str(models[0].locate())).is_file():
@@ -478,14 +478,14 @@ def _model(kind: str) -> str:
 
 
 class Tesseract:
-    """The program `tesseract`."""
+    """OCR engine that runs the program `tesseract`."""
 
     def __init__(self, language: str, threads: int) -> None:
         self._language = language
         self._environment = os.environ | {"OMP_THREAD_LIMIT": str(threads)}
 
     def read(self, image: Pixels) -> Reading:
-        """Return the text of a grey image."""
+        """Recognise the text in a greyscale image."""
         from PIL import Image
 
         file = io.BytesIO()

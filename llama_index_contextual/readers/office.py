@@ -3,8 +3,8 @@
 Office files are ZIP archives of XML; `_check_package` measures them before a library opens them. Macros are never run,
 and links to other files and pages are never followed.
 
-Cells are read unchanged. Converters that use pandas turn 007 into 7, "NA" into nothing and 1,234,567.891 into
-1.234568e+06; Markdown tables lose the text after a | in a cell.
+Cells keep the form in which they are shown. Converters that use pandas turn 007 into 7, "NA" into a missing value and
+1,234,567.891 into 1.234568e+06, and converters to Markdown tables lose the text after a | in a cell.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from llama_index_contextual.readers.pdf.reader import parse_pdf
 from llama_index_contextual.readers.text import decode, parse_markdown, parse_text
 
 MAX_PARTS = 20_000
-"""Files in an archive."""
+"""Maximum number of files in an archive."""
 _PIECE = 1 << 20
 _DECLARATION = re.compile(rb"<!(?:DOCTYPE|ENTITY)")
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -53,7 +53,7 @@ _INSTALL = 'pip install "llama-index-contextual[office]"'
 
 
 def read_office(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  # noqa: B008
-    """Read a file with one of the `OFFICE_SUFFIXES`, according to its extension.
+    """Read a file whose extension is one of `OFFICE_SUFFIXES`.
 
     Raises:
         ReadError: The file is damaged, is encrypted, has another type, or exceeds a limit.
@@ -62,7 +62,7 @@ def read_office(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:
 
 
 def parse_office(source: FileSource) -> ParsedFile:
-    """Read the bytes of a file, or of a file attached to a mail, as `read_office` does."""
+    """Read the bytes of a file or a mail attachment; see `read_office`."""
     suffix = source.path.suffix.lower()
     if not source.data.strip():
         raise source.error("is empty")
@@ -76,7 +76,7 @@ def parse_office(source: FileSource) -> ParsedFile:
         raise source.error(f"needs further packages: {_INSTALL}") from error
     except RecursionError as error:
         raise source.error("has elements nested too deeply, such as tables in tables: save it as PDF") from error
-    except Exception as error:  # the libraries raise errors of any class for a damaged file
+    except Exception as error:  # the libraries raise various exceptions for damaged files
         reason = str(error).partition("\n")[0][:200] or type(error).__name__
         raise source.error(f"is damaged and cannot be read ({reason}): open it, repair it and save it") from error
 
@@ -115,7 +115,10 @@ def _check_package(source: FileSource) -> None:
 
 
 def _check_part(source: FileSource, archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> None:
-    """Unpack an XML part in pieces and reject document types, which can define entities; Office writes none."""
+    """Unpack an XML part piece by piece, and reject document type declarations, because they can define entities.
+
+    Office programs do not write such declarations.
+    """
     before = b""
     with archive.open(part) as file:
         while piece := file.read(_PIECE):
@@ -140,7 +143,7 @@ def _add_word(builder: DocumentBuilder, source: FileSource) -> str | None:
     )
     root = parse_html(source, converted.value)
     for link in root.xpath("//a[starts-with(@href, '#footnote-ref') or starts-with(@href, '#endnote-ref')]"):
-        link.text = ""  # an arrow back to the text
+        link.text = ""  # an arrow that links back to the text
     add_html(builder, root)
     titles = root.xpath("//h1")
     return builder.headings[0].title if titles and builder.headings and builder.headings[0].start == 0 else None
@@ -228,13 +231,13 @@ def _add_diagram(builder: DocumentBuilder, shape: Any) -> None:
 
 
 MAX_ROWS = 1_048_576
-"""Rows in a sheet; the limit of Excel."""
+"""Maximum number of rows in a sheet, as in Excel."""
 MAX_FORMAT = 255
-"""Characters in a number format; the limit of Excel."""
+"""Maximum length of a number format in characters, as in Excel."""
 
 
 def _add_sheets(builder: DocumentBuilder, source: FileSource) -> None:
-    """Add the visible sheets of a workbook, with the values as Excel shows them."""
+    """Add the visible sheets of a workbook, with the values formatted as in Excel."""
     from openpyxl import load_workbook
 
     workbook = load_workbook(BytesIO(source.data), read_only=True, data_only=True, keep_links=False)
@@ -253,7 +256,7 @@ def _add_sheets(builder: DocumentBuilder, source: FileSource) -> None:
 
 
 def _shown(cell: Any) -> str:
-    """Return the value of a cell as Excel shows it; dates are in ISO format."""
+    """Return the value of a cell, formatted as in Excel, with dates in ISO format."""
     from openpyxl.utils.escape import unescape
 
     value = cell.value
@@ -269,13 +272,13 @@ def _shown(cell: Any) -> str:
 
 
 _CODE = re.compile(r'"([^"]*)"|\\(.)|\[\$([^\]-]*)[^\]]*\]|\[[^\]]*\]|[_*].|(.)')
-_SPECIAL = re.compile(r"[0#?],+(?![#0?,])|[Ee/@]")  # scaled by a thousand, exponents, fractions, text
+_SPECIAL = re.compile(r"[0#?],+(?![#0?,])|[Ee/@]")  # scaling by thousands, exponents, fractions, text
 _CONDITION = re.compile(r"\[[<>=]")
 _DIGITS = re.compile(r"(?P<prefix>[^#0?]*)(?P<whole>[#0?,]+)(?:\.(?P<decimals>[#0?]*))?(?P<suffix>[^#0?]*)")
 
 
 def _number(value: float | None, code: str) -> str:
-    """Format a number with an Excel number format; fractions, scaled numbers and the like are shown as "General".
+    """Format a number with an Excel number format; fractions, scaled numbers etc. are formatted as "General".
 
     Example:
         >>> _number(0.1234, "0.0%"), _number(-1234567.8, "#,##0.00"), _number(7, "000")
@@ -304,7 +307,7 @@ def _number(value: float | None, code: str) -> str:
 
 DELIMITERS = ",;\t|"
 MAX_FIELD = 10_000_000
-"""Characters in a cell; a longer cell means that a quotation mark was not closed."""
+"""Maximum length of a cell in characters; a longer cell indicates that a quotation mark was not closed."""
 _SAMPLE = 200_000
 
 
@@ -333,10 +336,10 @@ def _delimiter(sample: str) -> str:
 # Mail
 
 MAX_MAILS = 5
-"""Nesting depth of mails that are attached to mails."""
+"""Maximum nesting depth of mails attached to other mails."""
 MAX_MAIL_PARTS = 1_000
 MAX_HEADER = 20_000
-"""Characters of a header that are read; a header with parameters may not be longer."""
+"""Number of characters of a header that are read; a header with parameters must not be longer."""
 _HEADERS = ("From", "To", "Cc", "Date")
 _ENCRYPTED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "multipart/encrypted")
 
@@ -344,9 +347,9 @@ _ENCRYPTED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "multipart/e
 def _read_mail(source: FileSource) -> ParsedFile:
     """Read a mail with its attachments.
 
-    The text is the plain text version, or the HTML version if there is no other. The attachments become sections of the
-    document, so that a hit in one shows both the mail and the attachment. They are read in memory, and their names are
-    only displayed.
+    The plain text version of the mail is used, or the HTML version if there is no plain text. Attachments become
+    sections of the document, so that a hit in an attachment shows both the mail and the attachment. They are read in
+    memory, and no files are opened under their names.
     """
     if source.depth > MAX_MAILS:
         raise source.error(f"is attached to {MAX_MAILS} mails that are attached to one another")
@@ -385,7 +388,7 @@ class _BoundedHeaders(Compat32):
 
 
 def _header(message: Message, name: str) -> str:
-    """Return a header on one line; a malformed header is returned as it is written."""
+    """Return a header on one line; a malformed header is not decoded."""
     value = str(message.get(name, ""))[:MAX_HEADER]
     with suppress(HeaderParseError, LookupError, ValueError):
         value = str(make_header(decode_header(value)))
@@ -477,9 +480,9 @@ READERS: dict[str, Callable[[FileSource], ParsedFile]] = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), read_html),
     **dict.fromkeys((".csv", ".tsv"), _read_csv),
     ".eml": _read_mail,
-    # Files of these types are only read here if they are attached to a mail.
+    # Files of these types are read here only if they are attached to a mail.
     ".pdf": parse_pdf,
     **dict.fromkeys(MARKDOWN_SUFFIXES, parse_markdown),
     **dict.fromkeys(TEXT_SUFFIXES, parse_text),
 }
-"""Functions that read the files with these extensions."""
+"""Reader function for each file extension."""

@@ -1,11 +1,11 @@
 """Pages of a PDF: pieces of text with their positions, and lines in reading order.
 
-The text of a page is nearly always drawn in reading order, column by column, so that order is kept. Positions determine
-line ends and spaces.
+The text of a page is nearly always stored in reading order, column by column, so this order is kept. Positions are used
+to find line ends and spaces.
 
-A table row becomes one line of text. If one of its cells were blank, the figures after it would seem to belong to the
-previous column. Columns are therefore found as the ranges of a page in which figures are aligned below one another, and
-a row with a blank cell in such a column gets a dash there.
+A table row becomes one line of text. A blank cell would leave no trace in it, and the figures after the blank cell
+would seem to belong to the previous column. Columns are therefore detected as horizontal ranges in which figures are
+aligned, and each blank cell in such a column is filled with a dash.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Literal, NamedTuple
 
 from llama_index_contextual.readers.tables import MAX_LABEL_WORDS, MAX_SENTENCE_WORDS, is_figure
 
-SAME_LINE = 0.8  # times the smaller font size: a larger offset is a new line, a smaller one a superscript
+SAME_LINE = 0.8  # times the smaller font size: a larger offset means a new line, a smaller offset a superscript
 WORD_GAP = 0.5  # times the width of a space
-MAX_KERNING = 0.5  # times the font size: a larger step back begins a new word
-CELL_GAP = 1.2  # times the font size: larger than any space between words of one column
+MAX_KERNING = 0.5  # times the font size: a larger step back starts a new word
+CELL_GAP = 1.2  # times the font size: larger than the spaces between words in a column
 WIDE_GLYPHS = 0x2E80  # first code point of the scripts that have no spaces between words
 MAX_CELLS = 30  # cells of a row that are compared with the next row
 
@@ -30,13 +30,13 @@ MAX_CELLS = 30  # cells of a row that are compared with the next row
 
 
 class Run(NamedTuple):
-    """Text drawn by one operator.
+    """Text drawn by a single PDF operator.
 
     Attributes:
         text: The text.
         x0: Start in points, along the direction of the text.
         x1: End in points.
-        y: Baseline in points, across the direction of the text, growing upwards.
+        y: Baseline in points, at right angles to the direction of the text, increasing upwards.
         size: Height of the font.
         space: Width of a space.
         angle: Direction of the text in degrees; 0 for horizontal text.
@@ -75,7 +75,7 @@ class Line:
 
     Attributes:
         text: The text without surrounding white space.
-        y: Baseline in points, growing upwards; NaN if unknown.
+        y: Baseline in points, increasing upwards; NaN if unknown.
         size: Height of the font.
         cells: Number of separate pieces on the line; more than one in a table row.
         x0: Start in points, along the line.
@@ -100,7 +100,7 @@ class Line:
 
 
 def page_lines(runs: Sequence[Run]) -> list[Line]:
-    """Return the lines of one page in reading order; `y` is NaN for lines in an unusual direction."""
+    """Return the lines of a page in reading order; `y` is NaN for lines in another direction than most text."""
     upright = main_angle(runs)
     rows = rows_of(cell for cell in cells_of(runs) if cell.text.strip())
     return [_line(row, upright) for row in with_blanks(rows)]
@@ -130,7 +130,7 @@ def _line(row: Row, upright: int) -> Line:
 
 
 def cells_of(runs: Iterable[Run]) -> list[Cell]:
-    """Join adjacent runs on one line, with a space where the gap is wide enough."""
+    """Join adjacent runs on a line into cells, with a space where the gap is wide enough."""
     cells: list[Cell] = []
     last: Run | None = None
     for run in runs:
@@ -157,7 +157,7 @@ def _same_line(cell: Cell, run: Run) -> bool:
 
 
 def _drawn_twice(last: Run, run: Run) -> bool:
-    """Return whether a run repeats the last one with a tiny offset, which some programs use to print bold text."""
+    """Return whether a run repeats the last run at a tiny offset, which some programs do to imitate bold text."""
     return (
         run.text == last.text
         and bool(run.text.strip())
@@ -183,7 +183,7 @@ def beside(one: Cell, other: Cell) -> bool:
 
 
 def rows_of(cells: Iterable[Cell]) -> list[Row]:
-    """Group cells that are drawn one after another on the same baseline into rows, from left to right."""
+    """Group consecutive cells on the same baseline into rows, sorted from left to right."""
     rows: list[Row] = []
     for cell in cells:
         row = rows[-1] if rows else None
@@ -199,7 +199,7 @@ def rows_of(cells: Iterable[Cell]) -> list[Row]:
 # ---- Blank cells of tables -------------------------------------------------------------------------------------------
 
 BLANK = "–"
-MIN_COLUMN_FIGURES = 2  # in a column; at least one row has a cell in each column
+MIN_COLUMN_FIGURES = 2  # in a column
 MAX_COLUMNS = 20
 MAX_GAP = 4  # rows with only a label between two rows with figures
 MAX_STEP = 6.0  # times the font size, from one row with figures to the next
@@ -263,7 +263,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[float, float]]:
     if not 1 < len(columns) <= MAX_COLUMNS or min(counts) < MIN_COLUMN_FIGURES:
         return []
     is_complete = any(all(any(_overlaps(column, c) for c in row[1:]) for column in columns) for row in rows)
-    # Two figures of one row in one range mean that two columns are too close to each other.
+    # If a range contains two figures of the same row, two columns are too close to each other.
     is_single = all(
         sum(_overlaps(column, c) and is_figure(c.text) for c in row) <= 1 for row in rows for column in columns
     )
@@ -287,11 +287,11 @@ def _blank(column: tuple[float, float], row: Row) -> Cell:
 
 PdfEngine = Literal["pypdf", "pdfium"]
 
-MIN_PATHS = 100  # on a page without text; fewer paths are frames and backgrounds, more may be letters
+MIN_PATHS = 100  # on a page without text: fewer paths are frames and backgrounds, more paths may be letters
 WRONG_PASSWORD = "the PDF is encrypted, and the password given for it does not open it: give the right one"
 NO_PASSWORD = "the PDF is encrypted: give its password (`passwords`, or --password)"
 
-BOLD_NAME = re.compile(r"(?i)bold|black|heavy|[,-]b(?:i|old)?$")  # of a font
+BOLD_NAME = re.compile(r"(?i)bold|black|heavy|[,-]b(?:i|old)?$")  # in the name of a font
 RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufefc]")  # letters of right-to-left scripts
 
 
@@ -317,7 +317,7 @@ class PageContent(NamedTuple):
     Attributes:
         lines: The lines in reading order.
         span: The lower and the upper edge of the page, in the units of `Line.y`.
-        is_drawn: Whether the page has images or many paths; such a page without text is a scan.
+        is_drawn: Whether the page has images or many paths; if it also has no text, it is a scan.
     """
 
     lines: Sequence[Line]
@@ -335,7 +335,7 @@ class PageSource:
     page_count: int
 
     def page(self, index: int) -> PageContent:
-        """Return the page at the index, from 0."""
+        """Return the page with the given index, starting at 0."""
         raise NotImplementedError
 
     def title(self) -> str | None:

@@ -1,7 +1,7 @@
 """The default PDF engine, which uses pdfium.
 
-pdfium decodes the fonts and finds the words; `pages` finds lines, columns and table rows from their positions. The
-overhead of a call to pdfium exceeds its work, so positions are requested at the ends of words, not for each letter.
+pdfium decodes the fonts and finds the words; `pages` uses their positions to find lines, columns and table rows. Each
+call to pdfium has a high overhead, so positions are read at the ends of words and not for each letter.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from llama_index_contextual.readers.pdf.pages import (
     page_span,
 )
 
-FORCE_BOLD = 1 << 18  # flag of a font (ISO 32000-2, table 121)
-MIN_BOLD_WEIGHT = 700  # pdfium estimates weights from the width of stems, and gives italics up to 610
+FORCE_BOLD = 1 << 18  # font flag (ISO 32000-2, table 121)
+MIN_BOLD_WEIGHT = 700  # pdfium estimates weights from the width of stems; its estimates for italics reach 610
 SPACE = 0.25  # times the font size; only used where pdfium does not report whether there is a space
 WIDE_SPACE = 0.55  # times the font size: a wider space may leave room for a footnote mark that is drawn later
 SAME_BASELINE = 0.1  # times the font size
 
-_HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # characters with which pdfium marks a hyphen at the end of a line
+_HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # characters that pdfium returns for a hyphen at the end of a line
 _WORD = re.compile(r"\w{4,}")
 _WORD = re.compile(r"[^\s\x02\ufffe]+[\x02\ufffe]?|[\x02\ufffe]")
 
 
 def _function(function: Any, result: Any, *arguments: Any) -> Any:
-    """Wrap a pdfium function to take addresses as plain integers, which halves the time of a call."""
+    """Return a pdfium function that takes addresses as plain integers, which halves the time of a call."""
     fast = type(function)(ctypes.cast(function, ctypes.c_void_p).value)
     fast.restype, fast.argtypes = result, arguments
     return fast
@@ -88,7 +88,7 @@ class PdfiumSource(PageSource):
         self.page_count = len(self._pdf)
 
     def page(self, index: int) -> PageContent:
-        """Return the page at the index."""
+        """Return the page with the given index."""
         try:
             page = self._pdf[index]
             text = page.get_textpage()
@@ -125,7 +125,7 @@ class PdfiumSource(PageSource):
 
 
 class _Style(NamedTuple):
-    """Properties that the letters of a text object share.
+    """Properties shared by the letters of a text object.
 
     Attributes:
         size: Height of the font on the page in points.
@@ -150,7 +150,7 @@ _Piece = tuple[int, int, _Style, _Place]  # index of the first letter, index aft
 
 
 class _PageText:
-    """Runs of the text of one page.
+    """The text of a page, which can be divided into runs.
 
     Attributes:
         text: The characters of the page in pdfium's order, with the spaces and line ends that it inserts.
@@ -172,10 +172,10 @@ class _PageText:
         self._factors = ctypes.addressof(self._matrix)
 
     def runs(self) -> list[Run]:
-        """Return the text in pdfium's order, in which the text on one baseline is sorted from left to right.
+        """Return the runs in pdfium's order, in which the text on a baseline is sorted from left to right.
 
         A run ends where the line, the font size or the font weight changes, and at a gap that may be the edge of a
-        column or leave room for a footnote mark.
+        column or the place of a footnote mark.
         """
         runs: list[Run] = []
         parts: list[str] = []
@@ -185,7 +185,7 @@ class _PageText:
         for first, last, new, (x0, x1, new_y) in self._pieces():
             gap = text[done:first]
             done = last
-            # pdfium ends lines with "\r\n"; other line feeds are spaces in fonts that encode them as line feeds
+            # pdfium ends lines with "\r\n"; other line feeds are spaces in fonts that encode a space as a line feed
             is_new_line = "\r" in gap
             is_same_line = -tolerance <= new_y - y <= tolerance and not is_new_line
             if new is style and is_same_line and -widest <= x0 - end <= (widest if gap else narrowest):
@@ -275,7 +275,7 @@ class _PageText:
         is_upright = b == 0 and a > 0
         along, across = (1.0, 0.0) if is_upright else (a / scale, b / scale)
         angle = 0 if is_upright else round(math.degrees(math.atan2(b, a)))
-        # fonts that do not differ in these values share a style, so that a run need not end at a change to italics
+        # fonts with the same values share a style, so that a change to italics does not end a run
         style = _Style(round(height, 2), angle, along, across, self._is_bold(font))
         return self._styles.setdefault(style, style)
 

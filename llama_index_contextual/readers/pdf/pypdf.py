@@ -1,7 +1,7 @@
 """PDF engine that uses pypdf, which is pure Python.
 
-The text is that of pypdf's `extract_text`, with the position, size and weight of each line. Unlike with pdfium, lines
-are not joined into paragraphs, and rows of tables are not recognised.
+The text is extracted with pypdf's `extract_text`, together with the position, size and weight of each line. Unlike the
+pdfium engine, this engine does not join lines into paragraphs or recognise table rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from llama_index_contextual.readers.pdf.pages import (
     PageSource,
 )
 
-# "broken PDF files might cause other Exceptions" than its own (pypdf/errors.py)
+# pypdf/errors.py warns that "broken PDF files might cause other Exceptions".
 PARSER_ERRORS = (
     PyPdfError,
     DependencyError,
@@ -98,7 +98,7 @@ class PypdfSource(PageSource):
             raise ReadError(self._path, f"{failure} ({detail})") from error
 
     def page(self, index: int) -> PageContent:
-        """Return the page at the index."""
+        """Return the page with the given index."""
         collected = _Lines()
         with self._reading("pypdf cannot parse it"):
             page = self._pdf.pages[index]
@@ -146,7 +146,7 @@ class _Lines:
         self._lines: list[list[tuple[str, float, float, bool]]] = [[]]
 
     def add(self, text: str, matrix: Sequence[float], text_matrix: Sequence[float], font: Any, size: float) -> None:
-        """Add a piece of text, which may contain line feeds, with the transformation and the font."""
+        """Add a piece of text, which may contain line feeds, with its transformation and font."""
         _a, b, _c, d, _e, f = matrix
         y = text_matrix[4] * b + text_matrix[5] * d + f
         height = abs(size * text_matrix[3] * d)

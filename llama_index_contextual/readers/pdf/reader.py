@@ -49,16 +49,17 @@ def read_pdf(
         password: Password of an encrypted PDF; ignored for other files.
         limits: Limits for the file.
         engine: "pdfium", or "pypdf", which is pure Python.
-        scans: Pages that were read by OCR, by number from 1 (see `readers.ocr`). Other pages without text are listed in
-            `scanned` of the result, and cause neither an error nor a warning. None if the caller has no OCR.
-        on_page: Called after each page with the number of pages that have been read, and their total. Pages that need
-            OCR do not count.
+        scans: Mapping of page numbers, starting at 1, to pages that were read by OCR (see `readers.ocr`). Other pages
+            without text are listed in the field `scanned` of the result, and cause neither an error nor a warning. None
+            if the caller has no OCR.
+        on_page: Called after each page with the number of pages that have been read, and the total number of pages.
+            Pages that need OCR are not counted as read.
 
     Returns:
-        The text with pages joined by line feeds; each character belongs to a page of the map.
+        The text, in which pages are joined by line feeds and each character belongs to a page of the map.
 
     Raises:
-        ReadError: The file cannot be read or exceeds a limit; `reason` contains the cause.
+        ReadError: The file cannot be read or exceeds a limit; `reason` states the cause.
     """
     source = FileSource.open(path, limits)
     return parse_pdf(source, password=password, engine=engine, scans=scans, on_page=on_page)
@@ -72,7 +73,7 @@ def parse_pdf(
     scans: Mapping[int, Mapping[str, Any]] | None = None,
     on_page: Callable[[int, int], None] | None = None,
 ) -> ParsedFile:
-    """Read the bytes of a PDF as `read_pdf` does."""
+    """Read the bytes of a PDF; see `read_pdf`."""
     path, data = file.path, file.data
     if not data:
         raise file.error("the file is empty (0 bytes)")
@@ -98,7 +99,7 @@ def read_source(
     scans: Mapping[int, Mapping[str, Any]] | None = None,
     on_page: Callable[[int, int], None] | None = None,
 ) -> ParsedFile:
-    """Read an open PDF or another source of pages, and close it; arguments and errors are those of `read_pdf`."""
+    """Read an open PDF or another source of pages, and close it; see `read_pdf` for arguments and errors."""
     try:
         if not source.page_count:
             raise file.error("the PDF has no pages")
@@ -118,7 +119,7 @@ def _read_pages(
     scans: Mapping[int, Mapping[str, Any]] | None,
     on_page: Callable[[int, int], None] | None,
 ) -> tuple[list[PageContent], list[str], tuple[int, ...]]:
-    """Return the pages, warnings about some of them, and the numbers of those that the caller should read by OCR."""
+    """Return the pages, warnings about them, and the numbers of the pages that the caller should read by OCR."""
     seconds = file.account.limits.max_seconds
     deadline = time.monotonic() + seconds
     pages: list[PageContent] = []
@@ -212,7 +213,7 @@ def _page_starts(pages: Sequence[Sequence[Line]]) -> tuple[int, ...]:
 
 
 def _optional(get: Callable[[], T | None], warnings: list[str]) -> T | None:
-    """Return the result of `get`, or add a warning and return None if it cannot be read."""
+    """Return the result of `get`; if it raises `ReadError`, add a warning and return None."""
     try:
         return get()
     except ReadError as error:
@@ -222,16 +223,16 @@ def _optional(get: Callable[[], T | None], warnings: list[str]) -> T | None:
 
 # ---- Paragraphs ------------------------------------------------------------------------------------------------------
 #
-# The lines of a paragraph are joined with spaces, because a line feed costs a token and splits sentences. Rows of
-# tables and tables of contents, list items, headings and short lines remain separate lines.
+# The lines of a paragraph are joined with spaces, because line feeds cost tokens and split sentences. Rows of tables,
+# entries in tables of contents, list items, headings and short lines remain separate lines.
 
-STEP = 1.3  # times the usual line spacing: a larger step begins a new paragraph
+STEP = 1.3  # times the usual line spacing: a larger distance starts a new paragraph
 SAME_SIZE = 0.1  # times the font size
 MAX_SHIFT = 6.0  # times the font size: maximum distance between the left ends of lines of one paragraph
-INDENT = 1.0  # times the font size: a line that is indented more begins a paragraph
+INDENT = 1.0  # times the font size: a line that is indented further starts a paragraph
 MIN_CHARACTERS = 28  # in a line that can continue on the next line
 NEAR_EDGE = 8.0  # times the font size
-MIN_NEAR_EDGE = 1 / 3  # share of the lines; with fewer, it is a list and not running text
+MIN_NEAR_EDGE = 1 / 3  # share of the lines; a block with fewer such lines is a list and not running text
 
 _ITEM = re.compile(r"(?:[•●▪■◦‣·–—*o-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}(?:\.\d{1,3})+\.?|§+)(?=\s|$)")
 _LEADER = re.compile(r"(?:[._…-]\s?){4}\s*\S{0,8}$")  # dot leader of a table of contents, or a blank to fill in
@@ -303,7 +304,7 @@ _CHARACTERS: Final = str.maketrans({**LIGATURES, "\u00a0": " "}) | _CONTROLS | _
 _WORD = re.compile(r"[^\W\d_]+(?:[-\u2010][^\W\d_]+)*")
 _HEAD = re.compile(r"(?<![^\W_])([^\W\d_]+)([-\u2010\u00ad])$")
 _TAIL = re.compile(r"([^\W\d_]+)(?:-[^\W\d_]+)*(?:-$|[^\w\s]*)")
-_MIN_CUTS = 3  # number of certainly hyphenated words required before doubtful ones are rejoined as well
+_MIN_CUTS = 3  # minimum number of certainly hyphenated words; with fewer, doubtful words are not rejoined
 
 
 def clean(text: str) -> str:
@@ -315,8 +316,8 @@ class HyphenJoiner:
     """Rejoins words that are hyphenated at the end of a line.
 
     The hyphen is removed if the joined word occurs elsewhere in the document ("agree-ment"), and kept if the hyphenated
-    word does ("long-term"). If neither occurs, the hyphen is removed only if other words of the document are certainly
-    hyphenated at line ends and the halves are not words themselves.
+    word does ("long-term"). If neither occurs, the hyphen is removed only if other words in the document are certainly
+    hyphenated at line ends and the two halves are not words themselves.
 
     Args:
         pages: The lines of the whole document.
