@@ -23,15 +23,17 @@ SPOTLIGHT = "spotlight"
 """Name of the embedding model that needs no key and no network."""
 
 DEFAULT_LLM = "openai:gpt-6-luna"
-"""Name of the default LLM, and of the successor of OpenAI's retired models: small, for many short answers to long
-prompts."""
+"""Name of the default LLM, which also replaces retired OpenAI models.
+
+It is a small model, suited to many short answers to long prompts.
+"""
 
 Mode = Literal["semantic", "lexical", "hybrid"]
 ContextKind = Literal["llm", "structural", "none"]
 Fusion = Literal["rrf", "score"]
 
 STYLE_NAMES = ("instruction", "persona", "chain_of_thought")
-"""The styles of answers that have a name; any other text is added to the rules."""
+"""The named styles of answers; any other value is a description, which is added to the rules."""
 
 _OCR = re.compile(r"auto|rapidocr|tesseract(:\w+(/\w+)?(\+\w+(/\w+)?)*)?", re.ASCII)
 _NO_REBUILD: JsonDict = {"rebuild": False}
@@ -39,7 +41,7 @@ _CONFIG = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attri
 
 
 def _live(default: Any = PydanticUndefined, **options: Any) -> Any:
-    """Return a field whose change takes effect without a new version."""
+    """Return a field that can be changed without building a new version."""
     return Field(default, json_schema_extra=_NO_REBUILD, **options)
 
 
@@ -228,9 +230,10 @@ class ProjectConfig(BaseModel):
     """Fusion of the two rankings: by reciprocal ranks (`rrf`), or by scores in units of their standard deviation
     (`score`).
     """
-    # A plateau (tests/benchmarks/settings.py): with the local embedding on five question sets, 0.35 is 0.2 points of
-    # the mean nDCG@10 below the best weight, 0.45, and with a transformer (all-MiniLM-L6-v2) on four of them 0.05
-    # points below 0.4. 0.45 would lose 0.8 on the contracts with the local embedding. So both have one setting.
+    # Weights near the optimum differ little (tests/benchmarks/settings.py). With the local embedding on five question
+    # sets, the mean nDCG@10 is 0.2 points lower than with the best weight, 0.45. With a transformer (all-MiniLM-L6-v2)
+    # on four of these sets, it is 0.05 points lower than with 0.4. However, 0.45 would lose 0.8 points on the contracts
+    # with the local embedding. Therefore, one default is used for both embeddings.
     semantic_weight: float = _live(0.35, ge=0, le=1)
     """Weight of the semantic ranking, from 0 to 1; the rest is that of the lexical one."""
     document_weight: float = _live(0.15, ge=0)
@@ -275,8 +278,9 @@ class ProjectConfig(BaseModel):
         """Return the settings in the environment: LLAMA_INDEX_CONTEXTUAL_<FIELD> for each field.
 
         Args:
-            dotenv: File whose variables are added to `os.environ` first, unless they are set already: those of this
-                package, and keys and addresses of providers. None reads no file; nothing happens if there is none.
+            dotenv: File whose variables are first added to `os.environ`, unless they are already set. Only variables of
+                this package and keys and addresses of providers are read. A missing file is ignored; None reads no
+                file.
             **changes: Fields that override those in the environment.
 
         Raises:
@@ -288,7 +292,7 @@ class ProjectConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if "@" in self.backend.partition("://")[2].partition("/")[0]:  # not in its own validator, which would show it
+        if "@" in self.backend.partition("://")[2].partition("/")[0]:  # its own validator would show it
             raise ValueError("backend contains a password, which would be stored: set QDRANT_API_KEY instead")
         if self.chunk_overlap >= self.chunk_size:
             raise ValueError(
@@ -310,7 +314,7 @@ class ProjectConfig(BaseModel):
 
     @property
     def engine(self) -> str:
-        """Kind of the backend: "files" or "qdrant"; its address can change without a new version."""
+        """Kind of the backend: "files" or "qdrant"; the address can be changed without building a new version."""
         return self.backend.partition(":")[0]
 
     def changed(self, **changes: Any) -> Self:
@@ -342,7 +346,7 @@ def described(name: str) -> str:
 def _as_sentence(error: ValidationError) -> ConfigurationError:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else None
-    # A field of several types has one error for each.
+    # A field that accepts several types has one error for each type.
     reasons = [each["msg"] for each in error.errors() if each["loc"][:1] == first["loc"][:1]]
     message = "; or ".join(reasons).replace("Value error, ", "").replace("Input should be", "it must be")
     if name is None:
@@ -364,10 +368,10 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "ANTHROPIC_API_KEY": (),
     "VOYAGE_API_KEY": ("VOYAGE_API_BASE",),
 }
-"""The providers' keys, with the variables for the address that a key is sent to."""
+"""Environment variables with providers' keys, each with the variables for the address to which the key is sent."""
 
 ADDRESSES = ("OLLAMA_HOST",)
-"""Addresses of providers that need no key."""
+"""Environment variables with the addresses of providers that need no key."""
 
 _LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
 
@@ -376,7 +380,7 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings that are set as LLAMA_INDEX_CONTEXTUAL_<FIELD>; values that are valid JSON are parsed.
 
     Args:
-        environment: Environment variables; empty ones count as not set.
+        environment: Environment variables; variables with an empty value are ignored.
 
     Example:
         >>> environment_settings({"LLAMA_INDEX_CONTEXTUAL_TOP_K": "5", "HOME": "/home/ann"})
@@ -387,7 +391,7 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parsed_value(text: str) -> Any:
-    """Return the value of a setting that is written as text: the value of JSON, or the text if it is not JSON."""
+    """Return the value of a setting that is given as a string: the parsed JSON, or the string if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -398,7 +402,7 @@ def read_dotenv(path: str | Path, environment: MutableMapping[str, str]) -> None
     """Add the variables in a `.env` file to the environment, unless they are set already.
 
     Only variables of this package and the keys and addresses of providers are read. The address for a key is ignored
-    if the key itself is not from the file, so that a `.env` file among someone's documents cannot redirect your key.
+    unless the key is also read from the file, so that a `.env` file in a folder of documents cannot redirect your key.
 
     Lines have the form NAME=value, with or without `export` and quotation marks; all other lines are ignored.
 
@@ -409,7 +413,7 @@ def read_dotenv(path: str | Path, environment: MutableMapping[str, str]) -> None
     try:
         lines = Path(path).read_text(encoding="utf-8-sig", errors="replace").splitlines()
     except OSError:
-        return  # no such file
+        return  # the file does not exist
     values = {match[1]: _unquoted(match[2]) for line in lines if (match := _LINE.match(line))}
     known = {name for name in values if name.startswith(PREFIX)} | {*ADDRESSES}
     for key, addresses in KEYS.items():

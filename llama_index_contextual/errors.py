@@ -1,11 +1,11 @@
 """The exceptions of this package.
 
-Each message says what is wrong and what to do. The object concerned is an attribute of the exception. Where the advice
-names methods or arguments, the exception has a `Remedy` with other words for the command line.
+Each message says what is wrong and what to do. The object concerned is an attribute of the exception. If the advice
+refers to methods or arguments, the exception has a `Remedy` with different wording for the command line.
 
     ContextualError
     ├── ConfigurationError            a setting is invalid, or two settings contradict each other
-    │   └── ModelError                a model cannot be created or reached: no key, no package, unknown name
+    │   └── ModelError                a model cannot be created or reached, for example because its key is missing
     ├── InputError                    an argument is invalid: an empty query, two documents with the same id
     │   ├── PathNotFoundError         no file exists at a given path
     │   └── LargeRemovalError         a sync would remove more than a tenth of the documents of a folder
@@ -14,13 +14,13 @@ names methods or arguments, the exception has a `Remedy` with other words for th
     │   ├── ProjectExistsError        a project with this name already exists
     │   ├── NoVersionError            nothing has been ingested yet
     │   ├── ProjectLockedError        another process is writing to the project
-    │   ├── FormatError               the files were written by a newer release, or before the first one
+    │   ├── FormatError               the files were written by a newer release, or before the first release
     │   ├── CorruptVersionError       a file of a version is damaged, missing or from another version
-    │   ├── LedgerError               the ledger cannot be opened, read or written: permissions, a full disk, …
+    │   ├── LedgerError               the ledger cannot be opened, read or written, for example because a disk is full
     │   │   └── LedgerBusyError       another process has locked the ledger
-    │   ├── NoSpaceError              a file cannot be written: a full disk, a quota, a limit of file sizes
-    │   └── ReadOnlyVersionError      an attempt to change a published version
-    ├── BackendError                  the engine with the vectors of a project cannot be reached, or refuses a call
+    │   ├── NoSpaceError              the disk is full, or a quota or a limit on the size of files is reached
+    │   └── ReadOnlyVersionError      a published version cannot be changed
+    ├── BackendError                  the vector store of a project cannot be reached, or rejects a request
     ├── BudgetExceededError           the next call could cost more than `max_cost` allows
     ├── ReadError                     a file could not be read; other files are not affected
     └── ContextualizationError        the context of one or more chunks could not be written
@@ -37,12 +37,12 @@ from llama_index_contextual._utils.redaction import scrub
 
 @dataclass(frozen=True)
 class Remedy:
-    """Advice on an error, in the words of the place where the error appears.
+    """Advice on an error, with separate wording for Python and for the command line.
 
     Attributes:
-        python: Advice for Python code; the message of the exception ends with it.
-        command_line: Advice for the command line. `{project}` stands for the name of the project of the command, with
-            `--root` if the command has that option, and `{root}` for that option alone.
+        python: Advice for Python code, which ends the message of the exception.
+        command_line: Advice for the command line. `{project}` stands for the name of the project, followed by `--root`
+            if the command was run with this option, and `{root}` for the option alone.
     """
 
     python: str
@@ -53,8 +53,8 @@ class ContextualError(Exception):
     """Base class of the exceptions of this package; API keys are removed from messages.
 
     Attributes:
-        problem: What is wrong, without the advice.
-        remedy: Advice for Python and for the command line, if they differ; `problem` contains it otherwise.
+        problem: Description of the problem, without the advice in `remedy`.
+        remedy: Advice for Python and for the command line if they differ; otherwise, `problem` contains the advice.
     """
 
     def __init__(self, message: str = "", *, remedy: Remedy | None = None) -> None:
@@ -63,7 +63,7 @@ class ContextualError(Exception):
         super().__init__(self.problem if remedy is None else with_advice(self.problem, scrub(remedy.python)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The arguments of a subclass are not those of Exception, from which another process would create the copy.
+        # By default, a copy is created from `args`, which are not the arguments of a subclass.
         return _copy_of, (type(self), self.args, self.__dict__)
 
 
@@ -86,7 +86,7 @@ class ConfigurationError(ContextualError, ValueError):
 
 
 class ModelError(ConfigurationError):
-    """A model cannot be created or reached: no key, no package, unknown name."""
+    """A model cannot be created or reached, for example because its key or package is missing."""
 
 
 class InputError(ContextualError, ValueError):
@@ -106,10 +106,10 @@ class PathNotFoundError(InputError):
 
 
 class LargeRemovalError(InputError):
-    """A sync would remove many documents at once; nothing was changed.
+    """A sync would remove more than a tenth of the documents of a folder; nothing was changed.
 
     Attributes:
-        documents: Their ids.
+        documents: Ids of the documents that would be removed.
     """
 
     def __init__(self, message: str, *, documents: Sequence[str] = (), remedy: Remedy | None = None) -> None:
@@ -146,7 +146,7 @@ class ProjectLockedError(ProjectError):
 
 
 class FormatError(ProjectError):
-    """The files were written by a newer release of this package, or before the first one."""
+    """The files were written by a newer release of this package, or before the first release."""
 
 
 class CorruptVersionError(ProjectError):
@@ -177,7 +177,7 @@ class LedgerBusyError(LedgerError):
 
 
 class NoSpaceError(ProjectError, OSError):
-    """A file cannot be written: the disk is full, or a quota or a limit of file sizes is reached.
+    """A file cannot be written: the disk is full, or a quota or a limit on the size of files is reached.
 
     Attributes:
         file: The file.
@@ -192,14 +192,14 @@ class NoSpaceError(ProjectError, OSError):
 
 
 class ReadOnlyVersionError(ProjectError):
-    """An attempt to change a published version."""
+    """A published version cannot be changed."""
 
 
 class BackendError(ContextualError):
-    """The engine that keeps the vectors of a project cannot be reached, or refuses a call.
+    """The vector store of a project cannot be reached, or rejects a request.
 
     Attributes:
-        url: Its address.
+        url: Address of the vector store.
     """
 
     def __init__(self, message: str, *, url: str | None = None, remedy: Remedy | None = None) -> None:
@@ -211,8 +211,8 @@ class BudgetExceededError(ContextualError):
     """The next call could cost more than `max_cost` allows; nothing was published, and paid results are kept.
 
     Attributes:
-        spent: Dollars spent by the run, including the reserves of calls of unknown price: calls that timed out
-            or were interrupted, and pending batches.
+        spent: Dollars spent by the run, including amounts reserved for calls whose price is unknown: calls that timed
+            out or were interrupted, and pending batches.
         max_cost: The limit.
     """
 
@@ -226,7 +226,7 @@ class ReadError(ContextualError):
     """A file could not be read.
 
     Attributes:
-        path: The file, as named in the call.
+        path: Path of the file, as it was passed.
         reason: The reason, without the path.
     """
 
@@ -249,7 +249,7 @@ class ContextualizationError(ContextualError):
 
 
 def with_advice(problem: str, advice: str) -> str:
-    """Return a message of a problem and the advice on it.
+    """Combine a problem and the advice on it into a message.
 
     Example:
         >>> with_advice("The query is empty", "ask a question"), with_advice("It failed.", "try again")

@@ -49,7 +49,7 @@ HEADINGS = "_contextual_headings"
 TABLES = "_contextual_tables"
 
 RUNNING_LINES = ("running_header", "running_footer")
-"""Keys of lines that a PDF repeats on its pages, which are part of its layout and not specific to a chunk."""
+"""Keys of lines that are repeated on the pages of a PDF; they are part of the layout and not specific to a chunk."""
 
 RESERVED_KEYS = (PAGES, HEADINGS, TABLES)
 FILE_KEYS = (TITLE, FILE_NAME, FILE_PATH)
@@ -61,7 +61,7 @@ _EMBEDDED = (CONTEXT, TABLE_HEAD, FACTS)
 _READ = (SOURCE_LINE, CONTEXT, TABLE_HEAD, FACTS)
 
 CONTINUED_TABLE = "Column head of the table that the Text continues"
-"""Label of `TABLE_HEAD` in text for a model."""
+"""Label of `TABLE_HEAD` in text that is sent to a model."""
 
 METADATA_TEMPLATE = "{value}"
 TEXT_TEMPLATE = "{metadata_str}\n\n{content}"
@@ -75,7 +75,7 @@ class Heading:
     """A heading of a document.
 
     Attributes:
-        start: Character offset at which the heading's line begins.
+        start: Character offset of the beginning of the line with the heading.
         level: Level of the heading; 1 is the highest.
         title: The heading's text, without markup.
         is_marked: Whether the file marks it as a heading; otherwise it was recognised by its appearance.
@@ -91,10 +91,10 @@ class Table(NamedTuple):
     """A table of a document. Its rows are lines, or groups of lines, of the text.
 
     Attributes:
-        start: Character offset at which the column headers begin.
-        body: Offset at which the first row begins; `start` if the headers are not part of the table's text.
+        start: Character offset of the beginning of the column headers.
+        body: Offset of the beginning of the first row; `start` if the headers are not part of the table's text.
         end: Offset of the end of the last row.
-        head: The column headers as one or more lines, with a line that names the table or its unit, if any.
+        head: The column headers as one or more lines, including any line with the caption or the unit of the table.
     """
 
     start: int
@@ -128,7 +128,7 @@ class DocumentMap:
 
     @cached_property
     def _sections(self) -> list[tuple[int, str]]:
-        """Start of each heading, with the path of headings that leads to it."""
+        """Start of each heading, with its path of headings."""
         path: list[Heading] = []
         sections = []
         for heading in self.headings:
@@ -148,7 +148,7 @@ class DocumentMap:
         return self.page_labels[page - 1] if page and page <= len(self.page_labels) else None
 
     def ocr_confidence(self, start: int, end: int) -> float | None:
-        """Return the lowest confidence of the OCR pages from `start` to `end` (exclusive), or None without any."""
+        """Return the lowest confidence of OCR pages from `start` to `end` (exclusive), or None if there are none."""
         first, last = self.page(start), self.page(max(start, end - 1))
         pages = self.page_confidences[first - 1 : last] if first and last else ()
         return min((score for score in pages if score is not None), default=None)
@@ -198,12 +198,19 @@ def is_own_key(key: str) -> bool:
 
 
 def excluded_embed_keys(user_excluded: Iterable[str] = ()) -> list[str]:
-    """Return the keys excluded from embedded and indexed text: ours except context, column headers and facts."""
+    """Return the keys to exclude from embedded and indexed text.
+
+    These are the user's exclusions and all keys of this package except the context, column headers and facts.
+    """
     return _hidden(_EMBEDDED, user_excluded)
 
 
 def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
-    """Return the keys hidden from the answering LLM: ours except source line, context, column headers and facts."""
+    """Return the keys to hide from the answering LLM.
+
+    These are the user's exclusions and all keys of this package except the source line, context, column headers and
+    facts.
+    """
     return _hidden(_READ, user_excluded)
 
 
@@ -252,7 +259,7 @@ def source_line(metadata: dict[str, Any]) -> str:
 
 
 def _place(name: str, metadata: dict[str, Any]) -> list[str]:
-    """Return the pages, slides or sheets of a chunk, or the label if only that is known, as from LlamaIndex readers."""
+    """Return the pages, slides or sheets of a chunk, or only the label, as with chunks from LlamaIndex readers."""
     first, last, label = metadata.get(PAGE_START), metadata.get(PAGE_END), metadata.get(PAGE_LABEL)
     word = _PLACES.get(name.rpartition(".")[2].lower(), "page")
     if first is None:
@@ -280,7 +287,7 @@ def shape_fault(metadata: object) -> str | None:
 
 
 def facts_line(facts: Mapping[str, Any]) -> str:
-    """Format facts about a document with their names on one line; empty values are left out.
+    """Format facts about a document as a line of names and values, without empty values.
 
     Example:
         >>> facts_line({"fund": "Halpha", "quarter": "Q4 2024", "tags": ["equity", "growth"], "note": None})
@@ -299,7 +306,7 @@ def user_metadata(node: BaseNode) -> dict[str, Any]:
     return {key: value for key, value in node.metadata.items() if key != TITLE and not is_own_key(key)}
 
 
-# ---- text and metadata that SQLite stores and reads back unchanged ---------------------------------------------------
+# ---- text and metadata that SQLite can store unchanged ---------------------------------------------------------------
 
 INTEGERS = range(-(2**63), 2**63)
 """The integers that SQLite can store."""

@@ -1,7 +1,7 @@
 """Create LlamaIndex models from names and identify models by name, using a table of providers.
 
 `project.json` contains names such as "openai:gpt-4.1". Only models of the providers in `PROVIDERS` can be loaded by
-name, so a settings file never names a class to import. Other models are passed as objects.
+name, so that a settings file cannot import arbitrary classes. Other models are passed as objects.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HIDDEN_TOKENS: Mapping[str | None, int] = {
     "max": 64_000,
     None: 16_000,
 }
-"""Number of reasoning tokens reserved for an answer, by requested effort; None is the model's own default."""
+"""Number of reasoning tokens reserved for an answer, by requested effort; None stands for the model's default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,33 +40,34 @@ class Provider:
     """Properties of a provider.
 
     Attributes:
-        llm: module:class of its LLM, or None.
-        embedding: module:class of its embedding model, or None.
+        llm: LLM class as module:class, or None.
+        embedding: Embedding class as module:class, or None.
         pip: Packages to install.
-        key: Environment variable with its API key, or None.
+        key: Environment variable with the API key, or None.
         optional_key: Environment variable that may contain a key; if it is not set, "-" is passed, because the client
             requires a value.
-        address: Environment variables that may contain its address, in order of precedence; if empty, the default of
-            the class applies.
-        address_option: Name of the address argument of its classes.
+        address: Environment variables that may contain the address, in order of precedence; if none is set, the default
+            of the class applies.
+        address_option: Name of the address argument of both classes.
         llm_options: Keyword arguments for the LLM class.
         timeout_option: Name of the timeout argument of the LLM class.
         embedding_options: Keyword arguments for the embedding class.
-        class_names: `class_name()` of its LLM and embedding classes, to identify objects.
-        cache: How it caches the common prefix of several calls: automatically ("prefix"), up to a mark in the message
-            ("point"), in the slot that computed it ("slot"), or not at all (None).
-        min_cached_tokens: Number of tokens in the shortest prefix that it caches.
-        min_cached_by_model: The same for specific models, by a pattern in their names; the first match applies.
-        takes_cache_key: Whether it accepts `prompt_cache_key`.
-        takes_json_schema: Whether it accepts `response_format`.
-        takes_stream_options: Whether it accepts `stream_options`, and reports the tokens of a stream on request.
+        class_names: `class_name()` of the LLM and embedding classes, to identify objects.
+        cache: Method of caching the common prefix of several calls: automatic ("prefix"), up to a mark in the message
+            ("point"), in the slot that computed the prefix ("slot"), or no caching (None).
+        min_cached_tokens: Number of tokens in the shortest prefix that is cached.
+        min_cached_by_model: The same number for specific models, as pairs of a pattern for their names and the number;
+            the first match applies.
+        takes_cache_key: Whether `prompt_cache_key` is accepted.
+        takes_json_schema: Whether `response_format` is accepted.
+        takes_stream_options: Whether `stream_options` is accepted, and can be used to request token counts for streams.
         service_tiers: Accepted values of `service_tier`.
-        has_batch_api: Whether it supports OpenAI's Batch API.
-        in_process: Whether its models run in this process, so that they cost nothing but may have to be downloaded.
-        plain_models: Pattern that matches the start of the names of models that do not reason before they answer, so
-            that the tokens of an answer can be limited to the length of the text; None if this is not known.
-        efforts: Lowest `reasoning_effort` of other models, or None if they accept none, by a pattern that matches the
-            start of their names; the first match applies.
+        has_batch_api: Whether OpenAI's Batch API is supported.
+        in_process: Whether the models run in this process, so that they are free but may have to be downloaded.
+        plain_models: Pattern for the beginning of the names of models that do not reason before they answer. For these
+            models, the number of tokens of an answer can be limited to the length of the text. None if unknown.
+        efforts: Lowest `reasoning_effort` that other models accept, as pairs of a pattern for the beginning of their
+            names and the value, or None if they accept no effort; the first match applies.
     """
 
     llm: str | None = None
@@ -151,7 +152,7 @@ PROVIDERS: Mapping[str, Provider] = {
             (re.compile(r"opus-4-[56]|haiku-(?:4-5|5)"), 4096),
             (re.compile(r"opus-4-7|sonnet-4-6|haiku"), 2048),
         ),
-        # Later models reason before they answer by default, and for some this cannot be turned off.
+        # By default, later models reason before they answer, and some of them always do.
         plain_models=re.compile(r"claude-(?:[23]|instant|v1|(?:opus|sonnet|haiku)-4)"),
     ),
     "ollama": Provider(
@@ -197,7 +198,7 @@ def provider_of(name: str) -> Provider | None:
 
 
 ModelSetting = Literal["llm", "answer_llm", "embed_model"]
-"""A setting that names a model."""
+"""Name of a setting that contains a model name."""
 
 _WITHOUT_KEY = Remedy(
     "work without a key: `ProjectConfig.local()`",
@@ -212,7 +213,7 @@ def load_llm(
 
     Args:
         name: provider:model, such as "openai:gpt-4.1".
-        temperature: Temperature of its answers; None uses 0, as for contexts, or the default of the provider's class.
+        temperature: Temperature; None uses the value in `llm_options` or the default of the provider's class.
         timeout: Timeout of a call in seconds; None uses the value in `llm_options` or the default of the class.
         advice: Alternative for users without a key, for the error message.
 
@@ -234,7 +235,7 @@ def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbeddi
     Args:
         name: provider:model, such as "openai:text-embedding-3-small" or "huggingface:BAAI/bge-small-en-v1.5", or
             "local".
-        dimensions: Length of its vectors, for models that support several; None uses the model's default.
+        dimensions: Length of the vectors, for models that support several lengths; None uses the model's default.
 
     Raises:
         ModelError: The provider is unknown or has no embeddings, its package is not installed, its key is not set, or
@@ -336,7 +337,7 @@ def settings_llm() -> LLM | None:
 
 
 def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) -> str | None:
-    """Return a sentence about what is missing to load a model, or None; nothing is imported or called.
+    """Return a message about the package or key that a model lacks, or None; nothing is imported or called.
 
     Args:
         name: Name of the model, as in `load_llm` and `load_embed_model`.
@@ -351,7 +352,7 @@ def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) 
     traits, _, target = _resolve(name, setting=setting, option=option)
     try:
         is_installed = importlib.util.find_spec(target.partition(":")[0]) is not None
-    except ModuleNotFoundError:  # of a parent package
+    except ModuleNotFoundError:  # a parent package is missing
         is_installed = False
     if not is_installed:
         return f"{name!r} needs a package that is not installed: pip install {traits.pip}"
@@ -367,9 +368,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def model_name(model: BaseEmbedding | LLM, model_id: str | None = None) -> str:
-    """Return the name of a model, such as "openai:gpt-4.1"; if it has none, "unknown" follows the colon.
+    """Return the name of a model, such as "openai:gpt-4.1"; if the model has no name, "unknown" follows the colon.
 
-    For a provider in the table, this is the name with which the settings would create the object.
+    If the provider is in the table, the object can be created from this name in the settings.
 
     Args:
         model: The object.
@@ -391,7 +392,7 @@ def _own_name(model: BaseEmbedding | LLM) -> str | None:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a string is a model name: not empty, not LlamaIndex's "unknown", without an object's address."""
+    """Return whether a string is a model name: not empty, not LlamaIndex's "unknown", and without a memory address."""
     return bool(text.strip()) and text != _UNNAMED and not _ADDRESS.search(text)
 
 
@@ -482,7 +483,9 @@ class ModelObject:
         )
 
     def create(self) -> BaseEmbedding | None:
-        """Recreate the model by name; return None if this is impossible or its address differs from the environment's.
+        """Recreate the model by name.
+
+        Return None if this is impossible, or if its address differs from the address in the environment.
 
         Raises:
             ModelError: The model cannot be loaded, for example because a key or a package is missing.
@@ -499,7 +502,7 @@ class ModelObject:
 
 
 def contextual_model(name: str) -> ContextualEmbedding | None:
-    """Return the contextual embedding model with a given name, or None if it is not one; no key is needed."""
+    """Return the contextual embedding model with a given name, or None for other models; no key is needed."""
     provider, _, model = name.partition(":")
     if provider != "voyage" or not model:
         return None

@@ -37,7 +37,7 @@ logger = get_logger(__name__)
 # ---- consecutive chunks ----------------------------------------------------------------------------------------------
 
 _MOST_UNKNOWN = 2
-"""Maximum number of unknown characters between linked chunks that are taken to be a paragraph break."""
+"""Maximum number of unknown characters between linked chunks that are assumed to be a paragraph break."""
 
 _MOST_SECTIONS = 3
 
@@ -60,7 +60,7 @@ class _Run:
     def take(self, node: TextNode, max_tokens: int) -> bool:
         """Append a chunk that starts no earlier than this run.
 
-        Return False if text is missing between them or the run would become too long.
+        Return False if text between the run and the chunk is missing, or the run would become too long.
         """
         gap = _start(node) - self.start - len(self.text)
         if gap > 0 and (gap > _MOST_UNKNOWN or not _follows(self.nodes[-1], node)):
@@ -83,7 +83,7 @@ def _join(nodes: Iterable[TextNode], max_tokens: int) -> list[_Run]:
 
     Args:
         nodes: Chunks with offsets, in any order.
-        max_tokens: Maximum number of tokens of a run of several chunks.
+        max_tokens: Maximum number of tokens in a run of several chunks.
     """
     runs: list[_Run] = []
     for node in sorted(nodes, key=lambda node: (_start(node), -len(node.text))):
@@ -115,7 +115,7 @@ def _follows(node: TextNode, other: TextNode) -> bool:
 
 
 def joint_section(paths: Sequence[str | None]) -> str | None:
-    """Return one label for the sections of several chunks; of more than three, only the first and the last.
+    """Return one label for the sections of several chunks; with more than three sections, only the first and the last.
 
     Args:
         paths: The section of each chunk, in the order of the text; None for a chunk without a section.
@@ -323,16 +323,17 @@ def _words(text: str) -> list[str]:
 # ---- packing ---------------------------------------------------------------------------------------------------------
 
 SEPARATOR_TOKENS = 2
-"""Tokens between two passages: an empty line, plus one in reserve."""
+"""Number of tokens between two passages: one for an empty line, and one in reserve."""
 
 
 class ContextWindowPacker(BaseNodePostprocessor):
-    """Keep the best results that fit into a token budget, in an order for reading.
+    """Keep the best results that fit into a token budget, in reading order.
 
-    Results are chosen greedily, by score if all have one, otherwise in the given order. A result that does not fit is
-    left out, or compressed to its best sentences, before the next one is tried. If no result fits, the best one is cut
-    to its best sentences, even without `compress`. Documents are ordered by their best result, and the passages of a
-    document are in text order. Tokens are counted with o200k_base in the text that an LLM reads, including metadata.
+    Results are chosen greedily, by score if all results have a score, otherwise in the given order. A result that does
+    not fit is left out, or with `compress` cut to its best sentences, before the next result is tried. If no result
+    fits, the best result is cut to its best sentences even without `compress`. Documents are ordered by their best
+    result, and the passages of a document are in text order. Tokens are counted with o200k_base in the text that an LLM
+    reads, including metadata.
 
     Use it before an `AdjacentChunkMerger`; otherwise the best part of a passage merged from many results could be cut
     off. If the merger adds chunks, use it again afterwards.
@@ -475,10 +476,10 @@ class SpotlightRerank(BaseNodePostprocessor):
     """Rerank nodes by their best sentence or table row.
 
     In a chunk of 800 tokens, usually only one place answers the question. This reranker finds two places in each node:
-    the sentence or row that contains most of the question's words or similar ones, weighted by their rarity among the
-    nodes, and the one closest to the question in meaning. The scores of both are added to the score of the node, in
-    standard deviations. It needs no key, no network, and no model except the word vectors of WordLlama, and takes a few
-    milliseconds.
+    the sentence or row that contains most of the question's words or similar words, weighted by their rarity among the
+    nodes, and the sentence or row that is closest to the question in meaning. The scores of both are added to the score
+    of the node, in units of standard deviation. The reranker needs no key, no network, and no model except
+    WordLlama's word vectors, and takes a few milliseconds.
 
     The nodes may come from any retriever, with or without scores. The ranking of source code is not changed.
 

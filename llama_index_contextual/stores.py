@@ -1,4 +1,4 @@
-"""A published version as read-only LlamaIndex stores, and as files for LlamaIndex's own classes.
+"""Provide a published version as read-only LlamaIndex stores, and export it to files for LlamaIndex's own classes:
 
 docstore.json, index_store.json, graph_store.json     SimpleDocumentStore, SimpleIndexStore, SimpleGraphStore
 default__vector_store.json                            FaissVectorStore (inner product)
@@ -63,9 +63,9 @@ _DOCUMENTS = f"{DEFAULT_NAMESPACE}{DEFAULT_REF_DOC_COLLECTION_SUFFIX}"
 
 
 class IndexDocumentStore(KVDocumentStore):
-    """The nodes of a published version, which cannot be changed.
+    """Read-only document store with the nodes of a published version.
 
-    Every change raises `ReadOnlyVersionError`.
+    Every attempt to change it raises `ReadOnlyVersionError`.
 
     Args:
         nodes: The nodes.
@@ -109,7 +109,7 @@ class _KeyValues(SimpleKVStore):
         self._nodes = nodes
 
     def get(self, key: str, collection: str = DEFAULT_COLLECTION) -> dict[str, Any] | None:
-        """Return a node, or the ids of a document's nodes in text order; None if there are none."""
+        """Return a node, or the ids of a document's nodes in text order; return None if the key is unknown."""
         if collection == _NODES:
             nodes = self._nodes.get_nodes([key], raise_error=False)
             return doc_to_json(nodes[0]) if nodes else None
@@ -148,7 +148,7 @@ class _KeyValues(SimpleKVStore):
 
 
 class IndexVectorStore(BasePydanticVectorStore):
-    """The vectors of a published version, which cannot be changed.
+    """Read-only vector store with the vectors of a published version.
 
     Args:
         index: The index of the version.
@@ -206,7 +206,7 @@ class IndexVectorStore(BasePydanticVectorStore):
         )
 
     def _allowed(self, node_ids: Sequence[str] | None, doc_ids: Sequence[str] | None) -> NDArray[np.int64] | None:
-        """Return the rows selected by a query, or None for all. Empty lists, as in VectorStoreIndex, are ignored."""
+        """Return the rows that a query selects, or None for all; empty lists, as in VectorStoreIndex, are ignored."""
         docstore = self._index.docstore
         sets = [docstore.rows(docstore.known(node_ids))] if node_ids else []
         if doc_ids:
@@ -266,7 +266,7 @@ class IndexVectorStore(BasePydanticVectorStore):
 
 @dataclass
 class VersionStorageContext(StorageContext):
-    """The stores of a published version, which cannot be changed.
+    """Read-only stores of a published version.
 
     Attributes:
         has_lexical: Whether the version has a lexical index.
@@ -377,7 +377,7 @@ def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
 
 
 def export_version(context: VersionStorageContext, directory: Path) -> None:
-    """Write a version for LlamaIndex's own stores; the directory appears only when it is complete.
+    """Export a version to files for LlamaIndex's own stores; the directory is created only when it is complete.
 
     Args:
         context: The stores of the version.

@@ -1,4 +1,4 @@
-"""Batches of texts within the limits of providers, and vectors of unit length; LlamaIndex is not imported."""
+"""Batch texts within the limits of providers, and scale vectors to unit length, without importing LlamaIndex."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pack(items: Iterable[T], weigh: Callable[[T], tuple[int, ...]], limits: tupl
 
     Args:
         items: The items, which are read lazily.
-        weigh: Returns the weights of an item, one for each limit.
+        weigh: Function that returns the weights of an item, one for each limit.
         limits: Maximum sum of each weight.
 
     Example:

@@ -1,8 +1,8 @@
-"""Requests to embedding models, also to those that embed all chunks of a document together.
+"""Send requests to embedding models, including models that embed all chunks of a document together.
 
 To support a contextual model from another provider, write a subclass of `ContextualEmbedding`. `document_parts` decides
-which chunks are embedded together. The vector of a chunk depends on all chunks that it was embedded with, so all of
-them are part of its key in the ledger; see `document_keys` in `index/ledger.py`.
+which chunks are embedded together. The vector of a chunk depends on all chunks in the same group, so its key in the
+ledger is computed from all of them; see `document_keys` in `index/ledger.py`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ MAX_TOKENS_PER_INPUT = 8_192
 
 Vectors = NDArray[np.float32]
 Booking = Callable[[int], AbstractAsyncContextManager[None]]
-"""Returns a context manager that books the cost of a request, given its tokens; entered for each attempt."""
+"""Function that returns a context manager, entered for each attempt, that records the cost of a request.
+
+Its argument is the number of tokens in the request.
+"""
 
 
 class BatchEmbedding(BaseEmbedding):
-    """Base class for embedding models that embed texts in batches, in a thread for asynchronous callers.
+    """Base class for embedding models that embed texts in batches; asynchronous calls run in a thread.
 
     A subclass implements `_get_text_embeddings` and `_get_query_embedding`.
     """
@@ -70,7 +73,7 @@ class ContextualEmbedding(BatchEmbedding):
         dimensions: Requested length of the vectors; None for the model's default.
         max_tokens_per_document: Maximum number of tokens that are embedded together.
         max_tokens_per_request: Maximum number of tokens in a request.
-        max_documents_per_request: Maximum number of lists in a request.
+        max_documents_per_request: Maximum number of documents (lists of chunks) in a request.
         max_chunks_per_request: Maximum number of chunks in a request.
 
     Example:
@@ -92,10 +95,10 @@ class ContextualEmbedding(BatchEmbedding):
 
     @abstractmethod
     def _get_document_embeddings(self, documents: list[list[str]]) -> list[list[list[float]]]:
-        """Return one vector for each chunk of documents that fit into one request."""
+        """Return one vector for each chunk of each document; the documents fit into one request."""
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens in a text for the limits; the default counts as OpenAI's embedding models do."""
+        """Return the number of tokens that count towards the limits, by default those of OpenAI's embedding models."""
         return embedding_tokens(text)
 
     def requests_for(self, documents: Sequence[Sequence[str]]) -> Iterator[list[int]]:
@@ -145,7 +148,7 @@ class ContextualEmbedding(BatchEmbedding):
         return nodes
 
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        """Asynchronous version of calling the model with nodes."""
+        """Asynchronous version of `__call__`."""
         return await asyncio.to_thread(self, nodes)
 
 
@@ -199,7 +202,7 @@ def _cut(texts: Sequence[str], segments: Sequence[object], model: ContextualEmbe
 
 
 def book_nothing(_tokens: int) -> AbstractAsyncContextManager[None]:
-    """Return a context manager that books nothing."""
+    """Return a context manager that records nothing."""
     return nullcontext()
 
 
@@ -221,17 +224,17 @@ async def aembed_groups(
     policy: RetryPolicy | None = None,
     booking: Booking = book_nothing,
 ) -> AsyncGenerator[dict[int, Vectors], None]:
-    """Yield the unit vectors of the groups in each request by index of the group, one row for each text.
+    """Yield, for each request, a mapping of group indices to the groups' unit vectors, one row for each text.
 
-    A contextual model embeds the texts of a group together; it applies its own limits. OpenAI's limits apply to every
-    other model except the local one, which has no limits. A text without a known word has a vector of zeros.
+    A contextual model embeds the texts of a group together, within its own limits. OpenAI's limits apply to every other
+    model except the local model, which has no limits. A text without known words has a vector of zeros.
 
     Args:
         model: Any LlamaIndex embedding.
         groups: Windows of a text, or the chunks of a document that are embedded together; no group may be empty.
         name: Name of the model, as in the settings.
         policy: Retry policy for failed calls.
-        booking: Books the cost of each attempt.
+        booking: Function that records the cost of each attempt.
 
     Raises:
         InputError: A text is too long for the model; nothing was sent.
@@ -257,7 +260,7 @@ async def aembed_groups(
             attempt = partial(_send, connected, sent, booking, sum(tokens[at] for at in places))
             vectors = await asyncio.to_thread(_checked, await _answer(attempt, policy, name), sent, name, length)
             if name != LOCAL and not vectors.any(axis=1).all():
-                # Vectors of zeros may be an error of the provider: request them once more.
+                # Vectors of zeros may be caused by a provider error: request them once more.
                 vectors = await asyncio.to_thread(_checked, await _answer(attempt, policy, name), sent, name, length)
             length = vectors.shape[1]
             ends = np.cumsum([len(texts) for texts in sent])[:-1]
@@ -295,7 +298,7 @@ def _checked(answer: Sequence[Any], groups: Sequence[Sequence[str]], name: str, 
     """Return the unit vectors in an answer, one row for each text.
 
     Raises:
-        ModelError: The vectors are too many or too few, not finite, or not of the same length.
+        ModelError: There are too many or too few vectors, or the vectors are not finite or differ in length.
     """
     require_shape(answer, groups, name=name)
     vectors = stacked(list(chain.from_iterable(answer)))

@@ -1,6 +1,6 @@
 """Load fastembed models by name; they use ONNX Runtime instead of PyTorch.
 
-LlamaIndex's own class for fastembed adds no prefixes and cannot be installed with Python 3.13.
+LlamaIndex's own class for fastembed does not add prefixes, and its package cannot be installed with Python 3.13.
 """
 
 from __future__ import annotations

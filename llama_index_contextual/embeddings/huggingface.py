@@ -25,8 +25,8 @@ _PASSAGE_PROMPTS = ("document", "passage", "corpus", "text", "retrieval.passage"
 class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the package ships no types
     """LlamaIndex's `HuggingFaceEmbedding` with the right prompts.
 
-    It uses the prompts in a model's own configuration, which LlamaIndex's class replaces with empty ones. If the model
-    has none, it uses the prompts from `KNOWN_MODELS`.
+    This class uses the prompts in the configuration of a model, which LlamaIndex's class replaces with empty prompts.
+    If the configuration has no prompts, the prompts in `KNOWN_MODELS` are used.
 
     Requires the extra `huggingface` (`pip install "llama-index-contextual[huggingface]"`).
 
@@ -83,7 +83,7 @@ class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the p
 
 
 def _own_prompts(model: str, cache_folder: str) -> Mapping[str, str]:
-    """Return the prompts by name from the configuration of a model that has been loaded."""
+    """Return the named prompts in the configuration of a model that has been loaded."""
     path = load_file_path(
         model, "config_sentence_transformers.json", token=None, cache_folder=cache_folder, local_files_only=True
     )

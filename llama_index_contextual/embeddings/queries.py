@@ -27,10 +27,10 @@ _CONCURRENT_CALLS = 8
 
 
 class QueryEmbedder:
-    """Embed questions, with retries, from any thread, and cache the last 512 embeddings.
+    """Embed questions with retries, and cache the last 512 embeddings; instances can be shared between threads.
 
-    A question consists of one or more texts; its embedding is the mean of theirs. If a text is too long for the model,
-    only its beginning is embedded.
+    A question consists of one or more texts; its embedding is the mean of their embeddings. If a text is too long for
+    the model, only the beginning of the text is embedded.
 
     Args:
         model: The embedding model.
@@ -79,7 +79,7 @@ class QueryEmbedder:
                 embedding = call(lambda: model.get_agg_embedding_from_queries(question), _RETRY)
         except ModelError:
             raise
-        except Exception as error:  # an embedding class may raise any error; the user gets a sentence
+        except Exception as error:  # embedding classes may raise any error; users need a message
             raise ModelError(
                 error_message(error, setting="embed_model", model=self.name), setting="embed_model"
             ) from error
@@ -115,7 +115,7 @@ class QueryEmbedder:
         return both
 
     def embed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Return the embeddings of several questions, using concurrent calls: LlamaIndex has no call for several."""
+        """Return the embeddings of several questions, using concurrent calls, because LlamaIndex cannot batch them."""
         distinct = list(dict.fromkeys(map(tuple, questions)))
         with ThreadPoolExecutor(_CONCURRENT_CALLS) as threads:
             embeddings = dict(zip(distinct, threads.map(self.embed, distinct), strict=True))

@@ -20,9 +20,9 @@ class VoyageContextualEmbedding(ContextualEmbedding):
     """Embed the chunks of a document together with voyage-context-3, voyage-context-4 or a later model.
 
     The limits are taken from Voyage's reference: at most 1,000 lists, 16,000 chunks and 120,000 tokens per request, and
-    32,000 tokens per list. According to its guide, requests without automatic chunking must not exceed 32,000 tokens in
-    total, so this is the default. Tokens are counted with OpenAI's tokenizer, because Voyage's must be downloaded, and
-    a margin of 20 % is added for the limits.
+    32,000 tokens per list. According to Voyage's guide, requests without automatic chunking must not exceed 32,000
+    tokens in total, so this is the default. Tokens are counted with OpenAI's tokenizer plus a margin of 20 %, because
+    Voyage's tokenizer would have to be downloaded.
 
     This class sends each request once; a project retries failed requests.
 

@@ -4,11 +4,11 @@ A model that was trained with prefixes performs worse without them. `KNOWN_MODEL
 cards at https://huggingface.co, checked against the prompts of the MTEB benchmark
 (https://github.com/embeddings-benchmark/mteb, `mteb/models/model_implementations`). They are used only for models whose
 own configuration has no prompts. Ledgers and versions store vectors of passages with their prefix. Changing a passage
-prefix here therefore requires a rebuild of the projects that use it, so add models, but do not change existing ones.
+prefix here therefore requires a rebuild of all projects that use it: add models, but do not change existing entries.
 
 A text that is too long for a model is embedded in windows, whose vectors are averaged. Many models that run locally
-read only 256 or 512 tokens and silently ignore the rest; a chunk with its context has about 900. Each window overlaps
-the previous one, and begins with the context of the chunk if that leaves most of the window for the text.
+read only 256 or 512 tokens and silently ignore the rest; a chunk with its context has about 900 tokens. Each window
+overlaps the previous window, and begins with the context of the chunk if that leaves most of the window for the text.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class KnownModel:
         names: Regular expression for its names, which may be part of a path.
         query: Prefix of a query.
         passage: Prefix of a passage.
-        max_tokens: Number of tokens that the model reads; None if that is enough for any chunk from this package. Used
-            for models behind an API; for other models, the limit is read from the model itself.
+        max_tokens: Number of tokens that the model reads; None if it can read any chunk from this package. This value
+            is used for models behind an API; for other models, the limit is read from the model itself.
     """
 
     names: str
@@ -118,7 +118,7 @@ OVERLAP = 8
 """Two windows overlap by their length divided by this number."""
 
 _MARGIN = 2  # A piece of a text may have one token more on its own than as part of the text.
-_UNKNOWN_TOKENIZER = 0.7  # Ratio of o200k_base tokens to a model's own; smaller vocabularies split more words.
+_UNKNOWN_TOKENIZER = 0.7  # Ratio of o200k_base tokens to the model's tokens; smaller vocabularies split more words.
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class WindowSplitter:
     Attributes:
         limit: Number of tokens that the model reads.
         room: Number of tokens in a window, which is lower than `limit` because the model adds tokens of its own.
-        spans: Returns the character span of each token in a text.
+        spans: Function that returns the character span of each token in a text.
     """
 
     limit: int
@@ -153,7 +153,7 @@ class WindowSplitter:
         return f"{model} in windows of {self.limit} tokens"
 
     def split(self, text: str, context_end: int = 0) -> list[Window]:
-        """Return the windows of a text; only one if the model reads it completely.
+        """Return the windows of a text; only one window if the model can read the whole text.
 
         Args:
             text: The text.
@@ -176,7 +176,7 @@ class WindowSplitter:
 
 
 def _even_parts(text: str, spans: Sequence[Span], room: int) -> list[Span]:
-    """Return the token ranges of overlapping parts of about equal length, at most `room` tokens, cut between words."""
+    """Return the token ranges of overlapping parts of similar length, at most `room` tokens, divided between words."""
     overlap = room // OVERLAP
     count = max(1, -(-(len(spans) - overlap) // (room - overlap)))
     size = min(room, -(-(len(spans) + (count - 1) * overlap) // count))
@@ -198,10 +198,10 @@ def _even_parts(text: str, spans: Sequence[Span], room: int) -> list[Span]:
 
 
 def window_splitter(model: BaseEmbedding, name: str, window: int | Literal["auto"] | None) -> WindowSplitter | None:
-    """Return the splitter for the texts of an embedding model, or None if no windows are needed or wanted.
+    """Return the splitter for the texts of an embedding model, or None if windows are not needed or not wanted.
 
-    The number of tokens that the model reads is taken from a sentence-transformers or fastembed model itself, and from
-    `KNOWN_MODELS` otherwise. Without the model's own tokenizer, tokens are estimated with a margin.
+    The number of tokens that the model reads is taken from the model itself for sentence-transformers and fastembed,
+    and otherwise from `KNOWN_MODELS`. Without the model's own tokenizer, tokens are estimated with a margin.
 
     Args:
         model: The embedding model.
@@ -262,7 +262,7 @@ def _estimated_spans(text: str) -> Sequence[Span]:
 
 
 def averaged(windows: Sequence[Window], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the mean of the vectors of the windows of a text, weighted by their tokens, as a matrix of one row."""
+    """Return the mean of the window vectors of a text, weighted by number of tokens, as a matrix with one row."""
     if len(windows) == 1:  # leave the vector exactly as it is
         return vectors
     weights = np.array([[window.tokens] for window in windows], dtype=np.float32)

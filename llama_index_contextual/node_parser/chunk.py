@@ -1,8 +1,8 @@
 """Split segments into chunks that have a limited number of tokens and overlap slightly.
 
 `ChunkNodeParser` is the LlamaIndex component. It passes the text of each segment to a `ChunkCutter`, which fills one
-chunk after another, each up to the last acceptable cut within a token budget. The `Layout` of the text contains the
-possible cuts at headings, paragraphs, sentences and lines, and the code fences and tables that should stay whole.
+chunk after another up to the last acceptable cut within a token budget. The `Layout` of the text contains the possible
+cuts at headings, paragraphs, sentences and lines, and the code fences and tables that should not be divided.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from llama_index_contextual.readers import boundaries
 from llama_index_contextual.readers.boundaries import Rank, Span
 
 MAX_HEAD_TOKENS = 60
-"""Maximum tokens of the column headers that a chunk includes in addition to its text."""
+"""Maximum number of tokens in the column headers that are added to a chunk."""
 
 
 class ChunkNodeParser(SpanNodeParser):
@@ -39,11 +39,11 @@ class ChunkNodeParser(SpanNodeParser):
     numbered and linked within the call.
 
     A chunk is a slice of its document without white space at the ends: `node.text ==
-    document.text[node.start_char_idx:node.end_char_idx]`. There is only white space between two chunks. The text is
-    split at headings, paragraphs, sentences or words. A word or grapheme cluster is divided only if it alone exceeds
-    `chunk_size`. Markdown code fences, tables and table rows stay whole if they fit. A chunk that begins inside a table
-    has the column headers as `table_head` in the metadata, to be embedded and read with the text. The offsets are None
-    for a node of another parser that does not record its position in the document.
+    document.text[node.start_char_idx:node.end_char_idx]`. Text between two chunks is only white space. The text is
+    split at headings, paragraphs, sentences or words. A word or grapheme cluster is divided only if it is longer than
+    `chunk_size`. Markdown code fences, tables and table rows are not divided if they fit. A chunk that begins inside a
+    table has the column headers as `table_head` in its metadata, so that they are embedded and read with the text. The
+    offsets are None if the input is a node of another parser that does not record its position in the document.
 
     Raises:
         ValueError: The size is not positive, or the overlap is negative or not smaller than the size.
@@ -156,7 +156,7 @@ def _parts(nodes: Iterable[BaseNode], has_facts: bool) -> Iterator[_Part]:
         llm = keys.excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
         values = keys.user_metadata(node) if has_facts else {}
         facts = {name: value for name, value in values.items() if name not in {*embed, SEGMENT_CORE}}
-        if line := keys.facts_line(facts):  # replaces the single values, also for an LLM that may read them
+        if line := keys.facts_line(facts):  # replaces the individual values, for LLMs only if none is hidden
             is_read = not set(facts) & set(llm)
             embed, llm = [*embed, *facts], [*llm, *(facts if is_read else (keys.FACTS,))]
         yield _Part(origin, index, (start, start + len(origin.text)), core, embed, llm, line)
@@ -186,7 +186,7 @@ def _section(where: DocumentMap, start: int, end: int) -> str | None:
 
 @lru_cache(maxsize=64)  # long headers are tokenised many times, and consecutive chunks often share a table
 def _head(table: Table | None) -> str | None:
-    """Return the column headers of a table; if they are long, only the lower lines that fit."""
+    """Return the column headers of a table; if they are too long, return only the lower lines that fit."""
     if table is None:
         return None
     lines: list[str] = []
@@ -202,13 +202,13 @@ def _head(table: Table | None) -> str | None:
 # Splitting one text
 
 
-# Minimum fill of a chunk for a cut of each rank: a heading justifies a half-empty chunk, the end of a line does not.
+# Minimum fill of a chunk before a cut of each rank: a heading justifies a half-empty chunk, the end of a line does not.
 _FILL = ((Rank.HEADING, 0.5), (Rank.PARAGRAPH, 0.6), (Rank.SENTENCE, 0.75), (Rank.LINE, 0.75))
 _LEAST_FILL = 0.5
 _LEAST_TAIL = 0.4
-# Bounds of the overlap as shares of the desired overlap. If a tenth of the chunk is desired, 5 to 15 % is shared.
+# Bounds of the overlap, relative to the desired overlap. If a tenth of the chunk is desired, 5 to 15 % is shared.
 _LEAST_SHARED, _MOST_SHARED = 0.55, 1.45
-# Characters per token of a chunk. Longer words count as too long without being read to the end.
+# Maximum length of a word, in characters per token of a chunk. Longer words are not read to the end.
 _LONGEST_WORD = 64
 
 
@@ -220,7 +220,7 @@ class ChunkCutter:
         tokens: The text and its tokens.
         layout: The structure of the text.
         size: Maximum number of tokens in a chunk when it is encoded alone.
-        overlap: Number of tokens to share, see `_overlap_start`.
+        overlap: Desired number of shared tokens; see `_overlap_start`.
     """
 
     tokens: TokenMap
@@ -232,7 +232,7 @@ class ChunkCutter:
         """Yield the chunks of the text in order.
 
         Args:
-            core_start: Offset at which the chunks' own text begins; the text before it only serves as overlap.
+            core_start: Offset at which the chunks' own text begins; the text before it is used only as overlap.
             floor: Offset after which the first chunk must begin.
         """
         text = self.tokens.text
@@ -274,7 +274,7 @@ class ChunkCutter:
             count = self.tokens.count(start, end)
             if count <= self.size:
                 return next_core, end, count
-            # Encoded alone, the slice has a token or two more than estimated; one step is usually enough.
+            # Encoded alone, the slice may have a token or two more than estimated; one correction is usually enough.
             budget = min(budget, self.tokens.estimate(start, end)) - max(1, count - self.size)
         return None
 
@@ -300,7 +300,7 @@ class ChunkCutter:
         return boundaries.grapheme_boundaries(self.tokens.text, ends, known)
 
     def _forced_cut(self, core: int, tail: int) -> tuple[int, int, int]:
-        """Divide a word that does not fit into a chunk between graphemes, and such a grapheme between characters."""
+        """Divide a word that does not fit into a chunk between graphemes; divide a long grapheme between characters."""
         text, tokens = self.tokens.text, self.tokens
         stop = min(tail, core + _LONGEST_WORD * self.size)
         whole = self.layout.whole_at(core + 1)
@@ -319,7 +319,8 @@ class ChunkCutter:
     def _overlap_start(self, core: int, end: int, floor: int) -> int:
         """Return the offset at which a chunk should begin to overlap the previous chunk.
 
-        Starts of sentences in the previous chunk are preferred to starts of lines, and these to starts of words.
+        Starts of sentences in the previous chunk are preferred to starts of lines, which are preferred to starts of
+        words.
 
         Args:
             core: Offset of the first character that is not in the previous chunk.
@@ -327,8 +328,8 @@ class ChunkCutter:
             floor: Offset after which the chunk must begin.
 
         Returns:
-            The offset nearest to the desired overlap that shares 0.55 to 1.45 times as many tokens, or `core` if there
-            is none.
+            The offset that comes closest to the desired overlap and shares 0.55 to 1.45 times as many tokens, or `core`
+            if there is no such offset.
         """
         tokens, wanted = self.tokens, self.overlap
         if not wanted or end <= 0 or core >= len(tokens.text):
@@ -344,7 +345,7 @@ class ChunkCutter:
         return core
 
     def _beginnings(self, low: int, high: int, known: int) -> Iterator[Iterable[int]]:
-        """Yield the offsets at which an overlap may begin: sentences, lines, words, and after other characters."""
+        """Yield groups of offsets where an overlap may begin: sentences, lines, words, and after other characters."""
         yield self.layout.beginnings(Rank.SENTENCE, low, high)
         yield self.layout.beginnings(Rank.LINE, low, high)
         for offsets in (boundaries.word_starts(self.tokens.text, low, high + 1), self._word_ends(low + 1, high, known)):
@@ -360,8 +361,8 @@ class Layout:
 
     Attributes:
         cuts: For each rank, the sorted offsets of the possible cuts of at least this rank.
-        wholes: Spans that are never divided: code fences and tables that fit into a chunk, and the lines of larger
-            ones if they fit.
+        wholes: Spans that are never divided: code fences and tables that fit into a chunk, and lines that fit in larger
+            code fences and tables.
         rows: Offsets of the rows of tables that fit into a chunk. An overlap may begin at a row, because the previous
             chunk contains the whole table. It may not begin inside a code fence, whose closing marker would then look
             like an opening marker.

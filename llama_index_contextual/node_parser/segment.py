@@ -4,7 +4,7 @@ The cuts between segments depend on the content, so that an edit changes only th
 only on the previous cut and on the text after it. In the last fifth of a segment, the cut is the offset with the best
 structural rank, and among equals the offset whose surrounding text has the lowest hash, as in content-defined chunking
 (FastCDC: Xia et al., USENIX ATC 2016; AE: Zhang et al., INFOCOM 2015). After an edit, the cuts are the same as before
-as soon as the windows of the old and the new text contain the same best offset.
+from the first window in which the old and the new text have the same best offset.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Origin:
         text: Its text without metadata.
         source: The document, with empty metadata.
         base: Offset of the text's first character in the document, or None if unknown.
-        is_segment: Whether the node is a segment, and not a node made from one, which has the same metadata keys.
+        is_segment: Whether the node is a segment. A node split from a segment has the same metadata keys.
     """
 
     node: BaseNode
@@ -91,7 +91,7 @@ class Origin:
             kind: "segment" or "chunk", because a chunk may have the same span as its segment.
             start: Offset of the first character in the text.
             end: Offset of the end in the text (exclusive).
-            options: Further fields of the node.
+            options: Additional fields of the node.
         """
         text, shift = self.text[start:end], self.base or 0
         span = None if self.base is None else (shift + start, shift + end)
@@ -125,8 +125,8 @@ class Origin:
     def headings(self) -> list[int]:
         """Return the offsets of the headings in the text.
 
-        Headings that were recognised by their appearance are used for section names but not as cuts, because they are
-        numerous and not always certain, and half-empty chunks lower the recall.
+        Headings that were recognised by their appearance are used for section names but not as cuts: they are numerous
+        and sometimes wrong, and half-empty chunks lower the recall.
         """
         base = self.base
         marked = [one.start - base for one in self.map.headings if one.is_marked] if base is not None else []
@@ -215,7 +215,7 @@ class SegmentCutter:
         size: Maximum number of tokens in a segment when it is encoded alone.
         overlap: Maximum number of tokens that a segment shares with the previous one.
         headings: Sorted offsets of headings.
-        wholes: Sorted spans of code fences and tables, which are not divided up to half the size of a segment.
+        wholes: Sorted spans of code fences and tables; those of at most half the size of a segment are not divided.
         rows: Sorted spans of the rows of known tables, with the column headers in the first; they are not divided.
     """
 
@@ -227,9 +227,9 @@ class SegmentCutter:
     rows: Sequence[tuple[int, int]] = ()
 
     def spans(self) -> Iterator[PartSpan]:
-        """Yield the segments in the order of the text; none if it is only white space.
+        """Yield the segments in the order of the text; yield nothing if the text is only white space.
 
-        Text that fits is one segment. Otherwise the cores cover all of the text except white space.
+        Text that fits into one segment is not split. Otherwise the cores cover all of the text except white space.
         """
         text = self.tokens.text
         core = boundaries.skip_space(text, 0)
@@ -251,7 +251,7 @@ class SegmentCutter:
         if rest <= capacity + _MARGIN and tokens.count(core, tail) <= capacity:
             return tail
         window = int(_WINDOW * capacity)
-        # Each segment costs an LLM call, so the last segment should have more than a few words: leave a fifth for it.
+        # Each segment costs an LLM call, so the last segment should not be tiny: leave a fifth of a segment for it.
         last = max(min(capacity - _MARGIN, rest - window), window + 1, 1)
         low = max(core + 1, tokens.offset(first + last - window))
         high = max(low, tokens.offset(first + last))

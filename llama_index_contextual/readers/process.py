@@ -1,8 +1,8 @@
 """Child processes that parse files, so that a malicious file can neither hang nor crash this process.
 
-`ChildProcess` runs in the parent, `serve` in the child. Requests and answers are lines of JSON. While a PDF is read,
-lines of the form `PAGES_READ` precede the answer. Run as a program, this module parses PDF and Office files for
-`ParserProcess`.
+`ChildProcess` is used in the parent process, `serve` in the child process. Requests and answers are lines of JSON.
+While a PDF is read, lines in the form of `PAGES_READ` precede the answer. When run as a program, this module parses PDF
+and Office files for `ParserProcess`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.files import ParsedFile, ReadLimits, one_line
 
 START_SECONDS = 120.0
-PAGES_READ = "pages {} {}\n"  # pages read, and their total
-REPORT_SECONDS = 0.25  # between two such lines
+PAGES_READ = "pages {} {}\n"  # number of pages read, and total number of pages
+REPORT_SECONDS = 0.25  # minimum time between two such lines
 MAX_COMPLAINT = 200  # characters of the child's last error line
 MAX_STDERR = 10_000_000  # bytes that a child may write to stderr, or to any other file
 DEFAULT_MEMORY = 4_000_000_000
@@ -52,8 +52,8 @@ class ChildProcess:
         module: Module that the child runs, which calls `serve`; by default this module.
         task: Name of the work in error messages.
         max_memory: Limit for the child's address space in bytes, if the system supports it (`resource.setrlimit`).
-        on_page: Called a few times a second with the path of the PDF, the number of pages that have been read, and
-            their total; pages that need OCR do not count as read.
+        on_page: Called a few times a second with the path of the PDF, the number of pages that have been read, and the
+            total number of pages; pages that need OCR are not counted as read.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class ChildProcess:
         return self._process
 
     def _exchange(self, process: subprocess.Popen[str], path: Path, request: str, seconds: float) -> str:
-        """Send a line and return the line that answers it."""
+        """Send a line and return the answer, which is also one line."""
         is_late = threading.Event()
 
         def stop() -> None:
@@ -132,7 +132,7 @@ class ChildProcess:
         finally:
             timer.cancel()
             timer.join()
-            if is_late.is_set() or not line.endswith("\n"):  # no later answer of this child may be read
+            if is_late.is_set() or not line.endswith("\n"):  # later answers from this child must not be read
                 self.close()
         if is_late.is_set():
             reason = f"took longer than {seconds:g} seconds and was stopped"
@@ -159,12 +159,12 @@ class ChildProcess:
                 self._on_page(path, int(pages[1]), int(pages[2]))
 
     def _crash(self, process: subprocess.Popen[str]) -> str:
-        """Wait for the child to end and return a description of how it ended."""
+        """Kill the child if it is still running, and describe the crash."""
         process.kill()
         code = process.wait()
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
         lines = [""]
-        with suppress(ValueError):  # it was closed
+        with suppress(ValueError):  # the file was closed
             self._stderr.seek(0)
             lines = self._stderr.read().decode(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "")
@@ -193,7 +193,7 @@ class ParserProcess(ChildProcess):
 
         Args:
             path: The file.
-            reader: Name of the function.
+            reader: "pdf" for `read_pdf`, or "office" for `read_office`.
             limits: Limits for the file.
             scans: Pages that were read by OCR, as for `read_pdf`.
             options: Further keyword arguments of the function, as JSON values.
@@ -202,7 +202,7 @@ class ParserProcess(ChildProcess):
             ReadError: The function raised it, or the child crashed or took longer than `limits.max_seconds`.
         """
         if scans is not None:
-            options["scans"] = list(scans.items())  # JSON has no numbers as keys
+            options["scans"] = list(scans.items())  # JSON objects cannot have numbers as keys
         request = {"reader": reader, "path": str(path), "limits": asdict(limits), "options": options}
         answer = self.ask(path, request, seconds=limits.max_seconds)
         sequences = {name: tuple(answer[name]) for name in ("warnings", "scanned")}
@@ -219,7 +219,7 @@ def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         answer: Function that returns the answer to a request. If it raises `ReadError`, the reason becomes the answer.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    logging.getLogger("pypdf").setLevel(logging.ERROR)  # the last line on stderr should say why the process ended
+    logging.getLogger("pypdf").setLevel(logging.ERROR)  # the last line on stderr should explain a crash
     max_memory = int(sys.argv[1])
     answers, sys.stdout = sys.stdout, sys.stderr  # output of libraries must not mix with answers
     if isinstance(answers, TextIOWrapper):
@@ -267,7 +267,7 @@ def _parse(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _page_reporter() -> Callable[[int, int], None]:
-    """Return a function that reports the pages read and their total: on its first and last call, and now and then."""
+    """Return a function that reports the number of pages read at most every `REPORT_SECONDS`, and at the end."""
     due = 0.0
 
     def report(done: int, total: int) -> None:

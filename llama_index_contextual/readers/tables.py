@@ -1,8 +1,9 @@
 """Find tables in text, and their column headers.
 
-A chunk that begins inside a table does not contain its column headers. Readers and node parsers therefore look for
-tables and record the headers of each: `figure_tables` in lines with separate cells, as in a PDF, `tables_in_text` in
-Markdown. A table without recognisable headers is omitted, because there is nothing to add to its chunks.
+A chunk that begins inside a table does not contain the column headers. Readers and node parsers therefore look for
+tables and record their headers. `figure_tables` finds tables in lines with separate cells, as in a PDF, and
+`tables_in_text` finds tables in Markdown. Tables without recognisable headers are omitted, because there is nothing to
+add to their chunks.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from llama_index_contextual.readers.pdf.pages import Line
 
 MAX_HEAD = 600
-"""Characters in the column headers; if they are longer, the upper lines are omitted."""
+"""Maximum length of column headers in characters; if they are longer, the upper lines are omitted."""
 MIN_CONTENTS = 5  # rows in a table of contents
 MOST_CONTENTS = 0.8  # share of these rows whose page numbers increase
 MAX_HEAD_LINES = 6
 MAX_NARROW_LINES = 30  # in column headers with one or two words on each line
-MAX_LABELS = 4  # consecutive lines with only a label; with more, it is not a table
+MAX_LABELS = 4  # consecutive lines with only a label; more such lines end a table
 MAX_LABEL_WORDS = 14
 MAX_SENTENCE_WORDS = 6  # in a label with a full stop
 MAX_CAPTION_WORDS = 30
@@ -60,9 +61,9 @@ _INLINE = re.compile(r"\*\*|__|`|<br\s*/?>")
 
 
 def tables_in_text(text: str) -> list[Table]:
-    """Return the Markdown tables of a text, except those in code, in the order of the text.
+    """Return the Markdown tables in the text, except tables in code, in the order of the text.
 
-    These are lines with pipes and a row of hyphens below the column headers.
+    A table consists of lines with pipes, and has a row of hyphens below the column headers.
 
     Example:
         >>> text = "\\n".join(["Fees:", "", "| Service | Fee |", "|---|---|", "| Copy | 2 |"])
@@ -137,7 +138,7 @@ def pdf_tables(pages: Iterable[Iterable[Line]]) -> list[Table]:
 
 
 def _paragraphs(lines: Iterable[Line]) -> Iterator[TextLine]:
-    """Yield the lines; those of one paragraph are joined."""
+    """Yield the lines, with the lines of each paragraph joined."""
     parts: list[TextLine] = []
     for line in lines:
         parts.append(TextLine(line.text, line.start, line.cells, line.x0))
@@ -259,14 +260,14 @@ def _head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None
     first = last
     while first > done and last - first + 1 < MAX_HEAD_LINES and read[first - 1].kind in ("columns", "label"):
         first -= 1
-    # The first label belongs to the text before the table, such as the end of a list.
+    # A list item at the beginning belongs to the text before the table.
     while first < last and read[first].kind == "label" and _BULLET.match(read[first].line.text):
         first += 1
     return first, last
 
 
 def _narrow_head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
-    """Return the lines of column headers drawn one column after another, from the unit or the dates on, or None."""
+    """Return the lines of headers that are stored column by column, starting at the unit or the dates, or None."""
     for first in range(at - 1, max(done, at - MAX_NARROW_LINES) - 1, -1):
         if read[first].kind not in ("label", "columns"):
             return None
@@ -291,7 +292,10 @@ def _is_column_label(read: Sequence[_Sorted], place: int, row: int) -> bool:
 
 
 def _end(read: Sequence[_Sorted], at: int) -> int:
-    """Return the index of the line after the table with a row at `at`: prose, many labels, or other column headers."""
+    """Return the index of the first line after the table that contains the row at `at`.
+
+    A table ends before prose, a series of labels, or other column headers.
+    """
     labels = 0
     for place in range(at + 1, len(read)):
         kind = _kind_within(read, place)

@@ -1,8 +1,8 @@
 """Read text and Markdown files: encoding, headings and front matter.
 
-`decode` tries a byte order mark, UTF-8, and finally legacy encodings. Encodings of Latin scripts use nearly the same
-bytes for letters of different languages. They are distinguished by alphabet: most text is in one language, so that its
-letters beyond ASCII belong to one alphabet. charset-normalizer decides all other cases.
+`decode` looks for a byte order mark, and then tries UTF-8 and legacy encodings. Encodings of Latin scripts use nearly
+the same bytes for letters of different languages, so they are distinguished by alphabet: most text is in one language,
+and its non-ASCII letters belong to one alphabet. All other cases are left to charset-normalizer.
 
 `plain_headings` finds the headings of plain text: lines between blank lines that begin with a keyword or a number, or
 are in capitals. Doubtful lines are not headings. The headings of Markdown are found with markdown-it-py.
@@ -57,13 +57,14 @@ def parse_text(source: FileSource) -> ParsedFile:
 _SAMPLE_BYTES = 1 << 16
 _REPLACEMENT = "\ufffd"
 _BINARY = "is a binary file, not text: remove it, or give it the extension of its type"
-# A byte order mark is decisive. Before version 3.5, charset-normalizer ignores the mark of UTF-16 text with formulas.
+# A byte order mark takes precedence. Before version 3.5, charset-normalizer ignores the byte order mark of UTF-16 text
+# with formulas.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# The names of ISO 8859-1 and ASCII mean cp1252, as in browsers.
+# Text declared as ISO 8859-1 or ASCII is decoded as cp1252, as in browsers.
 _DECLARED = ("iso8859-1", "ascii")
 _SIGNATURES = (b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"{\\rtf", b"\x89PNG")
 _CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\n\v\f\r\b\x1a\x1b"})
@@ -74,7 +75,8 @@ def decode(source: FileSource, charset: str | None = None) -> tuple[str, list[st
 
     Args:
         source: The file.
-        charset: Encoding that the file declares; used if known and valid, unless a byte order mark contradicts it.
+        charset: Declared encoding, which is used if it is known and can decode the bytes. A byte order mark takes
+            precedence.
 
     Returns:
         The text with the newlines of the file, and warnings about assumptions and replacements.
@@ -169,7 +171,7 @@ _ALPHABETS = {
 _PUNCTUATION = frozenset("’‘“”„‚…–—•«»‹›€£§°©®™´¿¡½¼\u00ad\u00a0")
 _ENOUGH = 0.95
 _MAX_FOREIGN = 0.4
-# Without this list, charset-normalizer takes Russian text in KOI8-R for Japanese, and Polish text in ISO 8859-2 for
+# Without this list, charset-normalizer mistakes Russian text in KOI8-R for Japanese, and Polish text in ISO 8859-2 for
 # ISO 8859-14 ("ṡycie" for "życie").
 _CONFUSED = ["iso8859_14", "mac_latin2", "shift_jis_2004", "shift_jisx0213", "euc_jis_2004", "euc_jisx0213"]
 _SAMPLE_LINES = 1_000
@@ -189,7 +191,7 @@ def _legacy_encoding(data: bytes) -> str | None:
 
 
 def _share(sample: bytes, encoding: str) -> float:
-    """Return the share of the characters beyond ASCII, apart from punctuation, that belong to one alphabet."""
+    """Return the share of the non-ASCII characters, apart from punctuation, that belong to one alphabet."""
     try:
         text = sample.decode(encoding)
     except UnicodeDecodeError:
@@ -204,7 +206,7 @@ def _share(sample: bytes, encoding: str) -> float:
 # Headings of plain text
 
 MAX_REPEATED = 2
-"""Number of times that a heading in capitals may occur; a line that occurs more often is a running header."""
+"""Maximum number of occurrences of a heading in capitals; a line that occurs more often is a running header."""
 _MAX_LINE = 100
 _MAX_CAPITALS = 60
 _MAX_WORDS = 12
@@ -221,7 +223,8 @@ _KEYWORD = re.compile(
 )
 _NUMBER = re.compile(r"(?P<number>\d{1,3}(?:\.\d{1,3}){0,5}|[A-Z](?:\.\d{1,3}){1,5})\.?[ \t]+(?P<title>\S.*)$")
 _LIST_ITEM = re.compile(r"(\d{1,3}(?:\.\d{1,3})*|[A-Z](?:\.\d{1,3})+)[.)]?(?=\s)")
-# Columns, the end of a sentence, a verb, or a number that is not a year at the end show that a line is not a title.
+# A line is not a title if it has columns, contains a verb, ends like a sentence, or ends with a number that is not a
+# year.
 _NO_TITLE = re.compile(
     r"\s{2}|[\t|]|_{3}|\.{3}|…|(?:\. ){3}|[^\W\d_]{3}[.!?;] |[.;:,!]$| (?!(?:19|20)\d\d$)[\d.,%$€£()-]*\d[\d.,%)]*$"
     r"|\b(?:shall|will|must|may|can|is|are|was|were|has|have|had|be|been)\b"
@@ -263,14 +266,14 @@ def plain_headings(text: str) -> tuple[Heading, ...]:
 
 
 def _level(candidate: _Candidate, ranks: list[int]) -> int:
-    """Return the level of a heading: 1 for capitals, otherwise keywords by rank with numbers below them."""
+    """Return the level of a heading: 1 for capitals, otherwise keywords by rank, and numbers below all keywords."""
     if candidate.kind == "keyword":
         return ranks.index(candidate.depth) + 1
     return candidate.depth + (len(ranks) if candidate.kind == "number" else 0)
 
 
 def _candidate(before: str, head: str, after: str) -> _Candidate | None:
-    """Return the heading that a paragraph is, or None.
+    """Return the candidate for a paragraph that may be a heading, or None.
 
     Args:
         before: Beginning of the previous paragraph.
@@ -295,7 +298,7 @@ def _candidate(before: str, head: str, after: str) -> _Candidate | None:
 
 
 def _depth(text: str) -> int:
-    """Return the number of parts of the numbering with which a paragraph begins, or 0."""
+    """Return the number of parts in the numbering at the beginning of a paragraph, or 0."""
     match = _LIST_ITEM.match(text)
     return match[1].count(".") + 1 if match else 0
 
@@ -317,13 +320,13 @@ def _is_capitals(line: str) -> bool:
 TITLE_REACH = 5_000
 """Number of characters at the beginning of a file in which a heading can be the title of the document."""
 MAX_PARSED = 10_000_000
-"""Largest number of characters that are parsed."""
+"""Maximum number of characters that are parsed."""
 MAX_LINES = 100_000
-"""Largest number of lines that are parsed; a list with this many items takes half a minute."""
+"""Maximum number of lines that are parsed; a list with this many items takes half a minute."""
 MAX_NESTING = 60
-"""Nesting levels of lists and quotes; below them, the parser would drop the rest of the file."""
+"""Maximum nesting of lists and quotes; at deeper levels, the parser would drop the rest of the file."""
 MAX_TITLE = 200
-"""Characters in a title; a longer paragraph above a line of hyphens is not a heading."""
+"""Maximum length of a title in characters; a longer paragraph above a line of hyphens is not a heading."""
 _NO_TEXT = {"softbreak": " ", "hardbreak": " ", "html_inline": ""}
 _LINE_END = re.compile(r"\r\n?|\n")
 
@@ -363,7 +366,7 @@ def markdown_headings(text: str, start: int = 0) -> tuple[tuple[Heading, ...], t
 
     if len(text) > MAX_PARSED or text.count("\n") + text.count("\r") > MAX_LINES:
         return (), ("is too long for its headings to be recognised: split it into smaller files",)
-    # Without the table rule, the parser would take a table above a thematic break for a heading.
+    # Without the table rule, the parser would mistake a table above a thematic break for a heading.
     parser = MarkdownIt("commonmark", {"maxNesting": MAX_NESTING}).enable("table")
     parser.core.ruler.enableOnly(["normalize", "block"])
     tokens = parser.parse(text[start:])
@@ -391,9 +394,9 @@ def _headings(tokens: list[Token], line_starts: list[int]) -> Iterator[Heading]:
 # Front matter
 
 MAX_FRONT_MATTER = 32_768
-"""Characters in the front matter; a longer block is treated as text."""
+"""Maximum length of the front matter in characters; a longer block is treated as text."""
 MAX_VALUE = 1_000
-"""Characters in a value of the front matter."""
+"""Maximum length of a front matter value in characters."""
 Scalar = str | int | float | bool
 _FRONT_MATTER = re.compile(r"---[ \t]*(?:\r\n?|\n)(.*?)(?<=[\r\n])(?:---|\.\.\.)[ \t]*(?:\r\n?|\n|\Z)", re.DOTALL)
 _ENTRY = re.compile(r"([\w-]+):(.*)")

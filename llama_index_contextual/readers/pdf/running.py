@@ -1,11 +1,12 @@
 """Recognise running headers and footers.
 
-A line is repeated if it is the outermost line on at least three pages, not counting repeated lines further out, and its
-numbers either stay the same or include the page number, which is at the beginning or the end of the line, separate from
-words, and increases with every page. Thus "Q2 2022 – Income by Segment" and "Q3 2022 – Income by Segment" stay in the
-text. A repeated line is a running header or footer if it is only a page number that increases; if it is in the margin,
-separated from the body by more than the usual line spacing; or if it is on most of the pages, these pages differ, and
-the line is in the margin or near another running line.
+A line is repeated if it is the outermost line on at least three pages, not counting repeated lines further out. Its
+numbers must either stay the same or include the page number, which is the first or the last word of the line and
+increases from page to page. Thus "Q2 2022 – Income by Segment" and "Q3 2022 – Income by Segment" stay in the text.
+
+A repeated line is a running header or footer in three cases: it consists only of an increasing page number; it is in
+the margin, separated from the body by more than the usual line spacing; or it is on most pages, these pages differ,
+and the line is in the margin or near another running line.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from llama_index_contextual.readers.pdf.title import roman_value
 
 MIN_PAGES = 3
 MIN_PAGES_ELSEWHERE = 5  # for text on less than half of the pages
-MOST = 0.66  # share of the pages: text on so many different pages need not be set off
+MOST = 0.66  # share of the pages: text on this share of different pages need not be set off from the body
 MAX_STEP = 2  # left and right pages may differ
 MAX_LINES = 5  # at one edge of a page
 MAX_SIZE = 1.6  # times the usual font size: a larger line is a heading
@@ -96,7 +97,7 @@ def _texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[
     for key, members, counter in chains:
         copies = members
         if counter is None and members[0].line.cells > 1 and key not in texts:
-            copies = members[1:]  # these may be column headers: keep the first ones
+            copies = members[1:]  # the line may be column headers: keep it on the first page
         if not _PAGE_NUMBER.fullmatch(key):
             texts.setdefault(key, members[0].line.text)
         lines.update((member.page, id(member.line)) for member in copies)
@@ -142,10 +143,10 @@ def _inward(lines: Sequence[Line], *, foot: bool) -> list[Line]:
 
 
 def _accept(levels: Sequence[Sequence[_Chain]], shapes: Sequence[int]) -> list[_Chain]:
-    """Return the chains of running lines, from the outside in."""
+    """Return the chains that are running headers or footers, from the outside in."""
     different = {id(chain): len({shapes[m.page] for m in chain.members}) for level in levels for chain in level}
     accepted: set[int] = set()
-    further_out: set[int] = set()  # pages with a running line there
+    further_out: set[int] = set()  # pages with a running line one level further out
     for level in levels:
         for chain in level:
             is_everywhere = different[id(chain)] >= max(MIN_PAGES_ELSEWHERE, MOST * len(shapes))
@@ -165,7 +166,7 @@ def _accept(levels: Sequence[Sequence[_Chain]], shapes: Sequence[int]) -> list[_
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
-    """Return the text with "#" for each number or a lone Roman numeral, the numbers, and their printed forms."""
+    """Replace numbers, or a lone Roman numeral, by "#"; return the result, the numbers and their printed forms."""
     roman = _ROMAN.fullmatch(text)
     if roman and roman[2]:
         return f"{roman[1]}#{roman[3]}", (roman_value(roman[2].upper()),), (roman[2],)
@@ -174,7 +175,7 @@ def _shape(text: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
 
 
 def _repeated(key: str, group: Sequence[_Candidate], page_count: int) -> list[_Chain]:
-    """Return chains of repeated lines of one shape whose numbers stay the same or increase with the pages."""
+    """Return chains of repeated lines with the same shape whose numbers stay the same or increase with the pages."""
     runs: list[list[_Candidate]] = []
     for candidate in group:
         if runs and _continues(runs[-1], candidate):
@@ -208,7 +209,7 @@ def _counts_pages(one: _Candidate, other: _Candidate) -> bool:
 
 
 def _is_at_edge(text: str, position: int) -> bool:
-    """Return whether a number is the first or the last word of the text; a lone Roman numeral is."""
+    """Return whether a number is the first or the last word of the text; true for a lone Roman numeral."""
     words, numbers = _WORD.findall(text), _DIGITS.findall(text)
     is_first = position == 0 and numbers and words[0] == numbers[0]
     return not numbers or is_first or (position == len(numbers) - 1 and words[-1] == numbers[-1])

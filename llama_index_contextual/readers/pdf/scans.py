@@ -1,6 +1,6 @@
-"""Text of scanned pages: build lines from the boxes that OCR returned, and warn about pages.
+"""Build the lines of scanned pages from the text boxes that OCR returned, and warn about these pages.
 
-The ledger stores the boxes of a page as the engine returned them, so that changes to the layout need no new OCR.
+The ledger stores the boxes as the OCR engine returned them, so that a change to the layout rules requires no new OCR.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from llama_index_contextual.readers.files import ParsedFile
 from llama_index_contextual.readers.pdf.pages import Cell, PageContent, PageSource, Row, Run, page_lines
 
 LOW_CONFIDENCE = 0.8  # a page below this confidence is reported as hard to read
-MAX_RANGES = 10  # page ranges that one warning lists
+MAX_RANGES = 10  # maximum number of page ranges in a warning
 FONT_SIZE = 0.72  # times the height of a box, which has a margin around ascenders and descenders
 BASELINE = 0.28  # times the height of a box, from its lower edge
 SPACE = 0.28  # times the font size
-SAME_SIZE = 1.3  # heights within this factor are one font size, because they depend on the letters of the line
+SAME_SIZE = 1.3  # heights within this factor are the same font size, because box heights depend on the letters
 VERTICAL = 1.5  # minimum ratio of height to width of a box whose text runs up or down
 MAX_SKEW = 5  # degrees
 MIN_SKEWED = 4  # boxes; fewer are not enough to measure the angle
 MIN_COLUMN_LINES = 5
 MIN_WORDS = 3  # in a line of prose
-FILLED = 0.6  # share of the width of a column that half of its lines fill
-MAX_CROSSING = 0.5  # lines across the gap between two columns, such as headings, per line of the shorter column
+FILLED = 0.6  # share of the width of a column of prose that at least half of its lines fill
+MAX_CROSSING = 0.5  # lines across the gap between columns, such as headings, relative to lines of the shorter column
 
 Page = Mapping[str, Any]
 """A page as returned by the child processes: its width and height in pixels, its resolution, and its boxes.
 
-A box is a string, its confidence, and its four corners in pixels, clockwise from the upper left.
+A box consists of a string, its confidence, and its four corners in pixels, clockwise from the upper left.
 """
 
 
@@ -60,7 +60,7 @@ class ImagePages(PageSource):
         self.page_count = scans.total
 
     def page(self, index: int) -> PageContent:
-        """Return the page at the index, from 0."""
+        """Return the page with the given index, starting at 0."""
         page = self._pages.get(index + 1)
         return PageContent((), True, (0.0, 0.0)) if page is None else page_content(page)
 
@@ -157,9 +157,9 @@ def _cells(boxes: Sequence[Sequence[Any]], scale: float, height: float) -> list[
 
 
 def _skew(boxes: Sequence[Sequence[Any]]) -> float:
-    """Return the angle in degrees at which the ends of the boxes lie on the fewest lines.
+    """Return the skew in degrees: the angle at which the ends of the boxes fall on the fewest lines.
 
-    The corners of a short box are not enough to measure its angle, but the rows of a table are.
+    A single short box is not enough to measure the angle, but a table row with several short boxes is.
     """
     ends: list[tuple[float, float]] = []
     heights: list[float] = []

@@ -1,13 +1,13 @@
 """Find the headings of a PDF in its bookmarks, typography and numbering.
 
 Documents show their structure in three ways, and one of them is usually enough to recognise a heading: letters that
-are larger or bolder than the body text, a number or keyword in sequence with the others ("Item 7.", "3.2"), and an
+are larger or bolder than the body text, a number or keyword in sequence with other headings ("Item 7.", "3.2"), and an
 entry in the table of contents. Style and numbering are the features that Budhiraja and Mago ("A Supervised Learning
 Approach For Heading Detection", arXiv 1809.01477) and Bentabet et al. ("Table-Of-Contents Generation on Contemporary
 Documents", arXiv 1911.08836) found to be decisive. They are implemented here as rules, because the style of the body
 text and of the numbering can be measured in each document. To determine levels, the kinds of headings are ordered once
-for the whole document, and numbering takes precedence over size. All functions are pure functions of lines with
-positions and take linear time.
+for the whole document, and numbering takes precedence over size. All functions depend only on the lines and their
+positions, and take linear time.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ def headings(outline: Iterable[OutlineEntry], pages: Pages, *, title: Heading | 
     """Return the headings of a document, in the order of the text.
 
     Args:
-        outline: The bookmarks. They are used unless their titles are pages or files; if the text has far more
-            headings, these are added below the bookmarks.
+        outline: The bookmarks, which are used unless most of their titles are page numbers or file names. If far more
+            headings are detected in the text, they are added below the bookmarks.
         pages: The lines of each page.
-        title: The title of the document on its first pages; the text after it, up to the first heading, belongs to it.
+        title: The title of the document on its first pages; the text between the title and the first heading belongs to
+            the title.
     """
     detected = _detect(pages, title)
     marks = bookmarks(outline, pages)
@@ -63,13 +64,13 @@ def headings(outline: Iterable[OutlineEntry], pages: Pages, *, title: Heading | 
 
 # ---- bookmarks -----------------------------------------------------------------------------------------------------
 
-MAX_LINES = 3  # that one heading may occupy
+MAX_LINES = 3  # maximum number of lines in a heading
 MIN_RATIO = 0.6
 MAX_COMPARED = 200  # lines of a page that are compared letter by letter
 
 _PAGE_MARK = re.compile(r"(?i)(?:(?:page|p|slide|folie|seite|página|sheet)\W*)?[\divxlc]{1,6}(?:\s+of\s+\d+)?")
 _FILE_MARK = re.compile(r"(?i)\S.*\.(?:pdf|docx?|xlsx?|pptx?|html?|txt|rtf|indd)|\d{10}-\d\d-\d{6}.*")
-FEWER = 3  # ratio of headings to bookmarks above which the bookmarks cover only parts of the document
+FEWER = 3  # if the ratio of headings to bookmarks is higher, the bookmarks cover only parts of the document
 
 
 def _supplement(marks: Sequence[Heading], detected: Sequence[Heading]) -> list[Heading]:
@@ -87,10 +88,11 @@ def _supplement(marks: Sequence[Heading], detected: Sequence[Heading]) -> list[H
 
 
 def bookmarks(outline: Iterable[OutlineEntry], pages: Sequence[Sequence[Line]]) -> list[Heading]:
-    """Return the bookmarks as headings, in the order of the text, or none if their titles are pages or files.
+    """Return the bookmarks as headings, in the order of the text.
 
-    On the page that the bookmark points to, the heading begins at the line with the bookmark's title, the most similar
-    line, the line below the position of the bookmark, or the top of the page.
+    The result is empty if most of their titles are page numbers or file names. On the page to which a bookmark points,
+    the heading begins at the line with the bookmark's title; if there is no such line, at the most similar line, at the
+    line below the position of the bookmark, or at the top of the page.
     """
     entries = []
     for entry in outline:
@@ -141,7 +143,7 @@ def _distance(top: float | None, y: float) -> float:
 LARGER = 1.09  # times the size of the body text
 MIN_PROSE = 80  # characters in a line or paragraph of running text
 MIN_ENTRIES = 4  # of a table of contents on one page
-EDGE = 0.05  # share of the long lines that may begin to the left of the left edge or end to the right of the right edge
+EDGE = 0.05  # share of the long lines that may extend beyond the left edge or the right edge
 SIGNING = 4  # lines around a heading that are searched for a signature
 
 
@@ -212,7 +214,7 @@ class _Style:
 
 @dataclass(slots=True)
 class _Contents:
-    """The tables of contents: their lines and the titles in them, as returned by `letters`."""
+    """The lines of the tables of contents, and the titles in them, as returned by `letters`."""
 
     lines: set[int] = field(default_factory=set)  # offsets
     titles: set[str] = field(default_factory=set)
@@ -271,7 +273,7 @@ def _quantile(counts: Counter[int], share: float) -> float:
 
 
 def _of_page(style: _Style, lines: Sequence[Line]) -> _Style:
-    """Return the style, with the size of the running text on the page if that is larger."""
+    """Return the style of a page, with the font size of its running text if that is larger."""
     sizes: Counter[float] = Counter()
     for placed in lines:
         if len(placed.text) >= MIN_PROSE // 2:
@@ -286,7 +288,7 @@ _CONTENTS = re.compile(r"(?i)(?:table of )?contents|index|inhalt(?:sverzeichnis)
 
 
 def _contents(pages: Pages) -> _Contents:
-    """Find the tables of contents: lines that end with page numbers that do not decrease."""
+    """Find the tables of contents, whose lines end with page numbers that do not decrease."""
     out = _Contents()
     for lines in pages:
         entries: list[tuple[int, str, str]] = []
@@ -364,7 +366,7 @@ class _Page:
 
         Args:
             prose: Offset of the first running text of the document.
-            is_cover: Whether a line before that text must have a number to be a heading.
+            is_cover: Whether a line before the running text must be numbered to be a heading.
         """
         is_form = any(REGISTRANT.match(line.text) for line in self.lines)
         signing = False
@@ -381,7 +383,7 @@ class _Page:
             elif (
                 candidate := self._candidate(at, is_free=not ((is_front and is_cover) or signing or is_form))
             ) and not (
-                is_front and candidate.label and candidate.label.family == "attachment"  # the number of the filing
+                is_front and candidate.label and candidate.label.family == "attachment"  # its number in the filing
             ):
                 signing = signing and candidate.label is None
                 candidate.gap, gap = gap, 0
@@ -454,7 +456,7 @@ class _Page:
         return make(title=text.strip(), sure=strong or is_keyword, lines=count)
 
     def _with_line_below(self, at: int) -> tuple[str, int]:
-        """Return a number on its own line, joined with the title below it if there is one, and the line count."""
+        """Return a number on its own line, joined with any title below it, and the number of lines."""
         line = self.lines[at]
         following = self.lines[at + 1] if at + 1 < len(self.lines) else line
         same = abs(following.size - line.size) < 0.25 * line.size and following.cells == 1 and following.end != " "
@@ -584,7 +586,7 @@ def _is_next(one: _Candidate, other: _Candidate) -> bool:
 
 
 def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Omit numbered lines that only look like headings, unless they are in sequence with other numbered lines."""
+    """Omit numbered lines that may not be headings, unless they are in sequence with other numbered lines."""
     kept: set[int] = set()
     last: dict[tuple[str, int, tuple[str, ...]], tuple[int, int]] = {}
     in_exhibits = False
@@ -640,7 +642,7 @@ def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
 
 
 def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) -> list[Heading]:
-    """Assign levels by one order of the kinds of headings for the whole document."""
+    """Assign levels, using the same order of the kinds of headings in the whole document."""
     sizes: dict[str, list[float]] = defaultdict(list)
     first: dict[str, int] = {}
     for at, each in enumerate(found):

@@ -2,8 +2,8 @@
 
 The title of a PDF is on its first pages or in the file's metadata. Metadata often contains the title of a template, an
 earlier document or a filing service, so the first pages take precedence. The title of a filing consists of the form,
-company and period on its cover; the title of a contract, of its kind, parties and date. For other documents, it is the
-most prominent line.
+company and period on its cover. The title of a contract consists of its type, parties and date. The title of any other
+document is its most prominent line.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Label(NamedTuple):
     """The numbering at the beginning of a heading.
 
     Attributes:
-        family: What is numbered: "part", "chapter", "section", "attachment", "decimal", "roman", "letter" or "inner".
+        family: Kind of numbering: "part", "chapter", "section", "attachment", "decimal", "roman", "letter" or "inner".
         numbers: The numbers; the last one increases from heading to heading.
         depth: Number of parts in a decimal number, otherwise 1.
         title: The text after the numbering.
@@ -136,7 +136,7 @@ CONTINUED = re.compile(r"(?i)[\s,–—-]*\(?\s*(?:continued|cont[’'.]?d?\.?)\
 
 
 def is_title_case(text: str) -> bool:
-    """Return whether most significant words begin with a capital."""
+    """Return whether most significant words begin with a capital letter."""
     words = [word for word in re.findall(r"[^\W\d_][\w’'&.-]*", text) if word.casefold() not in SMALL]
     return bool(words) and words[0][0].isupper() and 4 * sum(word[0].isupper() for word in words) >= 3 * len(words)
 
@@ -156,12 +156,12 @@ def is_plain_title(text: str, *, words: int = MAX_WORDS) -> bool:
 
 # ---- Title of the document -------------------------------------------------------------------------------------------
 
-FRONT = 3  # pages on which a title may be stated
+FRONT = 3  # number of first pages that are searched for a title
 HEAD = 6_000  # characters on the cover of a filing
 OPENING = 4_500  # characters after the title of a contract that are searched for its parties
 DATED = 700  # characters after the title of a contract that are searched for its date
 PROMINENT = 1.2  # times the size of the running text
-TOP_LINES = 15  # lines in which a title without larger letters may occur
+TOP_LINES = 15  # number of first lines that are searched for a title without larger letters
 MAX_TITLE = 200
 MAX_PARTY = 80
 
@@ -219,15 +219,15 @@ _NOT_A_TITLE = re.compile(
     r"|.*\.(?:docx?|odt|rtf|pptx?|xlsx?|pdf|indd|qxd|tex|dvi|ps|txt|html?|p65|fm)"
     r"|(?:file|https?):.*|[A-Za-z]:\\.*|\S*/\S*"
 )
-Stated = tuple[str, Heading]  # a title, and the line with which it begins
+Stated = tuple[str, Heading]  # a title, and the line where it begins
 
 
 def document_title(pages: Sequence[Sequence[Line]], stored: str | None) -> tuple[str | None, Heading | None]:
-    """Return the title of a document, and the heading with which its first pages begin.
+    """Return the title of a document, and the title line on its first pages as a heading; each may be None.
 
     Args:
         pages: The lines of each page.
-        stored: The title in the file's metadata, which is used if the first pages do not state another title.
+        stored: The title in the file's metadata, which is used if the first pages do not contain another title.
     """
     front = [page for page in pages[:FRONT] if page]
     stated = (_filing(front) or _contract(front) or _prominent(front[0])) if front else None
@@ -281,7 +281,7 @@ def _is_name(text: str) -> bool:
 
 
 def _contract(front: Sequence[Sequence[Line]]) -> Stated | None:
-    """Return the title of a contract: its kind, its parties and its date."""
+    """Return the title of a contract: its type, its parties and its date."""
     page, line = next(((page, line) for page in front for line in page[:TOP_LINES] if _is_instrument(line)), ((), None))
     if line is None:
         return None
@@ -294,7 +294,7 @@ def _contract(front: Sequence[Sequence[Line]]) -> Stated | None:
 
 
 def _is_instrument(line: Line) -> bool:
-    """Return whether a line names a kind of contract, in capitals or title case."""
+    """Return whether a line is the title of a contract, such as "Lease Agreement"."""
     text = line.text.strip(' .*_“”"')
     if not _INSTRUMENT.search(text) or not is_plain_title(text, words=14):
         return False
@@ -303,7 +303,7 @@ def _is_instrument(line: Line) -> bool:
 
 
 def _cover_parties(page: Sequence[Line]) -> list[str]:
-    """Return the names above and below a line that consists of "and"."""
+    """Return the names above and below a line that contains only "and"."""
     for at, line in enumerate(page[1 : 2 * TOP_LINES], 1):
         if line.text.strip(" ,-–—").casefold() == "and" and at + 1 < len(page):
             names = [_spaced(page[at - 1].text.strip(" ,")), _spaced(page[at + 1].text.strip(" ,"))]
