@@ -1,4 +1,4 @@
-"""`python -m llama_index_contextual`: the command line."""
+"""Entry point of the command line for `python -m llama_index_contextual`."""
 
 from llama_index_contextual.cli.app import main
 

@@ -1,4 +1,4 @@
-"""Agno's `KnowledgeProtocol` and `Toolkit` for the documents of a project."""
+"""Knowledge and tools for Agno: `KnowledgeProtocol` and `Toolkit` for the documents of a project."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from llama_index_contextual.tools.filters import Filters, require_known_keys, to
 
 
 class ContextualKnowledge:
-    """Agno's `KnowledgeProtocol` over a project.
+    """Implementation of Agno's `KnowledgeProtocol` for a project.
 
-    Give it to an agent as `Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)`. The `meta_data` of a
+    Pass it to an agent: `Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)`. The `meta_data` of a
     passage contains its node id, score, relevance, file, pages and context. Errors are returned to the model as
     messages that it can act on; only `search` and `asearch` raise them.
 
     Args:
-        source: A project, or a project's retriever, whose mode and filters are then used.
+        source: A project, or a retriever of a project, whose mode and filters are then used.
         max_results: Default number of passages of a search; None uses the setting `top_k` of the project or retriever.
         description: Description of the documents for the system prompt; None generates one from the project's
             documents.
@@ -164,18 +164,18 @@ class ContextualKnowledge:
 
 
 class ContextualTools(Toolkit):
-    """The tools `search`, `grep`, `outline` and `read` over a project, for an Agno agent or team.
+    """The tools `search`, `grep`, `outline` and `read` for the documents of a project, for an Agno agent or team.
 
-    The model receives text; errors are returned as messages that it can act on. The tools include the search, so an
-    agent with them does not need `ContextualKnowledge`.
+    The model receives text; errors are returned as messages that it can act on. An agent with these tools does not need
+    `ContextualKnowledge`, because they include the search.
 
     Args:
         project: The project.
-        suffix: Appended to the tool names after an underscore. None uses the project's name, so that an agent can use
-            several projects; "" appends nothing.
+        suffix: String to append to the tool names after an underscore. None uses the project's name, so that an agent
+            can use several projects; "" appends nothing.
         mode: Default mode of the search; None uses `config.mode`.
         top_k: Default number of passages of a search; None uses `config.top_k`.
-        filters: Restricts every tool to documents and passages with this metadata.
+        filters: Restricts all tools to documents and passages with matching metadata.
 
     Example:
         >>> from agno.agent import Agent  # doctest: +SKIP
@@ -233,7 +233,7 @@ def _in_thread(run: Callable[..., str]) -> Callable[..., Coroutine[Any, Any, str
 
 
 def _documents(response: RetrievalResponse) -> list[Document]:
-    """Return the passages as Agno documents; notes for the model are in the metadata of the first one."""
+    """Return the passages as Agno documents; notes for the model are in the metadata of the first document."""
     documents = [_document(chunk, response) for chunk in response]
     if documents and (notes := [*response.warnings, *models.doubts(response)]):
         documents[0].meta_data = {"note": " ".join(notes), **documents[0].meta_data}

@@ -1,7 +1,8 @@
 """Model Context Protocol server with read-only tools to search, list and read documents and ask questions.
 
-`make_server` creates a server for standard input and output, and `make_http_app` one for streamable HTTP. The tools are
-those of `DocumentTools` and `ask`. Each result consists of text for the model and structured content with a schema.
+`make_server` creates a server for standard input and output; `make_http_app` returns an application for streamable
+HTTP. The tools are `ask` and the tools of `DocumentTools`. Each result consists of text for the model and structured
+content with a schema.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ _TOOLS: Mapping[str, tuple[type[BaseModel], type[BaseModel]]] = {
     "read": (models.ReadInput, models.ReadResult),
     "ask": (AskInput, Answer),
 }
-"""Arguments and result of each tool."""
+"""Models of the arguments and result of each tool."""
 
 
 def make_server(projects: Sequence[Project], *, token: str | None = None) -> MCPServer[Any]:
     """Return a server for the given projects; start it with `server.run("stdio")`.
 
     Args:
-        projects: The projects to serve. If there are several, each call must name one.
+        projects: The projects to serve. If there are several, each call must contain the name of a project.
         token: Token that HTTP clients must send as `Authorization: Bearer TOKEN`; see `make_http_app`.
 
     Raises:
@@ -114,14 +115,14 @@ def serve_http(
 ) -> None:
     """Serve the given projects over streamable HTTP at `http://HOST:PORT/mcp` until interrupted.
 
-    The arguments are those of `make_http_app` and the port.
+    The arguments are the same as for `make_http_app`, plus the port.
     """
     server = make_server(projects, token=token)
     server.run("streamable-http", host=host, port=port, transport_security=_security(host, token, allowed_hosts))
 
 
 def _security(host: str, token: str | None, allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
-    """Return the hosts and origins whose requests are accepted."""
+    """Return the settings with the hosts and origins from which requests are accepted."""
     hosts = accepted_hosts(host, token, allowed_hosts)
     with_ports = [form for name in hosts for form in (name, f"{name}:*")]
     origins = [f"{scheme}://{name}" for name in with_ports for scheme in ("http", "https")]
@@ -153,7 +154,7 @@ class _Server(MCPServer[Any]):
             version=__version__,
             log_level="WARNING",  # the SDK's default also logs each request to a model
             instructions=f"Tools for the documents of {names}. {INSTRUCTIONS}",
-            # The SDK requires the address of an issuing server, although there is none.
+            # The SDK requires the address of a server that issues tokens, although there is no such server.
             auth=None if token is None else AuthSettings(issuer_url=_NO_ISSUER, resource_server_url=None),
             token_verifier=None if token is None else _Token(token),
         )

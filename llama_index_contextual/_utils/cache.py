@@ -15,8 +15,8 @@ class LRUCache(Generic[K, V]):
     """A thread-safe cache that keeps the most recently used entries.
 
     Args:
-        size: Maximum number of entries, or maximum total of the results of `weigh` for their values.
-        weigh: Returns the size of a value.
+        size: Maximum total size of the values; with the default `weigh`, the maximum number of entries.
+        weigh: Function that returns the size of a value.
 
     Example:
         >>> cache = LRUCache[str, int](2)
@@ -45,7 +45,7 @@ class LRUCache(Generic[K, V]):
             return self._entries[key]
 
     def put(self, key: K, value: V) -> None:
-        """Store a value, and evict the least recently used ones if the cache is full."""
+        """Store a value, and evict the least recently used entries if the cache is full."""
         with self._lock:
             if key in self._entries:
                 self._weight -= self._weigh(self._entries.pop(key))

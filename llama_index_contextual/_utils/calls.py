@@ -1,7 +1,7 @@
 """Calls to models: bounded retries, errors without API keys, and the bridge between sync and async code.
 
-If the providers' clients also retried, the attempts would multiply. Models loaded by `models.py` therefore do not
-retry; this module does, using tenacity.
+If the providers' clients also retried calls, the attempts would multiply. Therefore, models loaded by `models.py` do
+not retry calls; this module does, using tenacity.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ RETRYABLE_NAMES = frozenset(
 
 
 class ProviderError(Exception):
-    """Replacement for an exception of a model's client, which may contain API keys; see `stand_in`.
+    """Replacement for an exception from a model's client, which may contain API keys; see `stand_in`.
 
     Attributes:
         status_code: HTTP status of the response, or None.
         code: The provider's error code, or None.
-        retry_after: Seconds that the provider asked to wait, or None.
+        retry_after: Seconds to wait, as requested by the provider, or None.
     """
 
     def __init__(
@@ -54,10 +54,11 @@ _LONGEST_CHAIN = 8
 
 
 def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
-    """Return a copy without API keys of an exception that a model's client raised; name and text stay the same.
+    """Return a copy, without API keys, of an exception from a model's client; the class name stays the same.
 
-    A client's exception contains the request with its headers and the provider's response. The replacement has the
-    original traceback and replacements of its causes; errors of this package are returned unchanged.
+    The original exception contains the provider's response and the request with its headers. The copy has the original
+    message, apart from keys, and the original traceback; its causes are replaced in the same way. Exceptions defined by
+    this package are returned unchanged.
     """
     if isinstance(error, (ContextualError, ProviderError)):
         return error
@@ -80,7 +81,7 @@ def _kind_like(kind: type[BaseException]) -> type[ProviderError]:
 
 
 async def awithout_secrets(send: Callable[[], Awaitable[T]]) -> T:
-    """Await `send()`; an exception is replaced by its `stand_in`."""
+    """Await `send()`; if it raises an exception, raise its `stand_in` instead."""
     try:
         return await send()
     except Exception as error:  # noqa: BLE001 - clients raise exceptions of any class; the replacement is raised
@@ -89,7 +90,7 @@ async def awithout_secrets(send: Callable[[], Awaitable[T]]) -> T:
 
 
 def without_secrets(send: Callable[[], T]) -> T:
-    """Return the result of `send()`; an exception is replaced by its `stand_in`."""
+    """Return the result of `send()`; if it raises an exception, raise its `stand_in` instead."""
     try:
         return send()
     except Exception as error:  # noqa: BLE001 - as above
@@ -99,13 +100,13 @@ def without_secrets(send: Callable[[], T]) -> T:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Number of attempts of a call, and the delays between them.
+    """Number of attempts for a call, and the delays between them.
 
     Attributes:
         attempts: Total number of attempts, including the first.
         base_delay: Seconds before the second attempt; doubled before each further attempt, with jitter.
         max_delay: Longest delay in seconds, unless the provider asks for a longer one with Retry-After.
-        max_retry_after: Longest Retry-After in seconds that is respected; a longer one ends the attempts.
+        max_retry_after: Longest Retry-After in seconds that is respected; if it is longer, there is no further attempt.
     """
 
     attempts: int = 5
@@ -114,7 +115,7 @@ class RetryPolicy:
     max_retry_after: float = 120.0
 
     def delay(self, attempt: int, error: Exception) -> float | None:
-        """Return the seconds to wait after failed attempt number `attempt` (from 1), or None to give up."""
+        """Return the seconds to wait after failed attempt number `attempt` (from 1), or None to stop."""
         if attempt >= self.attempts or not is_retryable(error):
             return None
         requested = retry_after(error)
@@ -131,15 +132,15 @@ def is_retryable(error: BaseException) -> bool:
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return status in RETRYABLE_STATUS
-    # A truncated response may not be valid JSON. A client that was used in several event loops may hold a connection of
-    # a closed loop, which it drops when a call fails.
+    # A truncated response may not be valid JSON. A client that was used in several event loops may keep a connection
+    # that belongs to a closed loop; it drops the connection when a call fails.
     closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
     is_json = isinstance(error, json.JSONDecodeError) or type(error).__name__ == "JSONDecodeError"
     return is_connection_error(error) or is_json or closed
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Return whether there was no response: the provider or the network is down."""
+    """Return whether there was no response because the provider or the network is down."""
     return isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in RETRYABLE_NAMES
 
 
@@ -148,11 +149,11 @@ _MAYBE_CHARGED = frozenset({408, 499, 502, 504, 522, 524})
 
 
 def may_be_charged(error: BaseException) -> bool:
-    """Return whether the provider may charge a failed call, because it may have processed it.
+    """Return whether the provider may charge for a failed call, because it may have processed the call.
 
-    A provider that refuses a call or fails returns a status, and charges nothing. The status of a gateway that timed
-    out does not show whether the provider processed the call. If there is no status, the response was late, lost or
-    unreadable, unless there was no connection at all.
+    A provider that refuses a call or fails returns a status code and charges nothing. If a gateway timed out, its
+    status code does not show whether the provider processed the call. If there is no status code, the response was
+    late, lost or unreadable, unless there was no connection at all.
     """
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
@@ -187,12 +188,12 @@ def _number(value: str | None) -> float | None:
 
 
 def call(send: Callable[[], T], policy: RetryPolicy) -> T:
-    """Call `send()` until it succeeds or `policy` gives up; then the `stand_in` of the last error is raised."""
+    """Call `send()` until it succeeds; when `policy` allows no further attempt, raise the last error's `stand_in`."""
     return Retrying(**_strategy(policy))(functools.partial(without_secrets, send))
 
 
 async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
-    """Await `send()` until it succeeds or `policy` gives up; then the `stand_in` of the last error is raised."""
+    """Await `send()` until it succeeds; when `policy` allows no further attempt, raise the last error's `stand_in`."""
     cancelled = cancellations()
 
     async def attempt() -> T:
@@ -207,7 +208,7 @@ async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
 
 
 def _strategy(policy: RetryPolicy) -> dict[str, Any]:
-    """Return the arguments for tenacity to retry according to `policy`; an error that is not retried is raised."""
+    """Return arguments that make tenacity retry calls according to `policy`, and raise all other errors."""
 
     def delay(state: RetryCallState) -> float | None:
         error = state.outcome.exception() if state.outcome else None
@@ -218,17 +219,17 @@ def _strategy(policy: RetryPolicy) -> dict[str, Any]:
 
 
 def cancellations() -> int:
-    """Return how often the cancellation of the current task was requested.
+    """Return how many times cancellation of the current task has been requested.
 
-    If a client's own timeout expires at the same moment, it mistakes the cancellation for its timeout and raises
-    another error. Callers therefore compare this number before they retry.
+    If a client's own timeout expires at the same moment, the client mistakes the cancellation for its timeout and
+    raises a different error. Callers therefore check whether this number has changed before they retry a call.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def error_message(error: BaseException, *, setting: str, model: str) -> str:
-    """Return a message without secrets: why a call to a model failed, and what to do.
+    """Return a message, without secrets, that says why a call to a model failed and what to do.
 
     Args:
         error: The exception that the client raised.
@@ -250,12 +251,12 @@ def error_message(error: BaseException, *, setting: str, model: str) -> str:
         return f"The provider of {model!r} cannot be reached: check the address and the network, then try again."
     if isinstance(status, int) and status >= 500:
         return f"The provider of {model!r} keeps returning {status} (server error): run the same call again later."
-    text = scrub(" ".join(str(error).split()))  # before the text is cut: part of a key would not be recognised
+    text = scrub(" ".join(str(error).split()))  # before truncation: part of a key would not be recognised
     return f"{model!r} failed: {type(error).__name__}: {text[:300]}"
 
 
 def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine to completion; inside a running event loop, in a separate thread."""
+    """Run a coroutine to completion, in a separate thread if an event loop is already running."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -272,17 +273,17 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
             return result.result()
         except KeyboardInterrupt:
-            # For interrupted notebook cells: the work must not continue in the background and be published.
+            # If a notebook cell is interrupted, the work must not continue in the background and be published.
             loop, task = running.result()
             while task is not None and not result.done():
                 loop.call_soon_threadsafe(task.cancel)
-                with contextlib.suppress(KeyboardInterrupt):  # a second one stops waiting for calls in flight
+                with contextlib.suppress(KeyboardInterrupt):  # a second interrupt ends the wait for calls in flight
                     wait([result])
             raise
 
 
 async def run_to_completion(work: Callable[[], T]) -> T:
-    """Run a function in a thread; a task that is cancelled waits until the function has returned."""
+    """Run a function in a thread; if the task is cancelled, wait until the function has returned."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
@@ -292,7 +293,7 @@ async def run_to_completion(work: Callable[[], T]) -> T:
 
 
 @overload
-def twin(  # type: ignore[overload-overlap]  # the result of a coroutine function is no other value
+def twin(  # type: ignore[overload-overlap]  # a coroutine function always matches this overload
     work: Callable[P, Coroutine[Any, Any, T]], *, finish: bool = False
 ) -> Callable[P, T]: ...
 
@@ -302,14 +303,15 @@ def twin(work: Callable[P, T], *, finish: bool = False) -> Callable[P, Coroutine
 
 
 def twin(work: Callable[P, Any], *, finish: bool = False) -> Callable[P, Any]:
-    """Return the other form of a function or method: blocking if it is async, otherwise async and run in a thread.
+    """Return a blocking version of an async function or method, or an async version of a blocking function or method.
 
-    Both have the same signature and docstring, and the name of the async form begins with "a": `aingest` and `ingest`,
-    `estimate` and `aestimate`. The blocking form can be called inside a running event loop (see `run_sync`).
+    The async version runs the blocking function in a thread; the blocking version can be called inside a running event
+    loop (see `run_sync`). The signature and docstring stay the same. The name of the async version begins with "a":
+    `ingest` and `aingest`, `estimate` and `aestimate`.
 
     Args:
         work: The function.
-        finish: Whether a cancelled task waits until the work in the thread has finished; needed if it changes files.
+        finish: Whether a cancelled task waits until the function has returned; needed if the function changes files.
 
     Example:
         >>> async def adouble(number: int, *, times: int = 1) -> int:

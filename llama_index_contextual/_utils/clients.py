@@ -1,9 +1,9 @@
-"""HTTP clients of models, one for each event loop.
+"""HTTP clients for models, one for each event loop.
 
-The classes of OpenAI, Anthropic and Ollama keep the asynchronous client of the event loop that first used it, and fail
-in any other loop. With `reuse_client=False`, OpenAI's classes create a client for each call, which takes tens of
-milliseconds of CPU time. Therefore each event loop gets a copy of the model with its own client. Other models are used
-unchanged.
+LlamaIndex's classes for OpenAI, Anthropic and Ollama keep an asynchronous client that works only in the event loop in
+which it was first used. With `reuse_client=False`, the OpenAI classes create a client for each call, which takes tens
+of milliseconds of CPU time. Therefore, each event loop gets a copy of the model with its own client. Other models are
+used unchanged.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _DEFAULT_CLIENT = "AsyncHttpxClientWrapper"
 
 
 def unconnected(model: T) -> T:
-    """Return a copy of a model that creates its clients on first use, and keeps them.
+    """Return a copy of a model; the copy creates its clients on first use and keeps them.
 
-    This applies to OpenAI's models (recognised by the field `reuse_client`), to Ollama's, and to models with a client
-    that can be copied, such as Anthropic's. Other models are returned unchanged, and so are
-    models with an HTTP client that the user has, or may have, configured: it cannot be copied, because httpx does not
-    expose its certificates, proxies and transport.
+    This applies to OpenAI models (recognised by the field `reuse_client`), to Ollama models, and to models with a
+    client that can be copied, such as Anthropic models. Other models are returned unchanged. So are models with an HTTP
+    client that the user may have configured: such a client cannot be copied, because httpx does not expose its
+    certificates, proxies and transport.
     """
     from llama_index.core.schema import BaseComponent
 
@@ -54,14 +54,14 @@ def unconnected(model: T) -> T:
 
 
 def _has_plain_ollama(model: BaseComponent) -> bool:
-    """Return whether this is an Ollama model without TLS or without a client."""
+    """Return whether `model` is an Ollama model whose client does not exist yet or does not use TLS."""
     if model.class_name() not in _OLLAMA or not hasattr(model, "_async_client"):
         return False
     return model._async_client is None or model._async_client._client.base_url.scheme == "http"
 
 
 def _copy_of_ollama_client(client: Any) -> Any:
-    """Return a new Ollama client with the address, headers and timeouts of one that another event loop may use."""
+    """Return a new Ollama client with the address, headers and timeouts of `client`."""
     if client is None:
         return None
     http = client._client
@@ -69,7 +69,7 @@ def _copy_of_ollama_client(client: Any) -> Any:
 
 
 def _is_copyable(client: Any) -> bool:
-    """Return whether this is a client of OpenAI's or Anthropic's package with its default HTTP client."""
+    """Return whether `client` is an OpenAI or Anthropic client with the default HTTP client."""
     return hasattr(client, "copy") and type(getattr(client, "_client", None)).__name__ == _DEFAULT_CLIENT
 
 
@@ -89,9 +89,9 @@ async def _lend(model: T) -> AsyncGenerator[T, None]:
 
 
 def sort_vectors(model: Any) -> None:
-    """Make the client that an OpenAI embedding model created sort the vectors in each response by `index`.
+    """Sort the vectors in each response to an OpenAI embedding model by `index`, which LlamaIndex ignores.
 
-    LlamaIndex's class ignores the index. A client passed by the user is left unchanged.
+    This changes the client that the model has created. A client passed by the user is left unchanged.
     """
     if not hasattr(model, "_get_aclient") or getattr(model, "_async_http_client", None) is not None:
         return
@@ -112,10 +112,10 @@ def own_client(model: T) -> AbstractAsyncContextManager[T]:
 
 
 class PerLoop(Generic[T]):
-    """A model for callers in any thread and event loop; each loop keeps one client until the loop is closed.
+    """A model for use in any thread and event loop; each loop keeps one client until the loop is closed.
 
     Args:
-        load: Returns the model; called at first use.
+        load: Function that returns the model; called on first use.
     """
 
     def __init__(self, load: Callable[[], T]) -> None:

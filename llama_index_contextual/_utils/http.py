@@ -1,4 +1,4 @@
-"""Addresses and tokens of the servers in this package: access control and permitted host names."""
+"""Access control for the servers in this package: tokens and permitted host names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from llama_index_contextual.errors import ConfigurationError
 
 LEAST_TOKEN = 16
-"""Minimum number of characters of a token for HTTP."""
+"""Minimum length of a token for HTTP, in characters."""
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -16,8 +16,8 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 def accepted_hosts(host: str, token: str | None, allowed_hosts: Sequence[str]) -> list[str]:
     """Return the host names, without ports, that clients may use for a server.
 
-    Requests with another name in their Host header must be refused, so that no web page can reach the server through a
-    name that it controls (DNS rebinding).
+    Requests with any other name in the Host header must be refused, so that no web page can reach the server through a
+    domain name under its control (DNS rebinding).
 
     Args:
         host: Address to which the server will be bound.
@@ -25,8 +25,8 @@ def accepted_hosts(host: str, token: str | None, allowed_hosts: Sequence[str]) -
         allowed_hosts: Additional names that clients use for the server, such as the name of a proxy.
 
     Raises:
-        ConfigurationError: Other machines can reach `host` and there is no token, or `host` stands for all addresses
-            and no name is allowed.
+        ConfigurationError: Other machines can reach `host` but there is no token, or `host` stands for all addresses
+            but `allowed_hosts` is empty.
     """
     if not is_loopback(host) and token is None:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Keyword arguments: options that are described once, and suggestions for mistyped names."""
+"""Keyword arguments: shared descriptions of options, and suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Option:
-    """The description of an option: the annotation of a key of a TypedDict.
+    """Description of an option, used to annotate a key of a TypedDict.
 
     Attributes:
         description: What the option does, in one or two sentences.
-        default: Its value if it is not given.
+        default: Value of the option if it is not given.
     """
 
     description: str
@@ -40,7 +40,7 @@ class Option:
 
 
 def options_of(options: type) -> Mapping[str, tuple[Any, Option]]:
-    """Return the type and the description of each key of a TypedDict, in its order.
+    """Return the type and the description of each key of a TypedDict, in the order of definition.
 
     Example:
         >>> from typing import Annotated, TypedDict
@@ -53,10 +53,11 @@ def options_of(options: type) -> Mapping[str, tuple[Any, Option]]:
 
 
 def takes(options: type) -> Callable[[F], F]:
-    """Return a decorator for a function with `**options: Unpack[Options]`: the signature and docstring list them all.
+    """Return a decorator that adds the options to the signature and docstring of a function.
 
-    `help()` and editors show the options like any other keyword, with defaults and descriptions. The docstring has the
-    line `**options` where the descriptions belong. The error for a mistyped keyword suggests the most similar one.
+    The function takes `**options: Unpack[Options]`. `help()` and editors show the options like any other keyword
+    arguments, with defaults and descriptions, which replace the line `**options` in the docstring. The error message
+    for a mistyped keyword suggests the most similar option.
     """
 
     def decorate(function: F) -> F:
@@ -83,9 +84,9 @@ def _entry(text: str, indent: str) -> str:
 
 
 def suggests_keywords(function: F) -> F:
-    """Add the most similar keyword to the TypeError for an unknown one, as Python does since version 3.13.
+    """Suggest a similar keyword in the TypeError for an unknown keyword, as Python has done since version 3.13.
 
-    Signature and type of the function are unchanged.
+    The signature and type of the function do not change.
     """
     known = [parameter.name for parameter in inspect.signature(function).parameters.values()]
 

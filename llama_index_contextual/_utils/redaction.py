@@ -1,8 +1,8 @@
 """Remove API keys from all text that leaves the package.
 
-Some providers repeat the headers of a request in their error messages, and some clients repeat a header that they
-reject. Therefore this module collects the keys from the environment and from the model objects that are called, and
-`scrub` replaces them in any text. Like the environment, the collection is global to the process.
+Some providers include the headers of a request in their error messages, and some clients quote a header that they
+reject. Therefore, this module collects the keys from the environment and from the model objects that are called, and
+`scrub` replaces them in text. Like the environment, the collection is global to the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REMOVED = "[API key removed]"
 """Replacement for a key."""
 
 SHORTEST_KEY = 8
-"""Values with fewer characters, such as "none" or "ollama", are placeholders: removing them would mangle messages."""
+"""Minimum length of a key; shorter values, such as "none" or "ollama", are placeholders and stay in messages."""
 
 _ENVIRONMENT = re.compile(r"(?:api|access|auth|secret)_?(?:key|token)$|^hf_token$", re.IGNORECASE)
 _SECRET = re.compile(
@@ -40,7 +40,7 @@ _of_models: set[str] = set()
 
 
 def watch(model: object) -> None:
-    """Collect the keys of a model object: its API key, secret headers, and passwords in its address.
+    """Collect the secrets of a model object: its API key, secret headers, and passwords in its address.
 
     Args:
         model: A LlamaIndex LLM or embedding.
@@ -49,7 +49,7 @@ def watch(model: object) -> None:
 
 
 def keys_in_use() -> frozenset[str]:
-    """Return the keys of the environment and of the models called so far."""
+    """Return the keys in the environment and those of the models called so far."""
     named = (value for name, value in os.environ.items() if _ENVIRONMENT.search(name))
     in_urls = (word for value in os.environ.values() if "://" in value for word in _PASSWORD_IN_URL.findall(value))
     return frozenset(_usable((*named, *in_urls))) | frozenset(tuple(_of_models))
@@ -57,7 +57,7 @@ def keys_in_use() -> frozenset[str]:
 
 def _usable(values: Iterable[str]) -> Iterator[str]:
     for value in values:
-        words = value.split()  # "Bearer sk-…"; and keys read from files end with a line break
+        words = value.split()  # a value may begin with "Bearer", or end with a line break if it was read from a file
         if words and len(words[-1]) >= SHORTEST_KEY:
             yield words[-1]
 
@@ -88,10 +88,10 @@ def _named_values(holder: object) -> Iterator[tuple[str, Any]]:
 
 
 def scrub(text: str) -> str:
-    """Remove the keys in use from a string, in any notation.
+    """Remove the keys in use from a string, however they are encoded.
 
-    Keys are also recognised URL-encoded, in base64 (at any place of a longer text), with JSON, Python or HTML escapes,
-    and split by white space. Keys that a provider has masked already are left unchanged.
+    Keys are also recognised if they are URL-encoded, encoded in base64 (alone or within a longer text), escaped for
+    JSON, Python or HTML, or split by white space. Keys that a provider has already masked are left unchanged.
     """
     keys = keys_in_use()
     return _pattern(keys).sub(REMOVED, text) if keys and text else text
@@ -106,7 +106,7 @@ def _pattern(keys: frozenset[str]) -> re.Pattern[str]:
 
 
 def _character(char: str) -> str:
-    """Return a pattern for a character: plain, URL-encoded, or escaped."""
+    """Return a pattern that matches a character in plain, URL-encoded or escaped form."""
     code = ord(char)
     percent = "".join(f"%(?:25)*{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
     escaped = rf"{percent}|\\+u{code:04x}|\\+x{code:02x}|&#0*{code};|&#x0*{code:x};"
@@ -115,7 +115,7 @@ def _character(char: str) -> str:
 
 
 def _in_base64(key: str) -> Iterator[str]:
-    """Yield the base64 forms of a key, for each alignment in the encoded text."""
+    """Yield the base64 forms of a key for all its alignments within a longer encoded text."""
     raw = key.encode("utf-8", "surrogatepass")
     for before in range(3):
         code = base64.b64encode(b"\0" * before + raw).decode().rstrip("=")
@@ -126,14 +126,14 @@ def _in_base64(key: str) -> Iterator[str]:
 
 
 class KeyFilter:
-    """Removes keys from a stream of text, even if a key is split between pieces."""
+    """Filter that removes keys from streamed text, even if a key is split between pieces."""
 
     def __init__(self) -> None:
         self._keys = keys_in_use()
         self._buffer = ""
 
     def feed(self, piece: str) -> str:
-        """Return the text that can be passed on: all except a suffix that could be the start of a key."""
+        """Add a piece, and return the text that can be passed on: all except an ending that may be part of a key."""
         self._buffer = scrub(self._buffer + piece)
         longest = min(len(self._buffer), max(map(len, self._keys), default=0))
         pending = next((n for n in range(longest, 0, -1) if self._begins_key(self._buffer[-n:])), 0)
@@ -141,7 +141,7 @@ class KeyFilter:
         return passed
 
     def rest(self) -> str:
-        """Return the buffered text; the start of a key is removed."""
+        """Return the buffered text, or `REMOVED` if it is long enough to be part of a key."""
         rest_of_text, self._buffer = self._buffer, ""
         return rest_of_text if len(rest_of_text) < SHORTEST_KEY else REMOVED
 

@@ -11,7 +11,7 @@ from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.errors import ConfigurationError
 
 PUBLISHED_NAMES = {"{{WHOLE_DOCUMENT}}": "{segment}", "{{CHUNK_CONTENT}}": "{chunk}"}
-"""Variables of the published prompt, https://www.anthropic.com/news/contextual-retrieval, and the names used here."""
+"""Variable names in the published prompt (https://www.anthropic.com/news/contextual-retrieval) and in this package."""
 
 OF_SEGMENT = ("header", "segment")
 OF_CHUNK = ("chunk", "neighbours")
@@ -24,16 +24,15 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 class ContextPrompt:
     """A validated template with the values of its additional variables.
 
-    The part before the first variable of the chunk is the same for all calls of a segment, so that a provider
-    can cache it.
+    The part before the first chunk variable is the same in all calls for a segment, so that a provider can cache it.
 
     Args:
-        text: Template with {segment} and {chunk}; {header} identifies the document, {neighbours} contains the first
-            sentences of the chunks before and after. The variable names of the published prompt are accepted.
+        text: Template with {segment} and {chunk}; {header} identifies the document, and {neighbours} contains the first
+            sentences of the previous and the next chunk. The variable names of the published prompt are also accepted.
         variables: Values of additional variables, such as a glossary.
 
     Raises:
-        ConfigurationError: A variable is missing or unknown, or one of the chunk comes before one of the segment.
+        ConfigurationError: A variable is missing or unknown, or a chunk variable comes before a segment variable.
 
     Example:
         >>> prompt = ContextPrompt("{terms} {segment} Situate: {chunk}", {"terms": "TS: temperature sensor."})
@@ -49,15 +48,15 @@ class ContextPrompt:
 
     @property
     def identity(self) -> str:
-        """Representation of this prompt in the key of a context."""
+        """String that represents this prompt in the key of a context."""
         return self.text + json.dumps(dict(sorted(self.variables.items()))) if self.variables else self.text
 
     def prefix(self, values: Mapping[str, str]) -> str:
-        """Return the part that is the same for all calls of a segment, with the values of its variables."""
+        """Return the part that is the same in all calls for a segment, with its variables filled in."""
         return self._fill(self.text[: self._split()], values).lstrip()
 
     def suffix(self, values: Mapping[str, str]) -> str:
-        """Return the part from the first variable of the chunk on, with the values of its variables."""
+        """Return the part that begins with the first chunk variable, with its variables filled in."""
         return self._fill(self.text[self._split() :], values).rstrip()
 
     def _split(self) -> int:
@@ -78,11 +77,11 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 
 def check_template(template: str, variables: Mapping[str, str] | None = None) -> str:
-    """Check a prompt template, and return it with the variable names used here.
+    """Check a prompt template, and return it with published variable names replaced.
 
     Args:
         template: See `ContextPrompt`.
-        variables: The additional variables; each must be used.
+        variables: Values of additional variables; the template must use each of them.
 
     Raises:
         ConfigurationError: The template is invalid.
@@ -110,10 +109,10 @@ def check_template(template: str, variables: Mapping[str, str] | None = None) ->
 
 
 def require_known(names: Iterable[str], known: Iterable[str]) -> None:
-    """Check the names of the prompts in a call of LlamaIndex's `update_prompts`, which ignores unknown ones.
+    """Check the prompt names passed to LlamaIndex's `update_prompts`, which ignores unknown names.
 
     Args:
-        names: Names given by the user; those with a colon belong to another module.
+        names: Names given by the user; names with a colon belong to another module.
         known: Names of the prompts that can be changed.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Text helpers: the excerpt of a passage that contains the query terms, and numbers with nouns."""
+"""Text helpers: excerpts around query terms, and numbers with nouns."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _BEFORE = 40
 
 
 def excerpt(text: str, terms: Iterable[str], width: int) -> str:
-    """Return the text from shortly before its most specific terms; the caller truncates it at `width`.
+    """Return the part of the text that begins shortly before the most specific terms; the caller truncates it.
 
-    Of the windows that begin with a term, the one with the rarest terms is chosen: each term counts once, weighted by
-    the inverse of its frequency in the text. Among equal windows, the last is chosen, because it begins closest to the
-    terms.
+    Of all windows that begin with a term, the window with the rarest terms is chosen: each term counts once, weighted
+    by the inverse of its frequency in the text. If several windows are equal, the last of them is chosen, because it
+    begins closest to the terms.
 
     Args:
-        text: The passage, in one line.
+        text: The passage, on one line.
         terms: Word prefixes, as matched by the lexical index.
         width: Number of characters that will be shown.
 
@@ -35,7 +35,7 @@ def excerpt(text: str, terms: Iterable[str], width: int) -> str:
     words = {term.casefold() for term in itertools.islice(terms, MAX_TERMS)}
     if len(text) <= width or not words:
         return text
-    # Each term separately, because a term can contain another: `ts` in `ts-999`.
+    # Each term is searched for separately, because a term can contain another: `ts-999` contains `ts`.
     places = {term: re.finditer(rf"(?<!\w){re.escape(term)}", text, re.IGNORECASE) for term in words}
     hits = sorted((hit.start(), term) for term, matches in places.items() for hit in matches)
     if not hits:

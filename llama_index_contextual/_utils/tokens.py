@@ -1,7 +1,7 @@
-"""Count tokens offline, for texts of any length and any code points.
+"""Count tokens offline, in text of any length and with any characters.
 
-llama-index-core ships the file of the o200k_base encoding. tiktoken finds it only if the environment variable
-`TIKTOKEN_CACHE_DIR` contains the path of its folder.
+llama-index-core ships the data files of the encodings. tiktoken finds them only if the environment variable
+`TIKTOKEN_CACHE_DIR` is set to their folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def get_tokenizer(encoding: str = ENCODING) -> tiktoken.Encoding:
     """Return an encoding, o200k_base or cl100k_base, without using the network.
 
-    The environment variable is set only while tiktoken loads the encoding, and restored afterwards.
+    The environment variable is set only while tiktoken loads the encoding, and is restored afterwards.
     """
     core = find_spec("llama_index.core")  # located but not imported, because the import takes a second
     cache = str(Path(str(core and core.origin)).parent / "_static" / "tiktoken_cache")
@@ -55,7 +55,7 @@ def get_tokenizer(encoding: str = ENCODING) -> tiktoken.Encoding:
 
 
 def count_tokens(text: str, *, encoding: str = ENCODING) -> int:
-    """Return the number of tokens of `text`.
+    """Return the number of tokens in `text`.
 
     Special tokens such as "<|endoftext|>" are counted as plain text. A lone surrogate is counted as the replacement
     character U+FFFD.
@@ -64,7 +64,7 @@ def count_tokens(text: str, *, encoding: str = ENCODING) -> int:
         text: Any string.
         encoding: Name of the encoding, o200k_base or cl100k_base.
     """
-    # Call with the default without an argument, so that the cache holds it only once.
+    # For the default encoding, pass no argument; otherwise, the cache would store the encoding twice.
     tokenizer = get_tokenizer() if encoding == ENCODING else get_tokenizer(encoding)
     encode = tokenizer.encode_ordinary
     return sum(len(encode(text[start:stop])) for start, stop in pieces(text))
@@ -73,7 +73,8 @@ def count_tokens(text: str, *, encoding: str = ENCODING) -> int:
 def token_widths(text: str, *, piece_size: int = PIECE_SIZE) -> NDArray[np.uint8]:
     """Return the number of characters that begin in each token of `text`.
 
-    A token that holds only later bytes of a character has the width 0. The result does not depend on `piece_size`.
+    A token that contains only continuation bytes of a character has width 0. The result does not depend on
+    `piece_size`.
 
     Args:
         text: A string without surrogates; see `replace_surrogates`.
@@ -89,11 +90,11 @@ def token_widths(text: str, *, piece_size: int = PIECE_SIZE) -> NDArray[np.uint8
 
 
 def pieces(text: str, size: int = PIECE_SIZE) -> Iterator[tuple[int, int]]:
-    """Yield spans of at most 100,000 characters that tile `text` and end where a token always ends.
+    """Yield consecutive spans of at most 100,000 characters that cover `text` and end where a token always ends.
 
     tiktoken raises an error on about a million white-space characters in a row, because its regular expressions keep a
-    stack. A section without a position at which a token always ends is cut at fixed distances from its beginning, so
-    that the tokens are the same for every `size`.
+    stack. Text without a position at which a token always ends is cut at fixed distances from its beginning, so that
+    the tokens are the same for every `size`.
     """
     size = min(size, PIECE_SIZE)
     start, length = 0, len(text)
@@ -114,7 +115,7 @@ def _piece_end(text: str, start: int, target: int) -> int:
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace each surrogate, which UTF-8 cannot encode, by U+FFFD; return the same string if there is none."""
+    """Replace surrogates, which UTF-8 cannot encode, with U+FFFD; without surrogates, return `text` itself."""
     if text.isascii():
         return text
     try:
@@ -141,15 +142,15 @@ def _widths_of_tokens() -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class TokenMap:
-    """Tokens of a text, to convert between offsets of characters and indexes of tokens.
+    """Token boundaries of a text, for converting between character offsets and token indexes.
 
-    A slice that is encoded alone may have a token or two more than the same part of the text, because its first and
-    last words are split differently. `estimate` counts the tokens of the whole text; `count` is exact.
+    A slice that is encoded on its own may have one or two more tokens than the same part of the text, because its first
+    and last words are split differently. `estimate` counts the tokens of the whole text; `count` is exact.
 
     Attributes:
         text: Any string.
-        ends: Offset of the end of each token: the number of characters that begin before the offset; the last is
-            `len(text)`.
+        ends: Character offset at which each token ends; the last is `len(text)`. A character that is split between
+            tokens counts as part of the token in which it begins.
         has_surrogates: Whether `text` contains surrogates, which the tokenizer cannot encode.
     """
 
@@ -167,7 +168,7 @@ class TokenMap:
         """
         clean = replace_surrogates(text)
         widths = token_widths(clean, piece_size=piece_size)
-        # 32 bits halve the memory: a text of 200 MB has about 50 million tokens.
+        # 32-bit integers halve the memory: a text of 200 MB has about 50 million tokens.
         ends: NDArray[np.integer[Any]] = np.cumsum(widths, dtype=np.int32 if len(text) < 2**31 else np.int64)
         return cls(text, ends, clean is not text)
 
@@ -187,11 +188,11 @@ class TokenMap:
         return int(self.ends[min(index, len(self.ends)) - 1])
 
     def estimate(self, start: int, end: int) -> int:
-        """Return the number of tokens that the whole text has between two offsets."""
+        """Return the number of tokens of the whole text between two offsets."""
         return self.index(end) - self.index(start)
 
     def count(self, start: int, end: int) -> int:
-        """Return the exact number of tokens of the slice when it is encoded alone."""
+        """Return the exact number of tokens in a slice that is encoded on its own."""
         inner = self._inner(start, end)
         if inner is None:
             return count_tokens(self.text[start:end])
@@ -199,9 +200,10 @@ class TokenMap:
         return _count(self.text[start:first]) + self.estimate(first, last) + _count(self.text[last:end])
 
     def _inner(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the first and the last position of a slice at which a token always ends, or None.
+        """Return the first and last positions in a slice at which a token always ends, or None.
 
-        Between them, the tokens are those of the whole text; only the few characters on both sides are encoded again.
+        Between these positions, the tokens are the same as in the whole text, so only the few characters on either
+        side have to be encoded again.
         """
         head = None if self.has_surrogates else SAFE_BREAK.search(self.text, start, end)
         return None if head is None else (head.end(), self._last_safe_break(head.end(), end))
@@ -218,5 +220,5 @@ class TokenMap:
 
 
 def _count(text: str) -> int:
-    # Usually a word or two, for which cutting into pieces would cost more than encoding.
+    # The text is usually one or two words, which take less time to encode than to cut into pieces.
     return len(get_tokenizer().encode_ordinary(text)) if len(text) < PIECE_SIZE else count_tokens(text)

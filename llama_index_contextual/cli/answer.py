@@ -64,7 +64,7 @@ def search(
     ] = False,
 ) -> None:
     """Show the passages that answer a question best."""
-    # Imported here because other commands do not need it.
+    # Imported here because other commands do not need these functions.
     from llama_index_contextual.index.project_file import existing_project, read_config
 
     directory = existing_project(common.root(), name)
@@ -101,8 +101,8 @@ def _search_locally(
         explain: Whether to explain the ranks of the results.
 
     Returns:
-        The response, or None if LlamaIndex is needed for a reranker, an engine, or an embedding model other than
-        `local`.
+        The response, or None if LlamaIndex is needed for a reranker, an engine such as Qdrant, or an embedding model
+        other than `local`.
 
     Raises:
         InputError: The question is empty, or `top_k` is not positive.
@@ -158,13 +158,13 @@ def _parse_filters(project: Project, conditions: Sequence[str] | None, files: Se
 
 
 def _open_to_answer(name: str, llm: str | None, settings: Sequence[str] | None) -> Project:
-    """Return a project with the settings overridden by options."""
+    """Open a project whose settings are overridden by options."""
     from llama_index_contextual.models import missing_for
 
     project = common.open_project(name)
     changes = dict(common.parse_setting(item) for item in settings or ())
     if llm is not None:
-        # Raises an error if this is not the name of a model.
+        # Raises an error if `llm` is not the name of a model.
         missing_for(llm, setting="answer_llm", option="--llm")
         changes["answer_llm"] = llm
     if project.config.answer_cache is None:
@@ -252,7 +252,7 @@ def chat(
 
 
 def _typed_lines() -> Iterator[str]:
-    """Yield the lines of standard input that are not blank, until one ends the conversation."""
+    """Yield the lines of standard input, except blank lines, until a line ends the conversation."""
     while True:
         try:
             line = err.input("[bold cyan]?[/] " if sys.stdin.isatty() else "").strip()
@@ -308,7 +308,7 @@ def _show_pieces(pieces: Iterable[str]) -> None:
 
 
 def _harmless(text: str, kept: str) -> str:
-    """Replace control characters in a text, except those in `kept`, with spaces."""
+    """Replace control characters with spaces, except those in `kept`."""
     return "".join(sign if sign.isprintable() or sign in kept else " " for sign in text)
 
 
@@ -376,7 +376,7 @@ def show_response(response: SearchResponse, language: str, *, full: bool = False
         response: The results.
         language: Language of the lexical index, which determines how terms are highlighted.
         full: Whether to print whole passages with their contexts.
-        fit: Whether to print, on a terminal, only as many results as fit, so that the best one stays visible.
+        fit: Whether to print, on a terminal, only as many results as fit, so that the best result stays visible.
     """
     from llama_index_contextual.index.analysis import Analyzer
 

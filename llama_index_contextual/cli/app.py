@@ -68,19 +68,19 @@ def main() -> None:
     logging.getLogger("llama_index_contextual").addHandler(logging.NullHandler())
     try:
         app()
-    except Exception as error:  # noqa: BLE001 - shown, and turned into an exit code
+    except Exception as error:  # noqa: BLE001 - printed, and converted into an exit code
         # `Command` handles expected errors; any other error is a bug.
         for line in scrub("".join(traceback.format_exception(error))).splitlines():
             err.print(safe(line), soft_wrap=True)
         common.say_error("This is a bug: please report it with the lines above.")
         raise SystemExit(1) from None
     finally:
-        if output is not None:  # as after `>&-`
+        if output is not None:  # None if standard output is closed, as with `>&-`
             _flush(output)
 
 
 def _flush(output: TextIO) -> None:
-    """Write the rest of the output. If that fails, exit, without a message if the reading program has ended."""
+    """Flush the output, and exit if that fails: without a message if the program that reads the output has ended."""
     try:
         output.flush()
     except OSError as error:
@@ -116,7 +116,7 @@ def create(
     from llama_index_contextual.project.manager import missing_for_models
 
     of_environment = environment_settings(os.environ)
-    if local:  # nothing leaves this machine, unless a file or an option says so
+    if local:  # no data leaves this machine, unless the file or an option changes these settings
         of_environment = {k: v for k, v in of_environment.items() if k not in ("embed_model", "context")}
     changes = of_environment | (common.read_object(config_file, _SETTINGS_FORM) if config_file else {})
     changes |= dict(common.parse_setting(item) for item in settings or [])
@@ -378,7 +378,7 @@ def export_ledger(name: Name, path: LedgerPath) -> None:
 
 @ledger.command("import")
 def import_ledger(name: Name, path: LedgerPath) -> None:
-    """Import what `ledger export` wrote, so that it is not paid for again."""
+    """Import a file written by `ledger export`, so that its contents are not paid for again."""
     from llama_index_contextual.index import ledger_lines
 
     rows = ledger_lines.import_ledger(common.open_root().load(name).directory, path)

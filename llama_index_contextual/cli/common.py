@@ -1,4 +1,4 @@
-"""Shared parts of the commands: output, one-line errors, options, opening projects, confirmation and completion."""
+"""Code shared by all commands: output, one-line errors, options, opening projects, confirmation and completion."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PROGRAM = "llama-index-contextual"
 
 # ---- output ----------------------------------------------------------------------------------------------------------
 
-# Rich must not replace ":key:" in a document with an emoji or colour numbers.
+# Rich must not colour numbers, or replace ":key:" in a document with an emoji.
 out = Console(emoji=False, highlight=False)
 err = Console(stderr=True, emoji=False, highlight=False)
 
@@ -57,7 +57,7 @@ _LOGS_OF_CALLS = ("contextualizer", "ingestion.pipeline")
 
 def safe(text: str) -> str:
     """Return text from documents or the user without control characters, escaped for Rich markup."""
-    # The readers import LlamaIndex, which is not needed for `--help` and `--version`.
+    # Imported here because the readers import LlamaIndex, which `--help` and `--version` do not need.
     from llama_index_contextual.readers.files import printable
 
     # Names in messages and reports are already escaped, so their backslashes must not be doubled again.
@@ -72,7 +72,7 @@ def snippet(text: str, width: int) -> str:
 
 
 def say(markup: str = "", *, to: Console = out, indent: int = 0) -> None:
-    """Print a paragraph, wrapped at words on a terminal or in one line for other programs."""
+    """Print a paragraph, wrapped between words on a terminal and on one line otherwise."""
     if to.is_terminal and markup:
         to.print(Padding(Text.from_markup(markup, emoji=False), (0, 0, 0, indent), expand=False))
     else:
@@ -80,7 +80,7 @@ def say(markup: str = "", *, to: Console = out, indent: int = 0) -> None:
 
 
 def say_result(value: Any, shown: str | Callable[[], None]) -> None:
-    """Print the result of a command: with `--json` as JSON, otherwise as markup or by calling a function."""
+    """Print the result of a command: as JSON if `--json` is given, otherwise by printing or calling `shown`."""
     if wants_json():
         say_json(value)
     elif isinstance(shown, str):
@@ -97,18 +97,18 @@ def say_json(value: Any) -> None:
 
 
 def say_error(message: str) -> None:
-    """Print an error message in one line on standard error."""
+    """Print an error message on one line to standard error."""
     say(f"[red]Error:[/] {safe(scrub(message))}", to=err)
 
 
 def say_note(message: str) -> None:
-    """Print a note in one line on standard error."""
+    """Print a note on one line to standard error."""
     say(f"[yellow]note[/] {safe(message)}", to=err)
 
 
 class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record in one line, above a progress bar, which replaces `sys.stderr`."""
+        """Print a record on one line. A progress bar replaces `sys.stderr` and prints the line above itself."""
         sys.stderr.write(f"{Text.from_markup(safe(record.getMessage()), emoji=False).plain}\n")
 
 
@@ -134,9 +134,9 @@ class Invocation:
     """The running command.
 
     Attributes:
-        context: Its Typer context, with the values of its options.
+        context: Typer context of the command, with the values of its options.
         root: Root folder of the projects.
-        as_json: Whether it prints JSON.
+        as_json: Whether the command prints JSON.
     """
 
     context: Any
@@ -167,7 +167,7 @@ def wants_json() -> bool:
 
 
 def in_words(error: ContextualError | OSError | sqlite3.Error) -> str:
-    """Return an error message in terms of the command line, with commands that can be copied."""
+    """Return an error message that refers to commands and options, with commands that the user can copy."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else f"{error}."
     if not isinstance(error, ContextualError):
@@ -182,7 +182,7 @@ def in_words(error: ContextualError | OSError | sqlite3.Error) -> str:
 
 
 class Command(TyperCommand):
-    """Command that prints expected errors in one line, and exits with code 1, or 2 if a given path does not exist."""
+    """Command that prints an expected error on one line and exits with code 1, or 2 if a given path does not exist."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -191,7 +191,7 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # the program reading the output has ended
+            raise  # the program that reads the output has ended
         except (ContextualError, OSError, sqlite3.Error) as error:
             say_error(in_words(error))
             raise typer.Exit(2 if isinstance(error, PathNotFoundError) else 1) from None
@@ -200,7 +200,7 @@ class Command(TyperCommand):
 
 
 class Commands(typer.Typer):
-    """Typer application whose commands have `--root` and `--json` and print expected errors in one line.
+    """Typer application whose commands have `--root` and `--json` and print expected errors on one line.
 
     Args:
         panel: Panel for the commands in the program's help.
@@ -320,7 +320,7 @@ def read_object(path: Path, form: str) -> dict[str, Any]:
 
     Args:
         path: The file.
-        form: Expected form of the content, for messages.
+        form: Description of the expected content, for error messages.
 
     Raises:
         ConfigurationError: The file cannot be read, or it does not contain a JSON object.
@@ -338,7 +338,7 @@ def read_object(path: Path, form: str) -> dict[str, Any]:
 
 
 def open_root() -> ProjectManager:
-    """Return the projects of the root folder."""
+    """Return the manager of the projects in the root folder."""
     from llama_index_contextual.project.manager import ProjectManager
 
     return ProjectManager(root())
@@ -365,7 +365,7 @@ def with_environment(config: ProjectConfig, environment: Mapping[str, str]) -> P
 
 
 def open_project(name: str) -> Project:
-    """Return a project to query or build, with the settings from the environment."""
+    """Open a project to query or build it, and apply the settings from the environment."""
     project = open_root().load(name)
     project.state.config = with_environment(project.config, os.environ)
     return project

@@ -1,4 +1,4 @@
-"""Demo that asks the same questions with and without contexts, and needs no key or network.
+"""Demo that asks the same questions with and without contexts, without a key or a network.
 
 The contexts are imported from a ledger file in the folder of the example documents, so no LLM is called.
 """
@@ -34,13 +34,13 @@ TOP_K = 5
 
 @dataclass(frozen=True, kw_only=True)
 class DemoAnswer:
-    """The results of both projects for one question.
+    """Search results for one question, with and without contexts.
 
     Attributes:
         question: The question.
-        evidence: The text that answers it.
-        rank_without: Rank of the passage with the evidence without contexts; None if it was not found.
-        rank_with: The same with contexts.
+        evidence: The text that answers the question.
+        rank_without: Rank of the passage with the evidence in the search without contexts; None if it was not found.
+        rank_with: Rank of the passage with the evidence in the search with contexts; None if it was not found.
         hit: The passage with the evidence, from the search with contexts.
     """
 
@@ -52,7 +52,7 @@ class DemoAnswer:
 
 
 class RecordedLLM(CustomLLM):
-    """Stand-in for the default LLM, which wrote the recorded contexts; refuses all calls.
+    """Stand-in for the default LLM, whose name is part of the keys of the recorded contexts; it refuses all calls.
 
     It prevents paid calls with a key from the environment if a context is missing from the ledger.
     """
@@ -103,14 +103,14 @@ def run_demo(report: Callable[[str], None]) -> list[DemoAnswer]:
     """Ingest the example documents twice, search for the demo questions, and return the results.
 
     Args:
-        report: Called with a description before each step.
+        report: Function that is called with a description before each step.
     """
     folder = data_directory()
     files = demo_files(folder)
     questions = [json.loads(line) for line in (folder / QUESTIONS_FILE).read_text(encoding="utf-8").splitlines()]
     with TemporaryDirectory(prefix="llama-index-contextual-") as root:
         manager = ProjectManager(root)
-        # The first ranking alone shows what the contexts change.
+        # Without reranking, the ranks show only the effect of the contexts.
         plain = manager.create("without-context", ProjectConfig.local(context="none", rerank=None))
         contextual = manager.create("with-context", ProjectConfig.local(context="llm", rerank=None), llm=RecordedLLM())
         import_ledger(contextual.directory, folder / CONTEXTS_FILE)

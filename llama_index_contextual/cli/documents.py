@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 commands = Commands("Documents")
 
-ALL_FILES = "*"  # key for the password of all files that have no password of their own
+ALL_FILES = "*"  # key of the password for files without a password of their own
 _FILE_AND_PASSWORD = re.compile(r"(?is)(.+?\.pdf)=(.*)")
 
 Password = Annotated[
@@ -58,7 +58,7 @@ Reread = Annotated[bool, typer.Option("--reread", help="Read files again whose c
 
 
 def passwords_of(options: Sequence[str] | None) -> dict[str, str]:
-    """Return the passwords given by `--password`, by file."""
+    """Return the passwords given with `--password`, with the files as keys."""
     passwords = {}
     for option in options or ():
         of_one = _FILE_AND_PASSWORD.fullmatch(option)
@@ -71,10 +71,10 @@ def passwords_of(options: Sequence[str] | None) -> dict[str, str]:
 
 
 def facts_of(path: Path | None) -> Callable[[str], dict[str, Any]] | None:
-    """Return the facts in the JSON file given by `--facts`, as a `file_metadata` function.
+    """Return the facts in the JSON file given with `--facts`, as a `file_metadata` function.
 
-    The file contains an object with facts for each file name, path or glob. If several match a file, later entries
-    override earlier ones.
+    The JSON file contains an object with facts for each file name, path or glob. If several entries match a file, later
+    entries override earlier entries.
 
     Raises:
         ConfigurationError: The file cannot be read, or it is not a JSON object.
@@ -308,7 +308,7 @@ def _show_plan(plan: IngestReport, *, to: Console, limit: int | None) -> None:
 
 
 def _show_changes(report: IngestReport, *, to: Console, limit: int | None = MOST_NAMES) -> None:
-    """Print the names of the documents that change."""
+    """Print the names of changed documents."""
     moved = [f"{former} to {doc_id}" for former, doc_id in report.renamed.items()]
     kinds = (("new", report.added), ("changed", report.updated), ("moved", moved), ("gone", report.removed))
     for kind, names in kinds:
@@ -326,14 +326,14 @@ RESCAN = 300.0
 """Seconds after which `--watch` scans the folders even if no change was reported."""
 
 SOON = 2.0
-"""Seconds after which `--watch` syncs again if work is left or another process is writing to the project."""
+"""Seconds after which `--watch` syncs again if there is work left or another process is writing to the project."""
 
 _TICK = 500  # milliseconds between checks of the clock
 
 
 @dataclass
 class Watch:
-    """Syncs of a project after every change in its folders.
+    """Watcher that syncs a project after every change in its folders.
 
     Attributes:
         project: The project.
@@ -342,7 +342,7 @@ class Watch:
         removes: Whether documents whose files are gone are removed.
         max_cost: Limit for the total cost of all syncs in dollars, or None.
         settle: Seconds for which a file must remain unchanged before it is read.
-        stop: Ends `start` when it is set.
+        stop: Event that ends `start` when it is set.
     """
 
     project: Project
@@ -355,10 +355,10 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._cost_before = self._spent()
-        self._last: object = None  # last version or error printed
+        self._last: object = None  # the last version or error that was printed
         self._skipped: set[tuple[str, str]] = set()  # skipped files that were printed, with the reasons
         self._missing: set[str] = set()  # documents without a file that were printed
-        self._waiting: frozenset[str] = frozenset()  # documents of a large removal whose files have not returned
+        self._waiting: frozenset[str] = frozenset()  # documents of a large removal whose files are still missing
 
     def _spent(self) -> float:
         """Return the dollars spent on documents so far; the cost of answers does not count towards the limit."""
@@ -366,7 +366,7 @@ class Watch:
         return cost.dollars - cost.answers
 
     def start(self) -> None:
-        """Sync immediately and after every change, until Ctrl-C; changes of the project itself are ignored."""
+        """Sync immediately and after every change until Ctrl-C; changes in the project's directory are ignored."""
         say(f"Watching {safe(', '.join(self.folders))}. Ctrl-C ends it.", to=err)
         if not self.removes:
             common.say_note("Documents whose files are deleted are kept: start with --yes to remove them.")
@@ -379,7 +379,7 @@ class Watch:
                 due = time.monotonic() + wait
 
     def sync(self) -> float:
-        """Sync once, print any news, and return the seconds to wait if nothing changes."""
+        """Sync once, print the changes, and return the seconds until the next sync if no file changes."""
         from llama_index_contextual.ingestion.plan import FOR_LATER
 
         try:
@@ -402,7 +402,7 @@ class Watch:
         return SOON if self.removes and report.missing and not self._waiting else RESCAN
 
     def _publish(self) -> IngestReport:
-        """Sync; after a large removal was refused, remove nothing until its files have returned."""
+        """Sync once; after a large removal has been refused, remove nothing until the missing files are back."""
         limit = None
         if self.max_cost is not None:
             limit = max(0.0, self.max_cost + self._cost_before - self._spent())
@@ -428,16 +428,16 @@ class Watch:
         show_report(report, self.project.name)
 
     def _say_once(self, message: str) -> None:
-        """Print an error unless it is the same as the last message."""
+        """Print an error unless it is the same as the previous error."""
         if self._last != (message,):
             self._last = (message,)
             common.say_error(message)
 
 
 def _events(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]]:
-    """Yield changed paths, or an empty set after a while, until `stop` is set.
+    """Yield sets of changed paths, or an empty set if nothing changes for a while, until `stop` is set.
 
-    Events are collected while the caller works. A folder that disappears is watched again as soon as it returns.
+    Events are also collected while the caller works. A folder that disappears is watched again as soon as it returns.
     """
     try:
         from watchfiles import Change, watch
@@ -461,7 +461,7 @@ def _events(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]]
             ignore_permission_denied=True,
         )
         try:
-            changed = set(present)  # while they were not watched
+            changed = set(present)  # they may have changed while they were not watched
             for changes in batches:
                 yield changed | {path for _, path in changes}
                 changed = set()
@@ -508,7 +508,7 @@ def documents(
 
 
 def _show_documents(records: Sequence[DocumentRecord]) -> None:
-    """Print documents with their titles and totals; ids are never cut or wrapped, so that they can be copied."""
+    """Print documents with titles and totals; ids are never truncated or wrapped, so that they can be copied."""
     for record in records:
         title = "" if record.title in (None, "", record.doc_id, record.file_name) else record.title or ""
         sizes = _sizes(record.chunks, record.tokens, len(record.fallback_chunks))

@@ -138,7 +138,7 @@ def _evaluate_answers(project: Project, questions: Path | None, reports: Sequenc
 
 
 def _show_answers(predictions: Predictions) -> None:
-    """Print the figures, the first wrong answers with the expected ones, and errors."""
+    """Print the figures, the first wrong answers with the expected answers, and the errors."""
     shown = ("questions", "exact", "f1", "not_found", "errors", "failed_retrievals")
     summary = predictions.summary()
     _show_rows([{key: summary[key] for key in shown}])
@@ -163,7 +163,7 @@ class _Progress:
         self._asks, self._last = asks, ""
 
     def __call__(self, progress: VariantProgress) -> None:
-        """Print a step; a price above zero must be confirmed."""
+        """Print a step, and ask for confirmation if the price is not zero."""
         step = f"Building {progress.name!r} …" if progress.stage == "build" else "Evaluating the questions …"
         if progress.stage == "price" and progress.dollars != 0:
             dollars = progress.dollars

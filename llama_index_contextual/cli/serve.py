@@ -1,4 +1,4 @@
-"""Commands that open projects to people (`open`, `serve`, `inspect`) and to other programs (`mcp`)."""
+"""Commands that give people (`open`, `serve`, `inspect`) and other programs (`mcp`) access to projects."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def open_folder(
     max_cost: common.MaxCost = None,
     yes: common.Yes = False,
 ) -> None:
-    """Search a folder: make a project of its documents, or bring it up to date, and show it in a browser.
+    """Create or update a project from the documents in a folder, and open it in a browser to search it.
 
-    Without --llm, the documents are read, embedded and searched on this machine, and nothing is paid for.
+    Without --llm, the documents are read, embedded and searched on this machine, at no cost.
     """
     if not folder.is_dir():
         raise PathNotFoundError(f"{folder}: there is no such folder.", value=[str(folder)])
@@ -130,11 +130,11 @@ def project_name(folder: Path) -> str:
 
 
 def _project_of(folder: Path, name: str, llm: str | None) -> Project:
-    """Return the project of a folder, and create it if it does not exist.
+    """Return the project for a folder; create it if it does not exist.
 
     Raises:
         ConfigurationError: The project uses a different LLM.
-        ProjectExistsError: The project with this name contains the documents of another folder.
+        ProjectExistsError: A project with this name contains the documents of another folder.
     """
     manager = common.open_root()
     if name not in manager.list():

@@ -1,7 +1,7 @@
 """The workbench: a web interface for reading projects, which never changes a document.
 
-`make_app` returns it as an ASGI application, and `serve` runs it. Each view is a module with `routes()`: the search,
-a passage, the answers of an LLM, and the project with its documents.
+`make_app` returns the workbench as an ASGI application, and `serve` runs it. There are views for searches, passages,
+answers by an LLM, and projects with their documents; each view is a module with a function `routes`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from llama_index_contextual.ui.views import Links, ProblemView, make_templates, 
 HOST, PORT = "127.0.0.1", 8010
 
 SECONDS_TO_END = 2
-"""Seconds that requests have to finish when the server is stopped."""
+"""Seconds for which the server waits for requests to finish when it is stopped."""
 
 _HTTP_PROBLEMS = {
     404: ("Not found", "There is no such page here."),
@@ -52,12 +52,12 @@ def make_app(
 ) -> Starlette:
     """Return the workbench for one or more projects as an ASGI application.
 
-    Requests with another host in the Host or Origin header are refused, so that no web page can read the documents.
+    Requests with an unknown host in the Host or Origin header are refused, so that web pages cannot read the documents.
 
     Args:
         projects: The projects to show.
         token: Token that clients need; None allows everyone who can reach the application to read.
-        allowed_hosts: Names under which clients reach the server, in addition to those of the loopback interface.
+        allowed_hosts: Host names that clients use for the server, in addition to those of the loopback interface.
         document_folders: Folders with the original files, for images of their pages.
 
     Raises:
@@ -88,7 +88,7 @@ def make_app(
             *overview.routes(),
         ],
         middleware=[guard],
-        exception_handlers={HTTPException: _http_problem},  # type: ignore[dict-item]  # its argument is narrower
+        exception_handlers={HTTPException: _http_problem},  # type: ignore[dict-item]  # its argument's type is narrower
     )
     app.state.projects = dict(zip(names, projects, strict=True))
     app.state.templates = make_templates()
@@ -131,7 +131,7 @@ def serve(
     with _bound(host, port) as sock:
         if announce is not None:
             announce(_address(host, sock.getsockname()[1], allowed_hosts))
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it after all requests have ended
+        with contextlib.suppress(KeyboardInterrupt):  # raised by uvicorn after all requests have ended
             uvicorn.Server(config).run(sockets=[sock])
 
 

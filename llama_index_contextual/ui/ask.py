@@ -152,7 +152,7 @@ class Finding:
     Attributes:
         kind: "good", "note" or "bad".
         text: The sentence.
-        quoted: The words of the answer to which the result refers, or "".
+        quoted: Words of the answer to which the result refers, or "".
     """
 
     kind: str
@@ -189,19 +189,19 @@ class ShownAnswer:
 
     @property
     def uncited(self) -> list[ShownSource]:
-        """The other sources."""
+        """The sources that the answer does not cite."""
         return [source for source in self.sources if not source.is_cited]
 
 
 def shown_sources(
     hits: Sequence[NodeWithScore], link: Callable[[str], str], cited: Sequence[tuple[int, Source]] = ()
 ) -> list[ShownSource]:
-    """Return the passages of a prompt for the list below the answer.
+    """Return the passages in a prompt as sources for the list below the answer.
 
     Args:
-        hits: The passages.
+        hits: The passages, in the order of the prompt.
         link: Function that returns the address of a chunk.
-        cited: Numbers of the cited passages, with the places that are cited.
+        cited: Number of a passage and the place in it, for each citation.
     """
     places: dict[int, list[str]] = {}
     for number, place in cited:
@@ -286,12 +286,12 @@ def answer_html(
     sources: Sequence[ShownSource],
     link_quotation: Callable[[Quotation], str] = lambda _: "",
 ) -> Markup:
-    """Return an answer as HTML, with links in place of citations, and marked quotations and figures.
+    """Return an answer as HTML, in which citations are links, and quotations and figures are marked.
 
     A quotation that contains Markdown syntax is not marked.
 
     Args:
-        text: The answer in Markdown; with a report, it must be the text of the report.
+        text: The answer in Markdown; if there is a report, this must be the text to which it refers.
         report: The report on the citations, or None to only link citations.
         sources: The sources that the answer can cite.
         link_quotation: Function that returns the address at which a verified quotation can be read, or "".
@@ -344,7 +344,7 @@ def _linked(part: str, sources: Mapping[int, ShownSource]) -> str:
 
 
 def show(request: Request) -> Response:
-    """Show the form, with a finished answer if its id is in the address; no model is called."""
+    """Show the form, with a finished answer if the address contains its id; no model is called."""
     shown = None
     key = parameter(request, "answer")
     if key:
@@ -395,7 +395,7 @@ def _answers(request: Request) -> LRUCache[str, tuple[QuestionForm, ShownAnswer]
 
 
 async def answer(request: Request) -> Response:
-    """Answer a posted question with a stream of events if the client accepts it, or else with a page."""
+    """Answer a posted question with a stream of events if the client accepts such a stream, otherwise with a page."""
     project, question, url = project_of(request), QuestionForm(), ""
     wants_events = EVENTS in request.headers.get("accept", "")
     try:

@@ -68,7 +68,7 @@ def render_markdown(
 
 
 def _lines(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the first line of a passage and the line after its last, as counted by the Markdown parser."""
+    """Return the indexes of a passage's first line and of the line after its last, as used by the Markdown parser."""
     if end <= max(start, 0):
         return 0, 0
     breaks = [match.end() for match in re.finditer(r"\r\n?|\n", text)]
@@ -79,7 +79,7 @@ def _lines(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _mark_blocks(tokens: Sequence[Token], first: int, last: int) -> None:
-    """Add a class to the blocks between two lines; the text of a tight list is wrapped in an element for it."""
+    """Add a class to the blocks between two lines; text in tight lists, which has no element, is marked as bare."""
     for before, token in zip([None, *tokens], tokens, strict=False):
         if token.map is None or token.map[0] >= last or token.map[1] <= first:
             continue

@@ -17,15 +17,15 @@ from typing import NamedTuple
 ANCHORS = (24, 12, 6)
 """Minimum lengths of equal pieces, in letters, for each pass of the search; pieces in the last pass must be unique."""
 MAX_REPEATS = 16
-"""A piece that occurs more often on the page is not an anchor."""
+"""Maximum number of times that an anchor may occur on the page."""
 MAX_GAP = 1_500
 """Maximum number of letters between two anchors that are compared one by one."""
 MARGIN = 40
 """Number of additional letters of the page that are compared before and after an anchor."""
 BRIDGE = 2
-"""Number of unmatched letters within a line that do not interrupt a mark, such as a footnote mark."""
+"""Maximum number of unmatched letters, such as a footnote reference, that do not interrupt a mark on a line."""
 MIN_SHARE = 0.5
-"""Share of the letters between two anchors that must match for any of these matches to be used."""
+"""Minimum share of the letters between two anchors that must match; otherwise, none of these matches is used."""
 
 
 class Char(NamedTuple):
@@ -52,7 +52,7 @@ def mark_words(chars: Sequence[Char], places: Sequence[int | None], spans: Itera
 
     Args:
         chars: The characters of the page.
-        places: Index of the page's character for each character of the passage, from `align`.
+        places: For each character of the passage, the index of the matching character on the page; from `align`.
         spans: Start and end of each word in the passage.
     """
     boxes = []
@@ -65,9 +65,9 @@ def mark_words(chars: Sequence[Char], places: Sequence[int | None], spans: Itera
 
 
 def align(page: Sequence[str], text: str) -> list[int | None]:
-    """Return the index of the page's character for each character of the text, or None for characters without a match.
+    """For each character of the text, return the index of the matching character on the page, or None.
 
-    Long equal pieces are assigned first, then shorter pieces between them. Each character of the page is used once.
+    Long equal pieces are matched first, then shorter pieces between them. Each character of the page is used once.
 
     Args:
         page: The characters of the page.
@@ -91,7 +91,7 @@ def align(page: Sequence[str], text: str) -> list[int | None]:
 
 
 def _letters(text: Iterable[str]) -> tuple[str, list[int]]:
-    """Return the letters and digits of the text, without case and accents, and the index of the character of each."""
+    """Return the letters and digits of the text, without case and accents, and the index of each in the text."""
     letters: list[str] = []
     places: list[int] = []
     for at, char in enumerate(text):
@@ -139,7 +139,7 @@ class _Matching:
             expected = place + size
 
     def _equal(self, at: int, place: int) -> int:
-        """Return the number of equal unmatched letters from a position in the text and one on the page."""
+        """Return the number of equal, unmatched letters that follow a position in the text and one on the page."""
         size = 0
         for ours, theirs, matched, used in zip(
             self._text[at:], self._page[place:], self.places[at:], self._used[place:], strict=False
@@ -179,7 +179,7 @@ class _Matching:
             windows += [(max(0, last - room), last)] if after is not None else []
         best: list[tuple[int, int, int]] = []
         for first, last in windows:
-            # Replace used letters with a character that the text does not contain.
+            # Replace letters already used with a character that the text does not contain.
             page = "".join(
                 " " if used else letter
                 for letter, used in zip(self._page[first:last], self._used[first:last], strict=True)
@@ -207,7 +207,7 @@ def line_boxes(chars: Sequence[Char], marked: set[int]) -> list[Box]:
         marked: Indexes of characters.
     """
     boxes: list[Box] = []
-    pending: list[int] = []  # unmarked characters since the last marked one
+    pending: list[int] = []  # unmarked characters since the last marked character
     last: int | None = None
     for at, char in enumerate(chars):
         if not char.text.strip() or char.x1 <= char.x0 or char.y1 <= char.y0:
@@ -237,7 +237,7 @@ def line_boxes(chars: Sequence[Char], marked: set[int]) -> list[Box]:
 
 
 def _on_one_line(one: Char, other: Char) -> bool:
-    """Return whether a character may follow another one on the same line, horizontally or vertically."""
+    """Return whether one character may follow the other on the same line, horizontally or vertically."""
     height = min(one.y1 - one.y0, other.y1 - other.y0)
     if min(one.y1, other.y1) - max(one.y0, other.y0) >= 0.5 * height:
         return True

@@ -1,6 +1,6 @@
 """The views of a project and of a document: ingested documents, segments and chunks, versions, costs and failures.
 
-`inspection_page` shows the same, and explained searches, in one HTML file, which loads no other files and runs no
+`inspection_page` shows the same data, and explains searches, in one HTML file that loads no other files and runs no
 scripts.
 """
 
@@ -80,7 +80,7 @@ def overview(request: Request) -> Response:
 
 
 def project_values(project: Project) -> dict[str, Any]:
-    """Return the template values for the project's part of a page."""
+    """Return the template values that describe the project on a page."""
     return {
         "info": project.info(),
         "versions": list(reversed(project.versions())),
@@ -143,7 +143,7 @@ class ChunkView:
 
     Attributes:
         node_id: Id of the chunk.
-        source: Where it is in the document.
+        source: Location of the chunk in the document.
         structure: The structural part of its context.
         written: The part of its context that an LLM or a person wrote.
         writer: Author of this part: "llm", "given", …
@@ -166,7 +166,7 @@ class ChunkView:
 
 @dataclass(frozen=True)
 class SegmentView:
-    """A segment of a document, or the part of it that is on a page.
+    """A segment of a document; if the list of chunks has several pages, the part of the segment on one of them.
 
     Attributes:
         number: Number of the segment in the document, from 1.
@@ -332,7 +332,7 @@ def _pages(project: Project, hit: RetrievedChunk, question: str, originals: Orig
         try:
             image = base64.b64encode(originals.renderer.image(file, marked.number)).decode()
         except ReadError:
-            continue  # the text of the passage is on the page in any case
+            continue  # the text of the passage is shown in any case
         shown.append(_PageView(marked, view.original.file_pages, view.file_name, f"data:image/png;base64,{image}"))
     return shown
 
@@ -359,7 +359,7 @@ def _document(project: Project, record: DocumentRecord) -> _Document:
 
 
 class FileLinks(Links):
-    """Addresses of the sections of the file.
+    """Addresses of the sections in the HTML file.
 
     Args:
         project: Name of the project.

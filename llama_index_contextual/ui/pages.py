@@ -1,8 +1,8 @@
 """Images of the pages of original files, and marks for passages on them.
 
-pdfium is not thread-safe, and a malicious file may crash it or keep it busy, so the server never loads it: pages are
-drawn and marked in child processes, which are killed after a time limit and restarted after a crash. Run as a program,
-this module is the child.
+pdfium is not thread-safe, and a malicious file may crash it or keep it busy. Therefore, the server never loads pdfium:
+pages are rendered and marked in child processes, which are killed after a time limit and restarted after a crash. A
+child process runs this module as a program.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from llama_index_contextual.ui.marks import Box, Char, align, line_boxes, mark_w
 CHILD = __name__
 PROCESSES = 2
 SECONDS = 20.0
-"""Time limit for one page, after which the process is killed."""
+"""Time limit for one page, in seconds, after which the process is killed."""
 WAITING_SECONDS = 60.0
-"""Maximum time that a request waits for a free process."""
+"""Maximum time that a request waits for a free process, in seconds."""
 MAX_MEMORY = 2_000_000_000
 CACHE_BYTES = 64_000_000
 MAX_BYTES = 1_000_000_000
@@ -48,7 +48,7 @@ class PageMarks:
         pages: Number of pages in the file.
         has_text: Whether the page has text; scanned pages cannot be marked.
         lines: The lines of the passage.
-        words: Words of the passage to be emphasised.
+        words: Words of the passage to emphasise.
     """
 
     width: float
@@ -60,10 +60,10 @@ class PageMarks:
 
 
 class PageRenderer:
-    """Pool of child processes that draw and mark pages, with a cache of recent images. It is thread-safe.
+    """Thread-safe pool of child processes that render and mark pages, with a cache of recent images.
 
     Args:
-        processes: Number of child processes; each is started when it is needed.
+        processes: Number of child processes; each of them is started when it is needed.
         seconds: Time limit for one page.
         waiting_seconds: Maximum time that a request waits for a free process.
         cache_bytes: Size of the image cache.
@@ -81,7 +81,7 @@ class PageRenderer:
         self._waiting_seconds = waiting_seconds
         self._cache_bytes = cache_bytes
         self._workers = [ChildProcess(CHILD, task="drawing the page", max_memory=MAX_MEMORY) for _ in range(processes)]
-        # Last in, first out: a single user is served by one process, which has the file open.
+        # Last in, first out: a single user is always served by the same process, which has the file open.
         self._idle: queue.LifoQueue[ChildProcess] = queue.LifoQueue()
         for worker in reversed(self._workers):
             self._idle.put(worker)
@@ -178,13 +178,13 @@ def suffix_of(record: DocumentRecord) -> str:
 # ---- Child -----------------------------------------------------------------------------------------------------------
 
 DPI = 160
-"""Resolution of a drawn page, in dots per inch: about 1.7 pixels per CSS pixel of a page at its original size."""
+"""Resolution of a rendered page in dots per inch: about 1.7 pixels per CSS pixel of a page at its original size."""
 MAX_PIXELS = 8_000_000
-"""Maximum size of a drawn page; larger pages are drawn at a lower resolution."""
+"""Maximum number of pixels of a rendered page; larger pages are rendered at a lower resolution."""
 MAX_CHARS = 60_000
 """Maximum number of characters on a page; if there are more, the passage is not marked."""
 TALL = 2.5
-"""Ratio of a character's box, as the font defines it, to the font size above which the glyph's own box is used."""
+"""Maximum size of the box that a font defines for a character, in font sizes; otherwise, the glyph's box is used."""
 COMPRESSION = 3
 """PNG compression level; higher levels take longer and save little."""
 
@@ -196,7 +196,7 @@ class Desk:
         self._file = OpenFile()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a drawn page or the marks on it, or the reason why it cannot be shown."""
+        """Return a rendered page, the marks on a page, or the reason why the page cannot be shown."""
         file, _ = self._file.get(request)
         index = request["page"] - 1
         if not 0 <= index < file.page_count:
@@ -276,7 +276,7 @@ def _placement(page: Any, width: float, height: float) -> Placement:
 
 
 def _chars(text: Any, place: Placement) -> list[Char]:
-    """Return the characters of a page; a character that is not drawn has an empty box."""
+    """Return the characters of a page with their boxes; white space has empty boxes."""
     import pypdfium2.raw as pdfium
 
     a, b, c, d, e, f = place

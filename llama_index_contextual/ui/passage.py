@@ -54,7 +54,7 @@ EXCERPT = 90
 
 @dataclass(frozen=True)
 class PagePart:
-    """The part of a passage on one page: the number of the page, and two offsets in the text of the passage."""
+    """The part of a passage on one page: the page number, and the start and end in the text of the passage."""
 
     page: int
     start: int
@@ -69,7 +69,7 @@ class MarkedPage:
         number: Number of the page, from 1.
         label: The printed page number, or "".
         marks: The marks, or None if the page cannot be shown.
-        note: Reason why the page cannot be shown or nothing is marked on it, or "".
+        note: Reason why the page cannot be shown or has no marks, or "".
         is_first_marked: Whether the marks of the passage begin on this page.
     """
 
@@ -109,11 +109,11 @@ class OriginalView:
     """The original of a passage as displayed.
 
     Attributes:
-        kind: Display as images of pages, as formatted Markdown, or as text.
+        kind: Form of display: images of pages, formatted Markdown, or text.
         pages: The pages, for "pages".
         file_pages: Number of pages in the file, for "pages".
-        page_before: Number of the page before those shown, or None.
-        page_after: Number of the page after those shown, or None.
+        page_before: Number of the page before the displayed pages, or None.
+        page_after: Number of the page after the displayed pages, or None.
         html: The text with the passage marked, for the other kinds.
         is_whole: Whether the text is the whole document.
         note: Reason why the pages cannot be shown, or "".
@@ -157,13 +157,13 @@ class PassageView:
 
     Attributes:
         node_id: Id of the chunk.
-        record: The record of its document.
-        source: Where it is in the document.
+        record: The record of the document.
+        source: Location of the passage in the document.
         text: The text of the chunk, with the words of the question marked.
         structure: The structural part of its context, with marks.
         written: The part of its context that an LLM or a person wrote, with marks.
         writer: Author of this part: "llm", "given", …
-        table_head: The column headers of the table that it continues, or "".
+        table_head: The column headers of the table that the chunk continues, or "".
         tokens: Number of tokens, or None.
         confidence: The lowest OCR confidence of its pages, from 0 to 1, or None.
         facts: The user's own metadata.
@@ -172,7 +172,7 @@ class PassageView:
         after: Id of the next chunk, or "".
         segments: The segments of the document, or only those near the passage.
         is_part: Whether `segments` is only part of the document.
-        is_elsewhere: Whether a page is shown that was requested by number.
+        is_elsewhere: Whether the displayed page was requested by its number.
     """
 
     node_id: str
@@ -271,7 +271,7 @@ def passage_view(
 
 @dataclass(frozen=True)
 class _Marker:
-    """Marks the words of the question in text."""
+    """Marker for the words of the question in text."""
 
     analyzer: Analyzer
     terms: frozenset[str]
@@ -452,7 +452,7 @@ def _reason(file: SourceFile, project: Project, record: DocumentRecord) -> tuple
 
 
 def _in_words(reason: str) -> str:
-    """Return the reason why a page cannot be shown as a sentence."""
+    """Turn the reason why a page cannot be shown into a sentence."""
     return f"The page cannot be shown: {visible(reason)}."
 
 
@@ -508,10 +508,10 @@ def image(request: Request) -> Response:
 
 
 def _page_number(request: Request, name: str) -> int | None:
-    """Return a page number from the address, or None if it has none.
+    """Return a page number from the address, or None if the address contains none.
 
     Raises:
-        InputError: It is not a number.
+        InputError: The value is not a number.
     """
     text = views.parameter(request, name, limit=12)
     if not text:

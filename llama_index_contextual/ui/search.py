@@ -73,8 +73,8 @@ class Result:
     Attributes:
         node_id: Id of the chunk.
         rank: Position in the ranking, from 1.
-        source: Where the passage is in the document.
-        excerpt: The text around the words of the question, which are marked.
+        source: Location of the passage in the document.
+        excerpt: The text around the words of the question, with these words marked.
         structure: The structural part of its context, with marks.
         written: The part of its context that an LLM or a person wrote, with marks.
         writer: Author of this part: "llm", "given", …
@@ -157,12 +157,12 @@ def shares_of(shares: Mapping[str, float], highest: float) -> list[Share]:
 
 
 def relevance_words(relevance: float | None) -> str:
-    """Return words for a passage that is probably relevant, and "" for others, whose rank is enough information."""
+    """Return a phrase for a passage that is probably relevant, or "" for other passages, whose rank is enough."""
     return "probably relevant" if relevance is not None and relevance >= 0.5 else ""
 
 
 def confidence_words(response: RetrievalResponse) -> str:
-    """Return a sentence about how well the passages match the question."""
+    """Return a sentence that describes how well the passages match the question."""
     if verdict := response.verdict():
         return verdict
     return f"Only the {response.mode_used} index was searched: that does not tell how well the passages match."

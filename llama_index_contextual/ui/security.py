@@ -50,16 +50,16 @@ FREE_GUESSES = 10
 """Number of wrong tokens in quick succession that are answered without delay."""
 
 LONGEST_PAUSE = 30.0
-"""Maximum delay of the answer to a wrong token, in seconds."""
+"""Maximum delay of the response to a wrong token, in seconds."""
 
 LOG_SECONDS = 60.0
 """Minimum number of seconds between two log messages about wrong tokens."""
 
 
 class WrongTokens:
-    """Logs wrong tokens and delays their answers; requests with the right token are never delayed.
+    """Log of wrong tokens that delays the responses to them; requests with the right token are never delayed.
 
-    Each wrong token adds a second to the delay of the following ones, and each second that passes removes one.
+    Each wrong token adds a second to the delay for later wrong tokens, and each second that passes subtracts one.
 
     Args:
         clock: Function that returns the time in seconds.
@@ -71,7 +71,7 @@ class WrongTokens:
         self._unlogged, self._logged = 0, float("-inf")
 
     def add(self, client: str) -> float:
-        """Count and log a wrong token, and return the seconds to wait before the answer.
+        """Count and log a wrong token, and return the seconds to wait before the response.
 
         Args:
             client: Address of the client.
@@ -108,7 +108,7 @@ class Session:
         return hmac.compare_digest(value.encode("utf-8", "surrogatepass"), self._token)
 
     async def refuse(self, request: Request) -> None:
-        """Log a request with a wrong token, and wait if there are many, so that tokens cannot be guessed quickly."""
+        """Log a request with a wrong token, and wait if there were many, so that tokens cannot be guessed quickly."""
         await asyncio.sleep(self._wrong.add(request.client.host if request.client else "an unknown address"))
 
     def has_access(self, headers: Headers) -> bool:

@@ -41,7 +41,7 @@ MAX_PARAMETER = 2_000
 class Links:
     """Addresses of the views of one project.
 
-    Templates must use these methods and not write addresses themselves, because the page of `inspect` has others.
+    Templates must use these methods and not contain addresses, which are different in the page written by `inspect`.
 
     Args:
         project: Name of the project.
@@ -70,7 +70,7 @@ class Links:
         return _with_query(f"{self._base}/document", {"id": doc_id, **parameters})
 
     def anchor(self, node_id: str) -> str:
-        """Return the id of the element of a chunk."""
+        """Return the id of the HTML element that contains a chunk."""
         return f"chunk-{node_id}"
 
     def ask(self, q: str = "") -> str:
@@ -211,7 +211,7 @@ class ProblemView:
 
 
 def problem_of(error: ContextualError, project: Project | None) -> ProblemView:
-    """Describe an error of this package in the words of this interface."""
+    """Describe an error raised by this package in terms of this interface."""
     name = project.name if project else "NAME"
     program = "llama-index-contextual"
     if isinstance(error, NoVersionError):
@@ -241,7 +241,7 @@ def quoted(name: str) -> str:
 
 
 def with_problems(view: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """Wrap a view so that errors of this package are shown as a page.
+    """Wrap a view so that errors raised by this package are shown as a page.
 
     The view is an ordinary function, which Starlette runs in a thread so that it does not block other requests.
     """
