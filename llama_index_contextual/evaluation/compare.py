@@ -1,8 +1,8 @@
 """Compare retrievers and settings on the same questions, with intervals, p-values and a recommendation.
 
 `compare` accepts any retrievers. `compare_variants` indexes a project's documents with several kinds of context in a
-temporary directory and compares the results; `sweep_variants` and `sweep_answers` do this for all combinations of chunk
-size, kind of context, mode and number of results, and evaluate the passages or the answers of an LLM.
+temporary directory and compares the results. `sweep_variants` and `sweep_answers` evaluate all combinations of chunk
+size, kind of context, mode and number of results: the former evaluates the passages, the latter the answers of an LLM.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ from llama_index_contextual.search.live import LiveIndexes
 
 RESAMPLES = 10_000
 ALPHA = 0.05
-"""Significance level: a difference with a smaller p-value is significant."""
+"""Significance level; a difference with a smaller p-value is significant."""
 POWER = 0.8
-"""Statistical power: probability that a difference of the detectable size is significant."""
+"""Statistical power, the probability that a difference of the detectable size is significant."""
 FEWEST = 6
-"""Minimum number of questions for a significant difference: with 5, no p-value is below 2 / 2**5 = 0.0625."""
+"""Minimum number of questions for a significant difference; with 5 questions, the p-value is at least 2 / 2**5."""
 RELEVANT = 0.05
-"""Mean difference that a question set should be able to detect; if it cannot, the recommendation mentions this."""
+"""Mean difference that a question set should be able to detect; otherwise the recommendation contains a note."""
 
 _EXACT_UP_TO = 12
 _QUANTILES = NormalDist().inv_cdf(1 - ALPHA / 2) + NormalDist().inv_cdf(POWER)
@@ -78,7 +78,7 @@ _QUANTILES = NormalDist().inv_cdf(1 - ALPHA / 2) + NormalDist().inv_cdf(POWER)
 def bootstrap_interval(values: ArrayLike, *, seed: int = 0) -> tuple[float, float]:
     """Return the ends of the 95 % percentile bootstrap interval of the mean.
 
-    For a paired comparison, `values` are the differences, one per question, shape (questions,).
+    For a paired comparison, `values` contains one difference per question, shape (questions,).
 
     Source: Efron, Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
 
@@ -95,8 +95,8 @@ def bootstrap_interval(values: ArrayLike, *, seed: int = 0) -> tuple[float, floa
 def permutation_p_value(differences: ArrayLike) -> float:
     """Return the two-sided p-value of a paired randomisation test.
 
-    Under the null hypothesis the sign of each difference is random. With up to 12 nonzero differences all assignments
-    of signs are tested; with more, random ones and the observed one, so that p is never 0.
+    Under the null hypothesis the sign of each difference is random. With up to 12 nonzero differences, all assignments
+    of signs are tested; with more differences, random assignments and the observed one, so that p is never 0.
 
     Args:
         differences: One difference per question, shape (questions,).
@@ -120,7 +120,7 @@ def permutation_p_value(differences: ArrayLike) -> float:
 
 
 def detectable_difference(differences: ArrayLike) -> float:
-    """Return the smallest mean difference that is significant at the level of 5 % with a probability of 80 %.
+    """Return the smallest mean difference that is significant at the 5 % level with a probability of 80 %.
 
     This is the minimum detectable effect of a paired two-sided test: (1.96 + 0.84) s / sqrt(n), with the standard
     deviation s of the n observed differences.
@@ -141,13 +141,13 @@ def detectable_difference(differences: ArrayLike) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The paired difference between two retrievers.
+    """Paired difference between two retrievers.
 
     Attributes:
         metric: Name of the metric.
         baseline: Name of the baseline.
         variant: Name of the other retriever.
-        mean: Mean difference over the questions; above 0 if the variant is better.
+        mean: Mean difference over the questions; positive if the variant is better.
         low: Lower end of the 95 % interval (paired bootstrap).
         high: Upper end of the interval.
         p_value: Two-sided p-value of a paired permutation test.
@@ -174,12 +174,12 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The evaluations of several retrievers on the same questions; the first retriever is the baseline.
+    """Evaluations of several retrievers on the same questions; the first retriever is the baseline.
 
     Attributes:
         evaluations: The evaluations in the order given.
-        metric: Metric of the recommendation.
-        costs: Cost of the retrievers on these documents in dollars, by name, if known.
+        metric: Metric for the recommendation.
+        costs: Cost in dollars of each retriever for these documents, by name, if known.
         notes: Notes on the figures, one sentence each.
     """
 
@@ -198,7 +198,7 @@ class Comparison:
         return self.evaluations[self.names.index(name)]
 
     def difference(self, baseline: str, variant: str, metric: str | None = None) -> Difference:
-        """Return how much better `variant` is than `baseline`."""
+        """Return the difference between `variant` and `baseline`, which is positive if `variant` is better."""
         metric = metric or self.metric
         values = self._values(baseline, variant, metric)
         low, high = bootstrap_interval(values)
@@ -223,7 +223,7 @@ class Comparison:
     def recommended(self) -> str:
         """Name of the recommended retriever.
 
-        This is the best of the cheapest retrievers, unless a more expensive one is significantly better.
+        This is the best of the cheapest retrievers, unless a more expensive retriever is significantly better.
         """
         cheapest, *dearer = self._by_cost()
         chosen = max(cheapest, key=lambda name: round(self[name].mean(self.metric), 9))
@@ -236,8 +236,8 @@ class Comparison:
     def _by_cost(self) -> list[list[str]]:
         """Return the names in groups of equal cost, cheapest first.
 
-        Each retriever of unknown cost is a group of its own at the end, in the order given; so are all of them if the
-        cost of the first is unknown.
+        Each retriever of unknown cost forms a separate group at the end, in the order given. If the cost of the first
+        retriever is unknown, every retriever forms a separate group.
         """
         if self.costs.get(self.names[0]) is None:
             return [[name] for name in self.names]
@@ -250,7 +250,7 @@ class Comparison:
 
     @property
     def recommendation(self) -> str:
-        """The recommendation and its reasons, in a few sentences."""
+        """The recommendation with its reasons, in a few sentences."""
         chosen, first, number = self.recommended, self.names[0], len(self.evaluations[0].results)
         on = f"in {self.metric} on {pluralize(number, 'question')}"
         others = [name for name in self.names if name != chosen]
@@ -271,7 +271,7 @@ class Comparison:
         return f"{' and '.join(parts)} {verb} not significantly better"
 
     def _doubt(self, chosen: str) -> str:
-        """Return a sentence if there are too few questions to distinguish the recommended retriever from another."""
+        """Return a sentence if there are too few questions to tell the recommended retriever from another, or ""."""
         undecided = [
             self._values(chosen, name, self.metric)
             for name in self.names
@@ -307,16 +307,16 @@ def compare(
 
     Args:
         retrievers: LlamaIndex retrievers or projects by name: first the baseline, then the others, in order of cost
-            unless `costs` are given.
+            unless `costs` is given.
         questions: Questions, or the path of a question file.
         ks: Numbers of results to evaluate.
-        metric: Metric of the recommendation; None for nDCG@10, or at the largest of `ks` if that is smaller.
-        costs: Cost of each retriever on these documents in dollars, if known.
+        metric: Metric for the recommendation; None uses nDCG@10, or nDCG at the largest of `ks` if this is smaller.
+        costs: Cost in dollars of each retriever for these documents, if known.
         notes: Notes on the figures, one sentence each.
-        progress: Called after each question, counting over all retrievers.
+        progress: Called after each question with the number of questions done for all retrievers.
 
     Raises:
-        InputError: There are fewer than two retrievers, there are no questions, or the metric is unknown.
+        InputError: There are fewer than two retrievers or no questions, or the metric is unknown.
 
     Example:
         >>> print(compare({"plain": plain, "hybrid": hybrid}, "questions.jsonl").recommendation)  # doctest: +SKIP
@@ -345,7 +345,7 @@ class VariantProgress:
     Attributes:
         stage: The current stage.
         name: Name of the variant, or "" for all variants.
-        done: Number of chunks or questions done.
+        done: Number of finished chunks or questions.
         total: Number of questions; 0 if unknown.
         dollars: Estimated cost, in the stage "price"; None if unknown.
     """
@@ -363,9 +363,10 @@ ShowVariants = Callable[[VariantProgress], None]
 def draw_sample(
     version: OpenVersion, questions: Sequence[Question], size: int | None
 ) -> tuple[Sequence[Question], frozenset[str]]:
-    """Draw documents with evidence at random; return the questions whose evidence they contain, and the other ids.
+    """Draw a random sample of documents; return the questions with evidence in it, and the ids of all other documents.
 
-    Documents without evidence fill the rest of the sample, since they compete in retrieval.
+    Documents with evidence are drawn first. Other documents fill the rest of the sample, because they compete in
+    retrieval.
 
     Args:
         version: The version with the documents.
@@ -373,8 +374,8 @@ def draw_sample(
         size: Maximum number of documents; None for all.
 
     Raises:
-        InputError: The size is not positive or too small for any question, or the version contains none of the files
-            with evidence.
+        InputError: The size is not positive or is too small for the evidence of any question, or the version contains
+            none of the files with evidence.
     """
     require_files(version.records, questions)
     ids = [record.doc_id for record in version.records]
@@ -404,14 +405,14 @@ def draw_sample(
 
 
 def _documents_of(question: Question, by_name: Mapping[str, set[str]]) -> frozenset[str]:
-    """Return the documents with evidence; empty if the document of any evidence item is unknown."""
+    """Return the documents with the evidence of a question; empty if any of them is unknown."""
     documents = [by_name.get(item.file or "", set()) for item in question.evidence]
     return frozenset().union(*documents) if all(documents) else frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A project's documents, indexed with other settings.
+    """A project's documents, indexed with different settings.
 
     Attributes:
         config: The settings.
@@ -444,8 +445,8 @@ def built_variants(
 ) -> Iterator[dict[str, Variant]]:
     """Report the price of variants of a project, build them next to the project, and remove them at the end.
 
-    Contexts and embeddings in the project's ledger are reused, and new ones are kept there. Files left over from an
-    interrupted run are removed.
+    Contexts and embeddings in the project's ledger are reused, and new contexts and embeddings are added to the ledger.
+    Files left over from an interrupted run are removed.
 
     Args:
         origin: The project.
@@ -457,7 +458,7 @@ def built_variants(
     Raises:
         InputError: There is a limit, and the cost exceeds it or is unknown.
         ModelError: A model cannot be loaded or reached; the replies received so far are in the ledger.
-        ProjectLockedError: Another process is writing to the project, or comparing variants of it.
+        ProjectLockedError: Another process is writing to the project or comparing its variants.
     """
     prices = [price(origin, config, excluded) for config in configs.values()]
     known = [dollars for dollars in prices if dollars is not None]
@@ -578,26 +579,26 @@ def compare_variants(
     max_cost: float | None = None,
     progress: ShowVariants | None = None,
 ) -> Comparison:
-    """Index a project's documents with several kinds of context, and evaluate each on the same questions.
+    """Index a project's documents with several kinds of context, and evaluate each variant on the same questions.
 
     The variants are built next to the project and removed afterwards; their contexts and embeddings are kept in the
-    project's ledger. Evidence is easier to find in a sample than among all documents, so compare the differences rather
+    project's ledger. Evidence is easier to find in a sample than among all documents, so look at the differences rather
     than the absolute values.
 
     Args:
         project: The project.
         questions: Questions, or the path of a question file.
         variants: Kinds of context, at least two; the first is the baseline.
-        sample: Maximum number of documents to index, preferring those with evidence; None for all.
+        sample: Maximum number of documents to index, starting with documents that contain evidence; None for all.
         ks: Numbers of results to evaluate.
-        metric: Metric of the recommendation; None for nDCG@10.
+        metric: Metric for the recommendation, as in `compare`.
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
             unknown.
         progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
 
     Raises:
-        InputError: A variant is unknown or there are fewer than two, no question has its evidence in the sample, or
-            the cost is higher than `max_cost`.
+        InputError: A variant is unknown, there are fewer than two variants, no question has its evidence in the
+            sample, or the cost is higher than `max_cost`.
         ModelError: A variant needs a model that cannot be loaded or reached.
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
@@ -650,7 +651,7 @@ def _variant_notes(origin: ProjectState, built: Mapping[str, Variant], excluded:
 
 MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")
 OVERLAP = 0.1
-"""Chunk overlap as a share of the chunk size."""
+"""Chunk overlap as a fraction of the chunk size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -659,13 +660,13 @@ class SweepRow:
 
     Attributes:
         context: Kind of context.
-        chunk_size: Maximum number of tokens of a chunk.
+        chunk_size: Maximum number of tokens in a chunk.
         mode: Indexes to search.
         top_k: Number of search results.
-        figures: Figures by name, as JSON values. Of `sweep_variants`: means of recall, precision and nDCG, and of the
-            number of tokens of the passages of a question; the median response time in milliseconds; the number of
-            chunks, and the cost of their contexts in dollars. Of `sweep_answers`: those of `Predictions.summary`.
-        predictions: The answers, in `sweep_answers`.
+        figures: Figures by name, as JSON values. From `sweep_variants`: the means of recall, precision and nDCG; the
+            mean number of tokens in the passages for a question; the median response time in milliseconds; the number
+            of chunks; and the cost of the contexts in dollars. From `sweep_answers`: see `Predictions.summary`.
+        predictions: The answers from `sweep_answers`, or None.
     """
 
     context: ContextKind
@@ -677,23 +678,23 @@ class SweepRow:
 
     @property
     def name(self) -> str:
-        """The setting without `top_k`."""
+        """The settings except `top_k`."""
         return f"{self.context}, {self.chunk_size} tokens, {self.mode}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the setting and its figures as JSON values."""
+        """Return the settings and their figures as JSON values."""
         setting = {name: getattr(self, name) for name in ("context", "chunk_size", "mode", "top_k")}
         return {**setting, **self.figures}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """The result of a sweep.
+    """Result of a sweep.
 
     Attributes:
-        rows: One row per setting, in the order of contexts, chunk sizes, modes and numbers of results.
+        rows: One row per combination of settings, in the order of contexts, chunk sizes, modes and numbers of results.
         questions: Number of questions.
-        measure: The figure that ranks the settings, between 0 and 1.
+        measure: Name of the figure, between 0 and 1, by which the rows are ranked.
         notes: Notes on the figures, one sentence each.
     """
 
@@ -703,7 +704,7 @@ class Sweep:
     notes: Sequence[str] = ()
 
     def best(self) -> SweepRow:
-        """Return the setting with the highest measure; of equal ones, the one with the fewest results."""
+        """Return the row with the highest measure and, among equal rows, the fewest results."""
         return max(self.rows, key=lambda row: (row.figures[self.measure] or 0.0, -row.top_k))
 
     def table(self) -> list[dict[str, Any]]:
@@ -734,10 +735,10 @@ def sweep_variants(
 
     Args:
         project: The project.
-        questions: Questions, or the path of a question file; with several chunk sizes, their evidence must not be
-            chunks.
-        chunk_sizes: Chunk sizes in tokens; empty for the project's.
-        contexts: Kinds of context; empty for the project's.
+        questions: Questions, or the path of a question file; with several chunk sizes, chunk ids cannot be used as
+            evidence.
+        chunk_sizes: Chunk sizes in tokens; empty for the project's setting.
+        contexts: Kinds of context; empty for the project's setting.
         modes: Modes of retrieval.
         top_ks: Numbers of results.
         sample: Maximum number of documents to index; None for all.
@@ -746,7 +747,7 @@ def sweep_variants(
         progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
 
     Raises:
-        InputError: There are no settings, the evidence is not comparable across chunk sizes, or the cost is higher
+        InputError: There are no settings, the evidence cannot be used with several chunk sizes, or the cost is higher
             than `max_cost`.
         ConfigurationError: A chunk size, kind of context or mode is invalid.
         NoVersionError: Nothing has been ingested yet.
@@ -828,17 +829,17 @@ def sweep_answers(
     progress: ShowVariants | None = None,
     **options: Unpack[EngineOptions],
 ) -> Sweep:
-    """Answer the questions with every combination of settings; variants are built temporarily for this.
+    """Answer the questions with every combination of settings, for which temporary variants are built.
 
     Args:
         project: The project.
         questions: Questions with their correct answers.
-        llm: LLM that writes the answers; None uses the project's.
-        chunk_sizes: Chunk sizes in tokens; empty for the project's.
-        contexts: Kinds of context; empty for the project's.
-        modes: Modes of retrieval; empty for the project's.
+        llm: LLM that writes the answers; None uses the project's LLM.
+        chunk_sizes: Chunk sizes in tokens; empty for the project's setting.
+        contexts: Kinds of context; empty for the project's setting.
+        modes: Modes of retrieval; empty for the project's setting.
         top_ks: Numbers of results.
-        concurrency: Maximum number of questions answered at the same time.
+        concurrency: Maximum number of questions to answer concurrently.
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
             unknown. The cost of the answers is not included.
         progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.

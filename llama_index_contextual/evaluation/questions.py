@@ -1,14 +1,14 @@
-"""Questions and their evidence, the format of question files, and questions written by an LLM.
+"""Questions with evidence, the format of question files, and questions written by an LLM.
 
-A question set is a file of JSON lines. Each line has a `question` and its evidence in one of these forms:
+A question set is a JSON Lines file. Each line contains a `question` and its evidence in one of these forms:
 
     {"question": "…", "relevant": ["chunk id", …]}                                    the chunks themselves
     {"question": "…", "file": "a.pdf", "evidence": [{"start": 120, "end": 340}]}      character spans
     {"question": "…", "file": "a.pdf", "evidence": [{"page": 3}, {"pages": [5, 6]}]}  physical pages, from 1
     {"question": "…", "file": "a.pdf", "evidence": ["…", {"text": "…"}]}              the text that answers it
 
-`file` may also be given in an evidence item. It is optional only if the evidence is text. `id` is optional; other keys
-are ignored.
+The `file` may also be part of an evidence item. It may be omitted only if the evidence is text. The `id` is optional;
+other keys are ignored.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ T = TypeVar("T")
 Row = TypeVar("Row", bound=BaseModel)
 
 SPAN_SHARE = 0.5
-"""Minimum share of the characters of a span, or of the pages of a range, that a result must cover."""
+"""Minimum fraction of the characters in a span, or of the pages in a range, that a result must cover."""
 TEXT_SHARE = 0.8
-"""Minimum share of a text's word tokens that a result must contain."""
+"""Minimum fraction of the word tokens in a text that a result must contain."""
 
 _FORMS = '"relevant": [chunk ids], or "file" and "evidence": [{"start": 0, "end": 90} | {"page": 3} | "the text"]'
 
-# Runs of ASCII letters and digits; any other letter is a separate token because many scripts have no spaces.
+# Runs of ASCII letters and digits, or any other single letter, because many scripts have no spaces.
 _WORD = re.compile(r"[a-z0-9]+|[^\W_\x00-\x7f]")
 
 
 def words(text: str) -> list[str]:
-    """Return the lower-case word tokens of a text, regardless of white space.
+    """Return the word tokens of a text in lower case, regardless of white space.
 
     Example:
         >>> words("Clause 4(b): 第四条")
@@ -87,12 +87,12 @@ class EvaluatedChunk:
 
     @cached_property
     def words(self) -> Counter[str]:
-        """Its word tokens."""
+        """Word tokens of the result."""
         return Counter(words(self.chunk.text))
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Names by which evidence may refer to the result's document."""
+        """Names that evidence may use for the result's document."""
         source = self.chunk.source
         return frozenset(name for name in (source.file_name, source.file_path, source.doc_id) if name)
 
@@ -108,19 +108,19 @@ _Number = Annotated[int, Field(strict=True, ge=0, le=2**53)]
 
 
 class Evidence(BaseModel):
-    """One item of evidence for a question: exactly one of a chunk, a span, pages or text.
+    """One item of evidence for a question: exactly one of a chunk, a span, pages or a text.
 
-    A string stands for a text; `start` and `end` for a span, `page` for a single page.
+    When validated, a string is taken as a text, `start` and `end` as a span, and `page` as a single page.
 
     Attributes:
-        file: File name, path or document id; None for chunks and for texts that may be in any file.
+        file: File name, path or document id; None for a chunk or for a text that may be in any file.
         chunk_id: Id of the chunk.
         span: Start and end offset; the end is exclusive.
-        pages: First and last physical page, from 1.
+        pages: First and last physical page, counted from 1.
         text: The text.
 
     Raises:
-        ValueError: There is not exactly one of them, or it is invalid.
+        ValueError: None or several of the four forms are given, or a value is invalid.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -160,14 +160,14 @@ class Evidence(BaseModel):
         tokens = words(self.text or "")
         ascii_tokens = [token for token in tokens if token.isascii()]
         letters = len(tokens) - len(ascii_tokens)
-        # Ignore a few non-ASCII letters, because each would count as much as a word.
+        # If there are only a few non-ASCII letters, ignore them, because each would count as much as a word.
         return Counter(ascii_tokens if letters <= sum(map(len, ascii_tokens)) else tokens)
 
     def is_in(self, passage: EvaluatedChunk) -> bool:
         """Return whether a result contains this item.
 
-        A result contains a chunk only if it is that chunk. It contains any other item if it is from the same file and
-        covers at least half of the characters or pages, or at least 80 % of the word tokens.
+        For a chunk, the result must be that chunk. For any other item, the result must be from the same file and cover
+        at least half of the characters or pages, or at least 80 % of the word tokens.
         """
         if self.chunk_id is not None:
             return passage.chunk.node_id == self.chunk_id
@@ -194,7 +194,7 @@ class Question:
 
     Attributes:
         text: The question.
-        evidence: The evidence, at least one item.
+        evidence: At least one item of evidence.
         id: Identifier of the question in reports.
 
     Raises:
@@ -230,7 +230,7 @@ class Question:
 
 
 def ids_by_name(documents: Sequence[DocumentRecord]) -> dict[str, set[str]]:
-    """Map the names that evidence may use, which are document ids and file names, to document ids."""
+    """Map the names that evidence may use (document ids and file names) to document ids."""
     ids: dict[str, set[str]] = {}
     for record in documents:
         for name in filter(None, (record.doc_id, record.file_name)):
@@ -239,7 +239,7 @@ def ids_by_name(documents: Sequence[DocumentRecord]) -> dict[str, set[str]]:
 
 
 def require_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> None:
-    """Check that the project contains at least some of the evidence; otherwise every figure would be zero.
+    """Check that the project contains at least some of the evidence, because otherwise every figure would be zero.
 
     Raises:
         InputError: The evidence of every question is in files that are not documents of the project.
@@ -294,7 +294,8 @@ def load_questions(path: str | Path) -> list[Question]:
     """Read a question file in the format described in the module docstring of `evaluation/questions.py`.
 
     Raises:
-        InputError: The file cannot be read, or a line is not a question with evidence; the message names the line.
+        InputError: The file cannot be read, or a line is not a question with evidence; the message contains the line
+            number.
 
     Example:
         >>> load_questions("questions.jsonl")  # doctest: +SKIP
@@ -307,7 +308,7 @@ def parse_questions(data: bytes, *, name: str = "questions") -> list[Question]:
 
     Args:
         data: JSON lines in UTF-8.
-        name: Name of the file in messages.
+        name: File name for messages.
 
     Raises:
         InputError: A line is not a question with evidence, two questions have the same id, or there are no questions.
@@ -326,13 +327,13 @@ def parse_questions(data: bytes, *, name: str = "questions") -> list[Question]:
 
 
 def load_qa(path: str | Path) -> list[QA]:
-    """Read questions with their correct answers from a file of JSON lines.
+    """Read questions with their correct answers from a JSON Lines file.
 
-    A line has the form `{"question": "…", "answers": ["…"]}`; `"answer": "…"` gives a single answer, and both keys are
-    optional. The first text in `"evidence"` is used to determine whether the evidence was retrieved.
+    A line has the form `{"question": "…", "answers": ["…"]}`. A single answer may be given as `"answer": "…"`, and both
+    keys are optional. The first text in `"evidence"` is used to determine whether the evidence was retrieved.
 
     Raises:
-        InputError: The file cannot be read, or a line is not a question; the message names the line.
+        InputError: The file cannot be read, or a line is not a question; the message contains the line number.
     """
 
     def qa(row: _AnswerRow, _number: int) -> QA:
@@ -354,7 +355,7 @@ def _read(path: str | Path) -> bytes:
 
 
 def _parse_lines(data: bytes, name: str, row: type[Row], parse: Callable[[Row, int], T]) -> list[T]:
-    """Parse the lines that are not blank as JSON objects; errors state the line number."""
+    """Parse each line that is not blank as a JSON object; errors contain the line number."""
     items = []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if line.strip():
@@ -399,17 +400,17 @@ CONCURRENCY = 8
 def generate_questions(version: OpenVersion, llm: LLM, *, number: int = QUESTIONS) -> list[Question]:
     """Let an LLM write questions about randomly chosen chunks.
 
-    The prompt contains the text of a chunk without its document and context, so the chunk is the evidence. Such
-    questions share words with the passage, which makes them easier than real questions for every retriever.
+    The prompt contains only the text of a chunk, without its document or context, so the chunk is the evidence. Such
+    questions share words with the chunk, so they are easier than real questions for every retriever.
 
     Args:
         version: The version with the chunks.
-        llm: Any LlamaIndex LLM; one call for every two questions, up to eight calls at a time.
+        llm: Any LlamaIndex LLM; it writes two questions per call, with up to eight concurrent calls.
         number: Maximum number of questions.
 
     Raises:
-        InputError: `number` is not positive, or the LLM wrote no question.
-        ModelError: The LLM cannot be reached, or rejects the request.
+        InputError: `number` is not positive, or the LLM did not write any questions.
+        ModelError: The LLM cannot be reached or rejects the request.
     """
     if number < 1:
         raise InputError(f"The number of questions is {number}: it must be at least 1.", value=number)
@@ -439,7 +440,7 @@ async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(ask(connected, chunk)) for chunk in chunks]
-        except ExceptionGroup as errors:  # an LLM class may raise anything; the first error cancels the other tasks
+        except ExceptionGroup as errors:  # an LLM class may raise any exception; the first cancels the other tasks
             error = errors.exceptions[0]
             raise ModelError(error_message(error, setting="llm", model=model_name(llm)), setting="llm") from error
     return [task.result() for task in tasks]

@@ -1,6 +1,6 @@
-"""Reports on evaluations, comparisons and sweeps as CSV, JSON or an HTML page.
+"""Reports on evaluations, comparisons and sweeps in CSV, JSON or HTML format.
 
-The page is rendered by Jinja2 with autoescaping, so that documents and questions cannot inject markup.
+The HTML page is rendered by Jinja2 with autoescaping, so that documents and questions cannot inject markup.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from llama_index_contextual.index import files
 Result = Evaluation | Comparison | Sweep
 
 MAX_FAILURES = 50
-"""Maximum number of failed questions on a page."""
+"""Maximum number of failed questions per retriever on an HTML page."""
 MAX_NEGATIVES = 5
-"""Maximum number of hard negatives of a failed question in a report."""
+"""Maximum number of hard negatives listed for a failed question."""
 
 _SNIPPET = 280
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def check_report(path: str | Path) -> None:
-    """Check before a long evaluation that its report can be written.
+    """Check, before a long evaluation, that its report can be written.
 
     Raises:
         InputError: The extension is not .csv, .json or .html, or the folder does not exist.
@@ -74,7 +74,7 @@ def to_csv(result: Result) -> str:
 
 
 def to_json(result: Result) -> str:
-    """Return as JSON the figures, all questions with their results, and the hard negatives of failed questions."""
+    """Return the figures, all questions with their results, and the hard negatives of failed questions as JSON."""
     return json.dumps(to_dict(result), ensure_ascii=False, indent=1, allow_nan=False)
 
 
@@ -101,7 +101,7 @@ def _evaluations_of(result: Evaluation | Comparison) -> Sequence[Evaluation]:
 
 
 def _all_differences(comparison: Comparison) -> list[Difference]:
-    """Return the differences between all pairs, first for the metric of the recommendation, then for the others."""
+    """Return the differences between all pairs, first for the metric of the recommendation, then for other metrics."""
     others = (name for name in comparison.evaluations[0].metrics if not name.startswith("precision@"))
     metrics = dict.fromkeys([comparison.metric, *others])
     return [difference for metric in metrics for difference in comparison.differences(metric)]
@@ -133,11 +133,11 @@ def _cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-# ---- The HTML page ---------------------------------------------------------------------------------------------------
+# ---- HTML page -------------------------------------------------------------------------------------------------------
 
 
 def to_html(result: Result) -> str:
-    """Return a self-contained HTML page with bars and intervals that loads no other files."""
+    """Return a self-contained HTML page with bars and intervals, which does not load other files."""
     from jinja2 import Environment
 
     values: dict[str, Any] = {

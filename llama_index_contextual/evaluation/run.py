@@ -1,7 +1,7 @@
-"""Evaluate a retriever on a question set: results, ranks, metrics, and an assertion for tests.
+"""Evaluation of a retriever on a question set: results, ranks, metrics, and an assertion for tests.
 
-A metric is a pure function that compares the ranking for one question with its evidence. It is between 0 and 1, and 0
-if nothing was retrieved.
+A metric is a pure function that compares the ranking for one question with its evidence. Its value is between 0 and 1,
+and 0 if nothing was retrieved.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from llama_index_contextual.evaluation.questions import EvaluatedChunk, Question
 from llama_index_contextual.search.results import RetrievedChunk
 
 FIRST = 5
-"""Number of passages per question that are used for the context relevance."""
+"""Number of passages per question used for the context relevance."""
 
 
 def context_relevance(embed_model: BaseEmbedding, answers: Sequence[tuple[str, Sequence[str]]]) -> list[float]:
     """Return the mean cosine similarity of each question with its first five passages; 0 without passages.
 
-    This figure needs no evidence and does not measure correctness: passages that share words with the question are
-    similar to it, regardless of whether they answer it. Each text is embedded once, without its context.
+    This figure needs no evidence, but does not measure correctness: passages that share words with the question are
+    similar to it, whether or not they answer it. Each text is embedded once, without its context.
 
     Args:
         embed_model: Any LlamaIndex embedding.
@@ -56,7 +56,7 @@ Ranks = Sequence[int | None]
 
 
 def recall(ranks: Ranks, k: int) -> float:
-    """Return the share of evidence items in the first k results.
+    """Return the fraction of evidence items that the first k results contain.
 
     Example:
         >>> recall([1, 7, None], 5)
@@ -66,7 +66,7 @@ def recall(ranks: Ranks, k: int) -> float:
 
 
 def precision(relevant: Sequence[bool], k: int) -> float:
-    """Return the share of the first k results that contain evidence; missing results count as irrelevant.
+    """Return the fraction of the first k results that contain evidence; missing results count as irrelevant.
 
     Args:
         relevant: Whether each result, in order, contains any evidence item.
@@ -80,7 +80,7 @@ def precision(relevant: Sequence[bool], k: int) -> float:
 
 
 def reciprocal_rank(ranks: Ranks) -> float:
-    """Return 1 / rank of the first result with any evidence; its mean over questions is the MRR.
+    """Return 1 / rank of the first result with any evidence; the mean over all questions is the MRR.
 
     Source: Voorhees, "The TREC-8 Question Answering Track Report", 1999.
 
@@ -92,9 +92,9 @@ def reciprocal_rank(ranks: Ranks) -> float:
 
 
 def ndcg(ranks: Ranks, k: int = 10) -> float:
-    """Return nDCG@k with a gain of 1 for each result that is the first to contain some evidence item.
+    """Return nDCG@k with a gain of 1 for each result that is the first to contain an evidence item.
 
-    The ideal ranking has one item in each of the first results; a result with several items counts once.
+    In the ideal ranking, each of the first results contains one item; a result with several items counts once.
 
     Source: Järvelin, Kekäläinen, "Cumulated Gain-Based Evaluation of IR Techniques", TOIS 2002 (binary gains, log2).
 
@@ -116,7 +116,7 @@ KS = (1, 5, 10, 20)
 NDCG_K = 10
 
 ShowProgress = Callable[[int, int], None]
-"""Callback that receives the number of questions done and the total."""
+"""Callback that receives the number of finished questions and the total."""
 
 
 class HasRetriever(Protocol):
@@ -132,7 +132,7 @@ Questions = Sequence[Question] | str | Path
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionResult:
-    """The results of a retriever for one question.
+    """Results of a retriever for one question.
 
     Attributes:
         question: The question.
@@ -151,7 +151,7 @@ class QuestionResult:
     context_relevance: float | None = None
 
     def hard_negatives(self, k: int) -> list[RetrievedChunk]:
-        """Return the results among the first k that contain no evidence."""
+        """Return those of the first k results that do not contain evidence."""
         return [chunk for chunk, good in zip(self.results[:k], self.relevant, strict=False) if not good]
 
 
@@ -165,7 +165,7 @@ _AT_K: Mapping[str, Callable[[QuestionResult, int], float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The results of a retriever for a question set.
+    """Results of a retriever for a question set.
 
     Attributes:
         name: Name of the retriever.
@@ -179,15 +179,16 @@ class Evaluation:
 
     @property
     def main_metric(self) -> str:
-        """The metric that compares retrievers by default: nDCG@10, or at the largest of `ks` if that is smaller.
+        """Default metric to compare retrievers: nDCG@10, or nDCG at the largest of `ks` if this is smaller.
 
-        It rarely reaches its maximum: unlike recall@10, it also improves if evidence moves up from rank 5 to rank 1.
+        nDCG distinguishes good retrievers better than recall, because it still improves if evidence moves from rank 5
+        to rank 1.
         """
         return f"nDCG@{min(NDCG_K, max(self.ks))}"
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics in reports; `values` and `mean` accept others too."""
+        """The metrics in reports; `values` and `mean` also accept other metrics."""
         at_k = [f"{metric}@{k}" for metric in ("recall", "precision") for k in self.ks]
         return [*at_k, "MRR", self.main_metric]
 
@@ -229,7 +230,7 @@ class Evaluation:
         return float(np.mean(values)) if values else None
 
     def failures(self, k: int | None = None) -> list[QuestionResult]:
-        """Return the questions with evidence missing from the first k results (default: all), worst first."""
+        """Return the questions for which evidence is missing from the first k results (default: all), worst first."""
         k = max(self.ks) if k is None else k
         failed = [result for result in self.results if recall(result.ranks, k) < 1]
         return sorted(failed, key=lambda result: recall(result.ranks, k))
@@ -262,14 +263,14 @@ def evaluate(
     embed_model: BaseEmbedding | None = None,
     progress: ShowProgress | None = None,
 ) -> Evaluation:
-    """Evaluate a retriever on a question set, one question after the other.
+    """Evaluate a retriever on a question set, one question at a time.
 
     Args:
         retriever: Any LlamaIndex retriever, or a project.
         questions: Questions, or the path of a question file.
         name: Name of the retriever in reports.
         ks: Numbers of results to evaluate; the largest one is retrieved.
-        embed_model: Model for the context relevance; None leaves it out.
+        embed_model: Embedding model for the context relevance, or None to omit this figure.
         progress: Called after each question.
 
     Raises:
@@ -281,7 +282,7 @@ def evaluate(
     """
     loaded = as_questions(questions)
     ks = _sorted_ks(ks)
-    documents = getattr(retriever, "documents", None)  # of a project
+    documents = getattr(retriever, "documents", None)  # only a project has documents
     if callable(documents):
         require_files(documents(), loaded)
     base_retriever = _retriever(retriever, max(ks))
@@ -297,7 +298,7 @@ def evaluate(
 
 
 def as_questions(questions: Questions) -> Sequence[Question]:
-    """Return the questions, loaded from the file if a path is given.
+    """Return the questions, which are loaded from a file if a path is given.
 
     Raises:
         InputError: There are no questions, or the file cannot be read.
@@ -357,7 +358,7 @@ def assert_recall(retriever: Retrievable, questions: Questions, *, k: int = 10, 
         The evaluation, for further checks.
 
     Raises:
-        AssertionError: The recall is lower.
+        AssertionError: The recall is lower than `at_least`.
         InputError: `at_least` is not between 0 and 1, or the questions cannot be read.
 
     Example:

@@ -1,7 +1,7 @@
-"""The tools `search`, `grep`, `outline` and `read` over the live version of a project.
+"""The tools `search`, `grep`, `outline` and `read` for the live version of a project.
 
-`DocumentTools` provides them as methods with structured results and needs no agent framework. Adapters offer the same
-tools: `function_tools` for LlamaIndex, `ContextualTools` in `agno.py` and `make_server` in `mcp.py`.
+`DocumentTools` provides the tools as methods with structured results, without an agent framework. Adapters offer the
+same tools: `function_tools` for LlamaIndex, `ContextualTools` in `agno.py` and `make_server` in `mcp.py`.
 
 Each call uses one version: the one that is live when the call starts. `DocumentText` is the text of a document in it.
 """
@@ -19,7 +19,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
-import regex  # type: ignore[import-untyped]  # the package ships no types
+import regex  # type: ignore[import-untyped]  # the package contains no type hints
 from llama_index.core.schema import MetadataMode, TextNode
 from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
@@ -47,10 +47,10 @@ MAX_CHARACTERS = 20_000
 """Maximum number of characters of original text in one reply of `read`."""
 
 GREP_SECONDS = 5.0
-"""Seconds after which `grep` stops and reports the documents that were not searched."""
+"""Number of seconds after which `grep` stops and reports how many documents were searched."""
 
 Span = tuple[int, int]
-"""Two offsets in a text."""
+"""Start and end offset in a text."""
 
 INSTRUCTIONS = (
     "Look before you read: `outline` lists documents, and the sections of one document; `search` finds passages by"
@@ -62,15 +62,16 @@ INSTRUCTIONS = (
 
 
 class DocumentTools:
-    """The four tools over the live version of a project; `Project.document_tools` returns them.
+    """The four tools for the live version of a project, as returned by `Project.document_tools`.
 
     Args:
         name: Name of the project.
-        indexes: The indexes of its live version.
-        settings: Returns the project's current settings.
+        indexes: The indexes of the project's live version.
+        settings: Function that returns the project's current settings.
         mode: Default mode of `search`; None uses the setting.
         top_k: Default number of passages of `search`; None uses the setting.
-        filters: Restricts `search` to passages that match, and the other tools to documents with such a passage.
+        filters: Filters that restrict `search` to matching passages, and the other tools to documents with a matching
+            passage.
 
     Example:
         >>> tools = project.document_tools()  # doctest: +SKIP
@@ -102,9 +103,9 @@ class DocumentTools:
 
         Args:
             query: The question.
-            filters: Restricts the search to passages with this metadata; see `to_filters`.
+            filters: Metadata of the passages to search; see `to_filters`.
             mode: "semantic", "lexical" or "hybrid"; None uses the default.
-            top_k: Number of passages; None uses the default; at most 50 are returned.
+            top_k: Number of passages, at most 50; None uses the default.
 
         Raises:
             InputError: The query is empty, or an argument is invalid.
@@ -129,7 +130,7 @@ class DocumentTools:
         return self._indexes.run(search)
 
     def _all_filters(self, version: SearchableVersion, filters: Filters | None) -> MetadataFilters | None:
-        """Combine the filters of one call with those for all calls; reject keys that no passage has."""
+        """Combine the filters of a call with the filters for all calls, and reject keys that no passage has."""
         given = to_filters(filters)
         if given is not None:
             keys = usable_keys(version.docstore.metadata_keys())
@@ -152,14 +153,14 @@ class DocumentTools:
 
         In an exact string, white space matches any white space, so that line breaks do not matter. In a regular
         expression, `^` and `$` match at line boundaries, and a match may span several lines. The search stops after
-        five seconds; the result then lists the documents that were not searched.
+        five seconds; a note in the result then states how many documents were searched.
 
         Args:
             pattern: The string, or a regular expression in the syntax of the package `regex`.
             regex: Whether `pattern` is a regular expression.
             case_sensitive: Whether to distinguish upper and lower case.
-            doc_id: Only search this document.
-            filters: Only search documents with a passage that has this metadata.
+            doc_id: Id of the only document to search; None searches all documents.
+            filters: Metadata of the documents to search; at least one passage must match.
             offset: Number of matching lines to skip.
             limit: Maximum number of lines to return, at most 50.
 
@@ -189,7 +190,7 @@ class DocumentTools:
 
         Args:
             doc_id: The document; None lists the documents.
-            filters: Only list documents with a passage that has this metadata.
+            filters: Metadata of the documents to list; at least one passage must match.
             offset: Number of entries to skip.
 
         Raises:
@@ -234,10 +235,10 @@ class DocumentTools:
             end: Offset after the last character; None means the end of the document.
             section: A heading, its path, or its number in the outline, such as "#7"; replaces the offsets.
             pages: A page, slide or sheet, or a range such as "3-5"; replaces the offsets.
-            neighbours: Number of extra chunks to read before and after those that overlap the offsets.
+            neighbours: Number of additional chunks to read before and after the chunks that overlap the offsets.
 
         Raises:
-            InputError: There is no such document, section or page, or arguments contradict each other.
+            InputError: There is no such document, section or page, or the arguments contradict each other.
             NoVersionError: Nothing has been ingested yet.
         """
         offset = start if start is not None else end
@@ -324,10 +325,10 @@ _MAX_NAMED = 8
 
 
 def find_record(records: Sequence[DocumentRecord], name: str, project: str) -> DocumentRecord:
-    """Return the document with this id, or else the only one with this file name or title.
+    """Return the document with this id, or else the only document with this file name or title.
 
     Raises:
-        InputError: No document matches, or several do.
+        InputError: No document or more than one document matches.
     """
     for names in ("doc_id", "file_name", "title"):
         named = [record for record in records if getattr(record, names) == name]
@@ -344,7 +345,7 @@ def find_record(records: Sequence[DocumentRecord], name: str, project: str) -> D
 class DocumentText:
     """The original text of a document in one version, with its pages, sections and chunks.
 
-    If a document was ingested as chunks without offsets, the chunks, joined by blank lines, replace the original text.
+    If a document was ingested as chunks without offsets, its text consists of the chunks, joined by blank lines.
 
     Args:
         version: The version.
@@ -421,7 +422,7 @@ class DocumentText:
         """Return the offsets of a section by number, path or heading; case and white space are ignored.
 
         Raises:
-            InputError: No section matches, or several do.
+            InputError: No section or more than one section matches.
         """
         doc_id, sections, wanted = self.record.doc_id, self.sections, _plain(name)
         named = [section for section in sections if wanted in (f"#{section.number}", _plain(section.path))]
@@ -458,7 +459,7 @@ class DocumentText:
         return starts[first - 1], starts[last] if last < len(starts) else self.length
 
     def with_neighbours(self, span: Span, number: int) -> Span:
-        """Extend a span to whole chunks, and by a number of chunks before and after."""
+        """Extend a span to complete chunks, and by a number of chunks before and after them."""
         offsets = [(node.start_char_idx, node.end_char_idx) for node in self._nodes]
         places = sorted((start, end) for start, end in offsets if start is not None and end is not None)
         touched = [at for at, (start, end) in enumerate(places) if start < max(span[1], span[0] + 1) and end > span[0]]
@@ -553,7 +554,7 @@ def _literal(text: str) -> str:
 def find_lines(
     version: SearchableVersion, records: Sequence[DocumentRecord], compiled: Any, *, offset: int, limit: int
 ) -> models.GrepResult:
-    """Return the lines of some documents that match a pattern.
+    """Return the lines that match a pattern in the given documents.
 
     Args:
         version: The version with the documents.
@@ -591,7 +592,7 @@ def find_lines(
 
 
 def _matching_lines(original: DocumentText, compiled: Any, deadline: float) -> Iterator[models.Match]:
-    """Yield each line of a document with a match, and the number of matches that start in it.
+    """Yield each line with a match, and the number of matches that start in the line.
 
     Raises:
         TimeoutError: The time is up.
@@ -617,14 +618,14 @@ def _matching_lines(original: DocumentText, compiled: Any, deadline: float) -> I
 def _matches(text: str, compiled: Any, deadline: float) -> Iterator[Span]:
     """Yield the offsets of all matches that are not empty.
 
-    The text is searched in overlapping windows, because an expression may need more memory and time for longer text. A
-    match that is longer than the overlap may be cut.
+    The text is searched in overlapping windows, because an expression may need more memory and time for a longer text.
+    A match that is longer than the overlap may be truncated.
 
     Raises:
         TimeoutError: The time is up.
     """
-    # The timeout of `regex` counts the processor time of the whole process, so the search is repeated in longer slices
-    # until the clock says that the time is up.
+    # The timeout of `regex` is measured in processor time of the whole process, so the search is repeated with longer
+    # timeouts until the wall-clock time is up.
     last, seconds, begin = 0, _FIRST_SLICE, 0
     while begin < len(text):
         end = begin + _WINDOW
@@ -644,7 +645,7 @@ def _matches(text: str, compiled: Any, deadline: float) -> Iterator[Span]:
 
 
 def _around(text: str, line: Span, match: Span) -> str:
-    """Return a line without control characters, or for a long line, the part around the beginning of a match."""
+    """Return a line without control characters or, if it is long, the part around the beginning of a match."""
     begin = line[0] if line[1] - line[0] <= _LONGEST_LINE else max(line[0], match[0] - _LONGEST_LINE // 4)
     end = min(max(line[1], match[1]), begin + _LONGEST_LINE)
     return f"{'… ' if begin > line[0] else ''}{visible(text[begin:end])}{' …' if end < line[1] else ''}"
@@ -658,7 +659,7 @@ _LONGEST_TOOL_NAME = 64
 
 
 def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
-    """Return a description of a project's search for a model that must choose a tool."""
+    """Describe a project's search to a model that must choose a tool."""
     named = (record.title or record.file_name or record.doc_id for record in documents)
     titles = dict.fromkeys(" ".join(visible(name).split()) for name in named)
     shown = list(map(models.clip, titles))
@@ -688,17 +689,17 @@ def tool_name(name: str) -> str:
 
 
 class ToolNames(dict[models.ToolName, str]):
-    """Mapping from the original names of the four tools to the names under which they are offered.
+    """Mapping from the original names of the four tools to the names offered to a model.
 
     Args:
-        suffix: Appended to each name after an underscore, unless it is empty; see `tool_name`.
+        suffix: Text to append to each name after an underscore, unless it is empty; see `tool_name`.
     """
 
     def __init__(self, suffix: str) -> None:
         super().__init__((tool, tool_name(f"{tool}_{suffix}" if suffix else tool)) for tool in models.TOOLS)
 
     def within(self, text: str) -> str:
-        """Replace tool names in backquotes with these names.
+        """Replace original tool names in backquotes with the names in this mapping.
 
         Example:
             >>> ToolNames("a").within("`grep` finds words, then `read` them.")
@@ -715,12 +716,12 @@ class ToolNames(dict[models.ToolName, str]):
 def function_tools(tools: DocumentTools, *, suffix: str) -> list[FunctionTool]:
     """Return the four tools as LlamaIndex tools, for FunctionAgent, ReActAgent or any other agent.
 
-    The model receives a result as text; `ToolOutput.raw_output` is the result itself. It also receives error messages,
-    so that it can react to them.
+    The model receives results as text, and error messages so that it can react to them; `ToolOutput.raw_output` is the
+    structured result.
 
     Args:
         tools: The tools of a project.
-        suffix: As in `ToolNames`.
+        suffix: Suffix of the tool names; see `ToolNames`.
     """
     names = ToolNames(suffix)
 
@@ -750,13 +751,13 @@ def text_of(tool: str, output: object) -> str:
 def search_tool(name: str, description: str, retrieve: Callable[[str], RetrievalResponse]) -> FunctionTool:
     """Return a search as a LlamaIndex tool for FunctionAgent, ReActAgent or any other agent.
 
-    The model receives the passages as text; `ToolOutput.raw_output` is the `RetrievalResponse`. It also receives error
-    messages, so that it can react to them.
+    The model receives the passages as text, and error messages so that it can react to them; `ToolOutput.raw_output` is
+    the `RetrievalResponse`.
 
     Args:
         name: Name of the tool; see `tool_name`.
-        description: When to use the search.
-        retrieve: The search.
+        description: Description of the tool for the model.
+        retrieve: Function that runs the search.
     """
 
     def search(query: str) -> RetrievalResponse | ContextualError:

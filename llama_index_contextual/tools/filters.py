@@ -1,6 +1,6 @@
-"""Convert filters written by models and people to LlamaIndex's filters.
+"""Convert filters from models, programs and users to LlamaIndex's filters.
 
-Models and programs pass dicts (see `to_filters`); people write conditions such as "kind=report" and file names (see
+Models and programs pass dicts (see `to_filters`); users write conditions such as "kind=report" and file names (see
 `parse_conditions`).
 """
 
@@ -43,7 +43,7 @@ _SHOWN_VALUES = 8
 
 
 def to_filters(filters: Filters | None) -> MetadataFilters | None:
-    """Convert a dict to LlamaIndex's filters, or return None if there are none.
+    """Convert a dict to LlamaIndex's filters; return None if there are no filters.
 
     Args:
         filters: A dict that maps each key to a value, a list of allowed values, or a dict of operators and values; or
@@ -95,7 +95,7 @@ def metadata_filter(key: str, value: Any, operator: FilterOperator) -> MetadataF
 
 
 def filter_keys(filters: MetadataFilters) -> set[str]:
-    """Return the metadata keys that the filters use."""
+    """Return the metadata keys used in the filters."""
     names: set[str] = set()
     for item in filters.filters:
         names |= filter_keys(item) if isinstance(item, MetadataFilters) else {item.key}
@@ -108,15 +108,15 @@ def usable_keys(names: Sequence[str]) -> set[str]:
 
 
 def require_known_keys(filters: MetadataFilters, valid: set[str], *, restricted: bool = False) -> None:
-    """Check that each key in the filters exists in some passage.
+    """Check that each key in the filters exists in at least one passage.
 
     Args:
         filters: The filters.
-        valid: The keys that exist.
-        restricted: Whether to leave the valid keys out of the message; see `describe_filters`.
+        valid: The existing keys.
+        restricted: Whether to omit the valid keys from the message; see `describe_filters`.
 
     Raises:
-        InputError: A key exists in no passage.
+        InputError: A key does not exist in any passage.
     """
     if unknown := sorted(filter_keys(filters) - valid):
         listed = "" if restricted else f" Valid keys: {', '.join(sorted(valid))}."
@@ -128,7 +128,8 @@ def describe_filters(version: SearchableVersion, *, restricted: bool) -> str:
 
     Args:
         version: The version.
-        restricted: Whether only some documents may be seen; keys and values could then disclose others.
+        restricted: Whether access is limited to some documents; keys and values are then omitted, because they could
+            disclose information about other documents.
     """
     if restricted:
         return "Filters narrow the search by metadata keys of the passages, which each result shows."
@@ -159,17 +160,17 @@ def parse_conditions(
 ) -> MetadataFilters | None:
     """Return the filters for conditions such as "kind=report" and for file names; None if there are none.
 
-    All conditions must hold, but only one of several values for the same field.
+    A passage must meet the conditions for all fields; if several values are given for a field, one of them must match.
 
     Args:
         project: The project.
-        conditions: FIELD=VALUE, or the same with !=, <, <=, >, >= or ~ (contains).
-        files: Ids, ends of ids, or globs for either.
+        conditions: Conditions in the form FIELD=VALUE, or with !=, <, <=, >, >= or ~ (contains) instead of =.
+        files: Ids, ends of ids, or glob patterns for either.
         condition: Term for a condition in messages.
         listing: Command or method that lists the documents, for messages.
 
     Raises:
-        InputError: A condition cannot be parsed, or no document has the field or matches the file.
+        InputError: A condition cannot be parsed, or no document has the field or matches a file.
     """
     filters = _conditions(project, conditions or (), condition)
     if files:
@@ -205,7 +206,7 @@ def _conditions(project: Project, conditions: Sequence[str], name: str) -> list[
 
 
 def _readings(text: str) -> list[Any]:
-    """Return the possible readings of a value: a number or boolean first, then the string; "2024" may be either."""
+    """Return the possible values of a text: first a number or boolean, if it is one, then the string."""
     value = parsed_value(text)
     if isinstance(value, str):
         return [value]
@@ -218,12 +219,12 @@ def documents_named(
     """Return the documents that match an id, file name or glob.
 
     Args:
-        pattern: Id, end of an id, or a glob for either.
+        pattern: Id, end of an id, or a glob pattern for either.
         records: The documents.
         listing: Command or method that lists the documents, for the message.
 
     Raises:
-        InputError: There is none.
+        InputError: No document matches.
     """
     matches = [record for record in records if matches_doc_id(pattern, record.doc_id)]
     if not matches:
@@ -233,7 +234,7 @@ def documents_named(
 
 
 def matches_doc_id(pattern: str, doc_id: str) -> bool:
-    """Return whether a pattern matches a file's id or the end of it, literally or as a glob."""
+    """Return whether a pattern matches a document id or the end of the id, literally or as a glob."""
     pattern = PurePath(pattern).as_posix().removeprefix("./")
     ends = (doc_id[at:] for at in [0, *(i + 1 for i, sign in enumerate(doc_id) if sign == "/")])
     return any(end == pattern or fnmatchcase(end, pattern) for end in ends)
