@@ -2,15 +2,16 @@
 
 "TS-999" yields ts-999, ts and 999; "getUserName" yields getusername, get, user and name; an ordinary word yields one
 term.
-Scripts without spaces between words, and Korean with its word endings, are cut into overlapping pairs of characters.
+Text in scripts without spaces between words, and in Korean because of its word endings, is cut into overlapping pairs
+of characters.
 
 All spellings of a fiscal year, quarter or date have the same term. A question may contain "FY2018", the report "fiscal
 year 2018" or "fiscal year ended May 31, 2018", its file name "2018Q1" and its first page "first quarter of 2018". As
 words, these have at most the year in common, which also occurs in every table of the next year's report. The term of a
 fiscal year is `fy2018`, of a quarter `2018q1`, of a date `2018-12-31`. The end date of a year or quarter also yields
-the term of the period: "quarter ended June 30, 2022" yields `2022q2` too. A year that ends in January counts as both
-years, because companies use either name for it. The names of months and quarters are English. In "31.12.2022" the day
-comes first; in "12/31/2022" the month comes first, unless it would be greater than 12.
+the term of the period: "quarter ended June 30, 2022" yields `2022q2` too. A fiscal year that ends in January yields the
+terms of both years, because companies use either name for it. The names of months and quarters are English. In
+"31.12.2022" the day comes first; in "12/31/2022" the month comes first, unless it would be greater than 12.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _SIMPLE = re.compile(
     r"[\x00-\xb1\xb4-\xb8\xba\xbb\xbf-\u02ff\u0370-\u0482\u048a-\u052f\u2010-\u203e\u2041-\u2053\u20a0-\u20bf"
     r"\u2190-\u23ff\u2500-\u2767]*+"
 )
-# Greedy, because Python before 3.11.5 keeps what a possessive group has taken when its last repetition fails.
+# Greedy, because in Python before 3.11.5 a possessive group does not release its match when its last repetition fails.
 _SIMPLE_TOKEN = re.compile(r"\w+(?:[-.'/@:+&]\w+)*")
 # A run of ASCII characters, or of other characters with the ASCII character before them; and user-perceived characters.
 _RUN = re.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|[\x00-\x7f]?[^\x00-\x7f]+")
@@ -55,18 +56,18 @@ _CAMEL = regex.compile(
     r"(?:\p{Lu}\p{M}*)+(?!\p{Ll})|\p{Lu}?[\p{Ll}\p{M}]+|\p{N}+|[\p{L}--[\p{Lu}\p{Ll}]][[\p{L}\p{M}]--[\p{Lu}\p{Ll}]]*",
     regex.V1,
 )
-_MAX_TEXT_TOKENS = 200_000  # cached tokens of texts; a large corpus has more numbers than words
+_MAX_TEXT_TOKENS = 200_000  # cached tokens of texts; a large corpus has more distinct numbers than words
 _MAX_QUERY_TOKENS = 20_000  # cached tokens of queries, which have fewer words
 _MAX_WORDS = 50_000  # cached words of passages, with the punctuation marks around them
-_LONGEST_CACHED = 64  # characters of the longest token that is cached; longer ones seldom occur twice
+_LONGEST_CACHED = 64  # maximum length of a cached token; longer tokens seldom occur twice
 _CLITIC = re.compile(r"'(?:s|t|d|m|re|ve|ll)$", re.IGNORECASE)
 
 LONGEST = 24
-"""Maximum length of a word that may be misspelt: longer ones are seldom words, and have thousands of neighbours."""
+"""Maximum length of a word that may be misspelt; longer tokens are seldom words, and have thousands of neighbours."""
 
 _ORDINARY = re.compile(rf"[A-Za-z][a-z]{{4,{LONGEST - 1}}}")
 
-# For search only: invisible and optional characters are removed, characters that look alike are unified.
+# For search only: invisible and optional characters are removed, and characters that look alike are unified.
 _UNIFIED: dict[int, str | None] = {
     **dict.fromkeys(
         (0xAD, 0x34F, 0x180E, 0xFEFF, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070))
@@ -95,24 +96,24 @@ _STOPWORD_LISTS = {
     "swedish": "STOPWORDS_SWEDISH",
     "turkish": "STOPWORDS_TURKISH",
 }
-# The lists of other languages include question words. The English list for texts does not, so that a query which is not
-# a question ("to do") finds them.
+# The lists of other languages include question words. The English list for texts does not, so that these words can be
+# found by a query that is not a question, such as "to do".
 _QUESTION_WORD_LISTS = {"english": "STOPWORDS_EN_PLUS", "porter": "STOPWORDS_EN_PLUS"}
 
 
 MAX_CHARACTERS = 32_000
-"""Maximum number of characters of a query that are read: about as much English as an embedding model accepts."""
+"""Maximum number of characters of a query that are read: about the length of English text that a model can embed."""
 
 MAX_MARKS = 30
 """Maximum number of consecutive combining marks that are read, as in the Stream-Safe Text Format of Unicode (UAX 15):
 normalisation sorts them in quadratic time."""
 
-_SHORT = 1_000  # length up to which a run of marks cannot be slow
+_SHORT = 1_000  # maximum length of a text that is fast to normalise even if it consists of marks
 _MARKS = regex.compile(rf"(\p{{M}}{{{MAX_MARKS}}})\p{{M}}+")
 
 
 def cut_query(text: str) -> str:
-    """Return the part of a query that is read: its first 32,000 characters, cut at white space if possible.
+    """Limit a query to the part that is read: the first 32,000 characters, cut at white space if possible.
 
     Example:
         >>> cut_query("How long does food keep?"), len(cut_query("food " * 10_000))
@@ -171,8 +172,8 @@ class Analyzer:
 
     Args:
         language: A Snowball stemmer's name, or `none` for no stemming and no stop words.
-        has_periods: Whether fiscal years, quarters and dates have terms of their own; those of several words follow
-            the terms of the words.
+        has_periods: Whether fiscal years, quarters and dates have terms of their own; if they are written in several
+            words, these terms come after the terms of the words.
 
     Example:
         >>> Analyzer("english").terms("Error code TS-999")
@@ -215,7 +216,8 @@ class Analyzer:
     def query_terms(self, text: str) -> list[str]:
         """Return the terms of a question, in order, with repetitions, without question words.
 
-        Question words occur in every question and do not depend on its subject. A word in capitals is kept as a name.
+        Question words are left out because they are unrelated to the subject of a question. A word in capitals is
+        treated as a name and kept.
 
         Example:
             >>> Analyzer("english").query_terms("What does the WHO recommend?")
@@ -226,7 +228,7 @@ class Analyzer:
         return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *of_periods]
 
     def matching(self, terms: frozenset[str]) -> Callable[[str], frozenset[str]]:
-        """Return a function that finds which of the given terms a text contains, faster than `terms`.
+        """Return a function that returns the given terms that a text contains; it is faster than `terms`.
 
         Example:
             >>> Analyzer("english").matching(frozenset({"pump", "fee"}))("Pumps lift water.")
@@ -247,8 +249,8 @@ class Analyzer:
     def is_foreign(self, text: str) -> bool:
         """Return whether a text has at least two function words of another language, and fewer of this language.
 
-        Function words of both languages do not count. For `none`, and for a language without a list of function words,
-        no text is foreign.
+        Function words that both languages have are not counted. For `none`, and for a language without a list of
+        function words, no text is foreign.
 
         Example:
             >>> Analyzer("english").is_foreign("Was bedeutet die Meldung?"), Analyzer("english").is_foreign("The fee?")
@@ -327,7 +329,7 @@ class Analyzer:
 
 
 def listed(name: str | None) -> frozenset[str]:
-    """Return the stop words in a list of bm25s, or an empty set if there is no such list."""
+    """Return a list of stop words from bm25s, or an empty set if there is no such list."""
     if name is None:
         return frozenset()
     from bm25s import stopwords
@@ -340,7 +342,7 @@ def listed(name: str | None) -> frozenset[str]:
 
 @functools.cache
 def _lists_by_word() -> Mapping[str, Sequence[str]]:
-    """Return the names of the lists of function words that contain each word."""
+    """Return the names of the stop word lists that contain each word."""
     lists: dict[str, list[str]] = {}
     for name in dict.fromkeys(_STOPWORD_LISTS.values()):
         for word in listed(name):
@@ -361,7 +363,7 @@ def tokens(text: str) -> list[str]:
 
 
 def token_spans(text: str) -> list[tuple[str, Sequence[range]]]:
-    """Return the same tokens as `tokens`, each with the position in the text of each of its characters.
+    """Return the tokens of a text, as `tokens` does, each with the positions of its characters in the text.
 
     Example:
         >>> [(token, places[0].start, places[-1].stop) for token, places in token_spans("two ﬁles")]
@@ -386,7 +388,7 @@ def token_spans(text: str) -> list[tuple[str, Sequence[range]]]:
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of short pieces of a text that can be normalised separately.
 
-    A piece that begins with an ASCII character never merges with the one before it.
+    Normalisation never merges a piece that begins with an ASCII character with the preceding piece.
     """
     for run in _RUN.finditer(text):
         start, end = run.span()
@@ -398,13 +400,13 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def match_spans(text: str, terms: Collection[str], analyzer: Analyzer) -> list[tuple[int, int]]:
-    """Return the spans of the words of a text that have at least one of the given terms, in order, without overlap.
+    """Return the spans of the words that have at least one of the given terms, in order, without overlap.
 
     A compound counts as one word. A period written in several words is one span. In scripts without spaces between
     words, pairs of characters are matched.
 
     Args:
-        text: The text, such as that of a passage.
+        text: The text, for example of a passage.
         terms: Terms of the lexical index, such as the `matched_terms` of a hit or the `query_terms` of a question.
         analyzer: The analyzer of the index.
 
@@ -428,7 +430,7 @@ def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def normalise(text: str) -> str:
-    """Return the text with compatibility characters unified and invisible ones removed, for search only."""
+    """Return the text with compatibility characters unified and invisible characters removed, for search only."""
     if text.isascii():
         return text
     # NFKC turns full-width characters into plain ones, which may have to be unified in turn.
@@ -449,7 +451,7 @@ def may_be_misspelt(token: str) -> bool:
 
 
 def edit_distance_one(word: str) -> set[str]:
-    """Return the spellings that are one typing error away: a letter missing, added or replaced, or two swapped.
+    """Return the spellings that are one typing error away: a letter missing, added or replaced, or two letters swapped.
 
     Four of five misspelt words have one such error (Damerau, "A technique for computer detection and correction of
     spelling errors", CACM 1964). The first letter is seldom wrong and therefore not changed.
@@ -660,7 +662,7 @@ def _quarter(words: Sequence[str], first: int, last: int, number: int) -> Iterat
         words: The tokens of the text.
         first: Position of the first word of the name.
         last: Position of its last word.
-        number: The number of the quarter; 0 if it has none.
+        number: The number of the quarter; 0 if there is none.
     """
     if not number:
         return

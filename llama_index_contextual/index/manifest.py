@@ -1,4 +1,4 @@
-"""Manifests of versions: their parts with the checksums of all files, records of documents, and checks of the files.
+"""Manifests of versions, which list parts and file checksums; document records; and checks of the files.
 
 Files are checked before any library parses them. The headers of FAISS files are compared with the sizes of the files:
 FAISS allocates as much memory as the header specifies, so a damaged header can terminate the process.
@@ -35,18 +35,18 @@ from llama_index_contextual.errors import CorruptVersionError, FormatError, Reme
 from llama_index_contextual.index import files
 
 FORMAT = 1
-"""Layout of versions, parts and project.json. Before the first release, they had a `format_version` instead."""
+"""Format of versions, parts and project.json. Before the first release, the files had a `format_version` instead."""
 MANIFEST = "manifest.json"
 PARTS = "parts"
 BUILDING = ".building"
 """Suffix of a directory that is being written."""
 DOCSTORE = "docstore.sqlite"
 RECORDS = "documents.json"
-FAISS_FILE = "default__vector_store.faiss"  # as LlamaIndex names the file of a default vector store
+FAISS_FILE = "default__vector_store.faiss"  # LlamaIndex's name for the file of a default vector store
 BM25_DIRECTORY = "bm25"
 DOCUMENTS_DIRECTORY = "bm25/documents"
 BORN_FILE = "born.bin"
-"""The versions in which the vectors of a part were added; only used if an engine stores them."""
+"""File with the version that added each vector of a part; only used if an engine stores the vectors."""
 SAMPLE_FILE = "sample.bin"
 
 _CHECKSUM = "xxh3"
@@ -70,9 +70,9 @@ class FileEntry(_Entry):
     """A file of a part.
 
     Attributes:
-        bytes: Its size.
-        xxh3: A checksum that detects damage fast.
-        sha256: A checksum that proves its content.
+        bytes: Size of the file.
+        xxh3: Checksum for fast detection of damage.
+        sha256: Checksum that proves the content.
     """
 
     bytes: int
@@ -89,7 +89,7 @@ class PartEntry(_Entry):
 
     Attributes:
         name: Name of the part.
-        files: Its files, by path.
+        files: Files of the part, by path.
     """
 
     name: Annotated[str, Field(pattern=r"^p\d{6,}(-\d+)?$")]
@@ -102,17 +102,18 @@ class Manifest(_Entry):
     Attributes:
         version: Name of the version.
         created: Time of publication in UTC, ISO 8601.
-        package: Release of this package that wrote it.
+        package: Release of this package that wrote the version.
         config: The project's settings at that time.
         embed_model: Name of the embedding model, or None without a semantic index.
         dimensions: Length of the vectors, or None.
         documents: Number of documents.
         chunks: Number of chunks.
-        size: Bytes of its files.
+        size: Total size of the files in bytes.
         parts: The parts, in the order of their rows.
-        automatic: Whether it was published by a program that watches folders.
-        keeps: Name of the previous version, if this one removed many documents; it is then kept as long as this one.
-        format: Layout of the version.
+        automatic: Whether the version was published by a program that watches folders.
+        keeps: Name of the previous version, if this version removed many documents; the previous version is then kept
+            as long as this version.
+        format: Format of the version.
     """
 
     version: str
@@ -144,7 +145,7 @@ class Manifest(_Entry):
 
         Raises:
             CorruptVersionError: The data is not a manifest, or is damaged.
-            FormatError: The manifest was written by a newer release, or before the first one.
+            FormatError: The manifest was written by a newer release, or before the first release.
         """
         try:
             raw = json.loads(data)
@@ -186,7 +187,7 @@ def require_format(raw: Mapping[str, Any], file: str, *, name: str | None = None
         name: Name of the project, if known.
 
     Raises:
-        FormatError: The file was written by a newer release, or before the first one.
+        FormatError: The file was written by a newer release, or before the first release.
     """
     if "format_version" in raw:
         raise FormatError(f"{file} was written before the first release", name=name, remedy=_TAKE_ALONG)
@@ -198,7 +199,7 @@ def require_format(raw: Mapping[str, Any], file: str, *, name: str | None = None
 
 
 def damage_error(file: str, fault: str) -> CorruptVersionError:
-    """Return the error for a damaged file of a version; its message says what to do."""
+    """Return the error for a damaged file of a version, with a message that explains what to do."""
     return CorruptVersionError(
         f"{file} {fault}.",
         file=file,
@@ -238,13 +239,13 @@ class DocumentRecord:
     Attributes:
         doc_id: Id of the document; a relative path with forward slashes if it was read from a file.
         content_hash: xxh3 of the file, or of text and metadata if there is no file.
-        path: Path of its file, without links; None if it was passed as a Document or as nodes.
-        facts: The user's metadata for its file, or None.
-        file_name: Name of its file, or None.
-        title: Its title, or None.
-        chunks: Number of its chunks.
-        tokens: Number of tokens of its chunks; overlaps are counted twice.
-        characters: Length of its text.
+        path: Path of the file, without links; None if the document was passed as a Document or as nodes.
+        facts: The user's metadata for the file, or None.
+        file_name: Name of the file, or None.
+        title: Title of the document, or None.
+        chunks: Number of chunks.
+        tokens: Number of tokens in the chunks; overlaps are counted twice.
+        characters: Length of the text.
         fallback_chunks: Ids of chunks for which the LLM failed to write a context.
     """
 
@@ -264,7 +265,7 @@ class DocumentRecord:
 
 
 class Records(list[DocumentRecord]):
-    """The records of the documents of a version, in the order of their chunks; they must not be changed.
+    """The document records of a version, in the order of their chunks; they must not be changed.
 
     Example:
         >>> records = Records([DocumentRecord(doc_id="a", content_hash="1")])
@@ -274,7 +275,7 @@ class Records(list[DocumentRecord]):
 
     @cached_property
     def by_id(self) -> Mapping[str, DocumentRecord]:
-        """The record of each document, by its id."""
+        """The record of each document, by document id."""
         return {record.doc_id: record for record in self}
 
     @cached_property
@@ -300,7 +301,7 @@ class Records(list[DocumentRecord]):
         return next(iter(self._by_path.get(path, ())), None)
 
     def with_content(self, content_hash: str) -> Sequence[DocumentRecord]:
-        """Return the records of the documents with a content hash."""
+        """Return the records of the documents with the given content hash."""
         return self._by_content.get(content_hash, ())
 
 
@@ -332,10 +333,10 @@ _INNER_PRODUCT = 0
 _FLOAT = 4
 
 Check = Literal["size", "xxh3", "sha256"]
-"""How to check a file: by its size only, by a fast checksum, or by a cryptographic one."""
+"""Method for checking a file: its size only, a fast checksum, or a cryptographic checksum."""
 
 DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
-"""Error numbers of the operating system that mean damage; others, such as for permissions, may be temporary."""
+"""Operating system error numbers that mean damage; other errors, such as missing permissions, may be temporary."""
 _TRY_AGAIN = Remedy(
     "Make the files of the project readable for this process, and try again",
     "Make the files of the project readable for this user, and try again",
@@ -424,7 +425,7 @@ def check_faiss(path: Path, *, shown: str | None = None) -> None:
     """Check that a file is a flat FAISS index and that its size matches its header.
 
     Raises:
-        CorruptVersionError: It is not.
+        CorruptVersionError: The file is not a flat FAISS index, or its size does not match.
     """
     shown = shown or path.name
     with open(path, "rb") as file:

@@ -1,12 +1,12 @@
 """Vectors of a project in a Qdrant collection.
 
-A point is the vector of a chunk, with the ids of the chunk and of its document, its facets, and the versions in which
-it was added and removed, `born` and `died`: version v contains the vectors with born <= v < died. Several versions can
-therefore share a vector, and a new version does not affect readers of an old one. Every search filters by version.
+A point is the vector of a chunk, with the ids of the chunk and of its document, its facets, and the versions that added
+and removed it (`born` and `died`). Version v contains the vectors with born <= v < died. Several versions can therefore
+share a vector, and a new version does not affect readers of an old version. Every search filters by version.
 
-`backend` contains the address of a server; its key is read from the environment variable QDRANT_API_KEY and never
-stored. A path or ":memory:" selects the local mode of the client, which compares every vector in Python. It is intended
-for tests and for a few thousand chunks.
+`backend` contains the address of a server; its API key is read from the environment variable QDRANT_API_KEY and never
+stored. A path or ":memory:" selects the local mode of the client, which compares every vector in Python. This mode is
+intended for tests and for a few thousand chunks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ COLLECTION_FILE = "collection.json"
 """File in the directory of a project, with the engine, its address and the name of the collection."""
 
 FILES = "files"
-"""Name of the backend that needs no engine."""
+"""Name of the backend that stores vectors in files and needs no engine."""
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ BORN, DIED, DOCUMENT, FACETS, NODE_ID = "born", "died", "doc_id", "facets", "nod
 
 _TIMEOUT = 60
 _RETRY = RetryPolicy(attempts=4)
-# Twice Qdrant's defaults, and more candidates: questions are far from the chunks.
+# Twice Qdrant's defaults, and more candidates, because the vectors of questions are far from the vectors of chunks.
 _LINKS, _LINK_CANDIDATES, _SEARCH_CANDIDATES = 32, 256, 512
 _BATCH = 128  # number of points in a request with vectors; a server refuses requests of more than 32 MB
 _PAGE = 1_000  # number of points in a request without vectors
@@ -96,8 +96,8 @@ class StoredVector:
 
     Attributes:
         node_id: Id of the chunk.
-        born: Number of the version in which it was added.
-        doc_id: Id of its document.
+        born: Number of the version that added the vector.
+        doc_id: Id of the document.
         facets: Numbers for the metadata values of the chunk, used by filters.
         vector: The vector.
     """
@@ -115,7 +115,7 @@ class Collection:
 
     Attributes:
         backend: Name of the engine.
-        url: Its address.
+        url: Address of the engine.
         name: Name of the collection.
     """
 
@@ -125,7 +125,7 @@ class Collection:
 
 
 class QdrantEngine:
-    """A collection of a Qdrant server, or of the client's local mode.
+    """A collection on a Qdrant server, or in the client's local mode.
 
     Every method raises `BackendError` if the server cannot be reached after several attempts. If there is no
     collection, a search raises `CorruptVersionError`, and the other methods find no vectors.
@@ -142,10 +142,10 @@ class QdrantEngine:
 
     @staticmethod
     def check(config: ProjectConfig) -> None:
-        """Check that Qdrant can do what the settings of a project require.
+        """Check that Qdrant supports the settings of a project.
 
         Raises:
-            ConfigurationError: Qdrant does not support them, the address is invalid, or the client is not installed.
+            ConfigurationError: The address is invalid, or the client is not installed.
         """
         models_module()
         _check_address(config.backend.partition(":")[2])
@@ -163,12 +163,12 @@ class QdrantEngine:
         try:
             with lock:
                 return call(functools.partial(_unwrapped, functools.partial(send, client)), _RETRY)
-        except Exception as error:  # the client raises exceptions of many libraries; the user gets a sentence
+        except Exception as error:  # the client raises exceptions from many libraries; they are translated for the user
             raise self._error(error) from error
 
     @property
     def _client_and_lock(self) -> tuple[Any, contextlib.AbstractContextManager[Any]]:
-        # Done in each call, because the user may have corrected the key, or the process may have been forked.
+        # Repeated for each call, because the user may have corrected the key, or the process may have been forked.
         return _client(self.collection.url, os.environ.get(KEY_VARIABLE), os.getpid())
 
     @property
@@ -257,7 +257,7 @@ class QdrantEngine:
         self._exists = True
 
     def end(self, doc_ids: Sequence[str] | None, version: int) -> None:
-        """Mark the vectors of documents (all if None) that were added before a version as removed in that version."""
+        """Mark the vectors of documents (all if None) as removed in a version, unless this version added them."""
         if not self.exists():
             return
         models = models_module()
@@ -278,7 +278,7 @@ class QdrantEngine:
             self._set_died(models.Filter(must=[models.HasIdCondition(has_id=ids)]), version)
 
     def drop_after(self, version: int) -> None:
-        """Delete vectors that were added after a version, and restore those that were marked as removed after it."""
+        """Delete vectors that were added after a version, and restore vectors that were marked as removed after it."""
         if self.exists():
             models = models_module()
             self._delete(models.Filter(must=[_range(models, BORN, gt=version)]))
@@ -320,7 +320,7 @@ class QdrantEngine:
             version: Number of the version.
             vector: The vector; shape (dimensions,).
             k: Maximum number of chunks.
-            condition: Only chunks that meet it.
+            condition: Condition that the chunks must meet, or None.
             exact: Whether to compare every vector.
         """
         if not self.exists():
@@ -343,7 +343,7 @@ class QdrantEngine:
         return [(point.payload[NODE_ID], float(point.score)) for point in response.points]
 
     def vectors(self, keys: Sequence[Key]) -> dict[str, list[float]]:
-        """Return the vectors that exist, by the id of their chunk."""
+        """Return the vectors with the given keys that exist, by chunk id."""
         vectors: dict[str, list[float]] = {}
         for start in range(0, len(keys) if self.exists() else 0, _BATCH):
             ids = [point_id(*key) for key in keys[start : start + _BATCH]]
@@ -432,7 +432,7 @@ def _range(models: Any, field: str, **limits: int) -> Any:
 
 
 def models_module() -> Any:
-    """Return the module with the classes of requests.
+    """Return the client's module with the request classes.
 
     Raises:
         ConfigurationError: The client is not installed.
@@ -503,7 +503,7 @@ def _client(url: str, key: str | None, process: int) -> tuple[Any, contextlib.Ab
         if (url, key, process) not in _clients:
             lock = contextlib.nullcontext() if url.startswith(_SERVER) else threading.RLock()
             client = connect(url, key)
-            atexit.register(client.close)  # while modules can still be imported
+            atexit.register(client.close)  # closed while modules can still be imported
             _clients[url, key, process] = client, lock
         return _clients[url, key, process]
 
@@ -528,8 +528,8 @@ def check_backend(config: ProjectConfig) -> None:
     """Check that the backend of a new project can be reached and supports the settings.
 
     Raises:
-        ConfigurationError: It does not support the settings; the message says what to do.
-        BackendError: It does not respond.
+        ConfigurationError: The backend does not support the settings; the message explains what to do.
+        BackendError: The backend does not respond.
     """
     if config.engine != FILES:
         QdrantEngine.check(config)
@@ -580,11 +580,11 @@ def open_engine(project_dir: Path) -> QdrantEngine:
 
 
 def _engine(project_dir: Path) -> QdrantEngine | None:
-    """Open the collection of a project, or return None if it has none."""
+    """Open the collection of a project, or return None if it has no collection."""
     collection = read_collection(project_dir)
     if collection is None:
         return None
-    with contextlib.suppress(ProjectError):  # in that case, the address of the last writer is the best guess
+    with contextlib.suppress(ProjectError):  # otherwise, the address of the last writer is used
         config = read_config(project_dir)
         if config.engine == collection.backend:
             collection = replace(collection, url=_address(config))
@@ -592,7 +592,7 @@ def _engine(project_dir: Path) -> QdrantEngine | None:
 
 
 def use_engine(project_dir: Path, config: ProjectConfig) -> QdrantEngine | None:
-    """Open the collection for writing, naming it the first time; return None if vectors are stored in files.
+    """Open the collection for writing, and name it on first use; return None if vectors are stored in files.
 
     The project's write lock must be held.
 
@@ -631,12 +631,12 @@ def _has_vectors(project_dir: Path) -> bool:
 def drop_unpublished(project_dir: Path, engine: QdrantEngine) -> None:
     """Remove vectors left by an interrupted writer, and all versions after the live one.
 
-    After a rollback, the next version is based on the live one. The versions in between are removed first, because
+    After a rollback, the next version is based on the live version. The versions in between are removed first, because
     their changes to the vectors are undone.
 
     Args:
         project_dir: The project, whose write lock must be held.
-        engine: Its collection.
+        engine: The project's collection.
     """
     live = _base(project_dir)
     for name in directories(project_dir):
@@ -667,7 +667,7 @@ def forget_vectors(project_dir: Path, live: str, *, is_remote: bool) -> None:
     Args:
         project_dir: The project, whose write lock must be held.
         live: Name of the live version.
-        is_remote: Whether the engine stores its vectors.
+        is_remote: Whether an engine stores the vectors of this version.
     """
     if not is_remote:
         delete_collection(project_dir)
@@ -677,7 +677,7 @@ def forget_vectors(project_dir: Path, live: str, *, is_remote: bool) -> None:
 
 
 def delete_collection(project_dir: Path) -> None:
-    """Remove the collection of a project, if it has one, and collection.json.
+    """Remove the collection of a project, if there is one, and collection.json.
 
     Raises:
         BackendError: The engine does not respond.

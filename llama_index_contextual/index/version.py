@@ -45,7 +45,7 @@ class VersionNodes(Nodes):
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._open_parts: Sequence[Part] | None = parts
-        # The row of the version at which each part starts, and the number of rows.
+        # The first row of each part in the version, followed by the total number of rows.
         self._starts = np.cumsum([0, *(part.size for part in parts)], dtype=np.int64)
 
     @property
@@ -70,14 +70,14 @@ class VersionNodes(Nodes):
         return [node_id for part in self.parts for node_id in part.docstore.ids]
 
     def places(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], Part, NDArray[np.int64]]]:
-        """Yield, for each part with any of the rows, their positions in `rows`, the part, and their rows there."""
+        """Yield each part with any of the rows, as (positions in `rows`, part, rows of the part)."""
         for start, part in zip(self._starts.tolist(), self.parts, strict=False):
             selected = np.flatnonzero((rows >= start) & (rows < start + part.size))
             if len(selected):
                 yield selected, part, rows[selected] - start
 
     def rows(self, node_ids: Sequence[str]) -> list[int]:
-        """Return the rows of nodes in the indexes."""
+        """Return the rows of the given nodes in the indexes."""
         rows: dict[str, int] = {}
         for part, start in zip(self.parts, self._starts.tolist(), strict=False):
             rows.update((node_id, start + at - 1) for node_id, at in part.docstore.positions(node_ids).items())
@@ -91,12 +91,12 @@ class VersionNodes(Nodes):
     # ---- chunks and documents ----------------------------------------------------------------------------------------
 
     def existing(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
-        """Yield the nodes among `node_ids` that exist."""
+        """Yield the nodes with the given ids; ids that do not exist are skipped."""
         for part in self.parts:
             yield from part.docstore.existing(node_ids)
 
     def known(self, node_ids: Sequence[str]) -> list[str]:
-        """Return the ids of existing nodes among `node_ids`."""
+        """Return those of the given ids that exist."""
         return [node_id for part in self.parts for node_id in part.docstore.known(node_ids)]
 
     def iterate(self, *, doc_id: str | None = None, span: tuple[int, int] | None = None) -> Iterator[BaseNode]:
@@ -139,7 +139,7 @@ class VersionNodes(Nodes):
         return ids
 
     def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
-        """Return the distinct strings and numbers of each metadata key, sorted, except for the keys in `skip`."""
+        """Return the distinct strings and numbers of each metadata key, sorted; the keys in `skip` are left out."""
         values: dict[str, dict[str | int | float, None]] = {}
         for key, value in self._distinct_metadata():
             if value is not None and key not in skip:
@@ -160,7 +160,7 @@ class VersionIndex:
 
     Args:
         nodes: The chunks.
-        language: Language of the lexical index; None without one.
+        language: Language of the lexical index, or None if there is no lexical index.
         dimensions: Length of the vectors; None without vectors.
         remote: Directory of the version if an engine stores its vectors, otherwise None.
     """
@@ -208,7 +208,7 @@ class VersionIndex:
         return (NO_HITS, NO_SCALE) if self._vectors is None else self._vectors.rank(vector, k, filters)
 
     def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the unit vectors of some rows; shape (rows, dimensions)."""
+        """Return the unit vectors of the given rows; shape (rows, dimensions)."""
         if self._vectors is None:
             return np.zeros((len(rows), 0), dtype=np.float32)
         return self._vectors.of_rows(rows)
@@ -217,7 +217,7 @@ class VersionIndex:
 
     @cached_property
     def lexical(self) -> LexicalIndex | None:
-        """The terms of the chunks; None without a lexical index."""
+        """The lexical index of the chunks, or None."""
         if self._language is None:
             return None
         return LexicalIndex(Analyzer(self._language, has_periods=True), [part.terms for part in self.docstore.parts])

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.vectors import VectorWriter
 
 PART_CHUNKS = 10_000
-"""Maximum number of chunks of a part; the time for changing a document depends on it."""
+"""Maximum number of chunks in a part; the time needed to change a document depends on this number."""
 
 MAX_SMALL_PARTS = 8
 """Maximum number of parts after the last full part, not counting those that are being added."""
 
 _FULL = 0.5  # share of the maximum at which a part counts as full and is not merged with others
-_GROWTH = 2  # a part is merged with later ones if it is at most this many times as large
+_GROWTH = 2  # a part is merged with later parts if it is at most this many times as large as they are
 
 
 @dataclass
@@ -119,12 +119,11 @@ class VersionBuilder:
         Args:
             record: Record of the document.
             nodes: Chunks of the document.
-            vectors: Their unit vectors, or None without a semantic index.
+            vectors: Unit vectors of the chunks, or None without a semantic index.
             frame: Frame of the document, or None if it was passed as nodes.
 
         Raises:
-            InputError: A chunk has the same id as one in the version, or the length of a vector differs from that of
-                the vectors in the version.
+            InputError: The version already contains a chunk with the same id, or vectors of another length.
         """
         if known := self._known([node.node_id for node in nodes]):
             raise InputError(
@@ -141,7 +140,7 @@ class VersionBuilder:
         self.appended += 1
 
     def _known(self, node_ids: Sequence[str]) -> str | None:
-        """Return one of the ids that is already in the new version, or None."""
+        """Return a given id that is already in the new version, or None."""
         if self._writer is not None and (known := self._writer.known(node_ids)):
             return known[0]
         for part in (*self._base, *self._parts):
@@ -164,7 +163,7 @@ class VersionBuilder:
             self._parts.append(self._finish(self._writer))
 
     def keep(self, records: Iterable[DocumentRecord]) -> None:
-        """Keep documents of the previous version, which are copied if its parts cannot be shared."""
+        """Keep documents of the previous version; they are copied if the parts cannot be shared."""
         if self.before is not None and not self._shares:
             for record in records:
                 self.take_over(self.before, record)
@@ -184,7 +183,7 @@ class VersionBuilder:
         Args:
             embed_model: Name of the embedding model, or None without a semantic index.
             automatic: Whether the version is published by a program that watches folders.
-            keeps: Name of the previous version, if it must be kept as long as this one.
+            keeps: Name of the previous version, if it must be kept as long as the new version.
         """
         self._finish_part()
         kept_ids = self._kept_ids()
@@ -212,7 +211,7 @@ class VersionBuilder:
         return manifest
 
     def _kept_parts(self) -> list[Part]:
-        """Return the parts of the previous version without dropped documents, after merging small ones."""
+        """Return the parts of the previous version without dropped documents, after merging small parts."""
         base = [part for part in self._base if not self.dropped.issuperset(part.records.by_id)]
         sizes = [sum(record.chunks for record in part.records if record.doc_id not in self.dropped) for part in base]
         start = merged_from(sizes)
@@ -246,11 +245,12 @@ class VersionBuilder:
 
 
 def merged_from(sizes: Sequence[int]) -> int:
-    """Return the index of the first part to merge with all later ones, or the number of parts if none are merged.
+    """Return the index of the first part to merge with all later parts, or the number of parts if none are merged.
 
-    Parts are merged if there are more than eight after the last full one: the last two, together with each part before
-    them that is at most twice as large as the parts merged so far. The sizes of the remaining parts therefore decrease
-    quickly, and the number of times that a chunk is copied grows only with the logarithm of the number of chunks.
+    Parts are merged if more than eight parts come after the last full part. The last two parts are merged, together
+    with each part before them that is at most twice as large as the parts merged so far. The sizes of the remaining
+    parts therefore decrease quickly, and the number of times that a chunk is copied grows only with the logarithm of
+    the number of chunks.
 
     Args:
         sizes: Numbers of chunks of the parts.
