@@ -1,1 +1,1 @@
-"""Projects, which are isolated knowledge bases in a root folder."""
+"""Projects: isolated knowledge bases in a root folder."""

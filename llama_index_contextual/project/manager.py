@@ -45,8 +45,7 @@ logger = logging.getLogger(__name__)
 
 _WINDOWS = os.name == "nt"
 _LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
-"""The ledger, and the journal from which SQLite restores it after an interruption; they are kept or deleted together.
-"""
+"""The ledger and the journal with which SQLite repairs it after an interruption; both are kept or deleted together."""
 _DELETED = (VERSIONS, PARTS, *_LEDGER, COLLECTION_FILE, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
 """Everything in a project except its settings, in the order of deletion. CURRENT is set to `none` first, so that
 readers see an empty project; project.json is deleted last, so that an interrupted deletion can be repeated."""
@@ -166,7 +165,7 @@ class ProjectManager:
         directory = self._existing(name)
         try:
             project = self.load(name)
-        except ProjectError:  # it is in the report
+        except ProjectError:  # the report contains the error
             return (repair_project if repair else verify_project)(directory)
         return project.verify(repair=repair)
 
@@ -234,7 +233,7 @@ class ProjectManager:
 
 
 def missing_for_models(config: ProjectConfig, models: ModelObjects | None = None) -> list[str]:
-    """Return sentences about missing keys and packages for the models in the settings; nothing is called.
+    """Return sentences about missing keys and packages for the models in the settings, without calling a model.
 
     Args:
         config: The settings.

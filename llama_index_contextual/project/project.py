@@ -125,8 +125,8 @@ class VersionInfo:
         documents: Number of documents; None if its manifest cannot be read.
         chunks: Number of chunks; None if its manifest cannot be read.
         live: Whether this version is used to answer queries.
-        damage: Reason why its manifest cannot be read, and how to repair it; None if it can be read.
-        package: Release of this package that wrote it; None if its manifest cannot be read.
+        damage: Reason why its manifest cannot be read, with the remedy; None if the manifest can be read.
+        package: Release of this package that wrote the version; None if its manifest cannot be read.
     """
 
     name: str
@@ -144,12 +144,12 @@ class Project:
     Projects are created and loaded by `ProjectManager`.
 
     Args:
-        directory: The project's directory.
-        config: Its settings.
-        **models: Models passed as objects; others are loaded according to the settings when they are needed.
+        directory: Directory of the project.
+        config: Settings of the project.
+        **models: Models passed as objects; other models are loaded according to the settings when they are needed.
 
     Attributes:
-        state: Its directory, settings, models and live version, for functions in lower layers.
+        state: Directory, settings, models and live version of the project, for functions in lower layers.
         created: Whether the project was created when it was opened; see `ProjectManager.get_or_create`.
 
     Raises:
@@ -252,13 +252,13 @@ class Project:
             replace: Remove all documents that are not among the inputs.
             reread: Read unchanged files again, because this release or a newly installed extra reads them better. Where
                 the text stays the same, contexts and embeddings come from the ledger; use `estimate` with the same
-                option to see the cost of the others.
+                option to see the cost of the changed text.
             max_cost: Limit for the cost of the run in dollars, at list prices. A call in flight is counted at its
-                maximum price, and so is a call that timed out or was interrupted, permanently. When the limit is
-                reached, the run waits for the calls in flight, keeps their answers in the ledger, publishes nothing and
-                raises an error. `estimate` returns a sufficient limit. Only the last call can exceed the limit: if its
-                answer is longer than the previous ones, if the provider's cache fails, or if the provider charges for
-                more tokens than were requested.
+                maximum price; a call that timed out or was interrupted is still counted at this price afterwards. When
+                the limit is reached, the run waits for the calls in flight, keeps their answers in the ledger,
+                publishes nothing and raises an error. `estimate` returns a sufficient limit. Only the last call can
+                exceed the limit: if its answer is longer than the previous answers, if the provider's cache fails, or
+                if the provider charges for more tokens than were requested.
             show_progress: Show a progress bar.
             **options
 
@@ -293,10 +293,10 @@ class Project:
 
         `sync_folders` blocks until the version is published; `async_folders` does not block the event loop.
 
-        Afterwards, the project contains the documents that a first `ingest` of the folders would create, plus all other
-        documents that it had before: documents from elsewhere, and those passed as Documents or nodes, are never
-        changed. A file that was renamed or moved within the folders is the same document with a new id, and its
-        contexts and embeddings are not paid for again. If nothing has changed, nothing is published.
+        Afterwards, the project contains the documents that a first `ingest` of the folders would create, plus all its
+        other documents: documents from elsewhere, and documents passed as Documents or nodes, are never changed. A file
+        that was renamed or moved within the folders is the same document with a new id, and its contexts and embeddings
+        are not paid for again. If nothing has changed, nothing is published.
 
         A document is removed if the folder it came from can be read but no longer contains its file. If a file cannot
         be read, its document is kept, and the report lists the file as skipped. If several files have the same content,
@@ -304,8 +304,8 @@ class Project:
 
         Args:
             folders: Folders, searched in the same way as by `ingest`.
-            remove: Whether to remove documents whose file is gone, or the ids of those that may be removed. The others
-                are kept and listed in the report as missing.
+            remove: Whether to remove documents whose file no longer exists, or the ids of the documents that may be
+                removed. Other documents without a file are kept and listed in the report as missing.
             dry_run: Return the report without reading, sending or writing anything. To remove only documents that a
                 person has reviewed, pass `removed` from this report as `remove` in the next call.
             max_cost: As in `ingest`.
@@ -378,7 +378,8 @@ class Project:
     ) -> IngestReport:
         """Publish a version with the current settings from the stored documents; their files are not read again.
 
-        Contexts and embeddings in the ledger are not paid for again; `estimate()` returns the cost of the others.
+        Contexts and embeddings in the ledger are not paid for again; `estimate()` returns the cost of the remaining
+        contexts and embeddings.
 
         Args:
             max_cost: Limit for the run in dollars, as in `ingest`.
@@ -403,8 +404,8 @@ class Project:
 
         A context is held back if the LLM refused to write it, or if the provider may charge for it although its reply
         in a batch cannot be read. Without `max_cost`, such contexts are not requested from the LLM again; the replies
-        to the batch are read again, which costs nothing. With `max_cost`, they are requested again, and the amount
-        booked for the batch stays booked. The report contains a sufficient limit.
+        to the batch are read again, which costs nothing. With `max_cost`, they are requested again, and the maximum
+        price of the batch still counts as a cost. The report contains a sufficient limit.
 
         Args:
             max_cost: Limit for the run in dollars, as in `ingest`; also requests the contexts that are held back.
@@ -498,8 +499,8 @@ class Project:
             top_k: The same as `similarity_top_k`.
             filters: As in `retrieve`.
             streaming: Whether `query` returns a stream.
-            response_mode: "compact", or another mode of LlamaIndex's own `RetrieverQueryEngine`, which is then
-                returned; it does not check citations, and a UserWarning is issued.
+            response_mode: "compact", or another mode of LlamaIndex's own `RetrieverQueryEngine`. With another mode,
+                LlamaIndex's engine is returned, which does not check citations, and a UserWarning is issued.
             **options
 
         Raises:
@@ -640,7 +641,7 @@ class Project:
     # ---- maintenance ------------------------------------------------------------------------------------------------
 
     def update_config(self, **settings: Any) -> list[str]:
-        """Change settings and return the names of those that take effect with the next `rebuild` or `ingest`.
+        """Change settings, and return the names of settings that take effect with the next `rebuild` or `ingest`.
 
         The names include settings changed by earlier calls if the live version was built without these changes.
         Retrieval settings (mode, top_k, weights, ...) take effect with the next query.
@@ -655,7 +656,7 @@ class Project:
         return changes.update_config(self.state, settings)
 
     def versions(self) -> list[VersionInfo]:
-        """Return the versions on disk, oldest first; a damaged one is marked, and `verify` shows how to repair it.
+        """Return the versions on disk, oldest first; for a damaged version, `damage` contains the reason.
 
         Raises:
             CorruptVersionError: CURRENT is damaged; the message lists the versions.
@@ -670,7 +671,7 @@ class Project:
         Args:
             repair: First remove leftover files and damaged versions that are not live, and recover the readable rows of
                 a damaged ledger. If parts of the live version are damaged, publish a version without them; `repair` in
-                the report lists the documents to ingest again and the cost of this. No provider is called.
+                the report lists the documents to ingest again. No provider is called.
 
         Raises:
             ProjectNotFoundError: The project was deleted.
@@ -696,11 +697,11 @@ class Project:
 
         This removes all other versions, so that no `rollback` is possible, and every context and embedding in the
         ledger that is not used by a chunk of the live version. Pending batches are abandoned, because their replies
-        would restore removed text; to keep the replies, first complete the `ingest` that sent them. Data stored by a
-        provider is not affected. If `forget` is interrupted, it can be run again.
+        would restore removed text; to keep the replies, first complete the `ingest` that sent the requests. Data stored
+        by a provider is not affected. If `forget` is interrupted, it can be run again.
 
         Args:
-            dry_run: Remove nothing; only report what would be removed.
+            dry_run: Return the report without removing anything.
 
         Raises:
             NoVersionError: Nothing has been ingested yet; `delete` the project to remove its ledger.

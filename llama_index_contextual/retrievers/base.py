@@ -1,4 +1,4 @@
-"""Base of the retrievers: conversion of LlamaIndex queries, checks, capabilities and events."""
+"""Base class and helpers of the retrievers: conversion of LlamaIndex queries, checks, capabilities and events."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WeightedQuery(QueryBundle):
 
 
 def query_of(bundle: QueryBundle) -> Query:
-    """Return the query to search for a question."""
+    """Convert a LlamaIndex query to a `Query`."""
     weighted = bundle.lexical_texts if isinstance(bundle, WeightedQuery) else ()
     return Query(
         text=bundle.query_str,
@@ -58,7 +58,7 @@ def as_bundle(query: object) -> QueryBundle:
     """Return the query as a QueryBundle.
 
     Raises:
-        InputError: The query is neither a text nor a QueryBundle.
+        InputError: The query is neither a string nor a QueryBundle.
     """
     bundle = QueryBundle(query) if isinstance(query, str) else query
     if not isinstance(bundle, QueryBundle):
@@ -82,10 +82,10 @@ def as_bundles(queries: object) -> list[QueryBundle]:
 
 
 def limit_query(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
-    """Return the query limited to the part that is searched, and a warning if it was longer.
+    """Return the query limited to the part that is searched, and a warning if the query was cut.
 
     Raises:
-        InputError: The query is empty, or neither a text nor a QueryBundle.
+        InputError: The query is empty, or neither a string nor a QueryBundle.
     """
     bundle = as_bundle(query)
     text, notes = search.limit_text(bundle.query_str)
@@ -124,7 +124,7 @@ class CheckedRetriever(BaseRetriever):
         """Return the best nodes for a query.
 
         Raises:
-            InputError: The query is neither a text nor a QueryBundle.
+            InputError: The query is neither a string nor a QueryBundle.
         """
         as_bundle(str_or_query_bundle)
         return super().retrieve(str_or_query_bundle)
@@ -153,7 +153,7 @@ async def arespond_of(retriever: BaseRetriever, bundle: QueryBundle) -> Retrieva
 
 
 def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
-    """Return how specific a text is among the passages of a retriever: 1 if its terms are just enough to identify one.
+    """Return the specificity of a text for a retriever; at 1, its terms are just enough to identify a single passage.
 
     The value is the sum of the inverse document frequencies of the text's terms, divided by the logarithm of the number
     of passages N: if terms were independent, `N ** (1 - specificity)` passages would contain all of them. The value is
@@ -172,9 +172,9 @@ _dispatcher = get_dispatcher(__name__)
 
 
 def reported(respond: F) -> F:
-    """Run `respond` or `arespond` of a retriever in a span, with LlamaIndex's retrieval events that contain the hits.
+    """Decorate `respond` or `arespond` of a retriever to run in a span and send LlamaIndex's retrieval events.
 
-    `BaseRetriever.retrieve` does this, but `respond` does not call it.
+    `BaseRetriever.retrieve` does the same, but `respond` does not call it.
     """
 
     @wraps(respond)

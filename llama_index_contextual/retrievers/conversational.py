@@ -64,12 +64,13 @@ class BlendWeights:
         turns: Number of previous questions that are used.
         question: Weight of the current question's embedding.
         history: Weight of the mean of the previous questions' embeddings.
-        history_terms: Weight of each term of a previous question in the lexical indexes; terms of the question have 1.
+        history_terms: Weight of each term of a previous question in the lexical indexes; terms of the current question
+            have the weight 1.
         answer_terms: Maximum weight of each term of the last answer.
         answer_total: Maximum weight of all terms of the last answer together, so that a long answer does not outweigh
             the question.
-        alone: Specificity of a question (see `specificity_of`) at which the conversation has half its weight. At 0.5
-            less, the weight is full; at 0.5 more, it is zero. With infinity, the weight is always full.
+        alone: Specificity of a question (see `specificity_of`) at which the conversation has half its weight. The
+            weight is full up to `alone` - 0.5, and zero from `alone` + 0.5. With infinity, it is always full.
 
     Raises:
         ConfigurationError: A weight is negative or not finite, or the weight of the question is 0.
@@ -95,7 +96,7 @@ class BlendWeights:
             )
 
     def counting(self, specificity: float | None) -> BlendWeights:
-        """Return the weights for a question of this specificity, with those of the conversation reduced, possibly to 0.
+        """Return the weights for a question of the given specificity, which reduces the weights of the conversation.
 
         Example:
             >>> [BlendWeights().counting(specificity).history for specificity in (None, 0.4, 2.0, 3.1)]
@@ -115,17 +116,17 @@ class ConversationalRetriever(CheckedRetriever):
 
     The retriever has no state: the conversation is part of the query, a `ConversationQuery`. The embedding is the
     normalised weighted sum of the question's embedding and the mean of the last questions' embeddings. The lexical
-    indexes are searched for the terms of the question and, with small weights, for those of the last questions and the
-    last answer. The more specific a question is, the less weight the conversation has, so that a question can change
-    the topic. A question that stands alone or has no history is not changed.
+    indexes are searched for the terms of the question and, with small weights, for the terms of the last questions and
+    the last answer. The more specific a question is, the less weight the conversation has, so that a question can
+    change the topic. A question that stands alone or has no history is not changed.
 
     Args:
-        retriever: The retriever to search with. Retrievers of this package use embedding and terms; others only the
-            embedding.
+        retriever: The retriever to search with. Retrievers from this package use the embedding and the terms; other
+            retrievers use only the embedding.
         embed_model: The model that embeds the queries of the retriever; None leaves the embedding to the retriever.
         weights: Weights of the conversation.
-        reference_date: The date of the question, or a function that returns it, such as `date.today`: "last quarter" is
-            then searched as "last quarter (Q3 2026)". None leaves time words unchanged.
+        reference_date: The date of the question, or a function that returns it, such as `date.today`. With a date,
+            "last quarter" is searched as "last quarter (Q3 2026)". None leaves time words unchanged.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -155,7 +156,7 @@ class ConversationalRetriever(CheckedRetriever):
         """Return the results with their evidence and the texts that were searched.
 
         Raises:
-            InputError: The query is empty, or not a query.
+            InputError: The query is empty, or neither a string nor a QueryBundle.
             ModelError: The embedding model cannot be reached.
         """
         bundle, notes = limit_query(query)
@@ -175,7 +176,7 @@ class ConversationalRetriever(CheckedRetriever):
         return with_warnings(_for_question(await arespond_of(self.retriever, searched), query, blend), notes)
 
     def explicit(self, text: str) -> str:
-        """Return a question with the dates of its time words, if the reference date is known."""
+        """Add the dates of time words to a question, if the reference date is known."""
         if self.reference_date is None:
             return text
         today = self.reference_date() if callable(self.reference_date) else self.reference_date
@@ -242,6 +243,6 @@ def _for_question(response: RetrievalResponse, query: QueryType, blend: QueryBle
 
 
 def _messages(query: QueryBundle, role: MessageRole, *, last: int) -> list[str]:
-    """Return the last messages with a role, oldest first, each limited to the part that is searched."""
+    """Return the last messages with the given role, oldest first, each limited to the part that is searched."""
     texts = [message.content for message in getattr(query, "history", ()) if message.role == role and message.content]
     return [cut_query(text) for text in texts[len(texts) - min(last, len(texts)) :]]

@@ -36,11 +36,11 @@ class ProjectRetriever(CheckedRetriever):
 
     Args:
         indexes: The indexes of the project's live version.
-        config: Weights and fusion.
-        mode: Indexes to search; None for the mode of `config`.
-        similarity_top_k: Number of results; None for `top_k` of `config`.
-        top_k: The same.
-        filters: Only chunks that pass are ranked, in every index.
+        config: Settings of the project, such as the weights and the fusion.
+        mode: Indexes to search; None uses `config.mode`.
+        similarity_top_k: Number of results; None uses `config.top_k`.
+        top_k: The same as `similarity_top_k`.
+        filters: Metadata filters; only chunks that pass are ranked, in every index.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ProjectRetriever(CheckedRetriever):
         filters: MetadataFilters | None = None,
         **settings: Any,
     ) -> ProjectRetriever:
-        """Return a copy with another mode, number of results, or settings of the project.
+        """Return a copy with another mode, another number of results, or other settings.
 
         `filters` apply in addition to the existing filters.
         """
@@ -104,7 +104,7 @@ class ProjectRetriever(CheckedRetriever):
             return self._config.builds_semantic
 
     def metadata_keys(self) -> list[str]:
-        """Return the metadata keys of the live version's chunks, which filters can use."""
+        """Return the metadata keys of the live version's chunks, for use in filters."""
         return self._indexes.current().docstore.metadata_keys()
 
     def docstore_of(self, version: str | None) -> IndexDocumentStore | None:
@@ -117,7 +117,7 @@ class ProjectRetriever(CheckedRetriever):
         """Return the results with their evidence and, if `explain` is set, the reasons for their order.
 
         Raises:
-            InputError: The query is empty, or not a query.
+            InputError: The query is empty.
             NoVersionError: Nothing has been ingested yet.
         """
         query, notes = limit_query(bundle)
@@ -140,7 +140,7 @@ class ProjectRetriever(CheckedRetriever):
         return _finished(await self._indexes.arun(run), bundle, notes)
 
     def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
-        """Return the results of several queries, in their order, all from one version."""
+        """Return the results of several queries, in their order, all of them from the same version."""
         # Check every query before anything is opened or paid for.
         checked = [limit_query(bundle) for bundle in bundles]
         settings = self._search_settings()
@@ -148,7 +148,7 @@ class ProjectRetriever(CheckedRetriever):
         def run(version: SearchableVersion) -> list[SearchResponse]:
             models = self._models(version)
             if (embedder := models["embedder"]) is not None:
-                # Together, because several questions are embedded concurrently; `search` finds them in the cache.
+                # Embed all questions together, which is concurrent; `search` then finds the vectors in the cache.
                 embedder.embed_many([query.embedding_strs for query, _ in checked if query.embedding is None])
             return [search(query_of(query), version.index, settings, **models) for query, _ in checked]
 
@@ -162,7 +162,7 @@ class ProjectRetriever(CheckedRetriever):
         return [[*response.results] for response in self.respond_many(as_bundles(queries))]
 
     def specificity(self, text: str) -> float | None:
-        """Return how specific a text is among the chunks of the live version; see `specificity_of`."""
+        """Return the specificity of a text for the chunks of the live version; see `specificity_of`."""
 
         def measure(version: SearchableVersion) -> float | None:
             lexical = version.index.lexical
@@ -172,7 +172,7 @@ class ProjectRetriever(CheckedRetriever):
 
     @property
     def analyzer(self) -> Analyzer:
-        """The analyzer of the live version's lexical index; without this index, one for the project's language."""
+        """The analyzer of the live version's lexical index; without such an index, a new analyzer for the language."""
 
         def find(version: SearchableVersion) -> Analyzer:
             lexical = version.index.lexical
@@ -181,7 +181,7 @@ class ProjectRetriever(CheckedRetriever):
         return self._indexes.run(find)
 
     def _search_settings(self, *, explain: bool = False) -> SearchSettings:
-        # Done for each query, because `mode`, `similarity_top_k` and `filters` can be assigned.
+        # Created for each query, because `mode`, `similarity_top_k` and `filters` can be assigned.
         return SearchSettings.of(
             self._config, mode=self.mode, k=self.similarity_top_k, filters=self.filters, explain=explain
         )

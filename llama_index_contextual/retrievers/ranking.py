@@ -75,7 +75,7 @@ class RankingRetriever(CheckedRetriever):
         return Ranking(leg.hits, self.chunk_index.ids, [leg])
 
     def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
-        """Rank in the only index of this retriever."""
+        """Rank with the single index of this retriever."""
         raise NotImplementedError(f"{type(self).__name__} does not rank in a single index: implement `leg`.")
 
     def metadata_keys(self) -> list[str]:
@@ -84,7 +84,7 @@ class RankingRetriever(CheckedRetriever):
         return [] if docstore is None else list(docstore.metadata_keys())
 
     async def aprepare(self, bundle: QueryBundle) -> None:
-        """Await anything that would block in `rank`, so that the query's embedding is then in a cache."""
+        """Await any work that would block in `rank`, and cache its result, such as the query's embedding."""
 
     def fetch(self, ranking: Ranking, k: int, question: str | None = None) -> list[RetrievedChunk]:
         """Return the k best nodes of a ranking with their evidence; see `search.best_chunks` for the question."""
@@ -105,14 +105,14 @@ class RankingRetriever(CheckedRetriever):
 
 
 class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
-    """Rank chunks by the cosine similarity of their contextualised embedding to the query's embedding.
+    """Rank chunks by the cosine similarity of their contextualised embeddings to the query's embedding.
 
     Args:
         index: The index of a project: `project.index`.
         similarity_top_k: Number of results of `retrieve`, 20 by default.
-        top_k: The same.
-        filters: Only nodes that pass are ranked.
-        embed_model: Embeds the query; None for the model of the index.
+        top_k: The same as `similarity_top_k`.
+        filters: Metadata filters; only nodes that pass are ranked.
+        embed_model: Model that embeds the query; None uses the model of the index.
         callback_manager: Receives LlamaIndex's events.
 
     Raises:
@@ -211,8 +211,8 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
     Args:
         index: An index with terms, such as `project.live_version.index`.
         similarity_top_k: Number of results of `retrieve`, 20 by default.
-        top_k: The same.
-        filters: Only nodes that pass are ranked.
+        top_k: The same as `similarity_top_k`.
+        filters: Metadata filters; only nodes that pass are ranked.
         callback_manager: Receives LlamaIndex's events.
 
     Raises:
@@ -276,7 +276,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         return lexical_leg(self.chunk_index, query_of(query).lexical, k, filters or self._filters)
 
     def specificity(self, text: str) -> float:
-        """Return how specific a text is among the chunks; see `specificity_of`."""
+        """Return the specificity of a text for the chunks; see `specificity_of`."""
         return self._lexical.specificity(text)
 
     # BM25Retriever comes first in the order of the base classes.
@@ -298,26 +298,29 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
 class HybridRetriever(QueryFusionRetriever, RankingRetriever):
     """Fuse the weighted rankings of several retrievers and fetch only the nodes of the result.
 
-    A `SemanticRetriever` and a `LexicalRetriever` for the same index are fused without reading any nodes, with the
-    scores of the documents of the index. Other retrievers, and several generated queries, use LlamaIndex's own code
-    with the same fusion: by node id, weighted, and without changing the scores of the given nodes.
+    The rankings of a `SemanticRetriever` and a `LexicalRetriever` for the same index are fused without reading any
+    nodes, and the document scores of the index are added. For other retrievers, and for several generated queries,
+    LlamaIndex's own code is used with the same fusion: by node id, weighted, and without changing the scores of the
+    given nodes.
 
     Args:
         retrievers: The retrievers to fuse ("legs").
-        retriever_weights: One per leg, not all zero; None for equal weights. If only one of several legs has a weight,
-            the result has the order of that leg, without scores of documents.
+        retriever_weights: One weight per leg, not all zero; None for equal weights. If only one of several legs has a
+            weight, the result has the order of that leg, without document scores.
         similarity_top_k: Number of results of `retrieve`, 20 by default.
-        top_k: The same.
+        top_k: The same as `similarity_top_k`.
         candidates: Number of hits taken from each leg before fusion, if the legs rank rows of the same index; other
             retrievers use their own number.
         fusion: Whether to fuse reciprocal ranks or scaled scores.
         rrf_k: Constant of reciprocal rank fusion.
         document_weight: Weight of the document scores, relative to the legs' weights, which are scaled to a sum of 1.
-            Fusion by score raises it for documents of more than ten chunks and lowers it for shorter ones.
+            Fusion by score increases this weight if documents have more than ten chunks on average, and decreases it
+            if they have fewer.
         spotlight: Whether the first nodes are ranked again by their best sentence or table row (fusion by score of legs
             with the same index only).
-        sibling_weight: Share of the score of its document's best chunk that is added to each chunk.
-        filters: Only nodes that pass are ranked; requires legs with the same index, and a single query.
+        sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
+        filters: Metadata filters; only nodes that pass are ranked. Requires legs with the same index, and a single
+            query.
         llm: LLM that writes additional queries if num_queries > 1.
         num_queries: Number of queries, including the given one.
         **kwargs: Further arguments of `QueryFusionRetriever`.
@@ -396,7 +399,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         return self._legs[0].chunk_index
 
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
-        """Rank with every leg, fuse the rankings, and add the scores of the documents.
+        """Rank with every leg, fuse the rankings, and add the document scores.
 
         Raises:
             InputError: k is not positive, or the legs do not rank the rows of one index.
@@ -412,7 +415,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         return fused(legs, index.ids, settings, documents=index.documents, query=query_of(bundle).lexical)
 
     def specificity(self, text: str) -> float | None:
-        """Return how specific a text is, according to the first retriever that can measure it; see `specificity_of`."""
+        """Return the specificity of a text for the first retriever that can measure it; see `specificity_of`."""
         values = (specificity_of(retriever, text) for retriever in self._retrievers)
         return next((value for value in values if value is not None), None)
 

@@ -1,4 +1,4 @@
-"""Acronyms and their long forms: if a question contains one, the other is searched too."""
+"""Acronyms and their long forms: if a question contains one form, the other form is searched too."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Acronyms:
             self._lengths.setdefault(words[0], set()).add(len(words))
 
     def added_to(self, question: str) -> tuple[str, ...]:
-        """Return the long forms of the acronyms in a question, and the acronyms of the long forms in it.
+        """Return the long forms of the acronyms in a question, and the acronyms for the long forms in it.
 
         Acronyms are case-sensitive ("IT" is not "it"); long forms are not.
         """

@@ -1,13 +1,15 @@
 """Confidence of a search and relevance of its hits, estimated without an LLM.
 
-Two kinds of evidence, each meaningful on its own, show whether the documents answer a question: how similar the best
-passage is to it, and how many of its rare words occur in a single place. If many documents resemble each other, hits
-from several of them are as good as hits from one, so neither value depends on which documents the hits belong to.
+Two kinds of evidence, each meaningful on its own, show whether the documents answer a question: the similarity of the
+best passage to the question, and the share of the question's rare words that occur in a single place. If many documents
+resemble each other, hits from several documents are as good as hits from one document, so neither value depends on the
+documents that the hits belong to.
 
-A logistic model for each kind of search combines them. The models were fitted by `python -m tests.benchmarks.relevance
---data ../shared/data` on five question sets (source code, contracts, long Markdown documents, conversations, annual and
-quarterly reports) with equal weight: against questions from the other sets, and with the relevant documents removed.
-The script prints the constants below and how well they work for a set that was not used in the fit.
+A logistic model for each kind of search combines both values. The models were fitted by `python -m
+tests.benchmarks.relevance --data ../shared/data` on five question sets (source code, contracts, long Markdown
+documents, conversations, annual and quarterly reports) with equal weight. The negative examples were questions from the
+other sets, and questions whose relevant documents had been removed. The script prints the constants below, and their
+results for sets that were not used in the fit.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ RANKED = 100
 _FIRST = 10
 _NEARLY = 1e-9  # keeps probabilities away from 0 and 1, so that log-odds are finite
 _CHANCE = 0.5  # share of the similarity expected by chance that is subtracted; 0.3 to 0.7 give similar results
-_LOWEST = 3.5  # standard deviations below the mean at which similarities begin
+_LOWEST = 3.5  # standard deviations below the mean from which similarities are measured
 _STRENGTH, _COVERAGE = 8.0, 1.5  # chosen on the same sets; 6 to 10 and 1 to 2 give similar results
 
 
@@ -137,9 +139,9 @@ def estimate_confidence(
 ) -> ConfidenceEstimate:
     """Return the probabilities for a ranking.
 
-    A question in a different language from the index shares few words with the passages that answer it, so it is judged
-    by the semantic ranking only. The embedding of a follow-up question without words of its own ("And why?") is not
-    close to any passage, so it is judged only by the words of the conversation.
+    A question in a different language from the index shares few words with the passages that answer it, so only the
+    semantic ranking is used for its confidence. The embedding of a follow-up question without content words ("And
+    why?") is not close to any passage, so only the words of the conversation are used.
 
     Args:
         ranking: The ranking of a search.
@@ -147,7 +149,7 @@ def estimate_confidence(
         hits: The first hits: at least `READ`, or all if there are fewer.
         question: The question in words.
         is_filtered: Whether only some of the chunks were ranked.
-        low: Limit of the level "low"; None uses that of the models.
+        low: Limit of the level "low"; None uses the limit of the models.
     """
     names = {leg.name for leg in ranking.legs}
     mode: Mode = "hybrid" if len(names) > 1 else next(iter(names))
@@ -177,13 +179,14 @@ def _level(confidence: float, models: Models, low: float | None) -> ConfidenceLe
 def query_features(
     ranking: Ranking, hits: Sequence[BaseHit], question: str, *, is_filtered: bool = False
 ) -> dict[str, float]:
-    """Return the features of a response that its indexes can provide.
+    """Return the features of a question that the searched indexes provide.
 
-    - near: the best cosine similarity, minus half of the value expected by chance for the best of as many chunks, which
-      is about sqrt(2 log(chunks)) standard deviations. With some embedding models, any two texts have a similarity far
-      above 0; similarities are measured from 3.5 standard deviations below the mean, if that is above 0.
-    - cover: the largest share of a sentence of the question that one sentence or row of a table of the first 10 hits
-      covers, together with the title, the section and the column headers; terms are weighted by idf.
+    - near: the best cosine similarity, minus half of the best similarity expected by chance among this number of
+      chunks, which is about sqrt(2 log(chunks)) standard deviations. With some embedding models, any two texts have a
+      similarity far above 0, so similarities are measured from 3.5 standard deviations below the mean, if this value is
+      above 0.
+    - cover: the largest share of any sentence of the question that is covered by one sentence or table row of the first
+      10 hits, together with the title, the section and the column headers; terms are weighted by idf.
     """
     features: dict[str, float] = {}
     if (semantic := ranking.leg("semantic")) is not None:
@@ -247,9 +250,10 @@ def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: flo
 
     - answer: the log-odds of the confidence, because a hit is relevant only if the documents answer the question.
     - share: the logarithm of the share.
-    - covering: the same times the coverage.
-    - rare: the same times the rarity of the query's terms: their mean idf over log(1 + chunks).
-    - agreed: the share times the overlap of the first 10 hits of the indexes.
+    - covering: the logarithm of the share, multiplied by the coverage.
+    - rare: the logarithm of the share, multiplied by the rarity of the query's terms: their mean idf divided by
+      log(1 + chunks).
+    - agreed: the share, multiplied by the overlap of the first 10 hits of the indexes.
     - bm25: the BM25 score, in standard deviations of the scores of all chunks.
     - cosine: the distance of the cosine similarity from the mean of all chunks, in standard deviations.
     """
@@ -271,7 +275,7 @@ def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: flo
 
 
 def _scaled(ranking: Ranking, name: LegName, evidence: Sequence[Evidence], *, zero: bool) -> Array:
-    """Return the scores of the hits in an index in standard deviations, from zero or from the mean; 0 for others."""
+    """Return the hits' scores in an index, in standard deviations from zero or from the mean; 0 for missing scores."""
     leg = ranking.leg(name)
     scale = NO_SCALE if leg is None else leg.scale
     start = scale.zero if zero else 0.0
@@ -288,7 +292,7 @@ def _matched_share(ranking: Ranking, evidence: Sequence[Evidence]) -> Array:
 
 
 def _rarity(ranking: Ranking) -> float:
-    """Return the mean idf of the query's terms over log(1 + chunks)."""
+    """Return the mean idf of the query's terms, divided by log(1 + chunks)."""
     terms = ranking.terms
     if terms is None or not terms.counts:
         return 0.0
@@ -296,7 +300,7 @@ def _rarity(ranking: Ranking) -> float:
 
 
 def _agreement(ranking: Ranking) -> float:
-    """Return the number of hits that are in the first 10 of all indexes, over the length of the longest list."""
+    """Return the share of the first 10 hits that all indexes have in common."""
     firsts = [set(leg.hits.rows[:_FIRST].tolist()) for leg in ranking.legs]
     longest = max(map(len, firsts), default=0)
     return len(set.intersection(*firsts)) / longest if longest else 0.0

@@ -1,4 +1,4 @@
-"""Explain a ranking: components of each score, matched and missing terms, and the reasons for near misses."""
+"""Explain a ranking: the components of each score, matched and missing terms, and the reasons for near misses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def explain(ranking: Ranking, hits: Sequence[BaseHit], k: int) -> tuple[list[Exp
 
     Args:
         ranking: The ranking.
-        hits: Its first hits, in order.
+        hits: The first hits of the ranking, in order.
         k: Number of results among them.
     """
     explanations = [_explanation(ranking, hit) for hit in hits]
@@ -98,7 +98,7 @@ def _explanation(ranking: Ranking, hit: BaseHit) -> Explanation:
 
 
 def _matched_terms(ranking: Ranking, hit: BaseHit) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return matched terms in the text or column headers, only in the context, and only in its structural part."""
+    """Return matched terms in three groups: in text or column headers, only in the context, only in its structure."""
     if ranking.terms is None or hit.lexical is None:
         return (), (), ()
     terms_of = ranking.terms.analyzer.terms
@@ -130,7 +130,7 @@ def _arithmetic(ranking: Ranking, at: int) -> str:
 
 
 def _shares(ranking: Ranking, at: int) -> list[_Share]:
-    """Return the contributions to the score of the hit at a position; none for the ranking of a single index."""
+    """Return the contributions to the score of the hit at a position; for a single index, only its best sentence."""
     fusion, row = ranking.fusion, int(ranking.hits.rows[at])
     if fusion is None:
         return _share_of_spotlight(ranking, at)
@@ -192,11 +192,11 @@ def _share_of_best(ranking: Ranking, at: int) -> list[_Share]:
 
 
 def _share_of_spotlight(ranking: Ranking, at: int) -> list[_Share]:
-    """Return the share of the best sentence or row; none if no hit has one."""
+    """Return the contribution of the best sentence or row; empty if there is none for any hit."""
     if ranking.spotlight is None or not ranking.spotlight.any():
         return []
     words, meaning = ranking.spotlight[at].tolist() if at < len(ranking.spotlight) else (0.0, 0.0)
-    formula = f"({words:.4f} + {meaning:.4f})" if words or meaning else ""  # by words, by meaning
+    formula = f"({words:.4f} + {meaning:.4f})" if words or meaning else ""  # from words, from meaning
     return [_Share(_SPOTLIGHT, words + meaning, formula, 0, 0)]
 
 

@@ -1,4 +1,4 @@
-"""The live version of a project: looked up for each query, opened once, and replaced when a new one is published."""
+"""The live version of a project, which is opened once and replaced when a new version is published."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class LiveIndexes:
     Args:
         project_dir: Directory of the project.
         name: Name of the project, for messages.
-        load_embed_model: Loads the model that embeds queries, given the setting that a version was built with, and
-            the name of the model that built it.
-        load_llm: Loads the LLM for reranking, if the settings require it.
+        load_embed_model: Function that loads the model that embeds queries; its arguments are the setting with which a
+            version was built, and the name of the model that was used.
+        load_llm: Function that loads the LLM for reranking, if the settings require it.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class LiveIndexes:
 
     @property
     def rerankers(self) -> Rerankers:
-        """The reranker of the settings, created when it is first used."""
+        """The cache of rerankers, created on first use."""
         from llama_index_contextual.search.rerank import Rerankers
 
         with self._lock:
@@ -87,7 +87,7 @@ class LiveIndexes:
     def current(self) -> SearchableVersion:
         """Return the indexes of the live version.
 
-        A version that is no longer live is released; its files are closed when the last query that uses it ends.
+        A version that is no longer live is released, and its files are closed when the last query that uses it ends.
 
         Raises:
             NoVersionError: Nothing has been ingested yet.
@@ -148,7 +148,7 @@ class LiveIndexes:
                     raise
 
     def _is_superseded(self, current: SearchableVersion) -> bool:
-        """Return whether another version has become live, so that the files of this one may have been removed."""
+        """Return whether another version has become live, so that the files of this version may have been removed."""
         with self._lock:
             return self._opened is not current or read_stamp(self._project_dir) != self._stamp
 
@@ -176,20 +176,20 @@ class PinnedIndexes(LiveIndexes):
 
 
 def _slots() -> threading.BoundedSemaphore:
-    """Return a semaphore that limits how many threads rank at the same time.
+    """Return a semaphore that limits the number of threads that rank at the same time.
 
-    Threads compete for the interpreter: with more threads than cores, fewer queries are answered.
+    Threads compete for the interpreter: with more threads than cores, fewer queries are answered per second.
     """
     return threading.BoundedSemaphore((os.cpu_count() or 1) + 1)
 
 
 class SearchableVersion(OpenVersion):
-    """A published version with its indexes, each opened when it is first used.
+    """A published version with its indexes, which are opened on first use.
 
     Args:
         directory: versions/<name> of a project.
-        load_embed_model: Loads the model that embeds queries, given the setting that the version was built with, and
-            the name of the model that built it.
+        load_embed_model: Function that loads the model that embeds queries; its arguments are the setting with which
+            the version was built, and the name of the model that was used.
 
     Raises:
         CorruptVersionError: A file is damaged or missing, or belongs to another version.
@@ -244,7 +244,7 @@ class SearchableVersion(OpenVersion):
         """The model that the version was built with, even if the settings have changed since.
 
         Raises:
-            ConfigurationError: The project is loaded with another model, or without the object that built the index.
+            ConfigurationError: The project was loaded with another model, or without the model object that was used.
             ModelError: The model cannot be loaded, for example because a key or a package is missing.
         """
         from llama_index_contextual.models import model_name
@@ -261,7 +261,7 @@ class SearchableVersion(OpenVersion):
 
     @cached_property
     def embedder(self) -> QueryEmbedder:
-        """Embeds queries with the model of the version."""
+        """Embedder for queries that uses the model of the version."""
         from llama_index_contextual.embeddings.queries import QueryEmbedder
 
         return (self.embedder_of or QueryEmbedder)(self.embed_model)

@@ -58,7 +58,7 @@ class Reranked:
 
 
 class Reranker(ABC):
-    """Sorts hits by how well they answer a question.
+    """Base class of rerankers, which sort hits by their relevance to a question.
 
     Attributes:
         name: Value of the setting `rerank`.
@@ -85,10 +85,10 @@ class Reranker(ABC):
 
 
 class Rerankers:
-    """Create the reranker of the settings and cache it, because a cross-encoder takes seconds to load.
+    """Create the reranker selected in the settings and cache it, because a cross-encoder takes seconds to load.
 
     Args:
-        load_llm: Loads the LLM for `rerank="llm"`.
+        load_llm: Function that loads the LLM for `rerank="llm"`.
     """
 
     def __init__(self, load_llm: Callable[[], LLM] | None = None) -> None:
@@ -104,7 +104,7 @@ class Rerankers:
             config: The other settings.
 
         Raises:
-            ConfigurationError: An LLM is needed, and there is none.
+            ConfigurationError: An LLM is needed but not available.
             ModelError: The cross-encoder cannot be loaded, or its package is not installed.
         """
         with self._lock:
@@ -129,21 +129,21 @@ BATCH_SIZE = 32
 """Number of texts that a cross-encoder reads at the same time."""
 
 OVERLAP = 0.2
-"""Share of a window that is repeated in the next, so that a sentence at the border is complete in one of them."""
+"""Share of a window that is repeated in the next window, so that no sentence is cut in both of them."""
 
 _DEFAULT_LENGTH = 512
 _SLACK = 8
-"""Number of tokens left free: words and bytes of a character may be divided differently at the border of a window."""
-_NO_LIMIT = 1_000_000  # a tokenizer without a limit has a length of 10**30
+"""Number of tokens left free, because the text at the border of a window may be tokenised differently."""
+_NO_LIMIT = 1_000_000  # a tokenizer without a limit reports a length of 10**30
 
 
 @dataclass(frozen=True)
 class _CrossEncoderInput:
-    """A passage as a cross-encoder reads it.
+    """A passage in the form in which a cross-encoder reads it.
 
     Attributes:
         head: Context, column headers and the user's own metadata, as embedded; may be empty.
-        text: The text after them.
+        text: The text after the head.
     """
 
     head: str
@@ -153,7 +153,7 @@ class _CrossEncoderInput:
     def of(cls, chunk: RetrievedChunk) -> _CrossEncoderInput:
         whole = replace_surrogates(chunk.node.get_content(MetadataMode.EMBED))
         text = replace_surrogates(chunk.text).strip()
-        if not whole.endswith(text):  # the user's own template
+        if not whole.endswith(text):  # the node has a template of its own
             return cls("", whole)
         return cls(whole[: len(whole) - len(text)].rstrip(), text)
 
@@ -162,18 +162,19 @@ class _CrossEncoderInput:
 
 
 class CrossEncoderReranker(Reranker):
-    """Reranker that scores each hit by a cross-encoder of sentence-transformers.
+    """Reranker that scores each hit with a cross-encoder from sentence-transformers.
 
     The score is a probability from 0 to 1. It is the sigmoid of the model's output, even for models that are configured
-    to return the output unchanged, such as `cross-encoder/ms-marco-MiniLM-L-6-v2`. How well probabilities are
-    calibrated depends on the model, so choose a threshold by looking at some results.
+    to return the output unchanged, such as `cross-encoder/ms-marco-MiniLM-L-6-v2`. The calibration of the probabilities
+    depends on the model, so look at some results before you choose a threshold.
 
-    A passage that is too long for the model is divided into windows. Each begins with the head of the passage (context,
-    column headers, own metadata) if that fits in half a window. The score of the passage is that of its best window.
+    A passage that is too long for the model is divided into windows. Each window begins with the head of the passage
+    (context, column headers, own metadata) if the head fits in half a window. The passage has the score of its best
+    window.
 
     Args:
-        name: Name of a cross-encoder on the Hugging Face hub, or the folder of one.
-        device: Device such as "cpu", "cuda" or "mps"; None for the one that sentence-transformers chooses.
+        name: Name of a cross-encoder on the Hugging Face hub, or a folder that contains one.
+        device: Device such as "cpu", "cuda" or "mps"; None lets sentence-transformers choose.
         batch_size: Number of texts that the model reads at the same time.
 
     Raises:
@@ -219,7 +220,7 @@ class CrossEncoderReranker(Reranker):
         return await asyncio.to_thread(self.rerank, question, hits, threshold=threshold)
 
     def windows(self, question: str, passage: _CrossEncoderInput) -> list[str]:
-        """Return the texts of the windows in which the model reads a passage together with a question."""
+        """Divide a passage into windows that the model can read together with a question."""
         room = self._room - len(self._spans(question))
         if len(self._spans(str(passage))) <= room:
             return [str(passage)]
@@ -262,12 +263,12 @@ class CrossEncoderReranker(Reranker):
         return np.split(logits, np.cumsum([len(texts) for texts in windows])[:-1])
 
     def _clipped(self, question: str) -> str:
-        """Return the beginning of a question that leaves half of the model's length for the passage."""
+        """Cut a question so that at least half of the model's length is left for the passage."""
         spans = self._spans(question)[: self._room // 2]
         return question[: spans[-1][1]] if spans else question
 
     def _spans(self, text: str) -> Sequence[tuple[int, int]]:
-        """Return the first and last offset of each token."""
+        """Return the start and end offset of each token."""
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         spans: Sequence[tuple[int, int]] = encoded["offset_mapping"]
         return spans
@@ -281,7 +282,7 @@ class CrossEncoderReranker(Reranker):
 
 
 def _load(name: str, device: str | None) -> tuple[Any, Any]:
-    """Return the model, and an activation that does not change its output."""
+    """Load a cross-encoder, and return it with an activation that does not change its output."""
     try:
         from sentence_transformers import CrossEncoder
         from torch.nn import Identity
@@ -337,7 +338,7 @@ Reply with one JSON array and nothing else: the ids of all passages, the most us
 """The prompt of `rerank="llm"`; its variables are `question` and `passages`."""
 
 WINDOW = 20
-"""Maximum number of passages in one call; half of them are compared again in the next one (RankGPT)."""
+"""Maximum number of passages in one call; half of them are compared again in the next call (RankGPT)."""
 PROMPT_TOKENS = 8_000
 """Maximum number of tokens of the passages in one call."""
 CALL_TIMEOUT = 60.0
@@ -359,7 +360,7 @@ class _Listing:
         order: Indexes of the passages, best first.
         reasons: The reason for the rank of each passage.
         calls: Number of calls.
-        unreadable: Number of calls with a reply that contains no list of ids.
+        unreadable: Number of calls whose reply contains no list of ids.
         unknown: Number of ids in the replies that do not belong to any passage.
     """
 
@@ -401,15 +402,15 @@ class LLMReranker(Reranker, PromptMixin):
     """Listwise reranker that asks an LLM to sort the hits.
 
     Each passage is truncated to about 500 tokens, around the terms of the question. If the passages do not all fit in
-    one prompt, the last ones are sorted first. The better half of them is then sorted together with the passages before
-    them, and so on up to the first passage. The calls are made one after another.
+    one prompt, the last passages are sorted first. The better half of these is then sorted together with the passages
+    before them, and so on up to the first passage. The calls are made one after another.
 
     An LLM returns an order but no probabilities: the score of a hit is 1 / rank, and a threshold does not apply.
-    Unknown ids are ignored, passages that are missing in the reply come after those that it lists, and if a reply
-    contains no ids, the passages keep their order; `warnings` reports this.
+    Unknown ids are ignored, and passages that are missing in the reply come after the listed passages. If a reply
+    contains no ids, the passages keep their order. `warnings` contains a sentence about each of these problems.
 
     Args:
-        load_llm: Loads the LLM for the first question.
+        load_llm: Function that loads the LLM, called for the first question.
         timeout: Seconds to wait for a reply, including retries; None for 60.
 
     Source: Sun et al., "Is ChatGPT Good at Search? Investigating Large Language Models as Re-Ranking Agents", EMNLP
@@ -470,7 +471,7 @@ class LLMReranker(Reranker, PromptMixin):
             end = start + size // 2
 
     async def _ask(self, **values: str) -> str:
-        await asyncio.to_thread(self._load)  # takes a moment the first time
+        await asyncio.to_thread(self._load)  # slow on the first call
         llm = await self._llm.running()
         try:
             async with asyncio.timeout(self.timeout):
@@ -520,8 +521,8 @@ def _line(number: int, fields: Mapping[str, str]) -> str:
 def listed_ids(reply: str) -> list[int] | None:
     """Return the ids in a reply, in order, or None if there is no list of ids in it.
 
-    If there are several arrays, for example in reasoning before the answer, the longest is used, or the last of the
-    longest. A chain such as [3] > [1] > [2] counts as one array.
+    If there are several arrays, for example in reasoning before the answer, the longest array is used, or the last one
+    if several have this length. A chain such as [3] > [1] > [2] counts as one array.
 
     Example:
         >>> listed_ids('Passage [2] names the date. ["3", 2, 1]'), listed_ids("[3] > [1]"), listed_ids("The first one.")

@@ -103,8 +103,8 @@ class Source:
         """Return the source of a span of the document, with its own pages and section if they are known.
 
         Args:
-            start: Offset of its first character.
-            end: Offset after its last character.
+            start: Offset of the first character.
+            end: Offset after the last character.
             places: Pages and headings of the document.
         """
         source = replace(self, start_char=start, end_char=end)
@@ -183,10 +183,10 @@ class Hit(BaseHit):
         chunk: The chunk.
         rank: Position among the results, from 1.
         score: Score of the whole search, comparable only within one response.
-        relevance: Estimated probability that it is relevant, or None.
-        semantic: Score and rank in the semantic index, or None if it is not among its hits.
-        lexical: Score and rank in the lexical index, or None if it is not among its hits.
-        document: Score and rank of its document, or None.
+        relevance: Estimated probability that the chunk is relevant, or None.
+        semantic: Score and rank in the semantic index, or None if the chunk is not among its hits.
+        lexical: Score and rank in the lexical index, or None if the chunk is not among its hits.
+        document: Score and rank of the chunk's document, or None.
     """
 
     chunk: Chunk
@@ -274,17 +274,17 @@ class Explanation:
     Attributes:
         rank: Position in the ranking, from 1.
         node_id: Id of the chunk.
-        source: Location in its document.
+        source: Location of the passage in its document.
         score: Score of the ranking, or of the reranker.
         arithmetic: Calculation of the score before reranking, as text.
-        shares: Components of the score before reranking, by name, as in the text; empty if only one index was searched.
+        shares: Components of the score before reranking, by name, as in `arithmetic`.
         semantic: Score and rank in the semantic index, or None if the chunk is not among its hits.
         lexical: Score and rank in the lexical index, or None if the chunk is not among its hits.
-        document: Score and rank of its document, or None.
+        document: Score and rank of the chunk's document, or None.
         in_text: Terms of the query in the text.
         in_context: Terms of the query that occur only in the context.
-        in_structure: Terms of the query that occur only in the structural part of a context of two parts.
-        missing: Terms of the query that occur in none of these.
+        in_structure: Terms of the query that occur only in the structural part of a context that has two parts.
+        missing: Terms of the query that do not occur in the passage.
         why_not: For a near miss, the difference from the last result.
         reranking: The decision of the reranker, or None without one.
     """
@@ -341,10 +341,10 @@ class SearchResponse:
             "low", and at most 5 in 100 questions on other subjects are "high"; "none" means that there are no results.
             None if only words were searched, because no limits are reliable in that case.
         version: Name of the version that was searched.
-        blend: The texts that were searched, or None if only the question was.
+        blend: The texts that were searched, or None if only the question was searched.
         intent: The intent of the question, if the search depends on it; for some intents, nothing is searched.
         explanations: Reasons for the rank of each result; only on request.
-        near_misses: The next hits, and why they are not among the results; only on request.
+        near_misses: Explanations of the next hits, with their difference from the last result; only on request.
     """
 
     query: str
@@ -375,13 +375,13 @@ class SearchResponse:
         return self.blend.rewritten if self.blend is not None and self.blend.rewritten else self.query
 
     def doubt(self, min_confidence: float | None = None) -> str:
-        """Return a sentence if the best passage has little to do with the question, or an empty string.
+        """Return a warning if the best passage has little in common with the question, otherwise an empty string.
 
-        The command line, the prompts of answers, Agno and MCP all use this rule to warn: there are results, and the
-        confidence level is "low". The sentence does not claim that the answer is missing.
+        The warning is returned if there are results and the confidence level is "low". The command line, the prompts
+        of answers, Agno and MCP all use this rule. The warning does not claim that the answer is missing.
 
         Args:
-            min_confidence: Warn below this confidence instead.
+            min_confidence: Confidence below which the warning is returned, instead of the level "low".
 
         Example:
             >>> from dataclasses import replace
@@ -408,7 +408,7 @@ class SearchResponse:
         return _VERDICTS.get(self.confidence_level or "", "")
 
     def to_dict(self, *, texts: bool = True) -> dict[str, Any]:
-        """Return the response as JSON values.
+        """Return the response as a dict that can be written as JSON.
 
         Args:
             texts: Whether to include the texts and contexts of the passages.
@@ -461,7 +461,7 @@ class SearchResponse:
 
 
 def _values(chunk: BaseHit, *, texts: bool) -> dict[str, Any]:
-    """Return a result as JSON values, without the node's metadata."""
+    """Return a result as a dict that can be written as JSON, without the node's metadata."""
     names = ("rank", "node_id", *(("text", "context") if texts else ()), "score", "relevance")
     out = {name: getattr(chunk, name) for name in names}
     for leg in LEGS:

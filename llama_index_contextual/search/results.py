@@ -1,4 +1,4 @@
-"""The results of a search as nodes of LlamaIndex."""
+"""The results of a search as LlamaIndex nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NODE_CLASSES = {kind.class_name(): kind for kind in (TextNode, Node, IndexNode,
 class RetrievedChunk(BaseHit, NodeWithScore):
     """A passage with its score and evidence, as a LlamaIndex `NodeWithScore` for any postprocessor or engine.
 
-    The score is that of the whole search and comparable only within one response.
+    The score is the score of the whole search, and is comparable only within one response.
     """
 
     rank: int = Field(default=0, description="Position among the results, from 1.")
@@ -60,13 +60,13 @@ class RetrievedChunk(BaseHit, NodeWithScore):
 
     @classmethod
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
-        """Return the result for a node of any retriever; existing evidence is kept."""
+        """Create a result from a node returned by any retriever; existing evidence is kept."""
         values = {name: getattr(scored, name, None) for name in ("relevance", *LEGS)}
         return cls.model_construct(rank=rank, node=scored.node, score=float(scored.score or 0.0), **values)
 
     @classmethod
     def of_hit(cls, hit: Hit) -> RetrievedChunk:
-        """Return the result for a hit of a search."""
+        """Create a result from a hit."""
         # Without validation: validating the fields takes longer than the search.
         return cls.model_construct(
             rank=hit.rank,
@@ -107,14 +107,14 @@ class RetrievalResponse(SearchResponse):
 
     @classmethod
     def of(cls, response: SearchResponse) -> RetrievalResponse:
-        """Return the response of a search with its hits as nodes of LlamaIndex."""
+        """Convert the hits in a response to LlamaIndex nodes."""
         values = {one.name: getattr(response, one.name) for one in fields(response)}
         hits = cast("Sequence[Hit]", response.results)
         return cls(**{**values, "results": tuple(map(RetrievedChunk.of_hit, hits))})
 
     @classmethod
     def of_nodes(cls, query: str, hits: Sequence[NodeWithScore]) -> RetrievalResponse:
-        """Return the response for the nodes of any retriever."""
+        """Create a response from the nodes returned by any retriever."""
         results = tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits, start=1))
         return cls(query=query, mode_requested="retriever", mode_used="retriever", results=results)
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 SIBLING_WEIGHT = 1.0
-"""Share of the score of its document's best chunk that is added to each chunk.
+"""Share of the best chunk's score that is added to each chunk of the same document.
 
 It improves results if documents resemble each other, such as contracts, and has little effect otherwise.
 `document_weight=0` disables it too, so that documents do not affect the scores.
@@ -82,7 +82,7 @@ class Query:
         text: The question.
         embedded: Texts whose mean embedding is searched; by default, the question.
         embedding: The embedding, if it is already known.
-        lexical: Text to search in the lexical indexes: the question, or texts with the weight of each of their terms.
+        lexical: Text for the lexical indexes: the question, or texts with the weight of each of their terms.
     """
 
     text: str
@@ -92,12 +92,12 @@ class Query:
 
     @property
     def weighted(self) -> Sequence[tuple[str, float]]:
-        """The texts to search in the lexical indexes, with their weights."""
+        """The texts for the lexical indexes, with their weights."""
         return ((self.lexical, 1.0),) if isinstance(self.lexical, str) else self.lexical
 
     @classmethod
     def of(cls, text: str) -> Query:
-        """Return the query for a question without other texts."""
+        """Create a query from a question alone."""
         return cls(text=text, embedded=(text,), lexical=text)
 
 
@@ -106,11 +106,11 @@ class SearchSettings:
     """Settings of a search.
 
     Attributes:
-        mode: Indexes to search. If the version lacks one of them, the other is used, with a warning.
+        mode: Indexes to search. If the version lacks one of them, only the other index is used, with a warning.
         k: Number of results.
-        filters: Only chunks that pass are ranked.
-        fusion: How the rankings of both indexes are fused.
-        acronyms: The user's table of acronyms: if a question contains one form, the other is searched too.
+        filters: Metadata filters; only chunks that pass are ranked.
+        fusion: Settings for the fusion of both rankings.
+        acronyms: The user's table of acronyms: if a question contains one form, the other form is searched too.
         spotlight: Whether the first hits are ranked again by their best sentence or row.
         rerank_candidates: Number of hits that a reranker reads.
         rerank_threshold: Probability of the reranker below which hits are dropped; None keeps all.
@@ -167,12 +167,12 @@ def search(
     """Search an index.
 
     Args:
-        query: The query; it is embedded if the mode requires an embedding and it has none yet.
+        query: The query; it is embedded if the mode requires an embedding and the query has none.
         index: The index.
         settings: Settings of the search.
-        embedder: Embeds the query; not needed in lexical mode.
-        reranker: Reorders the best hits; None keeps their order.
-        slots: Limits how many searches rank at the same time.
+        embedder: Embedder for the query; not needed in lexical mode.
+        reranker: Reranker for the best hits; None keeps their order.
+        slots: Context manager that limits the number of searches that rank at the same time.
         version: Name of the version, for the response.
 
     Raises:
@@ -224,8 +224,8 @@ class _Candidates:
         hits: The hits, best first.
         estimate: The relevance of the hits, and the confidence.
         warnings: Sentences about parts of the query that were left out.
-        explanations: The reasons for their order and for that of near misses; only on request.
-        blend: The texts that were searched, or None if only the question was.
+        explanations: Explanations of the hits and of the near misses; empty unless requested.
+        blend: The texts that were searched, or None if only the question was searched.
     """
 
     hits: Sequence[Hit]
@@ -305,13 +305,13 @@ def rank(
 def best_chunks(
     index: ChunkIndex, ranking: Ranking, count: int, question: str | None, *, results: int
 ) -> tuple[Ranking, list[Chunk]]:
-    """Return the first chunks of a ranking, and the ranking in which their best sentences or rows count.
+    """Fetch the first chunks of a ranking, and rank them again by their best sentences or table rows.
 
     Args:
         index: The index that was ranked.
         ranking: The ranking.
         count: Number of chunks that are needed.
-        question: The question to compare them with; None keeps the ranking.
+        question: The question to compare the chunks with; None keeps the ranking.
         results: Number of results; for more than 20, more hits are compared.
     """
     compared = 0 if question is None else COMPARED if results <= COMPARED else COMPARED_OF_MANY
@@ -384,7 +384,7 @@ def too_long(query: Query) -> list[str]:
 
 
 def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
-    """Return a query with the missing forms of its acronyms, or None if there are none to add.
+    """Return a query with the missing forms of its acronyms, or None if no form is missing.
 
     Both forms have the same meaning, so all terms of an added form together weigh as much as one term of the question.
     """
@@ -396,7 +396,7 @@ def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
 
 
 def limit_text(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the part of a question that is searched, and a warning if it was longer.
+    """Return the part of a question that is searched, and a warning if the question was cut.
 
     Raises:
         InputError: The question is empty.
@@ -412,12 +412,12 @@ def limit_text(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def with_warnings(response: R, warnings: Sequence[str]) -> R:
-    """Return a response with additional warnings before its own."""
+    """Return a response with additional warnings before its existing warnings."""
     return replace(response, warnings=(*warnings, *response.warnings)) if warnings else response
 
 
 def finished(response: SearchResponse, question: str, notes: Sequence[str]) -> SearchResponse:
-    """Log if another mode was used, and return the response with the full question and the warnings about it."""
+    """Log a warning if another mode was used, and return the response with the full question and further warnings."""
     if response.mode_used != response.mode_requested:
         logger.warning(response.warnings[0])
     return replace(with_warnings(response, notes), query=question) if notes else response
@@ -445,7 +445,7 @@ def require_positive(k: object, name: str = "top_k", what: str = "result") -> in
     Args:
         k: The given number.
         name: Name of the argument, for the message.
-        what: Noun for the things that are counted, for the message.
+        what: Name of the counted items in the singular, for the message.
 
     Raises:
         InputError: The number is not a whole number, or not positive.

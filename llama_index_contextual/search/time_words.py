@@ -45,7 +45,7 @@ _PHRASES = tuple(
 
 
 def explicit_times(question: str, reference: date) -> str:
-    """Return a question with the dates of its time words in brackets after them; English only.
+    """Add the dates of a question's time words in brackets after the words; English only.
 
     Quarters and years are calendar quarters and years. "Fiscal year" is not changed, nor are phrases that do not depend
     on the reference date ("the last quarter of 2023") or that are already followed by a bracket.
