@@ -270,7 +270,7 @@ class ProjectConfig(BaseModel):
 
     @classmethod
     def local(cls, **changes: Any) -> Self:
-        """Return settings that need neither a key nor a network; `changes` override single fields."""
+        """Return settings that need neither a key nor a network; `changes` override individual fields."""
         return cls(**{"embed_model": "local", "context": "structural", **changes})
 
     @classmethod
@@ -281,7 +281,7 @@ class ProjectConfig(BaseModel):
             dotenv: File whose variables are first added to `os.environ`, unless they are already set. Only variables of
                 this package and keys and addresses of providers are read. A missing file is ignored; None reads no
                 file.
-            **changes: Fields that override those in the environment.
+            **changes: Fields that override settings in the environment.
 
         Raises:
             ConfigurationError: A value is invalid.
@@ -377,7 +377,7 @@ _LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that are set as LLAMA_INDEX_CONTEXTUAL_<FIELD>; values that are valid JSON are parsed.
+    """Return the settings in variables LLAMA_INDEX_CONTEXTUAL_<FIELD>; values that are valid JSON are parsed.
 
     Args:
         environment: Environment variables; variables with an empty value are ignored.
@@ -399,7 +399,7 @@ def parsed_value(text: str) -> Any:
 
 
 def read_dotenv(path: str | Path, environment: MutableMapping[str, str]) -> None:
-    """Add the variables in a `.env` file to the environment, unless they are set already.
+    """Add the variables in a `.env` file to the environment, unless they are already set.
 
     Only variables of this package and the keys and addresses of providers are read. The address for a key is ignored
     unless the key is also read from the file, so that a `.env` file in a folder of documents cannot redirect your key.

@@ -272,7 +272,7 @@ def _place(name: str, metadata: dict[str, Any]) -> list[str]:
 def shape_fault(metadata: object) -> str | None:
     """Explain why metadata cannot be written as a JSON object and how to fix it, or return None.
 
-    Values of other types than those of JSON are not checked.
+    Values whose type does not exist in JSON are not checked.
     """
     if not isinstance(metadata, dict):
         return f"its metadata is of type {type(metadata).__name__}: pass a dict"
@@ -336,7 +336,7 @@ def require_storable(nodes: Sequence[BaseNode]) -> None:
 
 
 def storable_fault(node: BaseNode) -> str | None:
-    """Return why a node cannot be stored and what to do about it, or None if it can be stored."""
+    """Return the reason why a node cannot be stored and what to do about it, or None if it can be stored."""
     if fault := shape_fault(node.metadata):
         return fault
     for name, text in _texts(node):
@@ -357,7 +357,7 @@ def _texts(node: BaseNode) -> Iterator[tuple[str, str]]:
 
 
 def value_fault(value: object) -> str | None:
-    """Return why a metadata value cannot be stored and what to do about it, or None if it can be stored."""
+    """Return the reason why a metadata value cannot be stored and what to do about it, or None if it can be stored."""
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, str):

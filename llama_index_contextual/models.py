@@ -323,8 +323,8 @@ def is_in_process(name: str) -> bool:
 def settings_llm() -> LLM | None:
     """Return the LLM that the user has assigned to LlamaIndex's `Settings.llm`, or None.
 
-    If nothing was assigned, reading `Settings.llm` would create OpenAI's default model, which requires a key. Such a
-    model, which LlamaIndex created with the key from the environment, is never returned.
+    If nothing was assigned, reading `Settings.llm` would create OpenAI's default model, which requires a key. If
+    LlamaIndex has already created this model with the key from the environment, the model is not returned.
     """
     model: Any = Settings._llm
     is_default = (
@@ -370,11 +370,11 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 def model_name(model: BaseEmbedding | LLM, model_id: str | None = None) -> str:
     """Return the name of a model, such as "openai:gpt-4.1"; if the model has no name, "unknown" follows the colon.
 
-    If the provider is in the table, the object can be created from this name in the settings.
+    If the provider is in the table, the settings can use this name to load the same model.
 
     Args:
         model: The object.
-        model_id: Name to use instead of its own.
+        model_id: Name to use instead of the model's own name.
     """
     kind = model.class_name()
     if kind == "WordLlamaEmbedding":
@@ -406,7 +406,7 @@ def llm_identity(llm: LLM, model_id: str | None = None) -> str:
 
     Args:
         llm: The object.
-        model_id: Name to use instead of its own, which may be missing.
+        model_id: Name to use instead of the LLM's own name, which may be missing.
 
     Raises:
         ModelError: The LLM has no name that distinguishes it from others.
@@ -454,7 +454,7 @@ def address_of(model: LLM | BaseEmbedding) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelObject:
-    """Stored description of an embedding model that was passed as an object, without its keys.
+    """Stored description of an embedding model that was passed as an object, without API keys.
 
     Attributes:
         setting: Value of the setting `embed_model` that the object replaced.

@@ -151,7 +151,7 @@ class MergedChunk(RetrievedChunk):
 class AdjacentChunkMerger(BaseNodePostprocessor):
     """Merge consecutive hits of a document into one passage without repeating overlaps.
 
-    A passage takes the position, id, score and evidence of its best hit. Its offsets, pages and sections cover the
+    A passage has the position, id, score and evidence of its best hit. Its offsets, pages and sections cover the
     whole passage, and its context contains the sentences written for each chunk, one per line. A run of hits that is
     longer than `max_tokens` becomes several passages. Nodes without offsets are not changed. Chunks separated by white
     space are merged only if they are linked and at most two characters apart.
@@ -386,7 +386,7 @@ class ContextWindowPacker(BaseNodePostprocessor):
 
 
 def _in_reading_order(packed: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-    """Sort hits, given best first, by the best hit of their document, then by position in the text."""
+    """Sort hits, which are given best first, by the best hit of their document, then by position in the text."""
     documents = [hit.node.ref_doc_id or hit.node.node_id for hit in packed]
     first = {document: rank for rank, document in reversed(list(enumerate(documents)))}
 

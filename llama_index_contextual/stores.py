@@ -83,7 +83,7 @@ class IndexDocumentStore(KVDocumentStore):
         return True
 
     def get_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
-        """Return nodes in the order of `node_ids`, with one query; parents of stored nodes are assembled from them."""
+        """Return nodes in the order of `node_ids`, with one query; parents are assembled from their stored children."""
         return self.nodes.get_nodes(node_ids, raise_error)
 
     async def aget_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
@@ -334,7 +334,7 @@ class VersionStorageContext(StorageContext):
 
 
 def _export_bm25(nodes: list[BaseNode], directory: Path) -> None:
-    """Build an index for LlamaIndex's BM25Retriever, whose tokens differ from those of this package."""
+    """Build an index for LlamaIndex's BM25Retriever, which splits text into other tokens than this package."""
     from llama_index.retrievers.bm25 import BM25Retriever
 
     retriever = BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(20, len(nodes)))
@@ -364,7 +364,7 @@ def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
     """Open a version as a read-only LlamaIndex StorageContext.
 
     Args:
-        version_dir: versions/<name> of a project.
+        version_dir: The directory versions/<name> of a project.
 
     Raises:
         CorruptVersionError: A file is damaged or missing, or belongs to another version.

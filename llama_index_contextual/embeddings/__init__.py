@@ -1,1 +1,1 @@
-"""Embedding models, including a local one that needs no key or network, and batching within providers' limits."""
+"""Embedding models, including a local model that needs no key or network, and batching within providers' limits."""

@@ -66,7 +66,7 @@ class ContextualEmbedding(BatchEmbedding):
 
     In a project or an `IngestionPipeline`, the chunks of a document are embedded together. Methods for single texts,
     such as `get_text_embedding_batch`, embed each text without neighbours, because the texts may come from different
-    documents. `VectorStoreIndex` uses them for nodes without an embedding, so embed the nodes first:
+    documents. `VectorStoreIndex` uses these methods for nodes without an embedding, so embed the nodes first:
     `VectorStoreIndex(model(nodes), embed_model=model)`.
 
     Args:

@@ -88,7 +88,7 @@ class VoyageContextualEmbedding(ContextualEmbedding):
         """Return the body of the response.
 
         Raises:
-            ProviderError: The response is an error.
+            ProviderError: The API returned an error.
             ValueError: The body is not JSON; the connection may have been interrupted.
         """
         import httpx

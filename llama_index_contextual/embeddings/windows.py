@@ -226,7 +226,7 @@ def window_splitter(model: BaseEmbedding, name: str, window: int | Literal["auto
 
 
 def _own_limit(inner: Any) -> int | None:
-    """Return how many tokens a sentence-transformers or fastembed model reads, or None."""
+    """Return the number of tokens that a sentence-transformers or fastembed model reads, or None if unknown."""
     limit = getattr(inner, "max_seq_length", None)
     if limit is None and (tokenizer := _fastembed_tokenizer(inner)) is not None:
         limit = (tokenizer.truncation or {}).get("max_length")

@@ -39,8 +39,8 @@ class ChunkNodeParser(SpanNodeParser):
     numbered and linked within the call.
 
     A chunk is a slice of its document without white space at the ends: `node.text ==
-    document.text[node.start_char_idx:node.end_char_idx]`. Text between two chunks is only white space. The text is
-    split at headings, paragraphs, sentences or words. A word or grapheme cluster is divided only if it is longer than
+    document.text[node.start_char_idx:node.end_char_idx]`. Chunks leave out only white space. The text is split at
+    headings, paragraphs, sentences or words. A word or grapheme cluster is divided only if it is longer than
     `chunk_size`. Markdown code fences, tables and table rows are not divided if they fit. A chunk that begins inside a
     table has the column headers as `table_head` in its metadata, so that they are embedded and read with the text. The
     offsets are None if the input is a node of another parser that does not record its position in the document.
@@ -165,8 +165,9 @@ def _parts(nodes: Iterable[BaseNode], has_facts: bool) -> Iterator[_Part]:
 def _section(where: DocumentMap, start: int, end: int) -> str | None:
     """Return the section that contains most of a chunk's own text; the overlap often belongs to the previous section.
 
-    Headings that were recognised by their appearance often outnumber the chunks. For a chunk with several of them, the
-    result is the deepest section that contains half of the chunk, or else the section that contains most of it.
+    Headings that were recognised by their appearance often outnumber the chunks. If a chunk contains several such
+    headings, the result is the deepest section that contains half of the chunk, or otherwise the section that contains
+    most of it.
     """
     first = bisect_right(where.headings, start, key=lambda heading: heading.start)
     last = bisect_left(where.headings, end, lo=first, key=lambda heading: heading.start)
@@ -345,7 +346,7 @@ class ChunkCutter:
         return core
 
     def _beginnings(self, low: int, high: int, known: int) -> Iterator[Iterable[int]]:
-        """Yield groups of offsets where an overlap may begin: sentences, lines, words, and after other characters."""
+        """Yield groups of offsets where an overlap may begin: at sentences, lines, words, or after other characters."""
         yield self.layout.beginnings(Rank.SENTENCE, low, high)
         yield self.layout.beginnings(Rank.LINE, low, high)
         for offsets in (boundaries.word_starts(self.tokens.text, low, high + 1), self._word_ends(low + 1, high, known)):
@@ -413,7 +414,7 @@ def _within(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:
 
 
 def _wholes(tokens: TokenMap, size: int, table_rows: Sequence[Span]) -> tuple[list[Span], list[int]]:
-    """Return the undivided spans and the table rows, see `Layout`."""
+    """Return the undivided spans and the table rows; see `Layout`."""
     text = tokens.text
     wholes = [row for row in table_rows if _fits(tokens, *row, size)]
     rows: list[int] = []

@@ -213,9 +213,9 @@ class SegmentCutter:
     Attributes:
         tokens: The document's text and tokens.
         size: Maximum number of tokens in a segment when it is encoded alone.
-        overlap: Maximum number of tokens that a segment shares with the previous one.
+        overlap: Maximum number of tokens that a segment shares with the previous segment.
         headings: Sorted offsets of headings.
-        wholes: Sorted spans of code fences and tables; those of at most half the size of a segment are not divided.
+        wholes: Sorted spans of code fences and tables; spans of up to half the size of a segment are not divided.
         rows: Sorted spans of the rows of known tables, with the column headers in the first; they are not divided.
     """
 
@@ -324,9 +324,10 @@ class SegmentCutter:
 class SegmentNodeParser(SpanNodeParser):
     """Node parser that splits Documents into segments of up to `segment_size` tokens (o200k_base).
 
-    A document that fits is one segment. Otherwise neighbouring segments share about `segment_overlap` tokens. The text
-    is split at headings, paragraphs or sentences, which are chosen by the text around them, so that an edit changes
-    only the segments near it. ChunkNodeParser adds text that two segments share to chunks only once.
+    A document that fits into one segment is not split. Otherwise neighbouring segments share about `segment_overlap`
+    tokens. The text is split at headings, paragraphs or sentences. Each cut depends on the text around it, so that an
+    edit changes only the segments near the edit. If two segments share text, ChunkNodeParser adds it to chunks only
+    once.
 
     `node.text == document.text[node.start_char_idx:node.end_char_idx]`; `segment_start` and `segment_end` in the
     metadata are the same offsets.

@@ -23,7 +23,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names that need LlamaIndex on first use, because the processes that parse files do not load it."""
+    """Import names that require LlamaIndex on first use, because processes that parse files do not load LlamaIndex."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from llama_index_contextual.readers import documents

@@ -80,8 +80,8 @@ def heading_offsets(text: str, known: Iterable[int] | None = None) -> list[int]:
 
     Args:
         text: Any string.
-        known: Offsets that the reader has recorded. Those that do not follow white space are dropped, because they
-            belong to a different text. If None, lines outside code fences that begin with "#" are headings.
+        known: Offsets recorded by the reader; offsets that do not follow white space are dropped, because they belong
+            to a different text. If None, lines outside code fences that begin with "#" are headings.
     """
     if known is None:
         fences = code_fences(text) if "#" in text else []
@@ -112,7 +112,7 @@ def code_fences(text: str) -> list[Span]:
 
 
 def pipe_blocks(text: str) -> Iterator[list[Span]]:
-    """Yield the spans of the lines in each group of two or more lines with a "|", as in Markdown tables."""
+    """For each group of two or more lines with a "|", as in a Markdown table, yield the spans of its lines."""
     block: list[Span] = []
     for match in _PIPE_TO_LINE_END.finditer(text):
         start = text.rfind("\n", 0, match.start()) + 1
@@ -156,7 +156,7 @@ _SURE_BOUNDARY = regex.compile(rf"(?!\r\n)[{_PLAIN}](?=[{_PLAIN}])|\P{{GCB=Prepe
 
 
 def skip_space(text: str, offset: int) -> int:
-    """Return the offset of the first character at or after `offset` that is not white space, or the length."""
+    """Return the offset of the first character at or after `offset` that is not white space, or the text's length."""
     match = _NON_SPACE.search(text, offset)
     return match.start() if match else len(text)
 
@@ -180,7 +180,7 @@ def word_ends(text: str, low: int, high: int) -> list[int]:
 
 
 def is_clean(text: str, offset: int, known: int = 0) -> bool:
-    """Return whether a cut at `offset` divides no grapheme, other than white space with a combining mark."""
+    """Return whether a cut at `offset` divides no grapheme, except white space followed by a combining mark."""
     return text[offset - 1].isspace() or grapheme_floor(text, offset, known) == offset
 
 

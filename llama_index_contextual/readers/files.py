@@ -59,7 +59,7 @@ _REPEATED = "something in it is repeated; save its text as .txt or .csv"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadLimits:
-    """Limits for each file; a file that exceeds one of them is skipped.
+    """Limits for each file; a file that exceeds a limit is skipped.
 
     Attributes:
         max_bytes: Size of the file on disk, in bytes.
@@ -119,7 +119,7 @@ class FileAccount:
         self._check(self._characters, "characters", self.limits.max_characters, plausible)
 
     def unpack(self, size: int) -> None:
-        """Count the bytes to which an archive will unpack."""
+        """Count the unpacked bytes of an archive."""
         self._unpacked += size
         plausible = max(self.SMALL_ARCHIVE, self.MAX_UNPACKED * self._size)
         self._check(self._unpacked, "unpacked bytes", self.limits.max_unpacked_bytes, plausible)
@@ -144,7 +144,7 @@ class FileSource:
     Attributes:
         path: Path of the file, for its extension and for error messages.
         data: The bytes.
-        account: Counter of the file; a mail and its attachments share one.
+        account: Counter for the file; a mail and its attachments share one counter.
         digest: Hexadecimal xxh3-128 of the bytes; empty for an attachment.
         depth: 1 for a file on disk, and 1 more for each level of attachment.
     """
@@ -275,7 +275,7 @@ def discover(
     Folders are searched recursively. Links, hidden files, hard links to files elsewhere, devices and pipes in a folder
     are reported but not read. A file or link that is passed directly is read.
 
-    If two files would have the same document id, the id of the second contains more of its path.
+    If two files would have the same document id, the id of the second file contains more of its path.
 
     Args:
         inputs: Files, folders and globs ("contracts/**/*.pdf").

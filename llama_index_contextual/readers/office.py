@@ -85,7 +85,7 @@ def parse_office(source: FileSource) -> ParsedFile:
 
 
 def _read_package(source: FileSource, add: Callable[[DocumentBuilder, FileSource], str | None]) -> ParsedFile:
-    """Read an Office file; `add` adds its content to a document and returns its title, if it has one."""
+    """Read an Office file; `add` adds its content to a document and returns the title of the file, or None."""
     builder = DocumentBuilder(source.account)
     _check_package(source)
     return builder.parsed(add(builder, source), source.digest)
@@ -95,7 +95,7 @@ def _check_package(source: FileSource) -> None:
     """Check an Office file before it is opened.
 
     Raises:
-        ReadError: It is not an Office file, is encrypted, is too large when unpacked, or declares XML entities.
+        ReadError: The file is not an Office file, is encrypted, is too large when unpacked, or declares XML entities.
     """
     suffix = source.path.suffix
     if source.data.startswith(_OLE):

@@ -72,7 +72,7 @@ class ChildProcess:
         self._stderr: IO[bytes] = BytesIO()
 
     def close(self) -> None:
-        """Kill the child; a later request starts a new one."""
+        """Kill the child; a later request starts a new child."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -196,10 +196,10 @@ class ParserProcess(ChildProcess):
             reader: "pdf" for `read_pdf`, or "office" for `read_office`.
             limits: Limits for the file.
             scans: Pages that were read by OCR, as for `read_pdf`.
-            options: Further keyword arguments of the function, as JSON values.
+            options: Other keyword arguments of the function, as JSON values.
 
         Raises:
-            ReadError: The function raised it, or the child crashed or took longer than `limits.max_seconds`.
+            ReadError: The function raised this error, or the child crashed or took longer than `limits.max_seconds`.
         """
         if scans is not None:
             options["scans"] = list(scans.items())  # JSON objects cannot have numbers as keys

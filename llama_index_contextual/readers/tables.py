@@ -238,7 +238,7 @@ def _is_table(read: Sequence[_Sorted], at: int) -> bool:
 
 
 def _is_table_of_contents(read: Sequence[_Sorted]) -> bool:
-    """Return whether the only figure of nearly every row is a page number not smaller than the one above."""
+    """Return whether the only figure in nearly every row is a page number, and the page numbers do not decrease."""
     rows = [one.line for one in read if one.kind == "row"]
     numbers = [_page_number(line) for line in rows]
     increasing = sum(0 <= one <= other for one, other in pairwise(numbers))

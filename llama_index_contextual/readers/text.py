@@ -273,7 +273,7 @@ def _level(candidate: _Candidate, ranks: list[int]) -> int:
 
 
 def _candidate(before: str, head: str, after: str) -> _Candidate | None:
-    """Return the candidate for a paragraph that may be a heading, or None.
+    """Return a paragraph as a candidate if it may be a heading; otherwise return None.
 
     Args:
         before: Beginning of the previous paragraph.

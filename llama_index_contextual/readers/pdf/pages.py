@@ -317,7 +317,7 @@ class PageContent(NamedTuple):
     Attributes:
         lines: The lines in reading order.
         span: The lower and the upper edge of the page, in the units of `Line.y`.
-        is_drawn: Whether the page has images or many paths; if it also has no text, it is a scan.
+        is_drawn: Whether the page has images or many paths; if such a page has no text, it is a scan.
     """
 
     lines: Sequence[Line]

@@ -53,7 +53,7 @@ class OcrPages(NamedTuple):
 
 
 class ImagePages(PageSource):
-    """The pages of an image file as a page source, like an open PDF."""
+    """Page source for an image file whose pages were read by OCR."""
 
     def __init__(self, scans: OcrPages) -> None:
         self._pages = scans.pages
@@ -81,7 +81,7 @@ def with_ocr_notes(parsed: ParsedFile, scans: OcrPages) -> ParsedFile:
 
 
 def _confidence_notes(scores: Mapping[int, float]) -> Iterator[str]:
-    """Yield a warning that lists the pages, and another one about pages that are hard to read."""
+    """Yield a warning that lists the pages, and another warning about pages that are hard to read."""
     mean = sum(scores.values()) / len(scores)
     yield f"{page_ranges(scores)} {'was' if len(scores) == 1 else 'were'} read by OCR (confidence {mean:.2f})"
     if low := {number: score for number, score in scores.items() if score < LOW_CONFIDENCE}:

@@ -162,7 +162,7 @@ class _Candidate:
         centred: Whether it is centred; only known for headings without numbering.
         run_in: Whether its paragraph continues on the same line.
         lines: Number of lines that it occupies.
-        gap: Number of characters between the previous heading on the page and this one.
+        gap: Number of characters between the previous heading on the page and this heading.
     """
 
     page: int
@@ -642,7 +642,7 @@ def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
 
 
 def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) -> list[Heading]:
-    """Assign levels, using the same order of the kinds of headings in the whole document."""
+    """Assign levels, based on one order of the kinds of headings for the whole document."""
     sizes: dict[str, list[float]] = defaultdict(list)
     first: dict[str, int] = {}
     for at, each in enumerate(found):

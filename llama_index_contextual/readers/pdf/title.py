@@ -52,7 +52,7 @@ class Label(NamedTuple):
 
     Attributes:
         family: Kind of numbering: "part", "chapter", "section", "attachment", "decimal", "roman", "letter" or "inner".
-        numbers: The numbers; the last one increases from heading to heading.
+        numbers: The numbers; the last number increases from heading to heading.
         depth: Number of parts in a decimal number, otherwise 1.
         title: The text after the numbering.
     """
@@ -247,7 +247,7 @@ def sensible_title(title: str | None) -> str | None:
 
 
 def _agrees(stored: str, stated: str, page: Sequence[Line]) -> bool:
-    """Return whether the page has all numbers of the stored title, and both titles share a long word."""
+    """Return whether the page contains all numbers in the stored title, and both titles share a long word."""
     words = re.findall(r"\w+", stored.casefold())
     there = set(re.findall(r"\w+", " ".join(line.text for line in page)[:HEAD].casefold()))
     if any(word not in there for word in words if any(map(str.isdigit, word))):
