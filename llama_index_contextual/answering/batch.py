@@ -115,7 +115,7 @@ class Prediction:
 
     @property
     def retrieved(self) -> bool | None:
-        """Whether a passage contains the evidence or, without evidence, a correct answer; None if neither is known."""
+        """True if a passage contains the evidence or, without evidence, a correct answer; None if neither is known."""
         if not self._expected:
             return None
         return any(self._contains(hit, text) for hit in self.hits for text in self._expected)

@@ -134,7 +134,7 @@ _CHAT_MODES = {
     "condense_plus_context": "condense",
     "context": "simple",
 }
-"""Modes of the chat engine, by LlamaIndex's names."""
+"""Mapping from LlamaIndex's chat modes to the modes of the chat engine."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[[], LLM]) -> BaseRetriever:
-    """Return a retriever that searches according to intent, or the given retriever if `intents` is not set.
+    """Return a retriever that searches according to intent, or the given retriever if `intents` is False.
 
     Raises:
         ConfigurationError: `intents` is invalid.
@@ -291,7 +291,7 @@ def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T | None
 
 
 def _document_map(retriever: ProjectRetriever, version: str | None, doc_id: str) -> DocumentMap | None:
-    """Return the pages and headings of a document, or None if it has none or its version was removed."""
+    """Return the pages and headings of a document, or None if there are none or the version was removed."""
     docstore = retriever.docstore_of(version)
     frame = None if docstore is None else load_frame(docstore.nodes, doc_id)
     return None if frame is None else DocumentMap.from_metadata(dict(frame.metadata))

@@ -47,14 +47,14 @@ _LONGEST_TOKEN = 128  # length of the longest token in o200k_base, which consist
 
 @dataclass
 class GroundedChatResponse(AgentChatResponse):
-    """Answer of one turn; `grounded` is the full response of the query engine."""
+    """Answer to one message; `grounded` is the full response of the query engine."""
 
     grounded: GroundedResponse | None = None
 
 
 @dataclass
 class GroundedChatStream(StreamingAgentChatResponse):
-    """Streamed answer of one turn; `grounded` and `metadata` are set when the stream ends."""
+    """Streamed answer to one message; `grounded` and `metadata` are set when the stream ends."""
 
     grounded: GroundedResponse | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         self.memory.reset()
 
     def save(self, path: str | Path) -> None:
-        """Write the conversation to a JSON file, atomically."""
+        """Write the conversation to a JSON file atomically."""
         rows = [
             {"role": message.role.value, "content": storable_text(message.content or "")}
             for message in self.chat_history
@@ -299,7 +299,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
 
 
 def end_of(text: str, max_tokens: int) -> str:
-    """Return a text that is short enough unchanged, otherwise "… " and the end of the text, within a number of tokens.
+    """Limit a text to a number of tokens by replacing its beginning with "… " if necessary.
 
     Example:
         >>> end_of("The pump runs dry. Call the operator at once.", 7)

@@ -46,7 +46,7 @@ _MAX_DIGITS = 100
 
 
 def figures_of(text: str) -> list[tuple[re.Match[str], set[Decimal]]]:
-    """Return the numbers written in digits and the months in dates of a text, in order, with their possible values.
+    """Return the numbers in digits and the months of dates in a text, in order, each with its possible values.
 
     Example:
         >>> [match[0] for match, _ in figures_of("On March 3, 2021 it cost $1,250.50 or 4 %.")]
@@ -171,7 +171,7 @@ class FoldedText:
         self.text = "".join(folded)
 
     def find(self, quoted: str, start: int) -> tuple[int, int] | None:
-        """Return the span in the original of the first match of whole words after `start`, or None."""
+        """Return the span in the original of the first match of whole words from `start` onwards, or None."""
         needle = fold(quoted)
         at = self.text.find(needle) if needle else -1
         while at >= 0:
@@ -362,7 +362,7 @@ class CitationReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the check found no problems."""
+        """True if the check found no problems."""
         return not self.invalid and not self.unsupported and all(q.status == "verified" for q in self.quotations)
 
     def quoted_places(self) -> dict[int, list[Source]]:
@@ -485,7 +485,7 @@ class CitationFilter:
         return self._shown[start:]
 
     def _add(self, citation: re.Match[str]) -> None:
-        """Add a citation to the text to show, without sources that do not exist."""
+        """Append a citation to the shown text, without sources that do not exist."""
         numbers = _parse_numbers(citation[1])
         wrong = self._missing(numbers)
         if not wrong and (citation[2] is None or citation[0][0] + citation[0][-1] == "[]"):
@@ -524,7 +524,10 @@ class _Layout:
         self._sentences = sorted({*self._paragraphs, *starts[Rank.SENTENCE]})
 
     def citations_for(self, quoted: Quotation) -> tuple[int, ...]:
-        """Return the sources cited in a quotation, or else right after it, or else `citations_at` its start."""
+        """Return the sources cited in a quotation, or else right after it.
+
+        If there are none, return the result of `citations_at` for the start of the quotation.
+        """
         inside = self._cited(quoted.start, quoted.end)
         following = _FOLLOWING.match(self.text, quoted.end)
         after = self._cited(quoted.end, following.end()) if following else ()

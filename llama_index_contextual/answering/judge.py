@@ -51,12 +51,12 @@ class Verdict(BaseModel):
 
     @property
     def grounded(self) -> bool:
-        """Whether the passages support every statement of the answer."""
+        """True if the passages support every statement of the answer."""
         return not self.unsupported
 
     @property
     def passes(self) -> bool:
-        """Whether the answer may be shown."""
+        """True if the answer may be shown."""
         return self.relevant and self.grounded
 
 
@@ -72,7 +72,7 @@ _RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "verdict", "s
 
 @dataclass(frozen=True)
 class Judge:
-    """Judge that asks a model whether the passages support an answer, and blocks the answer otherwise.
+    """Judge that asks a model whether the passages support an answer, and blocks the answer if they do not.
 
     The model reads the passages cited in the answer, or all passages if there are no citations. An answer is shown if
     the model considers it supported and relevant with sufficient confidence. If the judge cannot be reached or its

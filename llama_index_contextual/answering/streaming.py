@@ -119,7 +119,7 @@ class AnswerStream:
             response_format: JSON schema of the answer in OpenAI's format, sent only to models that accept a schema.
 
         Raises:
-            ModelError: The answer did not begin.
+            ModelError: The model did not begin to answer.
         """
         completion, seconds = Completion(), f"{self.timeouts.whole:g}"
         try:
@@ -145,7 +145,7 @@ class AnswerStream:
         If the consumer stops or is cancelled, the answer is partial.
 
         Raises:
-            ModelError: The answer did not begin.
+            ModelError: The model did not begin to answer.
         """
         meter = Meter(self.name, messages)
         pieces, piece = await self._begin(messages, meter, response_format if self._takes_schema else None)

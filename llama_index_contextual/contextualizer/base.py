@@ -279,7 +279,7 @@ class Contextualizer(TransformComponent):
     async def _acontexts_of_all(
         self, work: Sequence[tuple[Segment, list[BaseNode]]], progress: Progress
     ) -> list[list[ChunkContext]]:
-        """Return the contexts of all segments, one segment at a time; override to work concurrently."""
+        """Return the contexts of all segments, one segment at a time; a subclass can do this concurrently."""
         contexts = []
         for segment, chunks in work:
             contexts.append(await self._acontexts(segment, chunks))

@@ -214,7 +214,7 @@ class CacheRules:
 
     Attributes:
         minimum: Number of tokens in the shortest prefix that is cached.
-        step: Number of tokens by which longer prefixes are cached.
+        step: Step size, in tokens, in which longer prefixes are cached.
     """
 
     minimum: int
@@ -256,7 +256,7 @@ class CallForm:
 
         Args:
             model: Name as in the settings, such as "openai:gpt-4.1".
-            llm: LLM passed by the user, or None; values set on it are never overridden.
+            llm: LLM passed by the user, or None; values set on the LLM are never overridden.
         """
         provider = provider_of(model)
         extra: dict[str, Any] = getattr(llm, "additional_kwargs", None) or {}
@@ -312,7 +312,7 @@ class CallForm:
 
     @property
     def max_tokens(self) -> int:
-        """Maximum number of tokens in an answer: the user's limit, or twice that of a context plus the reasoning."""
+        """Maximum number of tokens in an answer: the user's limit, or twice the context limit plus the reasoning."""
         return 2 * MAX_CONTEXT_TOKENS + self.hidden_tokens if self.user_limit is None else self.user_limit
 
     def maximum(self, request: ContextRequest) -> Tokens:
@@ -519,7 +519,7 @@ class Spending:
     async def areserve(
         self, model: str, maximum: Tokens, *, sender: SenderKind = "live", expected: Expected | None = None
     ) -> Reservation:
-        """Reserve the maximum cost of a call, waiting for calls in flight if the limit leaves too little for it.
+        """Reserve the maximum cost of a call; if this could exceed the limit, wait for calls in flight first.
 
         Calls in flight usually cost less than their reserves. On return, the run's receipt on disk includes the
         reserve.
@@ -601,7 +601,7 @@ class Spending:
         """Release the reserve of a call.
 
         Args:
-            bound: The reserve.
+            bound: The reserved amount in dollars.
             factor: Actual cost divided by the maximum cost of its tokens; later reserves are multiplied by it.
         """
         self.calls_in_flight -= 1

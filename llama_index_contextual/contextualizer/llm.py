@@ -214,7 +214,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     def missing(self, nodes: Sequence[BaseNode]) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
         """Yield each segment with its chunks that need a call, and the contexts from the ledger by node id.
 
-        Neither includes chunks whose context the LLM refused to write earlier, unless `retries_refused` is set.
+        Chunks whose context the LLM refused to write earlier are omitted from both, unless `retries_refused` is set.
 
         Args:
             nodes: All chunks of one or more documents.
@@ -311,7 +311,7 @@ class _Work:
     Attributes:
         segment: The segment.
         chunks: Chunks by the key of their context; chunks with the same key get the same context.
-        on_context: Receives the context of each chunk.
+        on_context: Callback that receives the context of each chunk.
     """
 
     segment: Segment
@@ -393,7 +393,7 @@ class ContextRun:
             self._scheduler.segments.release()
 
     async def _complete(self, work: _Work) -> None:
-        """Settle all chunks of a segment; wait for keys that are already being requested for another segment."""
+        """Obtain the contexts of all chunks, and wait for contexts that are already requested for another segment."""
         while work.chunks:
             others = [self._pending[key] for key in work.chunks if key in self._pending]
             mine = [key for key in work.chunks if key not in self._pending]
@@ -430,7 +430,7 @@ class ContextRun:
         return requests
 
     async def _ask(self, work: _Work, request: ContextRequest) -> None:
-        """Settle the chunk of a request; a fatal error stops the run, but not the calls in flight."""
+        """Obtain the context for a request; a fatal error stops the run, but not the calls in flight."""
         try:
             for _ in range(_TIMES):
                 context, is_final = await self._try(request)

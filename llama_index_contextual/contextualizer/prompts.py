@@ -146,7 +146,7 @@ _MOST_CHARACTERS = 20_000  # far more than 200 tokens, so the rest need not be t
 
 
 REFUSED = "refused to write a context"
-"""Problem of an answer in which the model declined, or which was removed by the provider's filter."""
+"""Problem if the model declined to write a context, or if the provider's filter removed the answer."""
 
 
 class ExtractedContext(NamedTuple):

@@ -163,7 +163,7 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether the p-value is below 5 %."""
+        """True if the p-value is below 5 %."""
         return self.p_value < ALPHA
 
     def __str__(self) -> str:
@@ -271,7 +271,7 @@ class Comparison:
         return f"{' and '.join(parts)} {verb} not significantly better"
 
     def _doubt(self, chosen: str) -> str:
-        """Return a sentence if there are too few questions to tell the recommended retriever from another, or ""."""
+        """Return a sentence if there are too few questions to be sure of the recommendation, otherwise ""."""
         undecided = [
             self._values(chosen, name, self.metric)
             for name in self.names
@@ -363,7 +363,7 @@ ShowVariants = Callable[[VariantProgress], None]
 def draw_sample(
     version: OpenVersion, questions: Sequence[Question], size: int | None
 ) -> tuple[Sequence[Question], frozenset[str]]:
-    """Draw a random sample of documents; return the questions with evidence in it, and the ids of all other documents.
+    """Draw a random sample of documents.
 
     Documents with evidence are drawn first. Other documents fill the rest of the sample, because they compete in
     retrieval.
@@ -372,6 +372,9 @@ def draw_sample(
         version: The version with the documents.
         questions: The whole question set.
         size: Maximum number of documents; None for all.
+
+    Returns:
+        The questions whose evidence is in the sample, and the ids of the documents that are not in the sample.
 
     Raises:
         InputError: The size is not positive or is too small for the evidence of any question, or the version contains
@@ -594,7 +597,8 @@ def compare_variants(
         metric: Metric for the recommendation, as in `compare`.
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
             unknown.
-        progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
+        progress: Called first with the cost, before anything is built, and then as the work proceeds. It may raise an
+            exception to stop.
 
     Raises:
         InputError: A variant is unknown, there are fewer than two variants, no question has its evidence in the
@@ -744,7 +748,8 @@ def sweep_variants(
         sample: Maximum number of documents to index; None for all.
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
             unknown.
-        progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
+        progress: Called first with the cost, before anything is built, and then as the work proceeds. It may raise an
+            exception to stop.
 
     Raises:
         InputError: There are no settings, the evidence cannot be used with several chunk sizes, or the cost is higher
@@ -842,7 +847,8 @@ def sweep_answers(
         concurrency: Maximum number of questions to answer concurrently.
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
             unknown. The cost of the answers is not included.
-        progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
+        progress: Called first with the cost, before anything is built, and then as the work proceeds. It may raise an
+            exception to stop.
         **options
 
     Raises:

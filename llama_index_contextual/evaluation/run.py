@@ -151,7 +151,7 @@ class QuestionResult:
     context_relevance: float | None = None
 
     def hard_negatives(self, k: int) -> list[RetrievedChunk]:
-        """Return those of the first k results that do not contain evidence."""
+        """Return the results without evidence among the first k."""
         return [chunk for chunk, good in zip(self.results[:k], self.relevant, strict=False) if not good]
 
 

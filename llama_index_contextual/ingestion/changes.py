@@ -464,7 +464,7 @@ class _Run:
         return before != {failure.node_id for failure in outcome.failures}
 
     def report(self, manifest: Manifest | None = None) -> IngestReport:
-        """Return the report on the run.
+        """Return the report of the run.
 
         Args:
             manifest: The version that was published, or None.
@@ -558,7 +558,7 @@ def _publish_without(
 
 
 def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
-    """Return the current settings, but with the version's own values for settings whose change needs a rebuild."""
+    """Return the current settings, except that settings whose change needs a rebuild keep the version's values."""
     built_with = ProjectConfig(**manifest.config)
     return config.changed(**{name: getattr(built_with, name) for name in config.rebuild_fields(built_with)})
 
@@ -603,7 +603,7 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
 
 
 def update_config(state: ProjectState, changes: Mapping[str, Any]) -> list[str]:
-    """Change settings and return the names of those that need a new version; see `Project.update_config`."""
+    """Change settings, and return the names of settings that need a new version; see `Project.update_config`."""
     with write_lock(state.directory):
         # Another process may have changed the settings since they were read.
         config = read_config(state.directory).changed(**changes)

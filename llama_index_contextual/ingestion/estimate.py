@@ -38,13 +38,13 @@ TOKENS_PER_SECOND = 70.0
 
 @dataclass(frozen=True, kw_only=True)
 class CostEstimate:
-    """Cost estimate of an ingestion with the settings of the project, made without sending anything.
+    """Estimated cost of an ingestion with the project's settings, computed without sending anything.
 
     Attributes:
         model: Name of the LLM that writes contexts, or None if there is none.
         embed_model: Name of the embedding model, or None without a semantic index.
         documents: Number of documents that need work.
-        chunks: Number of their chunks.
+        chunks: Number of chunks in these documents.
         tokens: Tokens of the chunks, with overlaps counted twice.
         known_contexts: Number of chunks whose context is already in the ledger.
         contexts: Calls and tokens for the missing contexts. In a batch, no tokens are assumed to be read from the
@@ -58,7 +58,7 @@ class CostEstimate:
             the reserve for a call in flight; for a batch, at least the reserves for all of its requests.
         prices: Name and release of the price table.
         assumptions: Assumptions behind the figures, as sentences.
-        skipped: Files that will not be read, each with its reason.
+        skipped: Files that will not be read, each with the reason.
     """
 
     model: str | None
@@ -124,7 +124,7 @@ def estimate(
     embedding: EmbeddingCount,
     before: OpenVersion | None,
 ) -> CostEstimate:
-    """Read and chunk documents, and count the calls that their ingestion would send.
+    """Read and chunk documents, and count the calls that would be needed to ingest them.
 
     Args:
         inputs: Inputs of the ingestion.
@@ -182,7 +182,7 @@ def estimate(
 
 
 def _minutes(contexts: Tokens, concurrency: int) -> float:
-    """Return the expected duration of the calls for contexts in minutes."""
+    """Return the expected duration, in minutes, of the calls for contexts."""
     if not contexts.calls:
         return 0.0
     seconds = SECONDS_TO_FIRST_TOKEN + contexts.output_tokens / contexts.calls / TOKENS_PER_SECOND

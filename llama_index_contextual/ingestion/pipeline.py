@@ -1,6 +1,6 @@
 """Ingestion pipeline: parse, contextualize, embed and store documents.
 
-`Stages` holds the components that process a document: ordinary LlamaIndex components, chosen by the settings and
+`Stages` holds the components that process a document: ordinary LlamaIndex components, selected by the settings and
 connected to the ledger and to the run's account. `abuild` processes documents in batches of chunks and stores them.
 """
 
@@ -98,7 +98,7 @@ class Stages:
         embed_model_name: Name of the embedding model.
         ledger: Store of contexts and vectors that have already been paid for.
         spending: Account of the run, or None.
-        splitter: Splits texts that are too long for the embedding model, or None.
+        splitter: Splitter for texts that are too long for the embedding model, or None.
         counter: Counter of the expected cost of the run, or None.
         stopping: Set when the run ends early.
     """
@@ -114,7 +114,7 @@ class Stages:
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def require_running(self) -> None:
-        """Raise an error if the run has ended, so that work in a thread stops too.
+        """Raise an error if the run has ended, so that work in other threads also stops.
 
         Raises:
             ContextualError: The run has ended.
@@ -130,7 +130,7 @@ class Stages:
             self.spending.stop(error)
 
     def parse(self, job: Job) -> list[BaseNode]:
-        """Return the chunks of a document, with contexts that an LLM wrote for them earlier."""
+        """Return the chunks of a document, including contexts that an LLM wrote earlier."""
         if job.document is None:
             return list(job.nodes or [])
         nodes = cut(job.document, self.parsers) if job.nodes is None else job.nodes
@@ -164,7 +164,7 @@ class Stages:
         known = await asyncio.to_thread(self.ledger.vectors, every, dimensions=length)
         if new := [unit for unit in units if not known.keys() >= set(unit.keys)]:
             known.update(await self._aembed_new(model, name, new))
-            # Stored vectors of another length cannot be in the same index as those that the model returns now.
+            # Stored vectors of a different length cannot be in the same index as vectors that the model returns now.
             length = len(known[new[0].keys[0]])
             if others := [unit for unit in units if len(known[unit.keys[0]]) != length]:
                 known.update(await self._aembed_new(model, name, others))
@@ -362,7 +362,7 @@ def make_stages(
         ledger: Store of contexts and vectors that have already been paid for.
         llm: LLM that writes contexts; None loads the LLM named in the settings when the first context is needed.
         embed_model: Embedding model, or None without a semantic index.
-        model_id: Name for the model in `llm`; None uses its own name.
+        model_id: Name for the model in `llm`; None uses the model's own name.
 
     Raises:
         ModelError: A model has no name that distinguishes it from others.
@@ -406,7 +406,7 @@ def _contextualizer(
 
 
 class Executor:
-    """Read, cut and embed the documents of a run in this process; a subclass can do this elsewhere.
+    """Executor that reads, cuts and embeds documents in this process; a subclass can do this elsewhere.
 
     Everything else always stays in this process: the plan, the ledger, the account with its limit, the contextualizer,
     all calls to providers, and the version that is built.
@@ -579,7 +579,7 @@ async def abuild(
     """
     batches = _batches(jobs, stages)
     async with contextlib.AsyncExitStack() as stack:
-        if stages.contextualizer is not None:  # all batches share its client and its limits
+        if stages.contextualizer is not None:  # all batches share one client and its limits
             session = await stack.enter_async_context(stages.contextualizer.session())
             stages = replace(stages, contextualizer=session)
         running = _RunningBatches(stages, builder, progress, batches_ahead)
@@ -642,7 +642,7 @@ class _RunningBatches:
 
     @property
     def is_full(self) -> bool:
-        """Whether the oldest batch must be finished before another one is started."""
+        """True if the oldest batch must be finished before another one is started."""
         return len(self.batches) > self._ahead
 
     def start(self, batch: Batch) -> None:

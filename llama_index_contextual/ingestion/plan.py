@@ -63,8 +63,8 @@ class RunOptions:
     Attributes:
         replace: Remove all documents that are not among the inputs.
         remove: Ids of documents to remove.
-        retry_failed: Process documents again if the context of a chunk failed. With `max_cost`, contexts that are held
-            back are requested again too.
+        retry_failed: Process documents again if the context of a chunk failed. With `max_cost`, this includes contexts
+            that are held back; see `ChunkFailure`.
         reread: Read files again even if their content has not changed.
         file_metadata: Function that returns additional metadata for a file; None keeps the metadata from earlier calls.
         limits: Limits for reading a file.
@@ -98,7 +98,7 @@ class RunOptions:
 
     @property
     def is_sync(self) -> bool:
-        """Whether documents are synchronised with folders."""
+        """True if documents are synchronised with folders."""
         return self.purpose == "sync"
 
     def may_remove(self, doc_id: str) -> bool:
@@ -231,8 +231,8 @@ class Matcher:
 # ---- files of a sync -------------------------------------------------------------------------------------------------
 
 # A file that cannot be accessed has not necessarily been deleted. A document is therefore removed only if its folder
-# can be listed and the operating system reports that the file does not exist. A folder that is missing or no longer
-# contains any readable file raises an error, because it may be on a drive that is not mounted.
+# can be listed and the operating system reports that the file does not exist. It is an error if a folder is missing or
+# no longer contains any readable file, because it may be on a drive that is not mounted.
 
 UNSETTLED = "is being written: it is read as soon as it no longer changes"
 CHANGED_MEANWHILE = "changed while it was read: it is read by the next sync"
@@ -247,7 +247,7 @@ _MOST_NAMED = 3
 
 
 def is_gone(path: str) -> bool:
-    """Return whether a file is known to no longer exist; errors such as a missing permission return False."""
+    """Return whether a file is known to no longer exist; return False after an error such as a missing permission."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -407,7 +407,7 @@ class DocumentInput:
     is_moved: bool = False
 
     def is_outdated(self, record: DocumentRecord) -> bool:
-        """Return whether a record has different content, metadata or location."""
+        """Return whether the input differs from a record in content, metadata or location."""
         has_changed = self.digest != record.content_hash or self.facts != record.facts
         return has_changed or self.is_moved
 
@@ -416,7 +416,7 @@ class FileReader(Protocol):
     """Reader for the files of a run."""
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
-        """Read files and yield the content of each in order, or the error."""
+        """Read files in order, and yield the content or the error of each."""
 
 
 def _gone(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:
@@ -461,7 +461,7 @@ class Intake:
     def of(
         cls, inputs: Sequence[IngestInput], options: RunOptions | None = None, records: Sequence[DocumentRecord] = ()
     ) -> Intake:
-        """Sort the inputs into files, Documents and nodes, and find the document for each.
+        """Sort the inputs into files, Documents and nodes, and find the matching documents.
 
         Args:
             inputs: Paths, Documents and nodes.
@@ -633,7 +633,7 @@ class Intake:
                 yield source.job
 
     def _fault(self, ref: FileRef, content: FileContent) -> str:
-        """Return the reason why a file that was read is skipped, or an empty string."""
+        """Return the reason for skipping a file that was read, or an empty string."""
         if fault := storable_fault(content.document):
             return f"cannot be stored: {fault}"
         is_changing = self.options.is_sync and content.digest != self.sources[ref.doc_id].digest
@@ -730,7 +730,7 @@ def without_context(node: BaseNode) -> BaseNode:
 
 
 def written_contexts(before: OpenVersion, job: Job) -> Mapping[ChunkSpan, str]:
-    """Return earlier LLM contexts for the same file, even if it was renamed; empty if its extracted text differs."""
+    """Return contexts that an LLM wrote for the same file, even if renamed, unless its extracted text has changed."""
     equal = [record for record in before.records.with_content(job.content_hash) if record.facts == job.facts]
     if not equal:
         return {}
@@ -772,7 +772,7 @@ class Plan:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the new version would be the same as the previous one."""
+        """True if the new version would be the same as the previous one."""
         return not (self.rework or self.to_read or self.drop)
 
     @property

@@ -147,7 +147,7 @@ def _result(task: ray.ObjectRef[Any]) -> Any:
 
 @asynccontextmanager
 async def ray_executor(address: str, embed_model: BaseEmbedding | None) -> AsyncIterator[Executor]:
-    """Connect to a cluster, unless this process is already connected to one, and provide its executor.
+    """Provide the executor for a cluster, and connect to it unless this process is already connected.
 
     Args:
         address: Address of the cluster, as for `ray.init`.
@@ -236,7 +236,7 @@ class RayReader:
             ray.cancel(task)
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
-        """Read files and yield the content and chunks of each in order, or the error."""
+        """Read files in order, and yield the content and chunks or the error of each."""
         files = list(refs)
         for at in range(0, len(files), _BATCH_FILES):
             batch = files[at : at + _BATCH_FILES]
@@ -257,7 +257,7 @@ class RayReader:
         options = self._intake.options
         files = []
         for ref in batch:
-            # Workers have another working directory, and device numbers differ between nodes.
+            # Workers have a different working directory, and device numbers differ between nodes.
             there = replace(ref, path=Path(os.path.abspath(ref.path)), identity=None)
             files.append((there, password_of(ref, options.passwords), self._intake.facts.get(str(ref.path), {})))
         return _READ.remote(self._config, options.limits, files)

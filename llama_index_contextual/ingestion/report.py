@@ -34,7 +34,7 @@ class IngestProgress:
         documents_total: Number of documents that need work.
         document: Name of the file that is being read, or an empty string.
         pages_done: Number of pages of this file that have been read.
-        pages_total: Number of pages of this file; 0 if it has no pages, or none has been read yet.
+        pages_total: Number of pages of this file; 0 if the file has no pages or no page has been read yet.
         writes_contexts: Whether an LLM writes the contexts.
         chunks_total: Number of chunks in the documents read so far.
         chunks_done: Number of chunks that have a context.
@@ -90,14 +90,14 @@ class IngestReport:
         updated: Ids of documents whose content has changed.
         renamed: Mapping of former ids to new ids for documents whose file has a new name or location.
         unchanged: Ids of documents of this call that were copied from the previous version; documents that are not
-            among its inputs are left out.
+            among the inputs are omitted.
         rebuilt: Ids of documents processed again because settings changed or chunks had failed.
         removed: Ids of documents that are no longer in the version.
         missing: Ids of documents whose file no longer exists in a folder of the call; they are kept unless `replace` is
             set.
         skipped: Files and empty Documents that were not read, each with the reason.
         warnings: Warnings about files that were read.
-        failures: Chunks for which the LLM wrote no context; they have the structural context.
+        failures: Chunks without a context from the LLM, which have the structural context instead.
         short_contexts: Ids of chunks whose context has fewer than 15 tokens.
         chunks: Number of chunks in the version.
         contexts_paid: Number of contexts requested from a provider in this run.
@@ -168,7 +168,7 @@ class IngestReport:
 
     @property
     def is_held_back(self) -> bool:
-        """Whether contexts failed that `retry_failed` requests again only with `max_cost`."""
+        """True if any failed context is requested again by `retry_failed` only with `max_cost`."""
         return any(failure.is_held_back for failure in self.failures)
 
     def details(self) -> list[tuple[str, str]]:
@@ -219,7 +219,7 @@ def _in_groups(items: Iterable[tuple[str, str]], noun: str) -> list[str]:
     groups: dict[str, list[str]] = {}
     for place, reason in items:
         line = " ".join(f"{place}: {reason[:_LONGEST_ERROR]}".split())
-        kind = re.sub(r"\S*\d\S*", "#", reason)  # reasons of one kind differ in numbers and ids
+        kind = re.sub(r"\S*\d\S*", "#", reason)  # reasons of the same kind differ only in numbers and ids
         groups.setdefault(kind, []).append(line)
     return [
         lines[0] if len(lines) == 1 else f"{pluralize(len(lines), noun)}, such as {lines[0]}"
@@ -236,7 +236,7 @@ class ProgressCounter:
 
     Attributes:
         state: The progress so far.
-        spent: Returns the cost of the run so far in dollars.
+        spent: Function that returns the cost of the run so far in dollars.
     """
 
     def __init__(self, report: ReportProgress | None, state: IngestProgress) -> None:
@@ -268,7 +268,7 @@ class ProgressCounter:
 
 @contextmanager
 def progress_bar() -> Iterator[ReportProgress]:
-    """Show a progress bar on standard error if it is a terminal or a notebook; it is removed at the end."""
+    """Show a progress bar if standard error is a terminal or a notebook, and remove it at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 

@@ -68,7 +68,7 @@ class ProjectState:
 
     Args:
         directory: The project's directory.
-        config: Its settings.
+        config: The project's settings.
         **models: Models passed as objects; any other model is loaded according to the settings when it is needed.
 
     Raises:
@@ -214,7 +214,7 @@ class ProjectState:
 
     @property
     def has_llm(self) -> bool:
-        """Whether there is an LLM for answers; its key is not tested."""
+        """True if there is an LLM for answers; its key is not checked."""
         if self.llm is not None or settings_llm() is not None:
             return True
         try:
@@ -227,7 +227,7 @@ class ProjectState:
         return make_stages(self.config, ledger=ledger, llm=self.llm, embed_model=embed_model, model_id=self.model_id)
 
     def _needs_object(self, built: str) -> ConfigurationError:
-        """Return the error for a project that was loaded without the embedding object that built its index."""
+        """Return the error for a project that was loaded without the embedding model that built its index."""
         remembered = self.remembered
         what = "" if remembered is None or remembered.name != built else f" ({remembered})"
         pass_it = f"pass it again, as in load({self.name!r}, embed_model=...)"
@@ -246,7 +246,7 @@ class ProjectState:
 
     @contextmanager
     def open_live(self) -> Iterator[OpenVersion | None]:
-        """Open the live version to change the project; None if there is none yet. The lock must be held."""
+        """Open the live version, if there is one, to change the project; the lock must be held."""
         name = current_name(self.directory)
         if name is None:
             yield None
@@ -256,7 +256,7 @@ class ProjectState:
 
     @contextmanager
     def version_to_build_on(self, *, replace: bool) -> Iterator[OpenVersion | None]:
-        """Open the version from which the next one copies unchanged documents; None if there is none.
+        """Open the version, if there is one, from which unchanged documents are copied to the next version.
 
         Args:
             replace: Whether all documents are replaced, so that a damaged version can be ignored.

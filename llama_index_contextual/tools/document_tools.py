@@ -3,7 +3,7 @@
 `DocumentTools` provides the tools as methods with structured results, without an agent framework. Adapters offer the
 same tools: `function_tools` for LlamaIndex, `ContextualTools` in `agno.py` and `make_server` in `mcp.py`.
 
-Each call uses one version: the one that is live when the call starts. `DocumentText` is the text of a document in it.
+Each call uses the version that is live when the call starts. `DocumentText` is the text of a document in a version.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class DocumentTools:
         """Run a tool with arguments chosen by a model.
 
         Raises:
-            InputError: An argument is missing, unknown or invalid; the message names it.
+            InputError: An argument is missing, unknown or invalid; the message contains its name.
             ContextualError: The call failed.
         """
         result: models.ToolResult = getattr(self, tool)(**models.checked(tool, models.INPUTS[tool], arguments))
@@ -406,7 +406,7 @@ class DocumentText:
         ]
 
     def outlined(self) -> models.OutlinedDocument:
-        """Return the entry of the outline."""
+        """Return the document's entry in the outline."""
         record = self.record
         return models.OutlinedDocument(
             doc_id=record.doc_id,

@@ -76,7 +76,7 @@ Query = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 
 
 class Input(BaseModel):
-    """Base class of the arguments, which rejects unknown ones."""
+    """Base class of the arguments, which rejects unknown arguments."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -151,7 +151,7 @@ INPUTS: Mapping[str, type[BaseModel]] = {
     "outline": OutlineInput,
     "read": ReadInput,
 }
-"""Model of the arguments, by tool."""
+"""Pydantic model of the arguments, by tool."""
 
 
 # ---- results -------------------------------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ def checked(tool: str, model: type[BaseModel], arguments: Mapping[str, Any]) -> 
     """Check the arguments of a call, and return them with default values for missing arguments.
 
     Raises:
-        InputError: An argument is missing, unknown or invalid; the message names it.
+        InputError: An argument is missing, unknown or invalid; the message contains its name.
     """
     try:
         return dict(model.model_validate(dict(arguments)))
