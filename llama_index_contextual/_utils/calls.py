@@ -105,7 +105,7 @@ class RetryPolicy:
     Attributes:
         attempts: Total number of attempts, including the first.
         base_delay: Seconds before the second attempt; doubled before each further attempt, with jitter.
-        max_delay: Longest delay in seconds, unless the provider asks for a longer one with Retry-After.
+        max_delay: Longest delay in seconds, unless the provider requests a longer delay with Retry-After.
         max_retry_after: Longest Retry-After in seconds that is respected; if it is longer, there is no further attempt.
     """
 

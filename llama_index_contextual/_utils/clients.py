@@ -37,7 +37,7 @@ def unconnected(model: T) -> T:
     """
     from llama_index.core.schema import BaseComponent
 
-    watch(model)  # this function sees every model before it is called
+    watch(model)  # every model is passed to this function before it is called
     original: Any = model
     if hasattr(model, "reuse_client"):
         copied = original.model_copy(update={"reuse_client": True})

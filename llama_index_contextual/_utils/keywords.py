@@ -16,7 +16,7 @@ _WIDTH = 120
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message that suggests the most similar known name; empty if none is similar.
+    """Return a suggestion of the most similar known name, to append to an error message; "" if none is similar.
 
     Example:
         >>> nearest("stlye", ["style", "timeouts"]), nearest("x", ["style"])
@@ -31,7 +31,7 @@ class Option:
     """Description of an option, used to annotate a key of a TypedDict.
 
     Attributes:
-        description: What the option does, in one or two sentences.
+        description: Effect of the option, in one or two sentences.
         default: Value of the option if it is not given.
     """
 

@@ -63,7 +63,7 @@ def search(
         bool, typer.Option("--explain", help="Explain the ranks of these passages, and of the next ones.")
     ] = False,
 ) -> None:
-    """Show the passages that answer a question best."""
+    """Show the passages that best answer a question."""
     # Imported here because other commands do not need these functions.
     from llama_index_contextual.index.project_file import existing_project, read_config
 
@@ -94,7 +94,7 @@ def _search_locally(
 
     Args:
         directory: Directory of the project.
-        config: Its settings.
+        config: Settings of the project.
         question: The question.
         mode: Indexes to search; None uses `config.mode`.
         top_k: Number of results; None uses `config.top_k`.
@@ -359,7 +359,7 @@ MEASURE = 110
 """Maximum length of a line in characters; longer lines are hard to read, even on a wide terminal."""
 
 EXCERPT_LINES = 3
-"""Number of lines of an excerpt of a passage, and of its context."""
+"""Number of lines of an excerpt from a passage, and of its context."""
 
 LEAST_SHOWN = 3
 """Minimum number of results to print on a terminal, even if few lines fit."""

@@ -209,7 +209,7 @@ def show_report(report: IngestReport, name: str) -> None:
 
 @commands.command()
 def rebuild(name: Name, max_cost: common.MaxCost = None, quiet: common.Quiet = False) -> None:
-    """Publish a version with the current settings, from the stored documents."""
+    """Publish a version built from the stored documents with the current settings."""
     project = common.open_project(name)
     if project.config.context == "llm" and not quiet:
         say(safe(project.estimate().in_short()), to=err)
@@ -225,8 +225,8 @@ def retry(
 ) -> None:
     """Request failed contexts from the LLM again.
 
-    Contexts that the LLM refused, and those in a batch that cannot be read although they may be charged, are requested
-    only with --max-cost.
+    With --max-cost, this includes contexts that the LLM refused to write, and contexts in a completed batch whose
+    replies cannot be read but may be charged.
     """
     project = common.open_project(name)
     report = common.interruptible(project, partial(project.retry_failed, max_cost=max_cost, show_progress=not quiet))
@@ -270,10 +270,10 @@ def sync(
     batch: Batch = False,
     quiet: common.Quiet = False,
 ) -> None:
-    """Bring documents in step with folders: add, update, rename and remove them, and publish one version.
+    """Synchronise documents with folders: add, update, rename and remove documents, and publish one version.
 
-    Documents from elsewhere are never changed. Before documents are removed, they are listed, and a confirmation is
-    asked for. With --watch, --max-cost limits all runs together; with --json, every version is one line.
+    Documents from other places are never changed. Before documents are removed, they are listed and must be confirmed.
+    With --watch, --max-cost limits the total cost of all runs, and --json prints one line for each version.
     """
     project = common.open_project(name)
     reading: dict[str, Any] = {"file_metadata": facts_of(facts), "passwords": passwords_of(password)}

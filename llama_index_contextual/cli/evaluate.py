@@ -116,7 +116,7 @@ def _write_reports(paths: Sequence[Path]) -> None:
 
 
 def _evaluate_answers(project: Project, questions: Path | None, reports: Sequence[Path], *, yes: bool) -> None:
-    """Answer the questions of a file and print exact match and F1."""
+    """Answer the questions in a file, and print exact match and F1."""
     from llama_index_contextual.answering.batch import answer_many, check_predictions_file
     from llama_index_contextual.evaluation.questions import load_qa
 

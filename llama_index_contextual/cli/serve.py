@@ -205,7 +205,7 @@ def inspect_project(
     query: Annotated[list[str] | None, typer.Option(metavar="QUERY", help="Query to explain; may be repeated.")] = None,
     documents: Documents = None,
 ) -> None:
-    """Write an HTML page to browse documents, segments and chunks, and explain search results."""
+    """Write an HTML page for browsing documents, segments and chunks, with explanations of search results."""
     try:
         from llama_index_contextual.ui.overview import write_page
     except ImportError as error:
@@ -226,7 +226,7 @@ def serve_mcp(
     token: Annotated[str | None, _token("LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN")] = None,
     allow_host: AllowedHosts = None,
 ) -> None:
-    """Serve projects to MCP clients over standard input and output, or over HTTP; the tools change no document."""
+    """Serve projects to MCP clients over standard input and output, or over HTTP; the tools never change a document."""
     try:
         from llama_index_contextual.mcp import make_server, serve_http
     except ImportError as error:

@@ -119,7 +119,7 @@ def serve(
         token: As for `make_app`.
         allowed_hosts: As for `make_app`.
         document_folders: As for `make_app`.
-        announce: Called with the address when the port is bound.
+        announce: Function that is called with the address when the port has been bound.
 
     Raises:
         ConfigurationError: `host` can be reached from other machines and there is no token, the token is too short, or
@@ -136,7 +136,7 @@ def serve(
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at an address."""
+    """Return a socket that is bound to an address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host.strip("[]"), port), family=family)

@@ -1,8 +1,8 @@
 """The view that answers questions: a streamed answer, its checks, and the passages on which it is based.
 
-Only a POST request calls the model. It either streams events, one JSON object per line, to the script of the page, or
-redirects to the finished answer if it comes from a plain form. Finished answers are kept in memory under an address
-that cannot be guessed, so that going back from a passage or reloading the page costs nothing.
+Only a POST request calls the model. The response to a request from the page's script is a stream of events, one JSON
+object per line; the response to a plain form is a redirect to the finished answer. Finished answers are kept in memory
+at an address that cannot be guessed, so that going back from a passage or reloading the page costs nothing.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class ShownSource:
         number: Number of the passage in citations.
         label: File, pages and section.
         url: Address of the passage.
-        is_cited: Whether the answer cites it.
+        is_cited: Whether the answer cites the passage.
     """
 
     number: int
@@ -147,7 +147,7 @@ class ShownSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A result of the checks as a sentence.
+    """A result of the checks, expressed as a sentence.
 
     Attributes:
         kind: "good", "note" or "bad".
@@ -292,7 +292,7 @@ def answer_html(
 
     Args:
         text: The answer in Markdown; if there is a report, this must be the text to which it refers.
-        report: The report on the citations, or None to only link citations.
+        report: The report on the citations; if None, quotations and figures are not marked.
         sources: The sources that the answer can cite.
         link_quotation: Function that returns the address at which a verified quotation can be read, or "".
 
@@ -332,7 +332,7 @@ def _edits(
 
 
 def _linked(part: str, sources: Mapping[int, ShownSource]) -> str:
-    """Return a part of the HTML, with a link for each source if it is a citation."""
+    """Return a part of the HTML; if it is a citation, replace each source with a link."""
     numbers = [] if part.startswith("<") else [number for _, _, listed in citations_of(part) for number in listed]
     if not numbers or not all(number in sources for number in numbers):
         return part
@@ -509,7 +509,7 @@ def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completi
 def chunk_of(hits: Sequence[NodeWithScore], quotation: Quotation) -> str | None:
     """Return the id of the chunk in which a quotation begins, or None if no passage contains it.
 
-    A passage that was merged from several chunks has the id of the best one.
+    A passage that was merged from several chunks has the id of the best chunk.
     """
     if quotation.found_in is None:
         return None

@@ -28,7 +28,7 @@ _TAGS = frozenset(
 _ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}}
 _MARKABLE = ("p", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "tr", "hr", "span")
 _MAX_NESTING = 60
-"""Nesting levels of lists and quotes; content that is nested more deeply is omitted."""
+"""Maximum nesting depth of lists and quotations; content that is nested more deeply is omitted."""
 _FIRST_BLOCK = re.compile(rf'<\w+(?= class="{IN_PASSAGE}")')
 _WEB = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 

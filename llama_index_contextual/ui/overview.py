@@ -144,12 +144,12 @@ class ChunkView:
     Attributes:
         node_id: Id of the chunk.
         source: Location of the chunk in the document.
-        structure: The structural part of its context.
-        written: The part of its context that an LLM or a person wrote.
+        structure: The structural part of the context.
+        written: The part of the context written by an LLM or a person.
         writer: Author of this part: "llm", "given", …
         text: The text of the chunk.
         tokens: Number of tokens, or None.
-        is_fallback: Whether the LLM failed to write its context.
+        is_fallback: Whether the LLM failed to write a context for the chunk.
         facts: The user's own metadata.
     """
 
@@ -275,7 +275,7 @@ def write_page(
     top_k: int = 10,
     document_folders: Sequence[Path] = (),
 ) -> Path:
-    """Write `inspection_page` to a file, replacing an existing one, and return its path.
+    """Write the result of `inspection_page` to a file, replacing an existing file, and return the path.
 
     Raises:
         InputError: The folder does not exist.
@@ -293,8 +293,8 @@ class _Search:
     Attributes:
         response: The response.
         results: The results as displayed.
-        confidence: Whether the documents answer the query, as a sentence.
-        pages: The pages of each result by its id; none if the file has no pages or was not found.
+        confidence: Sentence that describes how well the passages match the query.
+        pages: The pages of each result by chunk id; none if the file has no pages or was not found.
     """
 
     response: RetrievalResponse
@@ -309,7 +309,7 @@ class _PageView:
 
     Attributes:
         page: The page.
-        of: Number of pages of the file.
+        of: Number of pages in the file.
         file_name: Name of the file.
         image: The image of the page as a data URL.
     """
@@ -375,7 +375,7 @@ class FileLinks(Links):
         self._chunks = {chunk.node_id: f"chunk-{number}" for number, chunk in enumerate(chunks, start=1)}
 
     def anchor(self, node_id: str) -> str:
-        """Return the id of the element of a chunk."""
+        """Return the id of the HTML element that contains a chunk."""
         return self._chunks.get(node_id, "documents")
 
     def passage(self, node_id: str, q: str = "") -> str:
@@ -383,9 +383,9 @@ class FileLinks(Links):
         return f"#{self.anchor(node_id)}"
 
     def document_anchor(self, doc_id: str) -> str:
-        """Return the id of the section of a document."""
+        """Return the id of a document's section."""
         return self._documents.get(doc_id, "documents")
 
     def document(self, doc_id: str, **parameters: object) -> str:
-        """Return the address of the section of a document."""
+        """Return the address of a document's section."""
         return f"#{self.document_anchor(doc_id)}"

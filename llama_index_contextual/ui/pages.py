@@ -149,7 +149,7 @@ class PageRenderer:
 
 
 class Originals:
-    """The original files of the projects of an application.
+    """The original files of an application's projects.
 
     Args:
         folders: Folders with copies of the files, if they are no longer where they were ingested.
@@ -184,13 +184,13 @@ MAX_PIXELS = 8_000_000
 MAX_CHARS = 60_000
 """Maximum number of characters on a page; if there are more, the passage is not marked."""
 TALL = 2.5
-"""Maximum size of the box that a font defines for a character, in font sizes; otherwise, the glyph's box is used."""
+"""Maximum ratio of the character box defined by a font to the font size; beyond it, the glyph's own box is used."""
 COMPRESSION = 3
 """PNG compression level; higher levels take longer and save little."""
 
 
 class Desk:
-    """Handler of requests in the child process."""
+    """Handler for requests in the child process."""
 
     def __init__(self) -> None:
         self._file = OpenFile()

@@ -117,7 +117,7 @@ class OriginalView:
         html: The text with the passage marked, for the other kinds.
         is_whole: Whether the text is the whole document.
         note: Reason why the pages cannot be shown, or "".
-        command: A command line that helps, or "".
+        command: A command line that solves the problem, or "".
     """
 
     kind: Literal["pages", "markdown", "text"]
@@ -133,7 +133,7 @@ class OriginalView:
 
 @dataclass(frozen=True)
 class ListedChunk:
-    """A chunk in the list of its document."""
+    """A chunk in the list of a document's chunks."""
 
     node_id: str
     number: int | None
@@ -144,7 +144,7 @@ class ListedChunk:
 
 @dataclass(frozen=True)
 class ListedSegment:
-    """A segment in the list of its document, with its chunks."""
+    """A segment in the list of a document's chunks."""
 
     number: int
     chunks: Sequence[ListedChunk]
@@ -160,12 +160,12 @@ class PassageView:
         record: The record of the document.
         source: Location of the passage in the document.
         text: The text of the chunk, with the words of the question marked.
-        structure: The structural part of its context, with marks.
-        written: The part of its context that an LLM or a person wrote, with marks.
+        structure: The structural part of the context, with marks.
+        written: The part of the context written by an LLM or a person, with marks.
         writer: Author of this part: "llm", "given", …
         table_head: The column headers of the table that the chunk continues, or "".
         tokens: Number of tokens, or None.
-        confidence: The lowest OCR confidence of its pages, from 0 to 1, or None.
+        confidence: The lowest OCR confidence of the chunk's pages, from 0 to 1, or None.
         facts: The user's own metadata.
         original: The original as displayed.
         before: Id of the previous chunk, or "".

@@ -51,8 +51,8 @@ class Share:
     Attributes:
         name: Name of the ranking.
         value: The summand, which may be negative.
-        x: Start of its part of the bar, in percent.
-        width: Width of its part of the bar, in percent.
+        x: Start of the ranking's part of the bar, in percent.
+        width: Width of the ranking's part of the bar, in percent.
     """
 
     name: str
@@ -75,13 +75,13 @@ class Result:
         rank: Position in the ranking, from 1.
         source: Location of the passage in the document.
         excerpt: The text around the words of the question, with these words marked.
-        structure: The structural part of its context, with marks.
-        written: The part of its context that an LLM or a person wrote, with marks.
+        structure: The structural part of the context, with marks.
+        written: The part of the context written by an LLM or a person, with marks.
         writer: Author of this part: "llm", "given", …
         score: Score of the ranking or of the reranker.
         shares: The contribution of each ranking.
         relevance: The estimated relevance in words, or "".
-        explanation: The reasons for its rank, or None.
+        explanation: The reasons for the rank, or None.
         facts: The user's own metadata.
     """
 
@@ -136,7 +136,7 @@ def _width(shares: Mapping[str, float]) -> float:
 
 
 def shares_of(shares: Mapping[str, float], highest: float) -> list[Share]:
-    """Return the parts of a bar, side by side; negative summands overlap its end.
+    """Return the parts of a bar, side by side; the parts for negative summands overlap the end of the bar.
 
     Args:
         shares: The summands of a score by name.

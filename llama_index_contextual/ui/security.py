@@ -1,8 +1,9 @@
 """Access control: checks for every request, headers for every response, and the login.
 
-`Guard` wraps the whole application. Without a token, the server answers only on the loopback interface, and everyone on
-this machine may read. With a token, a client sends it in the Authorization header, or logs in once and keeps a cookie
-that is derived from the token. In both cases, web pages of another origin cannot read anything.
+`Guard` wraps the whole application. Without a token, the server responds only on the loopback interface, and everyone
+on this machine may read the documents. If there is a token, a client sends the token in the Authorization header, or
+logs in once and keeps a cookie that is derived from the token. In both cases, web pages from other origins cannot read
+anything.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Session:
         return hmac.new(self._token, f"llama-index-contextual workbench {purpose}".encode(), hashlib.sha256).hexdigest()
 
     def is_token(self, value: str) -> bool:
-        """Return whether a value is the token, in constant time."""
+        """Return whether a value is the token; the comparison takes constant time."""
         return hmac.compare_digest(value.encode("utf-8", "surrogatepass"), self._token)
 
     async def refuse(self, request: Request) -> None:
@@ -157,8 +158,8 @@ class Guard:
 
     Args:
         app: The application.
-        hosts: Names, without ports, under which the server may be addressed.
-        session: Proof that clients need; None allows everyone to read.
+        hosts: Host names, without ports, that clients may use for the server.
+        session: Proof that clients need; None allows everyone to read the documents.
         failed: Function that returns the response to a request that raised an unexpected error.
     """
 

@@ -125,9 +125,9 @@ def page(
         template: Name of a template, usually one that extends base.html.
         status_code: HTTP status.
         headers: Further headers.
-        **values: Values for the template, which also gets `project`, the Project or None; `links`, its `Links`;
-            `view`, the first word of the path below the project ("" for the search); `has_llm`; and `several`, whether
-            there are other projects.
+        **values: Values for the template, which also gets `project`, the Project or None; `links`, the project's
+            `Links`; `view`, the first word of the path below the project ("" for the search); `has_llm`; and `several`,
+            whether there are other projects.
     """
     projects: Mapping[str, Project] = request.app.state.projects
     name = request.path_params.get("project", "")
@@ -198,9 +198,9 @@ class ProblemView:
     """An error to show to the user.
 
     Attributes:
-        title: What happened, in a few words.
-        text: What is wrong and what to do.
-        command: A command line that helps, or "".
+        title: The problem in a few words.
+        text: Description of the problem and of the solution.
+        command: A command line that solves the problem, or "".
         status: HTTP status.
     """
 
