@@ -71,7 +71,7 @@ class QA:
 
     Attributes:
         question: The question.
-        answers: The correct answers; an answer is compared with the one that matches best.
+        answers: The correct answers; the scores are those of the best match.
         evidence: Text of a passage that answers the question, or an empty string.
     """
 

@@ -221,7 +221,7 @@ class Quotation:
 
 
 def quotations_of(answer: str) -> list[Quotation]:
-    """Return the unchecked quotations of at least three words, in quotation marks or Markdown block quotes.
+    """Find quotations of at least three words in quotation marks or Markdown block quotes, without checking them.
 
     Example:
         >>> [quoted.text for quoted in quotations_of('It says “food keeps three days” and "maybe".')]

@@ -309,7 +309,7 @@ def blocking(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
 async def threaded(
     busy: AbstractContextManager[Any], call: Callable[[], Iterable[ChatResponse]]
 ) -> AsyncGenerator[ChatResponse, None]:
-    """Yield the pieces of a synchronous LLM, which runs in its own thread.
+    """Call a synchronous LLM in its own thread, and yield the pieces of its answer.
 
     A thread cannot be stopped from outside. If a call is abandoned, its thread runs until the model returns the next
     piece; it does not delay the exit of the process.

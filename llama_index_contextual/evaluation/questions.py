@@ -77,7 +77,7 @@ def words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class EvaluatedChunk:
-    """A result, prepared for comparison with evidence.
+    """Search result prepared for comparison with evidence.
 
     Attributes:
         chunk: The result.

@@ -335,7 +335,7 @@ def cut(
 
 
 class Checked(list[BaseNode]):
-    """List of nodes that calls a function before each node when iterated; the function may raise an exception."""
+    """List of nodes that calls a function before it yields each node; the function may raise an exception."""
 
     def __init__(self, nodes: Iterable[BaseNode], check: Callable[[], None]) -> None:
         super().__init__(nodes)

@@ -41,7 +41,7 @@ _PROBED = 100
 """Number of chunks, the shortest of which is embedded to recognise the model that built an index."""
 
 _SAME = 0.999
-"""Minimum cosine of two vectors of the same text from the same model; stored vectors are rounded."""
+"""Minimum cosine similarity of two vectors of a text from the same model; stored vectors are rounded."""
 
 
 class ModelObjects(TypedDict, total=False):
