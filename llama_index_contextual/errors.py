@@ -6,7 +6,7 @@ refers to methods or arguments, the exception has a `Remedy` with different word
     ContextualError
     ├── ConfigurationError            a setting is invalid, or two settings contradict each other
     │   └── ModelError                a model cannot be created or reached, for example because its key is missing
-    ├── InputError                    an argument is invalid: an empty query, two documents with the same id
+    ├── InputError                    an argument is invalid, such as an empty query
     │   ├── PathNotFoundError         no file exists at a given path
     │   └── LargeRemovalError         a sync would remove more than a tenth of the documents of a folder
     ├── ProjectError                  a problem with a project or its files

@@ -281,7 +281,7 @@ def shape_fault(metadata: object) -> str | None:
             return f"its metadata has a key of type {type(key).__name__}: use text"
         try:
             json.dumps(value, default=str)
-        except (TypeError, ValueError, RecursionError) as error:  # its keys, a cycle, or its depth
+        except (TypeError, ValueError, RecursionError) as error:  # invalid keys, a cycle, or deep nesting
             return f"the value of {key!r} in its metadata cannot be written as JSON ({error}): use simple values"
     return None
 

@@ -176,7 +176,7 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        places: dict[str, list[int]] = {}  # nodes of the hits with offsets, by document
+        places: dict[str, list[int]] = {}  # indexes of the hits with offsets, by document
         for place, hit in enumerate(nodes):
             if _has_span(hit.node):
                 places.setdefault(hit.node.ref_doc_id or "", []).append(place)
@@ -284,7 +284,7 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
         return (starts[0], fitting[-1]) if fitting else None
     best: tuple[float, int, int] | None = None
     span: tuple[int, int] | None = None
-    # The best run starts with a sentence that contains a query word, and ends with one that adds a word.
+    # The best run starts with a sentence that contains a query word, and ends with a sentence that adds another.
     for first in (at for at, words in enumerate(matches) if words):
         words: set[str] = set()
         value = 0.0

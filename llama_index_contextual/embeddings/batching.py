@@ -85,7 +85,7 @@ def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Scale each row to length 1; rows of zeros stay zero, and NaN becomes zero."""
     if not np.isfinite(vectors).all():
         vectors = np.nan_to_num(vectors)
-    # Scale first, because the squares of large numbers overflow and those of small ones underflow.
+    # Scale first, because the squares of large numbers overflow and the squares of small numbers underflow.
     largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
     vectors = np.divide(vectors, largest, out=np.zeros_like(vectors), where=largest > 0)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -279,7 +279,7 @@ async def _answer(
         return await acall(attempt, policy or RetryPolicy())
     except ContextualError:
         raise
-    except Exception as error:  # any embedding class may raise anything
+    except Exception as error:  # embedding classes may raise any exception
         raise ModelError(error_message(error, setting="embed_model", model=name), setting="embed_model") from error
 
 

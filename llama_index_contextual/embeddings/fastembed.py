@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr
 from llama_index_contextual.embeddings.contextual import BatchEmbedding
 from llama_index_contextual.embeddings.windows import known_model
 
-# Hugging Face tokenizers raise "Already borrowed" if two threads share one; ONNX Runtime has its own threads.
+# Hugging Face tokenizers raise "Already borrowed" if two threads share a tokenizer; ONNX Runtime has its own threads.
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -51,7 +51,7 @@ class OnnxEmbedding(BatchEmbedding):
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         prefixed = [f"{self.text_instruction}{text}" for text in texts]
         with _ONE_AT_A_TIME:
-            # `passage_embed` and `query_embed` select the task for models that have several, such as Jina v3.
+            # `passage_embed` and `query_embed` select the task for models with several tasks, such as Jina v3.
             vectors = list(self._model.passage_embed(prefixed, batch_size=self.embed_batch_size))
         return [vector.tolist() for vector in vectors]
 

@@ -1,4 +1,4 @@
-"""Load sentence-transformers models by name or path, with the prompts they were trained with."""
+"""Load sentence-transformers models by name or path, with the prompts that were used to train them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sentence_transformers.util import load_file_path
 from llama_index_contextual.embeddings.windows import known_model
 from llama_index_contextual.errors import ModelError
 
-# Tokenizers from transformers raise "Already borrowed" if two threads share one; PyTorch has its own threads.
+# Tokenizers from transformers raise "Already borrowed" if two threads share a tokenizer; PyTorch has its own threads.
 _ONE_AT_A_TIME = threading.Lock()
 
 _QUERY_PROMPTS = ("query", "retrieval.query", "s2p_query")

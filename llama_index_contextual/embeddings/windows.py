@@ -2,9 +2,9 @@
 
 A model that was trained with prefixes performs worse without them. `KNOWN_MODELS` contains the prefixes from the model
 cards at https://huggingface.co, checked against the prompts of the MTEB benchmark
-(https://github.com/embeddings-benchmark/mteb, `mteb/models/model_implementations`). They are used only for models whose
-own configuration has no prompts. Ledgers and versions store vectors of passages with their prefix. Changing a passage
-prefix here therefore requires a rebuild of all projects that use it: add models, but do not change existing entries.
+(https://github.com/embeddings-benchmark/mteb, `mteb/models/model_implementations`). The prefixes are used only for
+models whose own configuration has no prompts. Ledgers and versions store vectors of prefixed passages, so changing a
+passage prefix would require a rebuild of all projects that use it: add models, but do not change existing entries.
 
 A text that is too long for a model is embedded in windows, whose vectors are averaged. Many models that run locally
 read only 256 or 512 tokens and silently ignore the rest; a chunk with its context has about 900 tokens. Each window
@@ -51,7 +51,8 @@ _SEARCH_ZH = "为这个句子生成表示以用于检索相关文章："
 _INSTRUCT = "Instruct: Given a web search query, retrieve relevant passages that answer the query"
 
 # The first matching entry applies. Models without an entry have no prefixes: GTE (gte-base, gte-modernbert-base,
-# gte-multilingual-base), Jina v2, BGE-M3 and Granite are known to need none, and Jina v3 selects its task differently.
+# gte-multilingual-base), Jina v2, BGE-M3 and Granite are known to need no prefixes, and Jina v3 selects its task in
+# another way.
 KNOWN_MODELS = (
     # intfloat/multilingual-e5-large-instruct
     KnownModel(r"e5-(?:small|base|large)-instruct", query=f"{_INSTRUCT}\nQuery: ", max_tokens=512),
@@ -115,7 +116,7 @@ Span = tuple[int, int]
 TokenSpans = Callable[[str], Sequence[Span]]
 
 OVERLAP = 8
-"""Two windows overlap by their length divided by this number."""
+"""The overlap of two windows is their length divided by this number."""
 
 _MARGIN = 2  # A piece of a text may have one token more on its own than as part of the text.
 _UNKNOWN_TOKENIZER = 0.7  # Ratio of o200k_base tokens to the model's tokens; smaller vocabularies split more words.

@@ -1,4 +1,4 @@
-"""WordLlama as a LlamaIndex embedding: 256 dimensions, weights in the package; no key, network or PyTorch needed."""
+"""WordLlama as a LlamaIndex embedding with 256 dimensions, which needs no key, no network and no PyTorch."""
 
 from __future__ import annotations
 

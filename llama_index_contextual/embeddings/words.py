@@ -1,4 +1,4 @@
-"""Static word embeddings from WordLlama: 256 dimensions, weights in the package; no key, network or PyTorch needed."""
+"""Static word embeddings with 256 dimensions from WordLlama, which needs no key, no network and no PyTorch."""
 
 from __future__ import annotations
 

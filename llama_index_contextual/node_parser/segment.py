@@ -1,10 +1,10 @@
 """Base class of both node parsers, and the parser that splits Documents into segments.
 
 The cuts between segments depend on the content, so that an edit changes only the segments near it: each cut depends
-only on the previous cut and on the text after it. In the last fifth of a segment, the cut is the offset with the best
-structural rank, and among equals the offset whose surrounding text has the lowest hash, as in content-defined chunking
-(FastCDC: Xia et al., USENIX ATC 2016; AE: Zhang et al., INFOCOM 2015). After an edit, the cuts are the same as before
-from the first window in which the old and the new text have the same best offset.
+only on the previous cut and on the text after it. A segment is cut in its last fifth, at the offset with the best
+structural rank. Among offsets of equal rank, the offset whose surrounding text has the lowest hash is chosen, as in
+content-defined chunking (FastCDC: Xia et al., USENIX ATC 2016; AE: Zhang et al., INFOCOM 2015). After an edit, the cuts
+are the same as before from the first window in which the old and the new text have the same best offset.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from llama_index_contextual.readers.boundaries import Rank, Span
 from llama_index_contextual.readers.tables import tables_in_text
 
 SEGMENT_CORE = "_contextual_segment_core"
-"""Metadata key: document offset at which a segment's own text begins, after the overlap with the previous segment."""
+"""Metadata key of the document offset where a segment's own text begins, after the overlap with the last segment."""
 
 _CONTINUED_ROW = re.compile(r"\|[ \t]*\|[^\n]*[^|\s]")
 _NAMESPACE = uuid.UUID("6f2c8a52-6d0b-5a53-9d58-0c7f4b8f2b6e")

@@ -149,7 +149,7 @@ class DocumentReader:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
-            self._stop()  # interrupts the files being parsed
+            self._stop()  # interrupts parsing
             pool.shutdown()
         self._stop()
 
@@ -225,7 +225,7 @@ class DocumentReader:
         return self._in_child(ref, password=password, engine=self.pdf_engine, scans=scans)
 
     def _count_page(self, path: Path, done: int, total: int) -> None:
-        if self.on_page is not None and path == self._current:  # ignore files that are read ahead
+        if self.on_page is not None and path == self._current:  # ignore files that are parsed in advance
             self.on_page(done, total)
 
     def _with_scanned_pages(self, ref: FileRef, parsed: ParsedFile) -> ParsedFile:

@@ -1,8 +1,8 @@
 """Child processes that parse files, so that a malicious file can neither hang nor crash this process.
 
-`ChildProcess` is used in the parent process, `serve` in the child process. Requests and answers are lines of JSON.
-While a PDF is read, lines in the form of `PAGES_READ` precede the answer. When run as a program, this module parses PDF
-and Office files for `ParserProcess`.
+`ChildProcess` is used in the parent process, and `answer_requests` in the child process. Requests and answers are lines
+of JSON. While a PDF is read, lines in the form of `PAGES_READ` precede the answer. When run as a program, this module
+parses PDF and Office files for `ParserProcess`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ChildProcess:
     Use it from one thread at a time; only `close` may be called from another thread.
 
     Args:
-        module: Module that the child runs, which calls `serve`; by default this module.
+        module: Module that the child runs, which calls `answer_requests`; by default this module.
         task: Name of the work in error messages.
         max_memory: Limit for the child's address space in bytes, if the system supports it (`resource.setrlimit`).
         on_page: Called a few times a second with the path of the PDF, the number of pages that have been read, and the
@@ -94,7 +94,7 @@ class ChildProcess:
         process = self._process
         if process is None or process.poll() is not None:
             process = self._start()
-            self._exchange(process, path, "", START_SECONDS)  # wait until it is ready
+            self._exchange(process, path, "", START_SECONDS)  # wait until the child is ready
         answer: dict[str, Any] = json.loads(self._exchange(process, path, json.dumps(request) + "\n", seconds))
         if "reason" in answer:
             raise ReadError(str(path), answer["reason"])

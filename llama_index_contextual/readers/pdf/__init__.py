@@ -1,1 +1,1 @@
-"""Reading of PDF files with one of two engines, as text with pages and headings."""
+"""Read PDF files as text with pages and headings, using one of two engines."""

@@ -24,9 +24,9 @@ from llama_index_contextual.readers.pdf.title import roman_value
 
 MIN_PAGES = 3
 MIN_PAGES_ELSEWHERE = 5  # for text on less than half of the pages
-MOST = 0.66  # share of the pages: text on this share of different pages need not be set off from the body
+MOST = 0.66  # share of the pages; text on at least this share of different pages need not be set off from the body
 MAX_STEP = 2  # left and right pages may differ
-MAX_LINES = 5  # at one edge of a page
+MAX_LINES = 5  # maximum number of running lines at one edge of a page
 MAX_SIZE = 1.6  # times the usual font size: a larger line is a heading
 MARGIN = 0.12  # share of the height of a page
 NARROW_MARGIN = 0.07  # if the pages are copies of each other

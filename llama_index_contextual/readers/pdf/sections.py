@@ -142,9 +142,9 @@ def _distance(top: float | None, y: float) -> float:
 
 LARGER = 1.09  # times the size of the body text
 MIN_PROSE = 80  # characters in a line or paragraph of running text
-MIN_ENTRIES = 4  # of a table of contents on one page
+MIN_ENTRIES = 4  # minimum number of entries in a table of contents, on one page
 EDGE = 0.05  # share of the long lines that may extend beyond the left edge or the right edge
-SIGNING = 4  # lines around a heading that are searched for a signature
+SIGNING = 4  # lines below a heading that are searched for a signature
 
 
 @dataclass(slots=True)
