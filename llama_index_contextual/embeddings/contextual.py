@@ -152,7 +152,7 @@ class ContextualEmbedding(BatchEmbedding):
         return await asyncio.to_thread(self, nodes)
 
 
-# ---- Which chunks are embedded together ------------------------------------------------------------------------------
+# ---- Groups of chunks ------------------------------------------------------------------------------------------------
 
 
 def document_parts(model: ContextualEmbedding, nodes: Sequence[BaseNode], texts: Sequence[str]) -> list[list[int]]:
