@@ -101,8 +101,7 @@ def _search_locally(
         explain: Whether to explain the ranks of the results.
 
     Returns:
-        The response, or None if LlamaIndex is needed for a reranker, an engine such as Qdrant, or an embedding model
-        other than `local`.
+        The response, or None if LlamaIndex is needed for a reranker or an embedding model other than `local`.
 
     Raises:
         InputError: The question is empty, or `top_k` is not positive.
@@ -132,8 +131,6 @@ def _search_locally(
 
     def run(version: SearchableVersion) -> SearchResponse | None:
         manifest = version.manifest
-        if version.is_remote:
-            return None
         embeds = version.has_semantic and (settings.mode != "lexical" or not version.has_lexical)
         if embeds and {manifest.embed_model, manifest.config["embed_model"]} != {LOCAL}:
             return None

@@ -334,7 +334,7 @@ def check_vectors(version: OpenVersion) -> None:
     parts = [part for part in version.parts if part.has_semantic and part.size]
     expected, actual = sum(part.size for part in parts), engine.count(number(version.name))
     if actual != expected:
-        documents = lost_documents(version)
+        documents = version.lost_documents()
         shown = ", ".join(documents[:_MAX_LISTED])
         raise CorruptVersionError(
             f"{COLLECTION_FILE} names a collection with {pluralize(actual, 'vector')} of {version.name} instead of"
@@ -358,13 +358,7 @@ def part_sample(part: Part, dimensions: int) -> NDArray[np.float32]:
 
 
 def lost_documents(version: OpenVersion) -> list[str]:
-    """Return the ids of documents whose vectors are missing from the engine; an empty list if there is no engine.
-
-    Raises:
-        BackendError: The engine does not respond.
-    """
-    if not version.is_remote:
-        return []
+    """Return the ids of documents whose vectors are missing from the engine; see `OpenVersion.lost_documents`."""
     present = set(open_engine(version.directory.parent.parent).keys(number(version.name)))
     lost: list[str] = []
     for part in (part for part in version.parts if part.has_semantic):

@@ -336,6 +336,18 @@ class OpenVersion:
             excluded_llm_metadata_keys=list(frame.excluded_llm),
         )
 
+    def lost_documents(self) -> list[str]:
+        """Return the ids of documents whose vectors are missing; nothing is read if they are in files.
+
+        Raises:
+            BackendError: The engine does not respond.
+        """
+        if not self.is_remote:
+            return []
+        from llama_index_contextual.index.remote import lost_documents
+
+        return lost_documents(self)
+
     def close(self) -> None:
         """Close open files; the version cannot be used afterwards."""
         if "docstore" in self.__dict__:

@@ -46,7 +46,6 @@ from llama_index_contextual.index.project_file import (
     write_lock,
 )
 from llama_index_contextual.index.qdrant import check_backend
-from llama_index_contextual.index.remote import lost_documents
 from llama_index_contextual.index.sources import inputs_of
 from llama_index_contextual.index.verify import ForgetReport, PartFaults, Repair, forget, records_of
 from llama_index_contextual.index.version import OpenVersion
@@ -587,7 +586,7 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
     damaged = [entry.name for entry in whole.parts if faults[entry.name]]
     missing = [record for part in damaged for record in records_of(state.directory, part)]
     with contextlib.closing(OpenVersion(directory, without=damaged)) as before:
-        lost = set(lost_documents(before))
+        lost = set(before.lost_documents())
         missing += (record for record in before.records if record.doc_id in lost)
         manifest = _publish_without(state, before, dropped=lost, keeps=live)
     inputs = inputs_of(missing)
