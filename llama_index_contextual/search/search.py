@@ -24,7 +24,6 @@ from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.index.base import Chunk, ChunkIndex
-from llama_index_contextual.search.acronyms import Acronyms
 from llama_index_contextual.search.confidence import RANKED, READ, SCORED_HITS, ConfidenceEstimate, estimate_confidence
 from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_reranked
 from llama_index_contextual.search.rank import (
@@ -52,6 +51,10 @@ SIBLING_WEIGHT = 1.0
 It improves results if documents resemble each other, such as contracts, and has little effect otherwise.
 `document_weight=0` disables it too, so that documents do not affect the scores.
 """
+
+_WORD = re.compile(r"\w+")
+_POSSESSIVE = re.compile(r"['’]s$")
+_PUNCTUATION = ".,;:?!()[]\"'“”‘’"
 
 Embedding = Sequence[float] | NDArray[np.float32] | None
 """The embedding of a query, of any length; None in lexical mode."""
@@ -384,15 +387,33 @@ def too_long(query: Query) -> list[str]:
 
 
 def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
-    """Return a query with the missing forms of its acronyms, or None if no form is missing.
+    """Return a query with the missing forms of its acronyms, or None if there are none to add.
 
     Both forms have the same meaning, so all terms of an added form together weigh as much as one term of the question.
     """
-    added = [
-        (text, round(1 / max(1, len(re.findall(r"\w+", text))), 3))
-        for text in (Acronyms(table).added_to(query.text) if table else ())
-    ]
+    added = [(text, round(1 / max(1, len(_WORD.findall(text))), 3)) for text in missing_forms(query.text, table)]
     return replace(query, lexical=(*query.weighted, *added)) if added else None
+
+
+def missing_forms(question: str, table: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the long forms of the acronyms in a question, and the acronyms of the long forms in it.
+
+    Acronyms are case-sensitive ("IT" is not "it"); long forms are not.
+
+    Example:
+        >>> missing_forms("How is PP&E measured?", {"PP&E": "Property, plant and equipment"})
+        ('Property, plant and equipment',)
+    """
+    words = dict.fromkeys(_POSSESSIVE.sub("", word.strip(_PUNCTUATION)) for word in question.split())
+    folded = f" {_folded(question)} "
+    present = {short for short, long in table.items() if f" {_folded(long)} " in folded}
+    shown = {table[short] for short in present}
+    longs = [table[word] for word in words if word in table and table[word] not in shown]
+    return tuple(dict.fromkeys([*longs, *(short for short in table if short in present and short not in words)]))
+
+
+def _folded(text: str) -> str:
+    return " ".join(_WORD.findall(text.casefold()))
 
 
 def limit_text(text: str) -> tuple[str, tuple[str, ...]]:

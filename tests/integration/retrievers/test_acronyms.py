@@ -14,9 +14,9 @@ from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
-from llama_index_contextual.search.acronyms import Acronyms
+from llama_index_contextual.search.search import missing_forms
 
-TABLE = Acronyms({"PP&E": "Property, plant and equipment", "IT": "information technology", "VAT": "value added tax"})
+TABLE = {"PP&E": "Property, plant and equipment", "IT": "information technology", "VAT": "value added tax"}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ TABLE = Acronyms({"PP&E": "Property, plant and equipment", "IT": "information te
     ],
 )
 def test_a_question_gains_the_forms_that_it_lacks(question: str, added: tuple[str, ...]) -> None:
-    assert TABLE.added_to(question) == added
+    assert missing_forms(question, TABLE) == added
 
 
 # ---- in a project ----------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def project_of(root: Path, texts: dict[str, str], **settings: Any) -> Project:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    return project_of(tmp_path, TEXTS, acronym_table={"PP&E": TABLE.table["PP&E"]})
+    return project_of(tmp_path, TEXTS, acronym_table={"PP&E": TABLE["PP&E"]})
 
 
 def names(found) -> list[str]:  # type: ignore[no-untyped-def]
@@ -78,7 +78,7 @@ def test_the_terms_are_added_to_those_of_a_conversation(project: Project) -> Non
     retriever = ConversationalRetriever(project.as_retriever(), embed_model=project.embed_model)
     blend = retriever.respond(ConversationQuery("And PP&E?", history=[ChatMessage("Who inspects?")])).blend
     assert blend is not None
-    assert [text for text, _ in blend.lexical] == ["And PP&E?", "Who inspects?", TABLE.table["PP&E"]]
+    assert [text for text, _ in blend.lexical] == ["And PP&E?", "Who inspects?", TABLE["PP&E"]]
     assert len(blend.embedded) == 2
     alone = retriever.respond("What of PP&E?")
     assert alone.confidence is not None
