@@ -5,13 +5,14 @@ term.
 Text in scripts without spaces between words, and in Korean because of its word endings, is cut into overlapping pairs
 of characters.
 
-All spellings of a fiscal year, quarter or date have the same term. A question may contain "FY2018", the report "fiscal
-year 2018" or "fiscal year ended May 31, 2018", its file name "2018Q1" and its first page "first quarter of 2018". As
-words, these have at most the year in common, which also occurs in every table of the next year's report. The term of a
-fiscal year is `fy2018`, of a quarter `2018q1`, of a date `2018-12-31`. The end date of a year or quarter also yields
-the term of the period: "quarter ended June 30, 2022" yields `2022q2` too. A fiscal year that ends in January yields the
-terms of both years, because companies use either name for it. The names of months and quarters are English. In
-"31.12.2022" the day comes first; in "12/31/2022" the month comes first, unless it would be greater than 12.
+All spellings of a fiscal year, quarter or date have the same term. A question may contain "FY2018", but the report
+"fiscal year ended May 31, 2018"; the name of a file may contain "2018Q1", but its first page "first quarter of 2018".
+As words, these spellings have at most the year in common, which also occurs in every table of the next year's report.
+The terms are `fy2018` for a fiscal year, `2018q1` for a quarter, and `2018-12-31` for a date. The end date of a year or
+quarter also yields the term of the period: "quarter ended June 30, 2022" yields `2022q2` too. A fiscal year that ends
+in January yields the terms of both years, because companies use either name for it. The names of months and quarters
+are English. In "31.12.2022" the day comes first; in "12/31/2022" the month comes first, unless it would be greater than
+12.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ _QUESTION_WORD_LISTS = {"english": "STOPWORDS_EN_PLUS", "porter": "STOPWORDS_EN_
 
 
 MAX_CHARACTERS = 32_000
-"""Maximum number of characters of a query that are read: about the length of English text that a model can embed."""
+"""Maximum number of characters of a query that are read: about as much English text as an embedding model accepts."""
 
 MAX_MARKS = 30
 """Maximum number of consecutive combining marks that are read, as in the Stream-Safe Text Format of Unicode (UAX 15):
@@ -228,7 +229,7 @@ class Analyzer:
         return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *of_periods]
 
     def matching(self, terms: frozenset[str]) -> Callable[[str], frozenset[str]]:
-        """Return a function that returns the given terms that a text contains; it is faster than `terms`.
+        """Return a function that finds the given terms in a text, and is faster than `terms`.
 
         Example:
             >>> Analyzer("english").matching(frozenset({"pump", "fee"}))("Pumps lift water.")
@@ -495,7 +496,7 @@ def _spellings(*words: str) -> frozenset[str]:
     return frozenset(spelling for word in words for spelling in (word.lower(), word.title(), word.upper()))
 
 
-# "may" is a verb.
+# "may" is also a verb.
 _MONTH_WORDS = _spellings(*_MONTH_NAMES, *_MONTHS, "Sept") - {"may"}
 _IS_ANCHOR = (_MONTH_WORDS | _spellings("fiscal", "FY", "quarter", "quarters", *_QUARTERS)).__contains__
 
@@ -598,7 +599,7 @@ def may_have_words(term: str) -> bool:
 
 
 def _word(words: Sequence[str], at: int) -> str:
-    """Return a token in lower case, or "" outside the text."""
+    """Return a token in lower case, or "" if the position is outside the text."""
     return words[at].lower() if 0 <= at < len(words) else ""
 
 

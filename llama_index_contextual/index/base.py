@@ -153,7 +153,7 @@ class ChunkIndex(Protocol):
             filters: Metadata filters; only rows that pass are ranked.
 
         Returns:
-            The hits, and a scale with the mean and standard deviation of all similarities or of a sample.
+            The hits, and the scale: the mean and the standard deviation of all similarities, or of a sample.
         """
         ...
 
@@ -166,7 +166,7 @@ class ChunkIndex(Protocol):
             filters: Metadata filters; only rows that pass are ranked.
 
         Returns:
-            The hits, and a scale with 0 and the standard deviation of the scores of all rows.
+            The hits, and the scale: 0 and the standard deviation of the scores of all rows.
         """
         ...
 

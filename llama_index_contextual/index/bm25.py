@@ -308,7 +308,7 @@ class LexicalIndex:
         return scores
 
     def rank(self, terms: QueryTerms, k: int, mask: NDArray[np.bool_] | None = None) -> tuple[Hits, Scale]:
-        """Return the k rows with the largest scores above 0, and a scale with the standard deviation of all scores.
+        """Return the k rows with the largest scores above 0, and the scale of the scores; see `ChunkIndex.rank_terms`.
 
         Args:
             terms: The query.

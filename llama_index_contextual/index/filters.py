@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from llama_index_contextual.errors import InputError
 
 Mask = NDArray[np.bool_]
-# Filters may be written by other programs; these limits bound their cost.
+# Filters may come from other programs; these limits bound the cost of evaluating them.
 _MAX_NESTING = 16
 _MAX_FILTERS = 500
 _DATE = re.compile(
@@ -198,7 +198,7 @@ def _compare(compare: Callable[[Any, Any], bool], bound: Any) -> Passes:
 
 
 def _holds(value: Any, wanted: Any) -> bool:
-    """Return whether a list contains an item, or a string a substring."""
+    """Return whether a list contains an item, or a string contains a substring."""
     return wanted in value if isinstance(value, list) else _includes(value, wanted)
 
 

@@ -49,7 +49,7 @@ class Database:
     Args:
         path: The file; None keeps everything in memory.
         access: `read` for a published file; `build` for a file that is discarded after a crash; `durable` for a file
-            whose commits must survive a power cut; `inspect` to read a durable file; SQLite may then roll back an
+            whose commits must survive a power cut; `inspect` to read a durable file, in which SQLite may roll back an
             interrupted write.
         patience: Seconds to wait if another program has locked the file.
     """
@@ -67,7 +67,7 @@ class Database:
             self.execute(KV_TABLE)
 
     def _open(self) -> sqlite3.Connection:
-        """Open the file and close it when the store is garbage-collected."""
+        """Open the file, which is closed when this object is garbage-collected."""
         connection = _connect(self.path, self.access)
         # A connection is part of a reference cycle (its statement cache). Without a finalizer it would stay open until
         # the next garbage collection, and so would the file of a version that was removed.

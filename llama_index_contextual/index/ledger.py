@@ -4,9 +4,9 @@ The ledger is one SQLite file with a rollback journal and full sync. A row is co
 so a crash loses at most the calls in flight. The key of a row is the SHA-256 of the whole input of the call; for
 contextual embedding models, see `document_keys`. Each row has a checksum, and damaged rows are treated as missing.
 
-Statements wait for a limited time if another program has locked the file. SQLite errors are translated into exceptions
-of this package, with a message that explains what to do. A file is reported as damaged only if SQLite reports it as
-malformed.
+Statements wait for a limited time if another program has locked the file. SQLite errors are translated into
+`ProjectError` or a subclass, with a message that explains what to do. A file is reported as damaged only if SQLite
+reports it as malformed.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def document_keys(texts: Sequence[str], model: str, dimensions: int | None) -> l
 
 
 def translate_error(error: sqlite3.Error, name: str) -> ProjectError:
-    """Translate an SQLite error into an exception of this package, with a message that explains what to do.
+    """Translate an SQLite error into a `ProjectError` with a message that explains what to do.
 
     Args:
         error: The error.
@@ -387,11 +387,11 @@ class Ledger(Database):
         return Receipts(self)
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the contexts that are in the ledger, by key."""
+        """Return the contexts with the given keys, if they are in the ledger."""
         return {key: context for key, context, *_ in self.rows("contexts", *_one_of(keys)) if context}
 
     def refusals(self, keys: Sequence[str]) -> set[str]:
-        """Return the keys of chunks for which the LLM refused to write a context."""
+        """Return those of the given keys for which the LLM refused to write a context."""
         return {key for key, context, *_ in self.rows("contexts", *_one_of(keys)) if not context}
 
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
@@ -402,7 +402,7 @@ class Ledger(Database):
             self.insert("contexts", rows)
 
     def vectors(self, keys: Sequence[str], *, dimensions: int | None = None) -> dict[str, NDArray[np.float32]]:
-        """Return the embeddings that are in the ledger, by key; all of them have the same length.
+        """Return the embeddings with the given keys, if they are in the ledger; all have the same length.
 
         Args:
             keys: Keys of the embeddings.
@@ -442,8 +442,8 @@ class Ledger(Database):
     def add_rows(self, rows: Iterable[tuple[str, Row]]) -> None:
         """Add rows to several tables in one transaction.
 
-        A context replaces the existing one with the same key; existing rows of other tables are kept. A receipt that is
-        not yet in this ledger gets a new number.
+        A context replaces an existing context with the same key; in other tables, existing rows are kept. A receipt
+        that is not yet in this ledger gets a new number.
         """
         with self.transaction():
             known = [replace(run, run=0) for run in self.receipts.cost().runs]
@@ -460,10 +460,10 @@ class Ledger(Database):
     ) -> tuple[int, int]:
         """Remove rows that are no longer needed, and return the number of removed contexts and of removed embeddings.
 
-        Batches and OCR results cannot be attributed to a document, so all of them are removed: replies whose contexts
-        are not stored yet, running batches, whose replies would bring removed contexts back, and OCR results, which
-        can be produced again at no charge. Refusals are kept, because they contain no text and repeating the requests
-        would cost money. The removed text remains in unused parts of the file; `copy_to` does not copy it.
+        Batches and OCR results cannot be attributed to a document, so all of them are removed. Replies to a running
+        batch would bring removed contexts back, and OCR results can be produced again at no charge. Refusals are kept,
+        because they contain no text and repeating the requests would cost money. The removed text remains in unused
+        parts of the file; `copy_to` does not copy it.
 
         Args:
             contexts: Contexts to keep.
@@ -492,7 +492,7 @@ class Ledger(Database):
         files.sync_file(path)
 
     def usage(self, contexts: Sequence[str]) -> tuple[int, int, int] | None:
-        """Return the number of tokens used to write some contexts, or None if it is unknown for any of them.
+        """Return the number of tokens used to write the given contexts, or None if it is unknown for any of them.
 
         Args:
             contexts: The contexts of the chunks; a context that is listed several times is counted each time.
@@ -578,7 +578,7 @@ def _live_keys(
 # ---- batches ---------------------------------------------------------------------------------------------------------
 
 BATCH_TABLES = ("batches", "batch_requests", "batch_replies")
-"""The tables of the journal of batches."""
+"""The tables of the batch journal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -607,7 +607,7 @@ class BatchReply:
     Attributes:
         custom_id: Id of the request.
         text: Text of the model's answer.
-        finish_reason: The provider's reason for the end of the answer.
+        finish_reason: Reason for the end of the answer, as reported by the provider.
         input_tokens: Tokens of the prompt, or None if the provider did not report them.
         cached_tokens: Input tokens that the provider read from its cache.
         output_tokens: Tokens of the answer.

@@ -113,7 +113,7 @@ def write_ledger(ledger: Ledger, path: Path) -> LedgerRows:
 
 
 def read_ledger(ledger: Ledger, path: Path) -> LedgerRows:
-    """Add the rows of a JSON lines file, and return their number; contexts replace existing ones with the same key.
+    """Add the rows of a JSON lines file, and return their number; existing contexts with the same key are replaced.
 
     Receipts that are already in the ledger are not added again.
 
@@ -160,7 +160,7 @@ def _line(table: str, row: Row) -> dict[str, Any]:
 
 
 def _row(raw: Any) -> tuple[str, Row]:
-    """Return the table and the row for a line."""
+    """Convert a parsed line to the name of a table and a row."""
     if not isinstance(raw, dict):
         raise TypeError("it must be a mapping")
     table = raw.pop("table", "contexts")

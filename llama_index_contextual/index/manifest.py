@@ -229,7 +229,7 @@ _WITHOUT_THE_VERSION = Remedy(
 )
 
 
-# ---- records of documents --------------------------------------------------------------------------------------------
+# ---- document records ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,7 +324,7 @@ def read_records(part: Path) -> Records:
         raise damage_error(shown, "has changed since it was published") from error
 
 
-# ---- comparison with the files ---------------------------------------------------------------------------------------
+# ---- verification of files -------------------------------------------------------------------------------------------
 
 _FLAT_IP = b"IxFI"
 # fourcc, dimensions, vectors, two unused numbers, is_trained, metric, and the number of floats that follow.

@@ -150,7 +150,7 @@ class NodeTable(Nodes):
 
     Args:
         path: The file; None keeps everything in memory.
-        access: How the file is opened. With `read`, every change raises `ReadOnlyVersionError`.
+        access: Mode in which the file is opened. With `read`, every change raises `ReadOnlyVersionError`.
     """
 
     def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
@@ -248,7 +248,7 @@ class NodeTable(Nodes):
         return [row[0] for row in rows]
 
     def ids_by_document(self) -> dict[str, list[str]]:
-        """Return the node ids of every document."""
+        """Return the node ids of each document, by document id."""
         ids: dict[str, list[str]] = {}
         for doc_id, node_id in self._kv.query(
             "SELECT doc_id, id FROM nodes WHERE doc_id IS NOT NULL ORDER BY position"
@@ -291,7 +291,7 @@ class NodeTable(Nodes):
         ]
 
     def metadata_keys(self) -> list[str]:
-        """Return the metadata keys of all nodes, sorted; filters can refer to them."""
+        """Return the metadata keys of all nodes, sorted, for use in filters."""
         return sorted({key for key, _, _ in self._fields()})
 
     def _fields(self, key: str | None = None) -> Sequence[tuple[str, str, Any]]:

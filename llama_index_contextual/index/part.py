@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class Part:
-    """A part, whose files are opened when they are first used and closed when all versions have released it.
+    """A part of one or more versions; its files are opened on first use, and closed when it has no more users.
 
     Args:
         directory: Directory of the part.

@@ -46,7 +46,7 @@ _WINDOWS = os.name == "nt"
 MAX_NAME_LENGTH = 64
 MAX_NAME_BYTES = 255
 
-# Letters, digits and combining marks, except invisible ones (fillers, joiners, variation selectors).
+# Letters, digits and combining marks, except invisible characters (fillers, joiners, variation selectors).
 _NAME = regex.compile(
     r"(?V1)[[\p{L}\p{N}]--\p{DI}] [[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]* (?:\.[[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]+)*",
     regex.VERBOSE,
@@ -158,7 +158,7 @@ def embed_object(project_dir: Path) -> Mapping[str, Any] | None:
 
 
 def record_embed_object(project_dir: Path, described: Mapping[str, Any] | None) -> None:
-    """Record the description of an embedding model object, or remove it if None; the write lock must be held."""
+    """Record the description of an embedding model object, or None to remove it; the write lock must be held."""
     if embed_object(project_dir) != described:
         _write(project_dir, _read(project_dir), embed_object=described)
 

@@ -87,7 +87,7 @@ NEVER = 2**31 - 1
 _NAMESPACE = uuid.UUID("7c0f4c0e-3f0b-5d0c-9a53-2f6a6a1f6f0e")
 
 Key = tuple[str, int]
-"""Id of a node, and the version in which its vector was added."""
+"""Id of a node, and the number of the version that added its vector."""
 
 
 @dataclass(frozen=True)
@@ -629,7 +629,7 @@ def _has_vectors(project_dir: Path) -> bool:
 
 
 def drop_unpublished(project_dir: Path, engine: QdrantEngine) -> None:
-    """Remove vectors left by an interrupted writer, and all versions after the live one.
+    """Remove vectors left by an interrupted writer, and all versions after the live version.
 
     After a rollback, the next version is based on the live version. The versions in between are removed first, because
     their changes to the vectors are undone.
@@ -646,7 +646,7 @@ def drop_unpublished(project_dir: Path, engine: QdrantEngine) -> None:
 
 
 def _base(project_dir: Path) -> int:
-    """Return the number of the live version, or of the newest one if CURRENT is damaged; 0 if there is none."""
+    """Return the number of the live version, or of the newest version if CURRENT is damaged; 0 without a version."""
     try:
         name = current_name(project_dir)
     except ProjectError:

@@ -71,7 +71,7 @@ class RunCost:
 
     @property
     def booked(self) -> float:
-        """Maximum cost in dollars of calls whose actual cost is not known, or not known yet."""
+        """Maximum cost in dollars of calls whose actual cost is not known."""
         return self.unsettled + self.in_flight + sum(self.batches.values())
 
     @property
@@ -137,7 +137,7 @@ class Receipts:
             return self.insert(receipt)
 
     def insert(self, receipt: RunCost) -> RunCost:
-        """Insert a receipt like `write`; a transaction must be open."""
+        """Insert a receipt in the same way as `write`; a transaction must be open."""
         if not receipt.run:
             ((last,),) = self._store.query("SELECT ifnull(max(run), '0') FROM runs")
             receipt = replace(receipt, run=int(last) + 1)
@@ -145,7 +145,7 @@ class Receipts:
         return receipt
 
     def add_answers(self, cost: RunCost) -> None:
-        """Commit the cost of answers, adding it to the row of the same model and day if there is one."""
+        """Commit the cost of answers; if a row for the same model and day exists, the cost is added to it."""
         with self._store.transaction():
             latest = self._store.rows("runs", f"ORDER BY run DESC LIMIT {_LATEST}")
             rows = (RunCost(**json.loads(content)) for _, content in latest)

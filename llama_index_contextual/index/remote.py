@@ -3,7 +3,7 @@
 Vectors are sent with the number of the version that is being built, so that no reader sees them before that version is
 live. Instead of a FAISS index, a part contains:
 
-born.bin                the version in which the vector of each row was added
+born.bin                the number of the version that added the vector of each row
 sample.bin              the vectors of a sample, used to estimate the mean and deviation of similarities
 
 An engine stores facets with each vector: numbers that represent the values of the chunk's metadata keys. The engine
@@ -320,7 +320,7 @@ def lost_vector(node_id: str) -> CorruptVersionError:
     )
 
 
-# ---- check -----------------------------------------------------------------------------------------------------------
+# ---- verification ----------------------------------------------------------------------------------------------------
 
 
 def check_vectors(version: OpenVersion) -> None:

@@ -39,7 +39,7 @@ def inputs_of(records: Iterable[DocumentRecord]) -> dict[str, str]:
     return inputs
 
 
-# ---- Finding the file of a document ----------------------------------------------------------------------------------
+# ---- finding the original file of a document -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Write, read and search the vectors of a version, which are exact FAISS indexes, one for each part."""
+"""Write, read and search the vectors of a version, stored as one exact FAISS index for each part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.version import VersionNodes
 
 BLOCK = 1_000
-"""Maximum number of vectors to copy together; with more, FAISS would start threads, which a forked child cannot do."""
+"""Maximum number of vectors to copy together; for more, FAISS would start threads, and a forked child would hang."""
 
 
 class VectorWriter:

@@ -347,7 +347,7 @@ def _newest(names: Sequence[str]) -> int:
 
 
 def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Iterator[Problem]:
-    """Yield the problems of versions; damage to a shared part is reported once, for the live or else the newest one."""
+    """Yield the problems of versions; damage to a shared part is reported once, for the live or the newest version."""
     live = live_if_sound(project_dir)
     problems: dict[str, Problem] = {}
     named: set[str] = set()
@@ -575,12 +575,12 @@ def _free_name(path: Path) -> Path:
     return path if not path.exists() else next(name for name in numbered if not name.exists())
 
 
-# ---- forgetting ------------------------------------------------------------------------------------------------------
+# ---- forget ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetReport:
-    """Report of what `forget` removed, or would remove in a dry run.
+    """Versions and ledger rows that `forget` removed, or would remove in a dry run.
 
     Attributes:
         versions: Names of the removed versions.

@@ -66,11 +66,11 @@ class VersionNodes(Nodes):
 
     @cached_property
     def ids(self) -> Sequence[str]:
-        """Node ids by row."""
+        """Node id of each row."""
         return [node_id for part in self.parts for node_id in part.docstore.ids]
 
     def places(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], Part, NDArray[np.int64]]]:
-        """Yield each part with any of the rows, as (positions in `rows`, part, rows of the part)."""
+        """Yield (positions in `rows`, part, rows within the part) for each part that contains any of the rows."""
         for start, part in zip(self._starts.tolist(), self.parts, strict=False):
             selected = np.flatnonzero((rows >= start) & (rows < start + part.size))
             if len(selected):
@@ -111,7 +111,7 @@ class VersionNodes(Nodes):
         return [] if part is None else part.docstore.ids_of_document(doc_id)
 
     def ids_by_document(self) -> dict[str, list[str]]:
-        """Return the node ids of every document."""
+        """Return the node ids of each document, by document id."""
         of_parts = (part.docstore.ids_by_document() for part in self.parts)
         return {doc_id: ids for of_part in of_parts for doc_id, ids in of_part.items()}
 
@@ -147,7 +147,7 @@ class VersionNodes(Nodes):
         return {key: sorted(values[key], key=lambda value: (isinstance(value, str), value)) for key in sorted(values)}
 
     def metadata_keys(self) -> list[str]:
-        """Return the metadata keys of all nodes, sorted; filters can refer to them."""
+        """Return the metadata keys of all nodes, sorted, for use in filters."""
         return sorted({key for key, _ in self._distinct_metadata()})
 
     def _distinct_metadata(self) -> Iterator[tuple[str, str | int | float | None]]:

@@ -6,8 +6,8 @@ the parts. The version becomes live when the file CURRENT is replaced.
 parts/p000003                     part, which never changes
 parts/p000003.building            part being built; if interrupted, it is removed by the next writer
 versions/v000001, v000002, …      published versions, which never change
-versions/v000003.building         version being written; removed in the same way
-versions/v000001.removed          version being removed; removed in the same way
+versions/v000003.building         version being written; if interrupted, it is removed in the same way
+versions/v000001.removed          version being deleted; if interrupted, the next writer completes the deletion
 CURRENT                           the live version; three lines:
 
 v000003                           its name, or `none`
@@ -58,7 +58,7 @@ class Current:
     """Content of CURRENT.
 
     Attributes:
-        live: Name of the live version, or None before the first one.
+        live: Name of the live version, or None before the first version.
         newest: Name of the newest version that was ever live, or None if there was none.
     """
 
@@ -140,7 +140,7 @@ def write_current(project_dir: Path, live: str | None) -> None:
 
 
 def current_name(project_dir: Path) -> str | None:
-    """Return the name of the live version, or None before the first one is published.
+    """Return the name of the live version, or None before the first version is published.
 
     Raises:
         CorruptVersionError: CURRENT is damaged, or missing although there are versions.
@@ -149,7 +149,7 @@ def current_name(project_dir: Path) -> str | None:
 
 
 def live_if_sound(project_dir: Path) -> str | None:
-    """Return the name of the live version, or None if there is none or CURRENT is damaged."""
+    """Return the name of the live version, or None if no version is live or CURRENT is damaged."""
     current = _read_if_sound(project_dir)
     return None if current is None else current.live
 

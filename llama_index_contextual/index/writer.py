@@ -140,7 +140,7 @@ class VersionBuilder:
         self.appended += 1
 
     def _known(self, node_ids: Sequence[str]) -> str | None:
-        """Return a given id that is already in the new version, or None."""
+        """Return one of the given ids that the new version already contains, or None."""
         if self._writer is not None and (known := self._writer.known(node_ids)):
             return known[0]
         for part in (*self._base, *self._parts):

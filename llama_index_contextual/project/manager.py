@@ -47,8 +47,8 @@ _WINDOWS = os.name == "nt"
 _LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
 """The ledger and the journal with which SQLite repairs it after an interruption; both are kept or deleted together."""
 _DELETED = (VERSIONS, PARTS, *_LEDGER, COLLECTION_FILE, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
-"""Everything in a project except its settings, in the order of deletion. CURRENT is set to `none` first, so that
-readers see an empty project; project.json is deleted last, so that an interrupted deletion can be repeated."""
+"""All files and directories of a project except its settings, in the order of deletion. CURRENT is set to `none` first,
+so that readers see an empty project; project.json is deleted last, so that an interrupted deletion can be repeated."""
 _OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})
 
 
@@ -81,7 +81,7 @@ class ProjectManager:
         Raises:
             ConfigurationError: `model_id` is given without `llm`.
             InputError: The name is not a valid directory name on every system, or the directory contains other files.
-            ModelError: The settings name a model of an unknown provider.
+            ModelError: The settings contain a model from an unknown provider.
             ProjectExistsError: A project with this name already exists.
         """
         require_llm(models)
@@ -114,7 +114,7 @@ class ProjectManager:
         Args:
             name: As for `create`.
             config: Settings for a new project; an existing project must have the same settings. None accepts the
-                settings of an existing project and uses the defaults for a new one.
+                settings of an existing project and uses the defaults for a new project.
             **options
 
         Raises:

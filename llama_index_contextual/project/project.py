@@ -95,8 +95,8 @@ class ProjectInfo:
         version: Name of the live version, or None.
         documents: Number of documents in the live version.
         chunks: Number of chunks in the live version.
-        fallback_chunks: Number of chunks that have the structural context because the LLM failed to write one.
-            `retry_failed` requests these contexts again, but refused ones only with `max_cost`.
+        fallback_chunks: Number of chunks that have only a structural context because the LLM failed to write a context.
+            `retry_failed` requests these contexts again, but refused contexts only with `max_cost`.
         tokens: Number of tokens in the chunks, with overlaps counted twice.
         bytes: Size of the live version on disk.
         ledger: Contexts and embeddings in the ledger.
@@ -233,13 +233,13 @@ class Project:
     ) -> IngestReport:
         """Add and update documents, and publish a new version.
 
-        `ingest` blocks until the version is published; `aingest` does not block the event loop. If interrupted or
-        cancelled, they wait at most ten seconds for the calls in flight, whose answers are kept in the ledger; a second
-        interruption ends the run immediately.
+        `ingest` blocks until the version is published; `aingest` does not block the event loop. If the run is
+        interrupted or cancelled, it waits at most ten seconds for the calls in flight, whose answers are kept in the
+        ledger; a second interruption ends the run immediately.
 
-        Documents whose content has not changed are copied from the previous version. A file or chunk that fails is
-        listed in the report and does not stop the others. Until the new version is published, queries are answered from
-        the previous one.
+        Documents whose content has not changed are copied from the previous version. If a file or chunk fails, it is
+        listed in the report, and the run continues. Until the new version is published, queries are answered from the
+        previous version.
 
         The id of a document is its path relative to the parent of the given folder, or the file name if a single file
         was given. A file keeps its id, even if another path to it is passed later. An id that belongs to another file
@@ -352,9 +352,9 @@ class Project:
     def remove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
         """Publish a version without some documents.
 
-        Earlier versions on disk still contain them, and the ledger still contains their contexts and embeddings, unless
-        `forget` is set. The other documents do not change: no model is called, and settings that need a `rebuild` are
-        not applied. If the task of `aremove` is cancelled, the removal is completed first.
+        Earlier versions on disk still contain these documents, and the ledger still contains their contexts and
+        embeddings, unless `forget` is set. The other documents do not change: no model is called, and settings that
+        need a `rebuild` are not applied. If the task of `aremove` is cancelled, the removal is completed first.
 
         Args:
             doc_ids: Ids of the documents; if there are none, nothing is published.
@@ -745,7 +745,7 @@ class Project:
                 cost=ledger.receipts.cost(),
             )
 
-    # ---- the same, blocking or without blocking the event loop -------------------------------------------------------
+    # ---- blocking and asynchronous versions --------------------------------------------------------------------------
 
     rebuild = twin(arebuild)
     retry_failed = twin(aretry_failed)

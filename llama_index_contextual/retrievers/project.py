@@ -97,7 +97,7 @@ class ProjectRetriever(CheckedRetriever):
 
     @property
     def embeds(self) -> bool:
-        """Whether queries need the embedding model; they do not if only the lexical index is searched."""
+        """Whether queries need the embedding model; False if only the lexical index is searched."""
         try:
             return self.mode != "lexical" and self._indexes.current().has_semantic
         except NoVersionError:
@@ -129,7 +129,7 @@ class ProjectRetriever(CheckedRetriever):
 
     @reported
     async def arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
-        """Respond like `respond`, without blocking the event loop."""
+        """Asynchronous version of `respond`, which does not block the event loop."""
         query, notes = await asyncio.to_thread(limit_query, bundle)
         settings = self._search_settings(explain=explain)
 
@@ -148,7 +148,7 @@ class ProjectRetriever(CheckedRetriever):
         def run(version: SearchableVersion) -> list[SearchResponse]:
             models = self._models(version)
             if (embedder := models["embedder"]) is not None:
-                # Embed all questions together, which is concurrent; `search` then finds the vectors in the cache.
+                # Together, so that the questions are embedded concurrently; `search` finds the vectors in the cache.
                 embedder.embed_many([query.embedding_strs for query, _ in checked if query.embedding is None])
             return [search(query_of(query), version.index, settings, **models) for query, _ in checked]
 

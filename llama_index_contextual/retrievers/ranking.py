@@ -101,7 +101,7 @@ class RankingRetriever(CheckedRetriever):
         return await asyncio.to_thread(self._retrieve, query_bundle)
 
 
-# ---- by meaning ------------------------------------------------------------------------------------------------------
+# ---- semantic --------------------------------------------------------------------------------------------------------
 
 
 class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
@@ -163,7 +163,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
     _aretrieve = RankingRetriever._aretrieve
 
 
-# ---- by words --------------------------------------------------------------------------------------------------------
+# ---- lexical ---------------------------------------------------------------------------------------------------------
 
 
 class NodeIndex:
@@ -256,7 +256,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         """Build an in-memory index of nodes, of all nodes of a document store, or of the nodes of an index.
 
         Args:
-            index: An index of LlamaIndex with a document store.
+            index: A LlamaIndex index with a document store.
             nodes: The nodes.
             docstore: A document store.
             language: Language of the stemmer; see `Analyzer`.
@@ -292,7 +292,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         raise InputError("A LexicalRetriever is not persisted: create a project, whose indexes are on disk.")
 
 
-# ---- by both ---------------------------------------------------------------------------------------------------------
+# ---- hybrid ----------------------------------------------------------------------------------------------------------
 
 
 class HybridRetriever(QueryFusionRetriever, RankingRetriever):
@@ -395,7 +395,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
 
     @property
     def chunk_index(self) -> ChunkIndex:  # type: ignore[override]
-        """The index that all legs rank."""
+        """The index that all legs use."""
         return self._legs[0].chunk_index
 
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
@@ -435,7 +435,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         return await super()._aretrieve(query_bundle)
 
     def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
-        """Fuse the hits of other retrievers by node id, with weights, into new objects that keep the evidence."""
+        """Fuse the weighted hits of other retrievers by node id; the results are new objects with the same evidence."""
         rankings, chunks = [], dict[str, dict[str, Any]]()
         for hits in results.values():
             ordered = sorted(hits, key=lambda hit: hit.score or 0.0, reverse=True)

@@ -45,7 +45,7 @@ def explain(ranking: Ranking, hits: Sequence[BaseHit], k: int) -> tuple[list[Exp
     Args:
         ranking: The ranking.
         hits: The first hits of the ranking, in order.
-        k: Number of results among them.
+        k: Number of results among the hits.
     """
     explanations = [_explanation(ranking, hit) for hit in hits]
     last = min(k, len(hits))
@@ -56,12 +56,12 @@ def explain(ranking: Ranking, hits: Sequence[BaseHit], k: int) -> tuple[list[Exp
 def explain_reranked(
     explanations: Sequence[Explanation], reranked: Reranked, k: int
 ) -> tuple[list[Explanation], list[Explanation]]:
-    """Return the explanations of the k best hits in the order of a reranker, and those of the other hits.
+    """Return the explanations of the k best hits of a reranker, and the explanations of the other hits.
 
     Args:
         explanations: The explanations of at least all hits that were reranked, in their original order.
         reranked: The hits in the order of the reranker.
-        k: Number of results among them.
+        k: Number of results among the hits.
     """
     by_id = {one.node_id: one for one in explanations}
     moved = []
@@ -98,7 +98,7 @@ def _explanation(ranking: Ranking, hit: BaseHit) -> Explanation:
 
 
 def _matched_terms(ranking: Ranking, hit: BaseHit) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return matched terms in three groups: in text or column headers, only in the context, only in its structure."""
+    """Return three groups of matched terms: in text or headers, only in the context, only in the structural part."""
     if ranking.terms is None or hit.lexical is None:
         return (), (), ()
     terms_of = ranking.terms.analyzer.terms
@@ -130,7 +130,7 @@ def _arithmetic(ranking: Ranking, at: int) -> str:
 
 
 def _shares(ranking: Ranking, at: int) -> list[_Share]:
-    """Return the contributions to the score of the hit at a position; for a single index, only its best sentence."""
+    """Return the contributions to the score of a hit; for a single index, only the best sentence contributes."""
     fusion, row = ranking.fusion, int(ranking.hits.rows[at])
     if fusion is None:
         return _share_of_spotlight(ranking, at)

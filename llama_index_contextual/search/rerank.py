@@ -49,7 +49,7 @@ class Reranked:
     Attributes:
         hits: Copies of the hits with the scores of the reranker, best first. Each copy still has its original rank.
         decisions: The decision on each hit, including dropped hits, by node id.
-        warnings: Sentences about replies of the model that could not be used.
+        warnings: Sentences about unusable replies from the model.
     """
 
     hits: Sequence[Hit]
@@ -81,7 +81,7 @@ class Reranker(ABC):
 
     @abstractmethod
     async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
-        """Rerank like `rerank`, without blocking the event loop."""
+        """Asynchronous version of `rerank`, which does not block the event loop."""
 
 
 class Rerankers:
@@ -100,7 +100,7 @@ class Rerankers:
         """Return a reranker.
 
         Args:
-            name: The setting `rerank`.
+            name: Value of the setting `rerank`.
             config: The other settings.
 
         Raises:
@@ -216,7 +216,7 @@ class CrossEncoderReranker(Reranker):
         return _reranked(hits, nodes, kept, scores, reasons, threshold=threshold)
 
     async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
-        """Rerank like `rerank` in a thread, so that the event loop is not blocked."""
+        """Run `rerank` in a thread, so that the event loop is not blocked."""
         return await asyncio.to_thread(self.rerank, question, hits, threshold=threshold)
 
     def windows(self, question: str, passage: _CrossEncoderInput) -> list[str]:
@@ -310,7 +310,7 @@ def _has_classifier(model: Any) -> bool:
 
 
 def _length_of(model: Any) -> int:
-    """Return the number of tokens that a model reads, including the question and special tokens."""
+    """Return the maximum number of tokens that a model reads, including the question and special tokens."""
     limits = (getattr(model, "max_seq_length", None), getattr(model.tokenizer, "model_max_length", None))
     known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
     return min(known, default=_DEFAULT_LENGTH)
@@ -340,7 +340,7 @@ Reply with one JSON array and nothing else: the ids of all passages, the most us
 WINDOW = 20
 """Maximum number of passages in one call; half of them are compared again in the next call (RankGPT)."""
 PROMPT_TOKENS = 8_000
-"""Maximum number of tokens of the passages in one call."""
+"""Maximum total number of tokens of the passages in one call."""
 CALL_TIMEOUT = 60.0
 """Seconds to wait for a reply, unless the setting `call_timeout` is given."""
 
@@ -371,7 +371,7 @@ class _Listing:
     unknown: int = 0
 
     def apply(self, start: int, end: int, ids: Sequence[int] | None) -> None:
-        """Sort the passages from `start` to `end` by a reply; None means that it was unreadable."""
+        """Sort the passages from `start` to `end` according to a reply; None stands for an unreadable reply."""
         self.calls += 1
         window = self.order[start:end]
         if ids is None:
@@ -386,7 +386,7 @@ class _Listing:
             self.reasons[at] = "not in the LLM's list" if ids is not None else "the LLM's reply was not a list of ids"
 
     def warnings(self) -> Iterator[str]:
-        """Yield sentences about replies that could not be used."""
+        """Yield sentences about unusable replies."""
         if self.unreadable:
             replies = "reply" if self.calls == 1 else "replies"
             yield (
@@ -553,7 +553,7 @@ def _ids(array: str) -> list[int] | None:
     return numbers
 
 
-# ---- Both ------------------------------------------------------------------------------------------------------------
+# ---- Results of both rerankers ---------------------------------------------------------------------------------------
 
 
 def _reranked(

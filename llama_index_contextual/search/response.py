@@ -22,7 +22,7 @@ LEGS = ("semantic", "lexical", "document")
 """Names of the indexes in the evidence for a chunk."""
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Characters that control a terminal or change the direction of writing."""
+"""Characters that control a terminal or change the text direction."""
 
 _VERDICTS = {
     "high": "High confidence: the best passage matches the question closely, in words and in meaning.",
@@ -43,9 +43,8 @@ class LegScore:
     """Score and rank of a chunk in one index.
 
     Attributes:
-        score: Cosine similarity (-1 to 1) in the semantic index, BM25 (above 0) in the others.
-        rank: Position in the ranking of that index, from 1; in the index of documents, position of the chunk's
-            document.
+        score: Cosine similarity (-1 to 1) in the semantic index; BM25 score (above 0) in the other indexes.
+        rank: Position in the ranking of the index, from 1; in the index of documents, position of the chunk's document.
         matched_terms: Terms of the query that occur in the chunk or its context; lexical index only.
     """
 
@@ -88,7 +87,7 @@ class Source:
 
     @classmethod
     def of(cls, node: BaseNode) -> Source:
-        """Return the source of a node of any parser; fields that are not in its metadata are None."""
+        """Return the source of a node from any parser; fields that are missing in the metadata are None."""
         start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
         return cls.at_place(node.metadata, node.ref_doc_id, start, end)
 
@@ -156,7 +155,7 @@ class BaseHit:
 
     @property
     def written_context(self) -> str | None:
-        """The part of the context written by an LLM or a person, after the structural line; or None."""
+        """The part of the context that an LLM or a person wrote, without the structural line, or None."""
         return keys.context_parts(self.metadata)[1] or None
 
     @property
@@ -170,7 +169,7 @@ class BaseHit:
         return f"{name}(rank={self.rank}, score={self.get_score():.4f}, source={source!r}, text={text!r})"
 
     def excerpt(self, query: str, width: int) -> str:
-        """Return the text on one line, from shortly before the matched terms or the words of the query."""
+        """Return an excerpt on one line, which starts shortly before the matched terms or the words of the query."""
         terms = self.lexical.matched_terms if self.lexical else (word[0] for word in re.finditer(r"\w{4,64}", query))
         return excerpt(visible(self.text), terms, width)
 
@@ -229,7 +228,7 @@ class QueryBlend:
     Attributes:
         embedded: Texts with their weights in the query's embedding, the question first; empty if nothing was embedded.
         lexical: Texts with the weight of each of their terms, the question first.
-        rewritten: The stand-alone question that was searched instead of the original one, or None.
+        rewritten: The stand-alone question that was searched instead of the original question, or None.
     """
 
     embedded: tuple[tuple[str, float], ...] = ()
@@ -256,7 +255,7 @@ class Reranking:
     reason: str = ""
 
     def __str__(self) -> str:
-        """Return the decision in one line.
+        """Return the decision as one line of text.
 
         Example:
             >>> print(Reranking(before=7, after=2, score=0.9312, reason="probability 0.9312"))
@@ -333,7 +332,7 @@ class SearchResponse:
         query: The question.
         mode_requested: The mode that was requested.
         mode_used: The mode that was used; it depends on the indexes of the version.
-        warnings: Sentences about differences from the request.
+        warnings: Sentences that describe differences from the request.
         results: The results, best first.
         confidence: Estimated probability that the documents answer the question; None for retrievers that do not belong
             to a project.
@@ -371,7 +370,7 @@ class SearchResponse:
 
     @property
     def searched(self) -> str:
-        """The question that was searched: rewritten to stand alone, with dates for time words, or as asked."""
+        """The question that was searched: rewritten to stand alone, with dates for time words, or unchanged."""
         return self.blend.rewritten if self.blend is not None and self.blend.rewritten else self.query
 
     def doubt(self, min_confidence: float | None = None) -> str:
@@ -474,7 +473,7 @@ def _values(chunk: BaseHit, *, texts: bool) -> dict[str, Any]:
 
 
 def visible(text: str) -> str:
-    """Return the text without characters that control a terminal or change the direction of writing."""
+    """Return the text without characters that control a terminal or change the text direction."""
     return " ".join(_CONTROLS.sub(" ", text).split())
 
 

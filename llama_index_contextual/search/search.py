@@ -1,8 +1,8 @@
 """One search, from the query to the response.
 
-`search` performs all steps: embed, rank by meaning and by words, fuse, fetch, rank the first hits by their best
-sentence, judge, explain and rerank. `asearch` does the same without blocking the event loop. Both work with any
-`ChunkIndex`.
+`search` performs all steps: embed, rank by meaning and by words, fuse, fetch, rank the first hits again by their best
+sentence, estimate the confidence, explain and rerank. `asearch` does the same without blocking the event loop. Both
+functions work with any `ChunkIndex`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _POSSESSIVE = re.compile(r"['’]s$")
 _PUNCTUATION = ".,;:?!()[]\"'“”‘’"
 
 Embedding = Sequence[float] | NDArray[np.float32] | None
-"""The embedding of a query, of any length; None in lexical mode."""
+"""The embedding of a query, which need not be normalised; None in lexical mode."""
 
 
 R = TypeVar("R", bound=SearchResponse)
@@ -73,7 +73,7 @@ class Embeds(Protocol):
     name: str
 
     def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the mean embedding of texts, of length 1 or all zeros; shape (dimensions,)."""
+        """Return the mean embedding of texts, normalised to length 1 or all zeros; shape (dimensions,)."""
         ...
 
 
@@ -116,7 +116,7 @@ class SearchSettings:
         acronyms: The user's table of acronyms: if a question contains one form, the other form is searched too.
         spotlight: Whether the first hits are ranked again by their best sentence or row.
         rerank_candidates: Number of hits that a reranker reads.
-        rerank_threshold: Probability of the reranker below which hits are dropped; None keeps all.
+        rerank_threshold: Probability from the reranker below which hits are dropped; None keeps all hits.
         min_confidence: Limit of the level "low"; None uses the default.
         explain: Whether to explain the order of the results.
     """
@@ -204,7 +204,7 @@ async def asearch(
     slots: AbstractContextManager[object] | None = None,
     version: str | None = None,
 ) -> SearchResponse:
-    """Search like `search`: await the embedding and the reranker, and rank in a thread."""
+    """Asynchronous version of `search`, which awaits the embedding and the reranker and ranks in a thread."""
     mode, warnings = await asyncio.to_thread(usable_mode, index, settings.mode)
     embedding: Embedding = query.embedding
     if mode != "lexical" and embedding is None and embedder is not None:
@@ -248,7 +248,7 @@ def _candidates(
     reranker: Reranker | None,
     slots: AbstractContextManager[object] | None,
 ) -> _Candidates:
-    """Rank, fetch and judge the best hits, and explain them if requested."""
+    """Rank and fetch the best hits, estimate their relevance, and explain them if requested."""
     k = settings.k if reranker is None else max(settings.k, settings.rerank_candidates)
     count = k + NEAR_MISSES if settings.explain else k
     # A fused ranking has more than k hits anyway, and requesting more could change it. The ranking of a single index
