@@ -234,7 +234,7 @@ def context_parts(metadata: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def label_of(metadata: dict[str, Any], key: str) -> str:
-    """Return a label, such as the title, as a string; the metadata of a Document may contain any other value.
+    """Return a label, such as the title, as a string; the label may have any type in the metadata of a Document.
 
     Example:
         >>> label_of({"title": 2024}, "title"), label_of({"title": ["a"]}, "title")

@@ -215,7 +215,7 @@ def load_llm(
         name: provider:model, such as "openai:gpt-4.1".
         temperature: Temperature; None uses the value in `llm_options` or the default of the provider's class.
         timeout: Timeout of a call in seconds; None uses the value in `llm_options` or the default of the class.
-        advice: Alternative for users without a key, for the error message.
+        advice: Advice for users without a key, for the error message.
 
     Raises:
         ModelError: The provider is unknown or has no LLMs, its package is not installed, or its key is not set.

@@ -290,7 +290,7 @@ class VersionStorageContext(StorageContext):
             persist_dir: Target directory.
             *names: Names of files, as for `StorageContext.persist`.
             fs: File system of the directory; None for local files.
-            **named: Names of files by parameter, such as `docstore_fname`.
+            **named: Names of files as keyword arguments, such as `docstore_fname`.
 
         Raises:
             InputError: The directory is a published version.

@@ -98,7 +98,7 @@ class ContextualEmbedding(BatchEmbedding):
         """Return one vector for each chunk of each document; the documents fit into one request."""
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens that count towards the limits, by default those of OpenAI's embedding models."""
+        """Return the number of tokens in a text, to apply the limits; by default, OpenAI's tokenizer is used."""
         return embedding_tokens(text)
 
     def requests_for(self, documents: Sequence[Sequence[str]]) -> Iterator[list[int]]:

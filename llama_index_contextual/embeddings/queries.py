@@ -58,7 +58,7 @@ class QueryEmbedder:
         return await asyncio.to_thread(self.embed, texts)
 
     def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the embedding of a question, of length 1 or all zeros; shape (dimensions,)."""
+        """Return the embedding of a question, scaled to length 1 unless it is zero; shape (dimensions,)."""
         return self._embed(texts)[1]
 
     async def aunit(self, texts: Sequence[str]) -> NDArray[np.float32]:

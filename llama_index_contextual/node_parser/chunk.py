@@ -296,7 +296,7 @@ class ChunkCutter:
         return None
 
     def _word_ends(self, low: int, high: int, known: int) -> list[int]:
-        """Return the offsets after characters that do not belong to a word, such as a comma without a space."""
+        """Return the offsets after non-word characters, such as a comma that is not followed by a space."""
         ends = boundaries.word_ends(self.tokens.text, low - 1, high)
         return boundaries.grapheme_boundaries(self.tokens.text, ends, known)
 
@@ -362,8 +362,8 @@ class Layout:
 
     Attributes:
         cuts: For each rank, the sorted offsets of the possible cuts of at least this rank.
-        wholes: Spans that are never divided: code fences and tables that fit into a chunk, and lines that fit in larger
-            code fences and tables.
+        wholes: Spans that are never divided: code fences and tables that fit into a chunk, and the lines of larger code
+            fences and tables if the lines fit.
         rows: Offsets of the rows of tables that fit into a chunk. An overlap may begin at a row, because the previous
             chunk contains the whole table. It may not begin inside a code fence, whose closing marker would then look
             like an opening marker.

@@ -191,7 +191,7 @@ _MARGIN = 8
 
 @dataclass(frozen=True)
 class PartSpan:
-    """A segment or a chunk as offsets into its text.
+    """Offsets of a segment in its document, or of a chunk in its segment.
 
     Attributes:
         start: Offset of the first character, including the overlap.

@@ -27,7 +27,8 @@ _STOPS = "!?…؟۔।॥։།။។"
 _WIDE_STOPS = "。！？｡"
 _CLOSING = r"\"'”’»)\]}*_」』）】》〉›"
 _ITEM_MARKS = r"\-*+•–#>|"
-# A letter, a number up to 99, or an abbreviation. Grouped by width, because Python's lookbehind needs a fixed width.
+# A full stop after a letter, a number up to 99 or an abbreviation does not end a sentence. The patterns are grouped by
+# width, because Python's lookbehind needs a fixed width.
 _NO_SENTENCE_BEFORE_STOP = (
     r"[^\W\d_]|\d",
     r"\d\d|Mr|Ms|Dr|St|Jr|Sr|vs|Vs|No|no|Ch|Eq|pp|ed|al|ca|Co|Nr",
@@ -175,7 +176,7 @@ def word_starts(text: str, low: int, high: int) -> list[int]:
 
 
 def word_ends(text: str, low: int, high: int) -> list[int]:
-    """Return the offsets after characters that do not belong to a word, such as a comma without a space."""
+    """Return the offsets after non-word characters, such as a comma that is not followed by a space."""
     return [match.end() for match in NON_WORD_CHARACTER.finditer(text, low, high)]
 
 

@@ -31,7 +31,7 @@ MAX_HEADINGS = 100_000
 
 
 def parse_text(source: FileSource) -> ParsedFile:
-    """Recognise the headings of a plain text file.
+    """Read a plain text file and recognise its headings.
 
     The text is kept unchanged, including newlines; only a byte order mark is removed.
 
@@ -71,7 +71,7 @@ _CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\n\v\f\r\b\x1a\x1b"})
 
 
 def decode(source: FileSource, charset: str | None = None) -> tuple[str, list[str]]:
-    """Decode text: UTF-8 and UTF-16 with a byte order mark, UTF-8 without one, or a legacy encoding.
+    """Decode text in UTF-8, in UTF-16 with a byte order mark, or in a legacy encoding.
 
     Args:
         source: The file.
@@ -332,7 +332,7 @@ _LINE_END = re.compile(r"\r\n?|\n")
 
 
 def parse_markdown(source: FileSource) -> ParsedFile:
-    """Read the headings and front matter of a Markdown file; the text is the whole file.
+    """Read a Markdown file, its headings and its front matter; the resulting text is the whole file.
 
     Raises:
         ReadError: The file is empty, binary or too large.

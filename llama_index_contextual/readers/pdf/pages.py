@@ -219,7 +219,7 @@ def with_blanks(rows: list[Row]) -> list[Row]:
 
 
 def _tables(rows: Sequence[Row]) -> Iterator[list[int]]:
-    """Yield the indexes of consecutive rows with a label and figures."""
+    """Yield, for each table, the indexes of its rows that have a label and figures."""
     table: list[int] = []
     for at, row in enumerate(rows):
         if _has_figures(row):

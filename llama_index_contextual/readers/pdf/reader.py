@@ -279,7 +279,7 @@ def _evenly_set(line: Line, following: Line, largest: float) -> bool:
 
 
 def _is_full(line: Line, following: Line, edge: float) -> bool:
-    """Return whether the first word of the next line would not have fit on this line."""
+    """Return whether the first word of the next line would not have fitted on this line."""
     word = len(following.text.split(maxsplit=1)[0]) + 1
     width = word * (following.x1 - following.x0) / len(following.text)
     return len(line.text) >= MIN_CHARACTERS and line.x1 + width > edge

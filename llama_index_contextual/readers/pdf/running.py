@@ -49,8 +49,8 @@ class Running(NamedTuple):
 
     Attributes:
         pages: The lines of each page without running headers and footers.
-        header: The distinct lines of the running headers, joined, without bare page numbers.
-        footer: The distinct lines of the running footers, joined, without bare page numbers.
+        header: The distinct lines of the running headers as one string, without bare page numbers.
+        footer: The distinct lines of the running footers as one string, without bare page numbers.
         labels: The printed page number of each page, or "".
     """
 
