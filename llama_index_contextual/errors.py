@@ -8,7 +8,7 @@ refers to methods or arguments, the exception has a `Remedy` with different word
     │   └── ModelError                a model cannot be created or reached, for example because its key is missing
     ├── InputError                    an argument is invalid, such as an empty query
     │   ├── PathNotFoundError         no file exists at a given path
-    │   └── LargeRemovalError         a sync would remove more than a tenth of the documents of a folder
+    │   └── LargeRemovalError         a sync would remove more than a tenth of the documents in a folder
     ├── ProjectError                  a problem with a project or its files
     │   ├── ProjectNotFoundError      no project with this name exists in the root folder
     │   ├── ProjectExistsError        a project with this name already exists
@@ -106,7 +106,7 @@ class PathNotFoundError(InputError):
 
 
 class LargeRemovalError(InputError):
-    """A sync would remove more than a tenth of the documents of a folder; nothing was changed.
+    """A sync would remove more than a tenth of the documents in a folder; nothing was changed.
 
     Attributes:
         documents: Ids of the documents that would be removed.

@@ -78,7 +78,7 @@ class Heading:
         start: Character offset of the beginning of the line with the heading.
         level: Level of the heading; 1 is the highest.
         title: The heading's text, without markup.
-        is_marked: Whether the file marks it as a heading; otherwise it was recognised by its appearance.
+        is_marked: Whether it is marked up as a heading in the file; otherwise it was recognised by its appearance.
     """
 
     start: int
@@ -128,7 +128,7 @@ class DocumentMap:
 
     @cached_property
     def _sections(self) -> list[tuple[int, str]]:
-        """Start of each heading, with its path of headings."""
+        """Start of each heading, and the path of headings that leads to it."""
         path: list[Heading] = []
         sections = []
         for heading in self.headings:

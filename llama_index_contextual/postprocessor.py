@@ -115,7 +115,9 @@ def _follows(node: TextNode, other: TextNode) -> bool:
 
 
 def joint_section(paths: Sequence[str | None]) -> str | None:
-    """Return one label for the sections of several chunks; with more than three sections, only the first and the last.
+    """Return one label for the sections of several chunks.
+
+    A label for more than three sections contains only the first and the last section.
 
     Args:
         paths: The section of each chunk, in the order of the text; None for a chunk without a section.

@@ -224,7 +224,7 @@ async def aembed_groups(
     policy: RetryPolicy | None = None,
     booking: Booking = book_nothing,
 ) -> AsyncGenerator[dict[int, Vectors], None]:
-    """Yield, for each request, a mapping of group indices to the groups' unit vectors, one row for each text.
+    """For each request, yield a mapping from the index of each group to its unit vectors, one row for each text.
 
     A contextual model embeds the texts of a group together, within its own limits. OpenAI's limits apply to every other
     model except the local model, which has no limits. A text without known words has a vector of zeros.

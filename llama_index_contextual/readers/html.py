@@ -77,7 +77,7 @@ def parse_html(source: FileSource, text: str) -> Element:
 
 
 def _prepare(root: Element) -> None:
-    """Remove elements that are not shown, replace images by their alternative text, and add spaces between blocks."""
+    """Remove elements that are not shown, replace images with their alternative text, and add spaces between blocks."""
     for element in list(root.iterdescendants()):
         before = ""
         if _is_dropped(element):

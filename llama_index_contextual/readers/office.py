@@ -349,7 +349,7 @@ def _read_mail(source: FileSource) -> ParsedFile:
 
     The plain text version of the mail is used, or the HTML version if there is no plain text. Attachments become
     sections of the document, so that a hit in an attachment shows both the mail and the attachment. They are read in
-    memory, and no files are opened under their names.
+    memory, and their names are never used to open files.
     """
     if source.depth > MAX_MAILS:
         raise source.error(f"is attached to {MAX_MAILS} mails that are attached to one another")

@@ -238,7 +238,7 @@ class _Candidate(NamedTuple):
     Attributes:
         start: Offset of the line.
         kind: The feature by which the line was recognised.
-        depth: Rank of the keyword; number of parts of the numbering ("3.2" has two); 1 for capitals.
+        depth: For a keyword, its rank; for a number, the number of its parts ("3.2" has two); for capitals, 1.
         title: The line.
     """
 

@@ -100,7 +100,7 @@ class Line:
 
 
 def page_lines(runs: Sequence[Run]) -> list[Line]:
-    """Return the lines of a page in reading order; `y` is NaN for lines in another direction than most text."""
+    """Return the lines of a page in reading order; `y` is NaN for lines that do not run in the main direction."""
     upright = main_angle(runs)
     rows = rows_of(cell for cell in cells_of(runs) if cell.text.strip())
     return [_line(row, upright) for row in with_blanks(rows)]

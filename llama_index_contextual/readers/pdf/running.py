@@ -166,7 +166,7 @@ def _accept(levels: Sequence[Sequence[_Chain]], shapes: Sequence[int]) -> list[_
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
-    """Replace numbers, or a lone Roman numeral, by "#"; return the result, the numbers and their printed forms."""
+    """Replace numbers, or a lone Roman numeral, with "#"; return the result, the numbers and their printed forms."""
     roman = _ROMAN.fullmatch(text)
     if roman and roman[2]:
         return f"{roman[1]}#{roman[3]}", (roman_value(roman[2].upper()),), (roman[2],)

@@ -93,7 +93,7 @@ def _confidence_notes(scores: Mapping[int, float]) -> Iterator[str]:
 
 
 def no_text_note(pages: Sequence[int], addition: str = "") -> str:
-    """Return a warning about pages without text, with an optional addition at the end."""
+    """Return a warning about pages without text, followed by `addition`."""
     have, need = ("has", "it needs") if len(pages) == 1 else ("have", "they need")
     return f"{page_ranges(pages)} {have} no text: {need} OCR{addition}"
 
