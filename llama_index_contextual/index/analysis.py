@@ -434,7 +434,7 @@ def normalise(text: str) -> str:
     """Return the text with compatibility characters unified and invisible characters removed, for search only."""
     if text.isascii():
         return text
-    # NFKC turns full-width characters into plain ones, which may have to be unified in turn.
+    # NFKC turns full-width characters into plain characters, which may have to be unified in turn.
     unified = _TO_UNIFY.sub(lambda match: _UNIFIED[ord(match[0])] or "", unicodedata.normalize("NFKC", text))
     return unicodedata.normalize("NFKC", unified)
 

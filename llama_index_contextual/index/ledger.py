@@ -391,7 +391,7 @@ class Ledger(Database):
         return {key: context for key, context, *_ in self.rows("contexts", *_one_of(keys)) if context}
 
     def refusals(self, keys: Sequence[str]) -> set[str]:
-        """Return those of the given keys for which the LLM refused to write a context."""
+        """Return the given keys for which the LLM refused to write a context."""
         return {key for key, context, *_ in self.rows("contexts", *_one_of(keys)) if not context}
 
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:

@@ -132,7 +132,7 @@ class Manifest(_Entry):
 
     @property
     def engine(self) -> str:
-        """Where the vectors are stored: "files", or the name of an engine, such as "qdrant"."""
+        """Storage of the vectors: "files", or the name of an engine, such as "qdrant"."""
         return str(self.config["backend"]).partition(":")[0]
 
     def to_json(self) -> bytes:

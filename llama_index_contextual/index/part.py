@@ -114,7 +114,7 @@ class Part:
 
     @property
     def has_semantic(self) -> bool:
-        """Whether the part has vectors."""
+        """True if the part has vectors."""
         return FAISS_FILE in self.files or BORN_FILE in self.files
 
     @property
@@ -276,7 +276,7 @@ class PartWriter:
         self._documents = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
 
     def known(self, node_ids: Sequence[str]) -> list[str]:
-        """Return those of the given node ids that the part already contains."""
+        """Return the given node ids that the part already contains."""
         return self._docstore.known(node_ids)
 
     def add(

@@ -146,7 +146,7 @@ class VerifyReport:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is damaged; leftovers of interrupted writers do not count as damage."""
+        """True if nothing is damaged; leftovers of interrupted writers do not count as damage."""
         return all(problem.harmless for problem in self.problems)
 
 

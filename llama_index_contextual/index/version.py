@@ -96,7 +96,7 @@ class VersionNodes(Nodes):
             yield from part.docstore.existing(node_ids)
 
     def known(self, node_ids: Sequence[str]) -> list[str]:
-        """Return those of the given ids that exist."""
+        """Return the given ids that exist."""
         return [node_id for part in self.parts for node_id in part.docstore.known(node_ids)]
 
     def iterate(self, *, doc_id: str | None = None, span: tuple[int, int] | None = None) -> Iterator[BaseNode]:
@@ -265,17 +265,17 @@ class OpenVersion:
 
     @property
     def is_remote(self) -> bool:
-        """Whether an engine stores the vectors; see `index/remote.py`."""
+        """True if an engine stores the vectors; see `index/remote.py`."""
         return self.manifest.engine != "files"
 
     @property
     def has_semantic(self) -> bool:
-        """Whether the version has a semantic index."""
+        """True if the version has a semantic index."""
         return any(part.has_semantic for part in self.parts)
 
     @property
     def has_lexical(self) -> bool:
-        """Whether the version has a lexical index."""
+        """True if the version has a lexical index."""
         return bool(self.manifest.config["indexes"] != "semantic")
 
     @cached_property

@@ -376,7 +376,7 @@ class Project:
         show_progress: bool = False,
         progress: ReportProgress | None = None,
     ) -> IngestReport:
-        """Publish a version with the current settings from the stored documents; their files are not read again.
+        """Publish a version of the stored documents with the current settings, without reading their files again.
 
         Contexts and embeddings in the ledger are not paid for again; `estimate()` returns the cost of the remaining
         contexts and embeddings.
@@ -384,11 +384,11 @@ class Project:
         Args:
             max_cost: Limit for the run in dollars, as in `ingest`.
             show_progress: Show a progress bar.
-            progress: Called with the progress of the run.
+            progress: Function that is called with the progress of the run.
 
         Raises:
             BudgetExceededError: The next call could exceed `max_cost`.
-            CorruptVersionError: A file of the live version is damaged; `verify` shows how to repair it.
+            CorruptVersionError: A file of the live version is damaged; `verify` reports the remedy.
         """
         run = RunOptions(purpose="rebuild", max_cost=max_cost)
         return await changes.achange(self.state, [], run, show_progress=show_progress, progress=progress)
@@ -402,15 +402,15 @@ class Project:
     ) -> IngestReport:
         """Request failed contexts again and publish a version with them, unless all of them fail again.
 
-        A context is held back if the LLM refused to write it, or if the provider may charge for it although its reply
-        in a batch cannot be read. Without `max_cost`, such contexts are not requested from the LLM again; the replies
-        to the batch are read again, which costs nothing. With `max_cost`, they are requested again, and the maximum
-        price of the batch still counts as a cost. The report contains a sufficient limit.
+        Two kinds of contexts are requested again only with `max_cost`: contexts that the LLM refused to write, and
+        contexts whose reply in a batch cannot be read although the provider may charge for it. Without `max_cost`, the
+        replies to the batch are read again, which costs nothing. With `max_cost`, the maximum price of the batch still
+        counts as a cost. The report contains a sufficient limit.
 
         Args:
-            max_cost: Limit for the run in dollars, as in `ingest`; also requests the contexts that are held back.
+            max_cost: Limit for the run in dollars, as in `ingest`.
             show_progress: Show a progress bar.
-            progress: Called with the progress of the run.
+            progress: Function that is called with the progress of the run.
 
         Raises:
             BudgetExceededError: The next call could exceed `max_cost`.
@@ -448,7 +448,7 @@ class Project:
 
     @takes(SearchOptions)
     def retrieve_many(self, queries: Sequence[QueryType], **options: Unpack[SearchOptions]) -> list[RetrievalResponse]:
-        """Search for several questions like `retrieve`, using the same version for all and embedding them together."""
+        """Search for several questions like `retrieve`; all of them are embedded together and use the same version."""
         return self._retriever(options).respond_many(as_bundles(queries))
 
     @overload
@@ -531,7 +531,7 @@ class Project:
 
         Args:
             llm: LLM that writes the answers; None uses the project's LLM.
-            mode: How to search for follow-up questions: "blend", "condense" or "simple".
+            mode: Search method for follow-up questions: "blend", "condense" or "simple".
             similarity_top_k: Number of search results.
             top_k: The same as `similarity_top_k`.
             filters: As in `retrieve`.
@@ -571,7 +571,7 @@ class Project:
 
         Args:
             name: Name of the tool; None derives it from the project's name.
-            description: When to use the tool; None derives it from the project's documents.
+            description: Description of the tool for the agent; None derives it from the project's documents.
             explain: As in `retrieve`.
             **options
         """
@@ -591,8 +591,8 @@ class Project:
         Args:
             mode: Default mode of the search; None uses `config.mode`.
             top_k: Default number of passages returned by a search; None uses `config.top_k`.
-            filters: Restricts `search` to matching passages, and the other tools to documents with a matching passage.
-                A dict of keys and values, or MetadataFilters.
+            filters: Filters that restrict `search` to matching passages, and the other tools to documents with a
+                matching passage: a dict of keys and values, or MetadataFilters.
 
         Raises:
             InputError: A filter is invalid, or `top_k` is not positive.
@@ -610,8 +610,8 @@ class Project:
         """Return the tools `search`, `grep`, `outline` and `read` for LlamaIndex agents.
 
         Args:
-            suffix: Appended to the names of the tools; None uses the project's name, so that an agent can use the tools
-                of several projects, and "" appends nothing.
+            suffix: Text appended to the names of the tools; None uses the project's name, so that an agent can use the
+                tools of several projects, and "" appends nothing.
             mode: As in `document_tools`.
             top_k: As in `document_tools`.
             filters: As in `document_tools`.
@@ -650,8 +650,8 @@ class Project:
             **settings: Fields of `ProjectConfig`.
 
         Raises:
-            ConfigurationError: A setting is unknown, its value is invalid, or it names a model from an unknown
-                provider; nothing is changed.
+            ConfigurationError: A setting is unknown, a value is invalid, or a model is from an unknown provider;
+                nothing is changed.
         """
         return changes.update_config(self.state, settings)
 
@@ -711,7 +711,7 @@ class Project:
         return changes.forget_rest(self.state, dry_run=dry_run)
 
     def export(self, directory: str | Path) -> None:
-        """Export the live version to LlamaIndex's own stores; `VersionStorageContext.persist` shows how to load them.
+        """Export the live version to LlamaIndex's own stores; see `VersionStorageContext.persist` for loading them.
 
         Raises:
             InputError: The directory is not empty.

@@ -113,7 +113,7 @@ class CheckedRetriever(BaseRetriever):
     """A retriever that checks the type of the query before LlamaIndex uses it.
 
     Args:
-        callback_manager: Receives LlamaIndex's events; None uses `Settings.callback_manager`.
+        callback_manager: Manager that receives LlamaIndex's events; None uses `Settings.callback_manager`.
     """
 
     def __init__(self, callback_manager: CallbackManager | None = None, **options: Any) -> None:

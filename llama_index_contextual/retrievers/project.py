@@ -97,7 +97,7 @@ class ProjectRetriever(CheckedRetriever):
 
     @property
     def embeds(self) -> bool:
-        """Whether queries need the embedding model; False if only the lexical index is searched."""
+        """True if queries need the embedding model; False if only the lexical index is searched."""
         try:
             return self.mode != "lexical" and self._indexes.current().has_semantic
         except NoVersionError:

@@ -113,7 +113,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         top_k: The same as `similarity_top_k`.
         filters: Metadata filters; only nodes that pass are ranked.
         embed_model: Model that embeds the query; None uses the model of the index.
-        callback_manager: Receives LlamaIndex's events.
+        callback_manager: Manager that receives LlamaIndex's events.
 
     Raises:
         InputError: The index does not belong to a project.
@@ -213,7 +213,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         similarity_top_k: Number of results of `retrieve`, 20 by default.
         top_k: The same as `similarity_top_k`.
         filters: Metadata filters; only nodes that pass are ranked.
-        callback_manager: Receives LlamaIndex's events.
+        callback_manager: Manager that receives LlamaIndex's events.
 
     Raises:
         InputError: The index has no terms.
@@ -388,7 +388,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
 
     @property
     def _ranks_rows(self) -> bool:
-        """Whether the legs can be fused by row: all of them rank the same rows, and there is a single query."""
+        """True if the legs can be fused by row: all of them rank the same rows, and there is a single query."""
         legs = [one for one in self._retrievers if isinstance(one, SemanticRetriever | LexicalRetriever)]
         rows = {id(getattr(leg.chunk_index, "docstore", leg.chunk_index)) for leg in legs}
         return self.num_queries <= 1 and len(legs) == len(self._retrievers) and len(rows) == 1

@@ -113,7 +113,7 @@ class LiveIndexes:
                 except (CorruptVersionError, OSError):
                     if read_stamp(self._project_dir) == stamp:
                         raise
-                    continue  # a writer has published another version and removed this one
+                    continue  # a writer has published another version and removed this version
                 opened.embedder_of = self._embedder_of
                 self._opened, self._stamp = opened, stamp
                 del former

@@ -235,7 +235,7 @@ class CrossEncoderReranker(Reranker):
         if more <= 0:  # head and text have fewer tokens when they are encoded separately
             return [head + text]
         number = -(-more // max(1, round(width * (1 - OVERLAP)))) + 1
-        # Evenly distributed, so that the last window is as long as the others.
+        # Evenly distributed, so that all windows have the same length.
         starts = [round(at * more / (number - 1)) for at in range(number)]
         return [head + text[spans[start][0] : spans[start + width - 1][1]] for start in starts]
 

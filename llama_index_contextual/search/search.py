@@ -438,7 +438,7 @@ def with_warnings(response: R, warnings: Sequence[str]) -> R:
 
 
 def finished(response: SearchResponse, question: str, notes: Sequence[str]) -> SearchResponse:
-    """Log a warning if another mode was used, and return the response with the full question and further warnings."""
+    """Log a warning if another mode was used; return the response with the full question and additional warnings."""
     if response.mode_used != response.mode_requested:
         logger.warning(response.warnings[0])
     return replace(with_warnings(response, notes), query=question) if notes else response

@@ -59,7 +59,7 @@ def explicit_times(question: str, reference: date) -> str:
         'What was revenue last quarter (Q3 2026), and in Q3 last year (Q3 2025)?'
     """
     matched = bytearray(len(question))  # 1 for characters of a phrase
-    meanings: dict[int, str] = {}  # by the end of the phrase
+    meanings: dict[int, str] = {}  # keyed by the end of the phrase
     for name, pattern in _PHRASES:
         for match in pattern.finditer(question):
             if not any(matched[match.start() : match.end()]):
@@ -110,7 +110,7 @@ def _number(word: str) -> int:
 
 
 def _shifted(unit: str, day: date, steps: int) -> date:
-    """Return a day in the period that is `steps` periods away; for months and longer, its first day."""
+    """Return a day in the period that is `steps` periods away; for months or longer periods, the first day."""
     if unit in ("day", "week"):
         return day + timedelta(days=steps * (7 if unit == "week" else 1))
     months = 12 * day.year + day.month - 1 + steps * _MONTHS_IN[unit]
@@ -132,7 +132,7 @@ def _name(unit: str, day: date) -> str:
 
 
 def _span(unit: str, today: date, steps: int) -> str:
-    """Return the names of the periods from `steps` periods away to the current one, including unfinished ones."""
+    """Return the names of the periods between the current period and the period `steps` away, including both."""
     first, last = sorted((steps, 0))
     if unit in ("day", "week"):
         return f"{_name('day', _shifted(unit, today, first))} to {_name('day', _shifted(unit, today, last))}"
