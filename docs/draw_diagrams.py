@@ -91,7 +91,8 @@ def way() -> Drawing:
     d = Drawing(
         610,
         "Files become Documents, segments, chunks with context, vectors and terms, and a version on disk;"
-        " a question is ranked twice in the version, fused, and answered.",
+        " a question is ranked twice in the version; the rankings are fused, and the first hits are ranked again by"
+        " their best sentence.",
     )
     d.text(30, 34, "Ingest", "lane")
     d.text(310, 34, "Search", "lane")
@@ -114,22 +115,29 @@ def way() -> Drawing:
     top = y
     ys = 50.0
     bottom = d.box(310, ys, 230, "Question", ["words, filters, the conversation"])
-    d.arrow(370, bottom, 370, 150)
-    d.arrow(480, bottom, 480, 150)
-    d.box(310, 152, 110, "Semantic", ["FAISS"])
-    d.box(430, 152, 110, "Lexical", ["BM25"])
+    d.arrow(370, bottom, 370, 124)
+    d.arrow(480, bottom, 480, 124)
+    d.box(310, 126, 110, "Semantic", ["FAISS"])
+    d.box(430, 126, 110, "Lexical", ["BM25"])
     for start, side, end in ((f"296 {top}", "", "308"), (f"541 {top + 24}", "H549", "542")):
-        d.parts.append(f'<path d="M{start}{side}V176H{end}" class="line" marker-end="url(#head)"/>')
-    d.text(425, top - 10, "both rankings read it", "small", "middle")
-    d.arrow(365, 200, 400, 236)
-    d.arrow(485, 200, 450, 236)
-    bottom = d.box(310, 238, 230, "Fusion", ["both rankings, and the document"])
-    d.arrow(425, bottom, 425, bottom + 24)
-    bottom = d.box(310, bottom + 26, 230, "Passages", ["source, evidence, confidence"])
-    d.arrow(425, bottom, 425, bottom + 24)
-    d.box(310, bottom + 26, 230, "Answer", ["by an LLM; citations are checked"], "paid")
+        d.parts.append(f'<path d="M{start}{side}V150H{end}" class="line" marker-end="url(#head)"/>')
+    d.text(425, top - 8, "both rankings read it", "small", "middle")
+    d.arrow(365, 174, 400, 200)
+    d.arrow(485, 174, 450, 200)
+    ys = 202.0
+    last = [
+        ("Fusion", "both rankings, and the document", ""),
+        ("Best sentence", "of the first hits; or a reranker", ""),
+        ("Passages", "source, evidence, confidence", ""),
+        ("Answer", "by an LLM; citations are checked", "paid"),
+    ]
+    for title, line, kind in last:
+        bottom = d.box(310, ys, 230, title, [line], kind)
+        ys = bottom + 22
+        if title != "Answer":
+            d.arrow(425, bottom, 425, ys - 2)
     d.rect(20, 574, 16, 16, "box paid", 3)
-    d.text(44, 587, "costs money if the model is a paid one; results are kept in the ledger", "small")
+    d.text(44, 587, "costs money with a paid model; contexts and vectors are kept in the ledger", "small")
     return d
 
 
@@ -155,7 +163,7 @@ def segments() -> Drawing:
     d.text(178, 300, "+", "title", "middle")
     d.arrow(300, 300, 352, 300, "LLM")
     d.box(354, 276, 186, "Context", ["one or two sentences"])
-    d.arrow(113, 236, 240, 274)
+    d.parts.append('<path d="M113 216V238L240 274" class="line" marker-end="url(#head)"/>')
     d.text(20, 350, "Embedded and indexed: context, then the text of the chunk", "small")
     return d
 
@@ -167,7 +175,7 @@ def cache() -> Drawing:
         "The prompt of a chunk is hashed; if the ledger has the key, its context is taken, otherwise the"
         " budget is asked, the LLM is called and the answer is committed to the ledger.",
     )
-    d.box(20, 24, 250, "Prompt for a chunk", ["model, template, segment, chunk"])
+    d.box(20, 24, 250, "Prompt and model", ["template, header, segment, chunk"])
     d.arrow(145, 72, 145, 102)
     d.box(20, 104, 250, "Key", ["SHA-256 of everything above"])
     d.arrow(145, 152, 145, 182)
@@ -182,14 +190,14 @@ def cache() -> Drawing:
     d.box(20, 320, 250, "Call of the LLM", ["paid once"], "paid")
     d.arrow(270, 344, 338, 344, "answer")
     d.box(340, 320, 200, "Commit to the ledger", ["before anything else"], "store")
-    d.text(20, 402, "Embeddings by paid models and pages read by OCR are kept in the same way.", "small")
+    d.text(20, 402, "Pages read by OCR and embeddings, except WordLlama's, are kept likewise.", "small")
     return d
 
 
 def versions() -> Drawing:
     """How a version becomes live."""
     d = Drawing(
-        450,
+        486,
         "Versions list parts, and share them. A new version adds a part with what is new, is verified, and made live by"
         " replacing one small file; readers move to it, and earlier versions stay for a rollback.",
     )
@@ -205,24 +213,25 @@ def versions() -> Drawing:
     d.box(20, 150, 150, "v000001", ["kept for a rollback"], "store")
     d.box(205, 150, 150, "v000002", ["live"], "store")
     d.box(390, 150, 150, "v000003", ["being built"], "paid")
-    d.box(205, 260, 150, "CURRENT", ["one line: v000002"])
+    d.box(205, 260, 150, "CURRENT", ["v000002", "newest v000002", "and a checksum"])
     d.arrow(280, 258, 280, 202)
     d.arrow(465, 200, 465, 258)
-    d.box(390, 260, 150, "Verify", ["the new files"])
+    d.box(390, 260, 150, "Check", ["sizes, headers, counts"])
     d.arrow(388, 284, 358, 284)
-    d.text(373, 326, "replaces the line", "small", "middle")
-    d.text(373, 342, "in one step", "small", "middle")
-    d.box(20, 370, 520, "Readers", ["a search keeps the version it began with; the next one opens the live one"])
-    d.arrow(280, 368, 280, 312)
+    d.text(465, 330, "then the file is", "small", "middle")
+    d.text(465, 346, "replaced in one step", "small", "middle")
+    d.box(20, 406, 520, "Readers", ["a search keeps the version it began with; the next one opens the live one"])
+    d.arrow(280, 404, 280, 348)
     return d
 
 
 def fusion() -> Drawing:
     """How two rankings become one."""
     d = Drawing(
-        452,
-        "The scores of both rankings are measured in standard deviations, weighted by 0.35 and 0.65, added"
-        " to the weight of the document and of its best chunk; confidence comes from the best passage.",
+        548,
+        "The scores of both rankings are measured in standard deviations, weighted by 0.35 and 0.65, and added. The"
+        " weight of the document, its best chunk and, for the first hits, the best sentence are added too; confidence"
+        " comes from the best passage and the best sentence.",
     )
     d.box(20, 24, 250, "Semantic ranking", ["cosine of question and chunk"])
     d.box(290, 24, 250, "Lexical ranking", ["BM25, words and exact terms"])
@@ -235,11 +244,14 @@ def fusion() -> Drawing:
     d.box(170, 192, 220, "Sum", ["score of the chunk"])
     d.arrow(280, 240, 280, 270)
     d.box(100, 272, 360, "+ document × 0.15 + its best chunk", ["file name, title, opening; the document's best hit"])
-    d.arrow(190, 320, 150, 356)
-    d.arrow(370, 320, 410, 356)
-    d.box(20, 358, 250, "Order of the results", ["with the share of each part"])
-    d.box(290, 358, 250, "Confidence", ["do these documents answer?"])
-    d.text(20, 436, 'The weights are settings. With fusion="rrf", ranks replace the scores.', "small")
+    d.arrow(280, 320, 280, 350)
+    d.box(100, 352, 360, "+ best sentence or table row of the chunk", ["for the first 20 hits, by words and meaning"])
+    d.arrow(190, 400, 150, 436)
+    d.arrow(370, 400, 410, 436)
+    d.box(20, 438, 250, "Order of the results", ["with the share of each part"])
+    d.box(290, 438, 250, "Confidence", ["do these documents answer?"])
+    d.text(20, 512, "The weights 0.35, 0.65 and 0.15 are settings.", "small")
+    d.text(20, 532, 'With fusion="rrf": ranks instead of scores, no best chunk, no best sentence.', "small")
     return d
 
 

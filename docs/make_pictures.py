@@ -165,7 +165,7 @@ def diagram() -> None:
             156,
             92,
             "box",
-            [("Two rankings", "title"), ("fused by score,", "small"), ("with filters", "small")],
+            [("Two rankings", "title"), ("fused, ranked by", "small"), ("best sentence", "small")],
         ),
         arrow((374, 404), (374, 446)),
         arrow((452, 496), (488, 496)),
