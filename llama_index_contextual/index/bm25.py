@@ -48,7 +48,7 @@ MAX_TERMS = 256
 """Maximum number of distinct query terms that are searched; the terms with the largest weights are used."""
 
 MAX_SPELLED = 8
-"""Maximum number of unknown words in a query whose spelling is corrected, starting with the first."""
+"""Maximum number of unknown words whose spelling is corrected, counted from the start of the query."""
 
 _RESPELLED = 1_000  # size of the cache of spelling candidates
 _CACHED_POSTINGS = 1_000_000  # maximum number of rows in the cached postings, eight bytes each
@@ -58,7 +58,7 @@ _VOCABULARY_FILE = "terms.json"
 COUNTS_FILE = "counts.bin"
 
 LexicalQuery = str | Sequence[tuple[str, float]] | Mapping[str, float]
-"""A string, strings each with the weight of its terms, or terms with their weights.
+"""A string, several strings with the weights of their terms, or terms with their weights.
 
 If a term occurs in several strings, its weights are added.
 """

@@ -252,6 +252,6 @@ def xxh3(path: Path) -> str:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal, for proof of its content."""
+    """Return the SHA-256 of a file in hexadecimal, as a cryptographic checksum of its content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

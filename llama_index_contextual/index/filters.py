@@ -90,7 +90,7 @@ class FieldTest:
 
 
 def require_filters(filters: object) -> MetadataFilters | None:
-    """Return the argument if it is MetadataFilters or None.
+    """Check that the argument is MetadataFilters or None, and return it.
 
     Raises:
         InputError: The argument is neither MetadataFilters nor None.
@@ -105,7 +105,7 @@ def require_filters(filters: object) -> MetadataFilters | None:
 
 
 def valid_filters(filters: MetadataFilters | None) -> MetadataFilters | None:
-    """Return filters after checking that they can be evaluated, or None if there are no filters.
+    """Check that filters can be evaluated, and return them, or None if there are no filters.
 
     Raises:
         InputError: The argument is not MetadataFilters, a value does not suit its operator, or there are too many

@@ -458,7 +458,7 @@ class Ledger(Database):
     def keep_only(
         self, contexts: Collection[str], documents: Sequence[Sequence[str]], *, dry_run: bool = False
     ) -> tuple[int, int]:
-        """Remove rows that are no longer needed, and return the number of removed contexts and of removed embeddings.
+        """Remove rows that are no longer needed, and return the numbers of removed contexts and embeddings.
 
         Batches and OCR results cannot be attributed to a document, so all of them are removed. Replies to a running
         batch would bring removed contexts back, and OCR results can be produced again at no charge. Refusals are kept,
@@ -468,7 +468,8 @@ class Ledger(Database):
         Args:
             contexts: Contexts to keep.
             documents: Texts of the chunks of each document, in document order. Embeddings of these texts are kept,
-                whatever the model; embeddings by contextual models only if the neighbouring chunks are the same.
+                whatever the model; embeddings by contextual models are kept only if the neighbouring chunks are the
+                same.
             dry_run: Whether to only count the rows.
         """
         contexts_to_keep = [key for key, context, *_ in self.rows("contexts") if not context or context in contexts]
@@ -648,7 +649,7 @@ class BatchJournal:
             self._store.insert("batches", [(file_id, batch_id, model, created) for _, _, model, created in rows])
 
     def requests(self, file_id: str) -> set[str]:
-        """Return the ids of the requests of an upload whose replies have not arrived yet."""
+        """Return the ids of uploaded requests whose replies have not arrived yet."""
         return {custom_id for custom_id, _ in self._store.rows("batch_requests", "WHERE file_id = ?", (file_id,))}
 
     def closed(self, file_id: str, replies: Sequence[BatchReply]) -> None:
@@ -678,7 +679,7 @@ class BatchJournal:
         return [batch for batch in batches if model in (None, batch.model)]
 
     def has_request(self, custom_id: str) -> bool:
-        """Return whether a request has been sent or answered and must not be sent again."""
+        """Return whether a request has already been sent or answered, so that it must not be sent again."""
         return self.reply(custom_id) is not None or self.is_open(custom_id)
 
     def is_open(self, custom_id: str) -> bool:

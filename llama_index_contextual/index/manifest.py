@@ -1,7 +1,8 @@
-"""Manifests of versions, which list parts and file checksums; document records; and checks of the files.
+"""Manifests of versions, document records, and verification of files.
 
-Files are checked before any library parses them. The headers of FAISS files are compared with the sizes of the files:
-FAISS allocates as much memory as the header specifies, so a damaged header can terminate the process.
+A manifest lists the parts of a version, with the checksums of all files. Files are checked before any library parses
+them. The headers of FAISS files are compared with the sizes of the files: FAISS allocates as much memory as the header
+specifies, so a damaged header can terminate the process.
 
 parts/p000001/                     a part, which several versions may share
   docstore.sqlite                  chunks, and data to reconstruct their documents

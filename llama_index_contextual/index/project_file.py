@@ -76,7 +76,7 @@ def is_project(project_dir: Path) -> bool:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a project if it is valid.
+    """Check the name of a project, and return it.
 
     Raises:
         InputError: The name is not a valid directory name on every system, or refers to a path outside the root folder.
@@ -97,7 +97,7 @@ def check_name(name: str) -> str:
 
 
 def no_link(directory: Path) -> Path:
-    """Return the directory of a project if it is not a symbolic link.
+    """Check that the directory of a project is not a symbolic link, and return it.
 
     Raises:
         InputError: The directory is a symbolic link.

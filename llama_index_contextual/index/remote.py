@@ -144,7 +144,7 @@ class RemoteVersion:
         return RemoteVectorWriter(self._engine, self._version)
 
     def end(self, before: OpenVersion | None, alive: Collection[str], parts: Sequence[Part]) -> None:
-        """Mark the vectors that the new version does not contain as removed.
+        """Mark vectors that are not in the new version as removed.
 
         Args:
             before: The previous version.
@@ -175,7 +175,7 @@ class RemoteVersion:
             )
 
     def published(self, version: str) -> None:
-        """Remove vectors that no version contains any longer, after a version has been published."""
+        """Remove vectors that are no longer in any version, after the new version has been published."""
         try:
             drop_unused(self._project_dir, self._engine)
         except BackendError as error:

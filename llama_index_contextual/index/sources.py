@@ -16,7 +16,7 @@ from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.readers.files import content_hash, unescaped
 
 _MAX_NAMESAKES = 32
-"""Number of files with the same name in a folder that are compared with a document."""
+"""Maximum number of files with the same name that are compared with a document in each folder."""
 _MAX_HASHES = 4096
 
 

@@ -301,7 +301,7 @@ def _part_faults(place: Path, entry: PartEntry) -> list[CorruptVersionError]:
 
 
 def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> list[Problem]:
-    """Add versions whose vectors in an engine are damaged to `checked`, and return other problems with the engine."""
+    """Record versions with damaged vectors in `checked`, and return other problems with the engine."""
     verify = _command(project_dir, "verify")
     try:
         _check_vectors(project_dir, names, checked)
@@ -321,7 +321,7 @@ def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> l
 
 
 def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -> None:
-    """Add versions whose vectors in an engine are damaged to `checked`."""
+    """Record versions with damaged vectors in an engine in `checked`."""
     for name in names:
         manifest = checked.manifests.get(name)
         if name in checked.faults or manifest is None or manifest.engine == FILES:

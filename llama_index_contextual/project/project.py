@@ -722,7 +722,7 @@ class Project:
         """Return the cost of contexts, embeddings and answers so far, in total and by run.
 
         All answers from a model on the same day count as one run; embeddings of questions are not included. Calls that
-        timed out and calls of a run that was killed are included at their maximum price.
+        timed out, and calls from a run that was killed, are included at their maximum price.
         """
         with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
             return ledger.receipts.cost()

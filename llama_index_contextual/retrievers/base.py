@@ -172,7 +172,7 @@ _dispatcher = get_dispatcher(__name__)
 
 
 def reported(respond: F) -> F:
-    """Decorate `respond` or `arespond` of a retriever to run in a span and send LlamaIndex's retrieval events.
+    """Decorator that runs `respond` or `arespond` of a retriever in a span and sends LlamaIndex's retrieval events.
 
     `BaseRetriever.retrieve` does the same, but `respond` does not call it.
     """

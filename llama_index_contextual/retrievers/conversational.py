@@ -96,7 +96,7 @@ class BlendWeights:
             )
 
     def counting(self, specificity: float | None) -> BlendWeights:
-        """Return the weights for a question of the given specificity, which reduces the weights of the conversation.
+        """Return weights for a question of the given specificity, with less or no weight for the conversation.
 
         Example:
             >>> [BlendWeights().counting(specificity).history for specificity in (None, 0.4, 2.0, 3.1)]

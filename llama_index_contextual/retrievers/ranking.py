@@ -87,7 +87,7 @@ class RankingRetriever(CheckedRetriever):
         """Await any work that would block in `rank`, and cache its result, such as the query's embedding."""
 
     def fetch(self, ranking: Ranking, k: int, question: str | None = None) -> list[RetrievedChunk]:
-        """Return the k best nodes of a ranking with their evidence; see `search.best_chunks` for the question."""
+        """Return the k best nodes of a ranking with their evidence; see `search.best_chunks` for `question`."""
         ranking, chunks = best_chunks(self.chunk_index, ranking, k, question, results=k)
         return [RetrievedChunk.of_hit(hit) for hit in hits_of(ranking, chunks[:k], ranking.evidence(k))]
 

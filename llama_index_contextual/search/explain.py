@@ -27,7 +27,7 @@ class _Share:
     Attributes:
         name: Name of the ranking.
         value: The contribution.
-        formula: Its calculation, as text; empty if the hit is not in the ranking.
+        formula: Calculation of the contribution, as text; empty if the hit is not in the ranking.
         place: Rank of the hit, from 1; 0 if it is not in the ranking.
         size: Number of hits in the ranking.
     """

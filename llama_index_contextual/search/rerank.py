@@ -44,7 +44,7 @@ _dispatcher = get_dispatcher(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Reranked:
-    """The hits in the order of a reranker.
+    """The hits after reranking.
 
     Attributes:
         hits: Copies of the hits with the scores of the reranker, best first. Each copy still has its original rank.
@@ -566,7 +566,7 @@ def _reranked(
     threshold: float | None = None,
     warnings: Sequence[str] = (),
 ) -> Reranked:
-    """Return the hits in the order of the given indexes; other hits are dropped."""
+    """Build the result from the hits at the given positions, in this order; other hits are dropped."""
     after = {at: rank for rank, at in enumerate(order, start=1)}
     decisions = {
         hit.node_id: Reranking(
@@ -580,7 +580,7 @@ def _reranked(
 
 
 def _report_start(name: str, question: str, hits: Sequence[Hit]) -> list[RetrievedChunk]:
-    """Report the start to LlamaIndex's handlers, and return the hits as nodes."""
+    """Send the start event to LlamaIndex's handlers, and return the hits as nodes."""
     nodes = [RetrievedChunk.of_hit(hit) for hit in hits]
     event = ReRankStartEvent(query=QueryBundle(question), nodes=[*nodes], top_n=len(nodes), model_name=name)
     _dispatcher.event(event)

@@ -396,7 +396,7 @@ def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
 
 
 def missing_forms(question: str, table: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the long forms of the acronyms in a question, and the acronyms of the long forms in it.
+    """Return the long forms of the acronyms in a question, and the acronyms for the long forms in it.
 
     Acronyms are case-sensitive ("IT" is not "it"); long forms are not.
 
