@@ -387,7 +387,7 @@ def too_long(query: Query) -> list[str]:
 
 
 def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
-    """Return a query with the missing forms of its acronyms, or None if there are none to add.
+    """Return a query with the missing forms of its acronyms, or None if no form is missing.
 
     Both forms have the same meaning, so all terms of an added form together weigh as much as one term of the question.
     """
