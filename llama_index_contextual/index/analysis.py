@@ -1,9 +1,8 @@
 """Split text into the terms of the lexical index: stems of words, and compounds with their parts.
 
 "TS-999" yields ts-999, ts and 999; "getUserName" yields getusername, get, user and name; an ordinary word yields one
-term.
-Text in scripts without spaces between words, and in Korean because of its word endings, is cut into overlapping pairs
-of characters.
+term. Text in scripts without spaces between words, and in Korean because of its word endings, is cut into overlapping
+pairs of characters.
 
 All spellings of a fiscal year, quarter or date have the same term. A question may contain "FY2018", but the report
 "fiscal year ended May 31, 2018"; the name of a file may contain "2018Q1", but its first page "first quarter of 2018".
@@ -172,7 +171,7 @@ class Analyzer:
     """Split text into terms; the same settings yield the same terms for the index and for queries.
 
     Args:
-        language: A Snowball stemmer's name, or `none` for no stemming and no stop words.
+        language: Name of a Snowball stemmer, or `none` for no stemming and no stop words.
         has_periods: Whether fiscal years, quarters and dates have terms of their own; if they are written in several
             words, these terms come after the terms of the words.
 

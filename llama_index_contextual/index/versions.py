@@ -75,8 +75,8 @@ class Stamp:
     """State of CURRENT, which changes whenever another version becomes live.
 
     Attributes:
-        content: Content of the file. On file systems with a coarse clock, two files can have the same inode and times.
-        file: Inode and modification time. If a project was deleted and created again, the content can be the same.
+        content: Content of the file; needed where a coarse clock gives two files the same inode and times.
+        file: Inode and modification time; needed if a project was deleted and created again with the same content.
     """
 
     content: bytes
