@@ -196,11 +196,11 @@ class ContextualTools(Toolkit):
         names = document_tools.ToolNames(suffix)
         super().__init__(
             name=document_tools.tool_name(f"documents_{suffix}" if suffix else "documents"),
-            instructions=names.within(document_tools.INSTRUCTIONS),
+            instructions=names.rename_in(document_tools.INSTRUCTIONS),
             add_instructions=True,
         )
         for tool, name in names.items():
-            described = names.within(self.document_tools.describe(tool))
+            described = names.rename_in(self.document_tools.describe(tool))
             run = _entry_point(self.document_tools, tool)
             for functions, entry_point in ((self.functions, run), (self.async_functions, _in_thread(run))):
                 functions[name] = Function(
@@ -235,7 +235,7 @@ def _in_thread(run: Callable[..., str]) -> Callable[..., Coroutine[Any, Any, str
 def _documents(response: RetrievalResponse) -> list[Document]:
     """Return the passages as Agno documents; notes for the model are in the metadata of the first document."""
     documents = [_document(chunk, response) for chunk in response]
-    if documents and (notes := [*response.warnings, *models.doubts(response)]):
+    if documents and (notes := [*response.warnings, *models.confidence_warnings(response)]):
         documents[0].meta_data = {"note": " ".join(notes), **documents[0].meta_data}
     return documents
 

@@ -193,7 +193,7 @@ class _Server(MCPServer[Any]):
         own = {key: value for key, value in arguments.items() if key != "project"}
         project = self._project(arguments.get("project"))
         if name == "ask":
-            return await _ask(project, models.checked(name, AskInput, own)["question"])
+            return await _ask(project, models.check_arguments(name, AskInput, own)["question"])
         return _reply(await project.document_tools().acall(cast(models.ToolName, name), own))
 
     def _project(self, name: str | None) -> Project:

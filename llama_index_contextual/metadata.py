@@ -202,7 +202,7 @@ def excluded_embed_keys(user_excluded: Iterable[str] = ()) -> list[str]:
 
     These are the user's exclusions and all keys of this package except the context, column headers and facts.
     """
-    return _hidden(_EMBEDDED, user_excluded)
+    return _excluded_keys(_EMBEDDED, user_excluded)
 
 
 def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
@@ -211,10 +211,10 @@ def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
     These are the user's exclusions and all keys of this package except the source line, context, column headers and
     facts.
     """
-    return _hidden(_READ, user_excluded)
+    return _excluded_keys(_READ, user_excluded)
 
 
-def _hidden(shown: Collection[str], user_excluded: Iterable[str]) -> list[str]:
+def _excluded_keys(shown: Collection[str], user_excluded: Iterable[str]) -> list[str]:
     hidden = (key for key in (*OWN_KEYS, *RESERVED_KEYS) if key not in shown)
     return list(dict.fromkeys([*hidden, *user_excluded]))
 

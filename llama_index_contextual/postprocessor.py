@@ -50,7 +50,7 @@ _OF_FIRST = (
 
 
 @dataclass
-class _Run:
+class _ChunkRun:
     """Consecutive chunks of one document, in text order, with no text missing between them."""
 
     start: int
@@ -78,17 +78,17 @@ class _Run:
         return True
 
 
-def _join(nodes: Iterable[TextNode], max_tokens: int) -> list[_Run]:
+def _join(nodes: Iterable[TextNode], max_tokens: int) -> list[_ChunkRun]:
     """Join consecutive chunks of one document into runs, in text order, without repeated overlaps.
 
     Args:
         nodes: Chunks with offsets, in any order.
         max_tokens: Maximum number of tokens in a run of several chunks.
     """
-    runs: list[_Run] = []
+    runs: list[_ChunkRun] = []
     for node in sorted(nodes, key=lambda node: (_start(node), -len(node.text))):
         if not runs or not runs[-1].take(node, max_tokens):
-            runs.append(_Run(_start(node), node.text, [node]))
+            runs.append(_ChunkRun(_start(node), node.text, [node]))
     return runs
 
 
@@ -193,7 +193,7 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
         return [merged[place] for place in sorted(merged)]
 
 
-def _merge(run: _Run, best: NodeWithScore) -> MergedChunk:
+def _merge(run: _ChunkRun, best: NodeWithScore) -> MergedChunk:
     """Return a passage as a new node; the nodes of its chunks are not changed."""
     node, first, last = cast(TextNode, best.node), run.nodes[0], run.nodes[-1]
     relationships = {k: v for k, v in node.relationships.items() if k not in _NEIGHBOURS}
@@ -214,7 +214,7 @@ def _merge(run: _Run, best: NodeWithScore) -> MergedChunk:
     return MergedChunk(**{**fields, "node": whole, "chunks": run.nodes})
 
 
-def _metadata(run: _Run, best: TextNode) -> dict[str, Any]:
+def _metadata(run: _ChunkRun, best: TextNode) -> dict[str, Any]:
     first = run.nodes[0].metadata
     metadata = {**best.metadata, **{key: first[key] for key in _OF_FIRST if key in first}, **_context(run, best)}
     if keys.TABLE_HEAD not in first:
@@ -232,7 +232,7 @@ def _metadata(run: _Run, best: TextNode) -> dict[str, Any]:
     return metadata
 
 
-def _context(run: _Run, best: TextNode) -> dict[str, Any]:
+def _context(run: _ChunkRun, best: TextNode) -> dict[str, Any]:
     """Return the metadata of the joint context: the structural part of the best hit and all written sentences."""
     written = {keys.context_parts(node.metadata)[1]: node for node in reversed(run.nodes)}
     written.pop("", None)

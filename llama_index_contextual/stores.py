@@ -208,7 +208,7 @@ class IndexVectorStore(BasePydanticVectorStore):
     def _allowed(self, node_ids: Sequence[str] | None, doc_ids: Sequence[str] | None) -> NDArray[np.int64] | None:
         """Return the rows that a query selects, or None for all; empty lists, as in VectorStoreIndex, are ignored."""
         docstore = self._index.docstore
-        sets = [docstore.rows(docstore.known(node_ids))] if node_ids else []
+        sets = [docstore.rows(docstore.existing_ids(node_ids))] if node_ids else []
         if doc_ids:
             sets.append(docstore.rows([node_id for doc_id in doc_ids for node_id in docstore.ids_of_document(doc_id)]))
         if not sets:

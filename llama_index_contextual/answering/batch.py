@@ -296,7 +296,7 @@ async def aanswer_many(
         raise InputError(f"concurrency is {concurrency}: it must be at least 1.", value=concurrency)
     semaphore = asyncio.Semaphore(concurrency)
 
-    async def one(item: QA | str) -> Prediction:
+    async def answer_one(item: QA | str) -> Prediction:
         qa = QA(question=item) if isinstance(item, str) else item
         async with semaphore:
             try:
@@ -306,7 +306,7 @@ async def aanswer_many(
                 return Prediction(qa=qa, answer="", error=str(error))
         return Prediction(qa=qa, answer=str(response), response=response)
 
-    return Predictions(await asyncio.gather(*(one(item) for item in questions)), engine_settings(engine))
+    return Predictions(await asyncio.gather(*(answer_one(item) for item in questions)), engine_settings(engine))
 
 
 answer_many = twin(aanswer_many)

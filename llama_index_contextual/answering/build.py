@@ -164,7 +164,7 @@ class EngineBuilder:
         Raises:
             ConfigurationError: A value is invalid.
         """
-        config, given = self.retriever.config, _given(options)
+        config, given = self.retriever.config, _without_none(options)
         embed_model = self.load_embed_model() if self.retriever.embeds else None
         intents: Intents = given.get("intents", config.intents)
         settings = ("style", "answer_tokens", "min_confidence")
@@ -189,7 +189,7 @@ class EngineBuilder:
         return GroundedQueryEngine(
             conversational(by_intent(self.retriever, intents, lambda: self.llm)),
             self.llm,
-            wider=conversational(self.retriever.widened()),
+            wider=conversational(self.retriever.with_more_results()),
             options=answer_options,
             timeouts=timeouts,
             guards=given.get("guards", config.guards),
@@ -206,7 +206,7 @@ class EngineBuilder:
         Raises:
             ConfigurationError: An option is given that this engine does not support.
         """
-        given = _given(options)
+        given = _without_none(options)
         if foreign := sorted(given.keys() - _STOCK_OPTIONS):
             raise ConfigurationError(
                 f"`response_mode` selects LlamaIndex's own engine, which has no `{foreign[0]}`: omit one of them.",
@@ -236,7 +236,7 @@ class EngineBuilder:
         Raises:
             ConfigurationError: A value is invalid.
         """
-        given = _given(options)
+        given = _without_none(options)
         names = ("turns", "history_tokens", "chat_store", "chat_store_key")
         own = {name: given[name] for name in names if name in given}
         if "chat_mode" in given:
@@ -245,7 +245,7 @@ class EngineBuilder:
         return chat.GroundedChatEngine(self.query_engine(options), mode=mode, memory=memory, **own)
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -188,7 +188,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         texts = [(message.role, end_of(message.content or "", budget)) for message, budget in budgets]
         return [ChatMessage(role=role, content=text) for role, text in texts if texts[0][1] and text]
 
-    async def _aremembered(self, message: str, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
+    async def _aprompt_history(self, message: str, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Return the messages of the conversation to include in the prompt."""
         if not self._has_own_memory:
             return self._within_budget(recent)
@@ -209,12 +209,12 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         by_intent = isinstance(self.engine.retriever.retriever, IntentRetriever)
         if not by_intent and (intent := unsearched_intent(message, recent)) is not None:
             response = empty_response(QueryBundle(message), intent)
-            return await self.engine.aprepare(message, response, history=await self._aremembered(message, recent))
+            return await self.engine.aprepare(message, response, history=await self._aprompt_history(message, recent))
         history = () if self.mode == "simple" else tuple(recent)
         with calls_made() as made:
             rewrite = await self._arewrite(message, recent)
         query = ConversationQuery(message, history=history, rewrite=rewrite)
-        return await self.engine.adraft(query, history=await self._aremembered(message, recent), calls=made)
+        return await self.engine.adraft(query, history=await self._aprompt_history(message, recent), calls=made)
 
     async def _arewrite(self, message: str, recent: Sequence[ChatMessage]) -> str | None:
         """Return the standalone question, or None if it is not needed or the model failed."""
@@ -278,9 +278,9 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
                 judging = self.engine.judge is not None and completion.answer is None
                 if draft.ready is not None or (completion.text and not judging):
                     completion.problem = STOPPED
-                    self._end(stream, message, draft, completion)
+                    self._finish_stream(stream, message, draft, completion)
                 raise
-            await asyncio.to_thread(self._end, stream, message, draft, completion)
+            await asyncio.to_thread(self._finish_stream, stream, message, draft, completion)
 
         stream.achat_stream = pieces()
         return stream
@@ -292,7 +292,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         stream.chat_stream = blocking(pieces)
         return stream
 
-    def _end(self, stream: GroundedChatStream, message: str, draft: Draft, completion: Completion) -> None:
+    def _finish_stream(self, stream: GroundedChatStream, message: str, draft: Draft, completion: Completion) -> None:
         stream.grounded = self.engine.finish(draft, completion)
         stream.metadata = stream.grounded.metadata or {}
         self.memory.put_messages(_exchange(message, stream.grounded))

@@ -407,7 +407,7 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
         text=text,
         cited=tuple(dict.fromkeys(number for _, _, numbers in layout.citations for number in numbers)),
         invalid=tuple(citations.invalid),
-        quotations=tuple(_checked(quoted, passages, folded) for quoted in quotations),
+        quotations=tuple(_check_quotation(quoted, passages, folded) for quoted in quotations),
         unsupported=_unsupported(layout, passages, question),
     )
 
@@ -546,7 +546,7 @@ class _Layout:
         return tuple(dict.fromkeys(number for numbers in inside for number in numbers))
 
 
-def _checked(quoted: Quotation, passages: Sequence[Passage], folded: Sequence[FoldedText]) -> Quotation:
+def _check_quotation(quoted: Quotation, passages: Sequence[Passage], folded: Sequence[FoldedText]) -> Quotation:
     """Return a quotation with its status, and with its source if a passage contains it."""
     others = (number for number in range(1, len(passages) + 1) if number not in quoted.cited)
     for number in (*quoted.cited, *others):

@@ -387,7 +387,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         key = self._key(messages, response, question)
         if (written := self.cache.get(key)) is None:
             return replace(draft, key=key)
-        answer = replace(self._checked(draft, written), from_cache=True, usage=self._account.book(calls))
+        answer = replace(self._check_answer(draft, written), from_cache=True, usage=self._account.book(calls))
         return replace(draft, ready=_with_metadata(answer))
 
     def _pack(
@@ -486,8 +486,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         if draft.ready is not None:
             return draft.ready
         if completion.answer is None:
-            written = self._written(completion.text)
-            answer = self._checked(draft, written, problem=completion.problem)
+            written = self._apply_guards(completion.text)
+            answer = self._check_answer(draft, written, problem=completion.problem)
             with calls_made() as made:
                 is_refusal = fold(str(answer)).strip(".!") == fold(self.options.not_found).strip(".!")
                 if self.judge is not None and not is_refusal:
@@ -507,7 +507,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             completion.usage = self._account.book([*draft.calls, *own, *judged])
         return completion.usage
 
-    def _written(self, text: str) -> WrittenAnswer:
+    def _apply_guards(self, text: str) -> WrittenAnswer:
         """Apply the guards to the model's text, so that it may be shown and stored."""
         reasoning, _ = split_reasoning(text, self.options.style)
         # The result is the same text as in a stream, except for invalid citations, which the check removes later.
@@ -515,7 +515,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         clean = stream_filter.feed(text) + stream_filter.rest()
         return WrittenAnswer(clean, self._mask(text), None if reasoning is None else self._mask(reasoning))
 
-    def _checked(self, draft: Draft, written: WrittenAnswer, *, problem: str | None = None) -> GroundedResponse:
+    def _check_answer(self, draft: Draft, written: WrittenAnswer, *, problem: str | None = None) -> GroundedResponse:
         """Return the answer with a report on its citations."""
         passages = [self._passage(hit, draft.retrieval.version) for hit in draft.hits]
         report = check_citations(written.text, passages, question=self._mask(draft.question))

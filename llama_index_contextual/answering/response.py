@@ -110,7 +110,7 @@ class Meter:
         self._output: int | None = None
         self._cached = self._written = 0
 
-    def see(self, raw: Any) -> None:
+    def read_usage(self, raw: Any) -> None:
         """Read token counts, if any, from a piece in the provider's format; later counts replace earlier counts."""
         for holder in (raw, field_of(raw, "message")):
             reported = field_of(holder, "usage")
@@ -121,7 +121,7 @@ class Meter:
             self._cached = usage.cached_tokens or self._cached
             self._written = usage.written_tokens or self._written
 
-    def end(self, text: str) -> AnswerUsage:
+    def record(self, text: str) -> AnswerUsage:
         """Return the token usage of the call, given the text of the reply, and add it to the list of `calls_made`."""
         sent, replied = self._input, self._output
         if sent is None:

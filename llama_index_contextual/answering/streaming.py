@@ -156,7 +156,7 @@ class AnswerStream:
                 if part := keys.feed(storable_text(piece.delta or "")):
                     completion.text += part
                     yield part
-                meter.see(piece.raw)
+                meter.read_usage(piece.raw)
                 problem = self._problem_of(_finish_reason(piece), completion.text) or problem
                 # Do not use `wait_for`: in Python 3.11 it loses a cancellation that arrives together with a piece.
                 async with asyncio.timeout(self.timeouts.between_tokens):
@@ -176,7 +176,7 @@ class AnswerStream:
             completion.text += keys.rest()  # no more pieces can be yielded
             raise
         finally:
-            completion.calls = meter.end(completion.text)
+            completion.calls = meter.record(completion.text)
             await _close(pieces)
         if rest := keys.rest():  # after an error
             completion.text += rest
@@ -203,10 +203,10 @@ class AnswerStream:
             if self._lock is None:
                 pieces = aiter(await model.astream_chat(list(messages), **self._options, **options))
             else:
-                pieces = threaded(self._lock, lambda: model.stream_chat(list(messages)))
+                pieces = stream_in_thread(self._lock, lambda: model.stream_chat(list(messages)))
             piece = await anext(pieces, None)
             while piece is not None and not piece.delta and _finish_reason(piece) is None:
-                meter.see(piece.raw)
+                meter.read_usage(piece.raw)
                 piece = await anext(pieces, None)
             return pieces, piece
 
@@ -306,7 +306,7 @@ def blocking(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
             executor.submit(context.run, close).result()
 
 
-async def threaded(
+async def stream_in_thread(
     busy: AbstractContextManager[Any], call: Callable[[], Iterable[ChatResponse]]
 ) -> AsyncGenerator[ChatResponse, None]:
     """Call a synchronous LLM in its own thread, and yield the pieces of its answer.

@@ -112,7 +112,7 @@ def _search_locally(
     from llama_index_contextual.search.search import (
         Query,
         SearchSettings,
-        finished,
+        complete_response,
         limit_text,
         require_positive,
         search,
@@ -138,7 +138,7 @@ def _search_locally(
         return search(Query.of(text), version.index, settings, embedder=embedder, version=version.name)
 
     response = LiveIndexes(directory, directory.name, _no_model).run(run)
-    return None if response is None else finished(response, question, notes)
+    return None if response is None else complete_response(response, question, notes)
 
 
 def _no_model(setting: str, built: str) -> NoReturn:
@@ -186,10 +186,10 @@ def ask(
         engine = project.as_query_engine(filters=filters, streaming=not common.wants_json())
     except ModelError as error:
         if not common.wants_json():
-            say(f"[yellow]No LLM answer: {safe(common.in_words(error))} These are the best passages.[/]", to=err)
+            say(f"[yellow]No LLM answer: {safe(common.cli_message(error))} These are the best passages.[/]", to=err)
         passages = _passages(project, question, filters)
         if common.wants_json():
-            common.say_json({**passages, "error": common.in_words(error)})
+            common.say_json({**passages, "error": common.cli_message(error)})
         return
     response = engine.query(question)
     if common.wants_json():
@@ -229,7 +229,7 @@ def chat(
         engine = project.as_chat_engine(mode=follow_ups, filters=filters)
     except ModelError as error:
         if not common.wants_json():
-            say(f"[yellow]{safe(common.in_words(error))} Showing the best passages instead.[/]", to=err)
+            say(f"[yellow]{safe(common.cli_message(error))} Showing the best passages instead.[/]", to=err)
     if sys.stdin.isatty():
         say(f"[dim]One question per line. {_CHAT_COMMANDS}[/]", to=err)
     turns = []
@@ -276,8 +276,8 @@ def _turn(project: Project, engine: GroundedChatEngine | None, question: str, fi
         return {"question": question, **answer.to_dict()}
     except ContextualError as error:
         if not common.wants_json():
-            common.say_error(common.in_words(error))
-        return {"question": question, "answer": None, "error": common.in_words(error)}
+            common.say_error(common.cli_message(error))
+        return {"question": question, "answer": None, "error": common.cli_message(error)}
 
 
 def _passages(project: Project, question: str, filters: Any) -> dict[str, Any]:

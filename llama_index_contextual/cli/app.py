@@ -87,7 +87,7 @@ def _flush(output: TextIO) -> None:
         # Python flushes again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         if not isinstance(error, BrokenPipeError):
-            common.say_error(common.in_words(error))
+            common.say_error(common.cli_message(error))
         raise SystemExit(1) from None
 
 
@@ -128,7 +128,7 @@ def create(
     for note in missing_for_models(config):
         common.say_note(note)
     say(f"Created project [bold]{safe(name)}[/] in {safe(str(common.root()))}.")
-    say(f"Next: {safe(common.proposed('ingest', name))} FILES…")
+    say(f"Next: {safe(common.suggested_command('ingest', name))} FILES…")
 
 
 @app.command("settings")
@@ -179,7 +179,7 @@ def list_projects() -> None:
     if common.wants_json():
         common.say_json(names)
     elif not names:
-        advice = safe(common.proposed("create", "NAME", "--local"))
+        advice = safe(common.suggested_command("create", "NAME", "--local"))
         say(f"No projects in {safe(str(common.root()))} yet. Create one: {advice}", to=err)
     else:
         say("\n".join(map(safe, names)))
@@ -266,7 +266,7 @@ def _contents(manager: ProjectManager, name: str) -> str:
         raise
     except ContextualError as error:
         # Even a damaged project can be deleted.
-        say(f"[yellow]{safe(common.in_words(error))}[/]", to=err)
+        say(f"[yellow]{safe(common.cli_message(error))}[/]", to=err)
         return ""
     return f" with {pluralize(info.documents, 'document')} and {pluralize(info.ledger.contexts, 'paid context')}"
 
@@ -360,7 +360,7 @@ def configure(
     pending = common.open_root().load(name).update_config(**changes)
     done = "Changed; takes effect with the next query."
     if pending:
-        done = f"Changed. To apply {', '.join(pending)}, run `{safe(common.proposed('rebuild', name))}`."
+        done = f"Changed. To apply {', '.join(pending)}, run `{safe(common.suggested_command('rebuild', name))}`."
     common.say_result({"needs_rebuild": pending}, done)
     if not common.wants_json():
         for field in sorted(changes.keys() & environment_settings(os.environ).keys() & common.OF_A_COMMAND):

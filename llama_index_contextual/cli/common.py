@@ -166,7 +166,7 @@ def wants_json() -> bool:
     return command is not None and command.as_json
 
 
-def in_words(error: ContextualError | OSError | sqlite3.Error) -> str:
+def cli_message(error: ContextualError | OSError | sqlite3.Error) -> str:
     """Return an error message that refers to commands and options, with commands that the user can copy."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else f"{error}."
@@ -193,7 +193,7 @@ class Command(TyperCommand):
         except BrokenPipeError:
             raise  # the program that reads the output has ended
         except (ContextualError, OSError, sqlite3.Error) as error:
-            say_error(in_words(error))
+            say_error(cli_message(error))
             raise typer.Exit(2 if isinstance(error, PathNotFoundError) else 1) from None
         finally:
             running.reset(token)
@@ -371,7 +371,7 @@ def open_project(name: str) -> Project:
     return project
 
 
-def proposed(command: str, *arguments: str) -> str:
+def suggested_command(command: str, *arguments: str) -> str:
     """Return a command line that the user can copy, with `--root` if it was given to the running command."""
     return shlex.join([PROGRAM, command, *arguments, *root_option()])
 

@@ -195,7 +195,7 @@ def show_report(report: IngestReport, name: str) -> None:
     for label, text in report.details():
         say(f"[yellow]{label}[/] {safe(text)}", to=err)
     if report.failures:
-        retry = common.proposed("retry", name)
+        retry = common.suggested_command("retry", name)
         say(f"{RETRY}:", to=err)
         say(safe(f"{retry} --max-cost DOLLARS" if report.is_held_back else retry), to=err, indent=2)
     if report.version is None:
@@ -212,7 +212,7 @@ def rebuild(name: Name, max_cost: common.MaxCost = None, quiet: common.Quiet = F
     """Publish a version built from the stored documents with the current settings."""
     project = common.open_project(name)
     if project.config.context == "llm" and not quiet:
-        say(safe(project.estimate().in_short()), to=err)
+        say(safe(project.estimate().summary()), to=err)
     report = common.interruptible(project, partial(project.rebuild, max_cost=max_cost, show_progress=not quiet))
     show_report(report, name)
 
@@ -290,7 +290,7 @@ def sync(
     if plan.removed or not common.wants_json():
         _show_plan(plan, to=err, limit=MOST_NAMES)
     if project.config.context == "llm" and not quiet:
-        say(safe(project.estimate(folders, batch=batch, **reading).in_short()), to=err)
+        say(safe(project.estimate(folders, batch=batch, **reading).summary()), to=err)
     if plan.removed:
         common.confirm(f"Remove {pluralize(len(plan.removed), 'document')} whose files are gone?", yes=yes)
     report = common.interruptible(project, partial(work, remove=yes or plan.removed, max_cost=max_cost))
@@ -354,13 +354,13 @@ class Watch:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self._cost_before = self._spent()
+        self._cost_before = self._document_cost()
         self._last: object = None  # the last version or error that was printed
         self._skipped: set[tuple[str, str]] = set()  # skipped files that were printed, with the reasons
         self._missing: set[str] = set()  # documents without a file that were printed
         self._waiting: frozenset[str] = frozenset()  # documents of a large removal whose files are still missing
 
-    def _spent(self) -> float:
+    def _document_cost(self) -> float:
         """Return the dollars spent on documents so far; the cost of answers does not count towards the limit."""
         cost = self.project.cost()
         return cost.dollars - cost.answers
@@ -385,7 +385,7 @@ class Watch:
         try:
             report = self._publish()
         except (errors.ContextualError, OSError) as error:
-            self._say_once(f"{common.in_words(error)} The sync is repeated after the next change.")
+            self._say_once(f"{common.cli_message(error)} The sync is repeated after the next change.")
             return SOON if isinstance(error, errors.ProjectLockedError) else RESCAN
         skipped = [file for file in report.skipped if file.reason not in FOR_LATER]
         new = replace(
@@ -405,7 +405,7 @@ class Watch:
         """Sync once; after a large removal has been refused, remove nothing until the missing files are back."""
         limit = None
         if self.max_cost is not None:
-            limit = max(0.0, self.max_cost + self._cost_before - self._spent())
+            limit = max(0.0, self.max_cost + self._cost_before - self._document_cost())
         work = partial(self.work, settle=self.settle, watching=True, max_cost=limit)
         if self.removes and not self._waiting:
             try:
@@ -413,7 +413,7 @@ class Watch:
             except errors.LargeRemovalError as error:
                 self._waiting = frozenset(error.documents)
                 common.say_note(
-                    f"{common.in_words(error)} Until then, no document is removed; all other changes are published."
+                    f"{common.cli_message(error)} Until then, no document is removed; all other changes are published."
                 )
         report = work(remove=False)
         self._waiting &= frozenset(report.missing)

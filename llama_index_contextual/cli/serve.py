@@ -97,13 +97,13 @@ def open_folder(
     if report.missing:
         common.say_note(
             f"The files of {pluralize(len(report.missing), 'document')} are gone; to remove the documents too:"
-            f" {common.proposed('sync', name, str(folder))}"
+            f" {common.suggested_command('sync', name, str(folder))}"
         )
     say(f"The project is [bold]{safe(name)}[/] in {safe(os.path.realpath(common.root()))}.")
     try:
         import llama_index_contextual.ui.app  # noqa: F401
     except ImportError:
-        say(safe(f"To search it: {common.proposed('search', name, 'QUESTION')}"))
+        say(safe(f"To search it: {common.suggested_command('search', name, 'QUESTION')}"))
         say(safe(f"To show it in a browser: {_NEEDS_UI}"), to=err)
         return
     serve([name], port=0, documents=[folder], open_browser=common.out.is_terminal)
@@ -144,7 +144,7 @@ def _project_of(folder: Path, name: str, llm: str | None) -> Project:
     if llm is not None and (project.config.context, project.config.llm) != ("llm", llm):
         raise ConfigurationError(
             f"Project {name!r} was made with other settings: leave --llm out, or change them with"
-            f" `{common.proposed('configure', name, 'context=llm', f'llm={llm}')}`."
+            f" `{common.suggested_command('configure', name, 'context=llm', f'llm={llm}')}`."
         )
     if project.documents():
         plan = project.sync_folders([folder], dry_run=True, remove=False)

@@ -441,7 +441,7 @@ class StructuralContextualizer(Contextualizer):
             opening = _shortened(opening, _COVER_CHARACTERS)
         return [ChunkContext(self._write(head, opening, chunk), "structural") for chunk in chunks]
 
-    def below(
+    def add_structure(
         self, segment: Segment, chunks: Sequence[BaseNode], written: Sequence[ChunkContext]
     ) -> list[ChunkContext]:
         """Put structural lines before contexts that were written by an LLM.
@@ -471,7 +471,7 @@ class StructuralContextualizer(Contextualizer):
         for segment in segments(nodes, segment_size=self.segment_size):
             chunks = [chunk for chunk in segment.chunks if chunk.node_id in written]
             contexts = [ChunkContext(written[chunk.node_id], "llm") for chunk in chunks]
-            for chunk, context in zip(chunks, self.below(segment, chunks, contexts), strict=True):
+            for chunk, context in zip(chunks, self.add_structure(segment, chunks, contexts), strict=True):
                 chunk.metadata |= context.to_metadata()
 
     def _write(self, head: str, opening: str, chunk: BaseNode) -> str:

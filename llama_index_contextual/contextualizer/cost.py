@@ -125,7 +125,7 @@ class PriceTable:
         """
         if model in self.overrides:
             return self.overrides[model]
-        return FREE if is_in_process(model) else _listed(model)
+        return FREE if is_in_process(model) else _list_price(model)
 
     def dollars(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> float | None:
         """Return the price of tokens in dollars, or None if the price of the model is unknown.
@@ -180,7 +180,7 @@ def round_up(dollars: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _listed(model: str) -> TokenPrice | None:
+def _list_price(model: str) -> TokenPrice | None:
     """Return the list price of a model for short prompts; some models cost more per token for very long prompts."""
     provider, _, name = model.partition(":")
     if provider not in _PROVIDERS or not name:
@@ -487,7 +487,7 @@ class Spending:
     def stop(self, error: ContextualError) -> None:
         """Stop sending calls; from now on, reservations raise this error."""
         self._stopped = self._stopped or error
-        self._wake()
+        self._notify()
 
     def bill(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> Bill:
         """Return the bill for calls for contexts."""
@@ -607,9 +607,9 @@ class Spending:
         self.calls_in_flight -= 1
         self._in_flight = self._in_flight - bound if self.calls_in_flight else 0.0
         self._factor = max(self._factor, factor)
-        self._wake()
+        self._notify()
 
-    def _wake(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -628,7 +628,7 @@ class Spending:
     def limit_error(self) -> BudgetExceededError:
         """Refuse all further reservations, and return the error for a run that has reached its limit."""
         self._is_exceeded = True
-        self._wake()
+        self._notify()
         limit, spent = self.max_cost or 0.0, self._committed
         unsettled = self.booked.describe_unsettled()
         enough = self._sufficient_limit()
@@ -851,7 +851,7 @@ class EmbeddingCount:
         of_llm = [chunk for chunk in segment.chunks if chunk.node_id in missing or chunk.node_id in contexts]
         written = [ChunkContext(contexts.get(chunk.node_id, ""), "llm") for chunk in of_llm]
         if structural is not None:
-            written = structural.below(segment, of_llm, written)
+            written = structural.add_structure(segment, of_llm, written)
         by_id = {chunk.node_id: context for chunk, context in zip(of_llm, written, strict=True)}
         self._document += [
             (with_context(node, by_id.get(node.node_id)), context_tokens if node.node_id in missing else 0.0)

@@ -293,7 +293,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         if (lines := self.lines) is None:
             return written
         return await asyncio.to_thread(
-            lambda: [lines.below(*item, of_item) for item, of_item in zip(work, written, strict=True)]
+            lambda: [lines.add_structure(*item, of_item) for item, of_item in zip(work, written, strict=True)]
         )
 
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
@@ -318,7 +318,7 @@ class _Work:
     chunks: dict[str, list[BaseNode]]
     on_context: ContextCallback
 
-    def settle(self, key: str, context: ChunkContext) -> None:
+    def deliver(self, key: str, context: ChunkContext) -> None:
         """Pass the context to the callback for all chunks with this key; only the first context counts as paid."""
         for chunk in self.chunks.pop(key):
             self.on_context(self.segment, chunk, context)
@@ -400,8 +400,8 @@ class ContextRun:
             # Reserve the keys before reading the ledger; otherwise two segments could request the same context.
             self._pending.update((key, asyncio.Event()) for key in mine)
             try:
-                for key, context in (await asyncio.to_thread(self._known, mine)).items():
-                    work.settle(key, ChunkContext(context, "llm") if context else self._refusal)
+                for key, context in (await asyncio.to_thread(self._ledger_contexts, mine)).items():
+                    work.deliver(key, ChunkContext(context, "llm") if context else self._refusal)
                 missing = {key: work.chunks[key][0] for key in mine if key in work.chunks}
                 requests = await asyncio.to_thread(self._plan, work.segment, missing)
                 async with asyncio.TaskGroup() as group:
@@ -414,7 +414,7 @@ class ContextRun:
                 await other.wait()
             self._scheduler.check()
 
-    def _known(self, keys: Sequence[str]) -> dict[str, str]:
+    def _ledger_contexts(self, keys: Sequence[str]) -> dict[str, str]:
         """Return the contexts in the ledger by key; an empty string stands for a refusal."""
         refused = set() if self._settings.retries_refused else self._ledger.refusals(keys)
         return dict.fromkeys(refused, "") | self._ledger.contexts(keys)
@@ -436,7 +436,7 @@ class ContextRun:
                 context, is_final = await self._try(request)
                 if is_final:
                     break
-            work.settle(request.key, context)
+            work.deliver(request.key, context)
         except ContextualError as error:
             self._scheduler.stop(error)
 

@@ -44,7 +44,7 @@ def pack(items: Iterable[T], weigh: Callable[[T], tuple[int, ...]], limits: tupl
         yield packed
 
 
-def stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
+def as_matrix(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
     """Return vectors as the rows of a matrix, or an empty array if they are invalid or differ in length."""
     try:
         # One row at a time, so that other threads can run in between. Numbers that are too large become infinite.

@@ -25,7 +25,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import RetryPolicy, acall, error_message
 from llama_index_contextual._utils.clients import own_client, sort_vectors
 from llama_index_contextual.config import LOCAL
-from llama_index_contextual.embeddings.batching import embedding_tokens, pack, stacked, unit_vectors
+from llama_index_contextual.embeddings.batching import as_matrix, embedding_tokens, pack, unit_vectors
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
 
 MAX_TOKENS_PER_REQUEST = 300_000
@@ -258,10 +258,10 @@ async def aembed_groups(
         for places in requests:
             sent = [list(groups[at]) for at in places]
             attempt = partial(_send, connected, sent, booking, sum(tokens[at] for at in places))
-            vectors = await asyncio.to_thread(_checked, await _answer(attempt, policy, name), sent, name, length)
+            vectors = await asyncio.to_thread(_vectors, await _answer(attempt, policy, name), sent, name, length)
             if name != LOCAL and not vectors.any(axis=1).all():
                 # Vectors of zeros may be caused by a provider error: request them once more.
-                vectors = await asyncio.to_thread(_checked, await _answer(attempt, policy, name), sent, name, length)
+                vectors = await asyncio.to_thread(_vectors, await _answer(attempt, policy, name), sent, name, length)
             length = vectors.shape[1]
             ends = np.cumsum([len(texts) for texts in sent])[:-1]
             yield dict(zip(places, np.split(vectors, ends), strict=True))
@@ -294,14 +294,14 @@ async def _send(model: BaseEmbedding, groups: list[list[str]], booking: Booking,
         return [*of_groups, surplus] if surplus else of_groups
 
 
-def _checked(answer: Sequence[Any], groups: Sequence[Sequence[str]], name: str, dimensions: object) -> Vectors:
+def _vectors(answer: Sequence[Any], groups: Sequence[Sequence[str]], name: str, dimensions: object) -> Vectors:
     """Return the unit vectors in an answer, one row for each text.
 
     Raises:
         ModelError: There are too many or too few vectors, or the vectors are not finite or differ in length.
     """
     require_shape(answer, groups, name=name)
-    vectors = stacked(list(chain.from_iterable(answer)))
+    vectors = as_matrix(list(chain.from_iterable(answer)))
     if vectors.ndim != 2 or not vectors.shape[1] or dimensions not in (None, vectors.shape[1]):
         size = dimensions or "the same number of"
         raise ModelError(

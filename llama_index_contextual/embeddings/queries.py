@@ -83,7 +83,7 @@ class QueryEmbedder:
             raise ModelError(
                 error_message(error, setting="embed_model", model=self.name), setting="embed_model"
             ) from error
-        return self._kept(key, embedding)
+        return self._store(key, embedding)
 
     def _client(self) -> BaseEmbedding:
         process = os.getpid()
@@ -91,7 +91,7 @@ class QueryEmbedder:
             self._clients[process] = unconnected(self.model)
         return self._clients[process]
 
-    def _kept(self, key: bytes, embedding: object) -> tuple[list[float], NDArray[np.float32]]:
+    def _store(self, key: bytes, embedding: object) -> tuple[list[float], NDArray[np.float32]]:
         """Cache an embedding from the model, as a list and as the unit vector used for searching.
 
         Raises:

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
-from llama_index_contextual._utils.keywords import suggests_keywords, takes
+from llama_index_contextual._utils.keywords import document_options, suggests_keywords
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.batch import QA, Predictions, answer_many
@@ -263,14 +263,14 @@ class Comparison:
             others.remove(first)
             rest = f", and {self._not_better(chosen, others)}" if others else ""
             advice = f"Use {chosen!r}: it is better than {first!r} {on} ({gain}){doubt}{rest}."
-        return advice + self._doubt(chosen)
+        return advice + self._sample_warning(chosen)
 
     def _not_better(self, chosen: str, others: Sequence[str]) -> str:
         parts = [f"{name!r} ({self.difference(chosen, name)})" for name in others]
         verb = "is" if len(parts) == 1 else "are"
         return f"{' and '.join(parts)} {verb} not significantly better"
 
-    def _doubt(self, chosen: str) -> str:
+    def _sample_warning(self, chosen: str) -> str:
         """Return a sentence if there are too few questions to be sure of the recommendation, otherwise ""."""
         undecided = [
             self._values(chosen, name, self.metric)
@@ -819,7 +819,7 @@ def _figures(evaluation: Evaluation, variant: Variant, k: int) -> dict[str, floa
     }
 
 
-@takes(EngineOptions)
+@document_options(EngineOptions)
 def sweep_answers(
     project: HasState,
     questions: Sequence[QA],

@@ -62,7 +62,7 @@ def recall(ranks: Ranks, k: int) -> float:
         >>> recall([1, 7, None], 5)
         0.3333333333333333
     """
-    return len(_within(ranks, k)) / len(ranks)
+    return len(_ranks_up_to(ranks, k)) / len(ranks)
 
 
 def precision(relevant: Sequence[bool], k: int) -> float:
@@ -103,10 +103,10 @@ def ndcg(ranks: Ranks, k: int = 10) -> float:
         0.9197
     """
     ideal = sum(1 / math.log2(1 + rank) for rank in range(1, min(len(ranks), k) + 1))
-    return sum(1 / math.log2(1 + rank) for rank in set(_within(ranks, k))) / ideal
+    return sum(1 / math.log2(1 + rank) for rank in set(_ranks_up_to(ranks, k))) / ideal
 
 
-def _within(ranks: Ranks, k: int) -> list[int]:
+def _ranks_up_to(ranks: Ranks, k: int) -> list[int]:
     return [rank for rank in ranks if rank is not None and rank <= k]
 
 

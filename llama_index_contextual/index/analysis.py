@@ -317,18 +317,18 @@ class Analyzer:
 
     @cached_property
     def _stopwords(self) -> frozenset[str]:
-        return listed(_STOPWORD_LISTS.get(self.language))
+        return stop_word_list(_STOPWORD_LISTS.get(self.language))
 
     @cached_property
     def _question_words(self) -> frozenset[str]:
-        return listed(_QUESTION_WORD_LISTS.get(self.language))
+        return stop_word_list(_QUESTION_WORD_LISTS.get(self.language))
 
     @cached_property
     def _question_stems(self) -> frozenset[str]:
         return frozenset(map(self._stem, self._question_words))
 
 
-def listed(name: str | None) -> frozenset[str]:
+def stop_word_list(name: str | None) -> frozenset[str]:
     """Return a list of stop words from bm25s, or an empty set if there is no such list."""
     if name is None:
         return frozenset()
@@ -345,7 +345,7 @@ def _lists_by_word() -> Mapping[str, Sequence[str]]:
     """Return the names of the stop word lists that contain each word."""
     lists: dict[str, list[str]] = {}
     for name in dict.fromkeys(_STOPWORD_LISTS.values()):
-        for word in listed(name):
+        for word in stop_word_list(name):
             lists.setdefault(word, []).append(name)
     return lists
 

@@ -317,7 +317,7 @@ def read_records(part: Path) -> Records:
     Raises:
         CorruptVersionError: The file is missing or damaged.
     """
-    shown = _shown(part, RECORDS)
+    shown = _display_name(part, RECORDS)
     content = _content(part / RECORDS, shown)
     try:
         return Records(DocumentRecord(**record) for record in without_checksum(json.loads(content))["records"])
@@ -351,7 +351,7 @@ def read_manifest(directory: Path) -> Manifest:
         CorruptVersionError: The manifest is missing, damaged, or belongs to another version.
         FormatError: The manifest was written by a newer release.
     """
-    shown = _shown(directory, MANIFEST)
+    shown = _display_name(directory, MANIFEST)
     manifest = Manifest.from_json(_content(directory / MANIFEST, shown), file=shown)
     if manifest.version != directory.name:
         raise damage_error(shown, f"belongs to version {manifest.version}")
@@ -381,7 +381,7 @@ def check_files(directory: Path, described: Files, check: Check) -> None:
         CorruptVersionError: A file is missing, has changed or cannot be read.
     """
     for name, expected in described.items():
-        path, shown = directory / name, _shown(directory, name)
+        path, shown = directory / name, _display_name(directory, name)
         try:
             if not path.is_file():
                 raise damage_error(shown, "is missing")
@@ -418,7 +418,7 @@ def _reading_error(shown: str, error: OSError) -> CorruptVersionError:
     return CorruptVersionError(f"{shown} {fault}.", file=shown, remedy=_TRY_AGAIN)
 
 
-def _shown(directory: Path, name: str) -> str:
+def _display_name(directory: Path, name: str) -> str:
     return f"{directory.parent.name}/{directory.name}/{name}"
 
 

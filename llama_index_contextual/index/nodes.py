@@ -51,7 +51,7 @@ class Nodes(ABC):
     """Base class for reading the nodes of one file or of a whole version."""
 
     @abstractmethod
-    def existing(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
+    def find_nodes(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
         """Yield the nodes with the given ids; ids that do not exist are skipped."""
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Nodes(ABC):
         Raises:
             ValueError: A node does not exist and `raise_error` is True.
         """
-        nodes = {node.node_id: node for node in self.existing(node_ids)}
+        nodes = {node.node_id: node for node in self.find_nodes(node_ids)}
         for node_id in dict.fromkeys(node_ids):
             if node_id in nodes:
                 continue
@@ -238,7 +238,7 @@ class NodeTable(Nodes):
         """Return the positions of the nodes with the given ids; ids that do not exist are left out."""
         return dict(self._fetch("id, position", node_ids))
 
-    def known(self, node_ids: Sequence[str]) -> list[str]:
+    def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
         """Return the given ids that exist."""
         return list(self.positions(node_ids))
 
@@ -336,7 +336,7 @@ class NodeTable(Nodes):
             yield rows
             last = rows[-1][-1]
 
-    def existing(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
+    def find_nodes(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
         """Yield the nodes with the given ids; ids that do not exist are skipped."""
         return (_node_of(*row) for row in self._fetch(_COLUMNS, node_ids))
 

@@ -158,7 +158,7 @@ class Part:
     @property
     def born(self) -> NDArray[np.int32]:
         """Number of the version that added each row's vector, if an engine stores the vectors; shape (rows,)."""
-        return self.shared(BORN_FILE, lambda: files.mapped(self.directory / BORN_FILE, np.int32))
+        return self.shared(BORN_FILE, lambda: files.map_array(self.directory / BORN_FILE, np.int32))
 
     def vector_keys(self, rows: NDArray[np.int64] | None = None) -> list[Key]:
         """Return the keys under which an engine stores the vectors of the given rows, or of all rows."""
@@ -193,7 +193,7 @@ def open_parts(directory: Path, manifest: Manifest) -> list[Part]:
     with contextlib.ExitStack() as opened:
         parts: list[Part] = []
         for entry in manifest.parts:
-            parts.append(_opened(part_directory(directory, entry.name), entry))
+            parts.append(_open_part(part_directory(directory, entry.name), entry))
             opened.callback(parts[-1].release)  # if a later part cannot be opened
         opened.pop_all()
     return parts
@@ -202,7 +202,7 @@ def open_parts(directory: Path, manifest: Manifest) -> list[Part]:
 _parts: weakref.WeakValueDictionary[str, Part] = weakref.WeakValueDictionary()
 
 
-def _opened(directory: Path, entry: PartEntry, *, is_new: bool = False) -> Part:
+def _open_part(directory: Path, entry: PartEntry, *, is_new: bool = False) -> Part:
     """Return a part after verifying its files; if this process has just written them, only their sizes are checked."""
     key = os.path.abspath(directory)
     part = _parts.get(key)
@@ -275,9 +275,9 @@ class PartWriter:
         self._lexical = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
         self._documents = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
 
-    def known(self, node_ids: Sequence[str]) -> list[str]:
+    def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
         """Return the given node ids that the part already contains."""
-        return self._docstore.known(node_ids)
+        return self._docstore.existing_ids(node_ids)
 
     def add(
         self,
@@ -339,7 +339,7 @@ class PartWriter:
         self._check(described)
         target = self.directory.with_name(self.directory.name.removesuffix(BUILDING))
         files.rename(self.directory, target)
-        return _opened(target, PartEntry(name=target.name, files=described), is_new=True)
+        return _open_part(target, PartEntry(name=target.name, files=described), is_new=True)
 
     def _check(self, described: Mapping[str, FileEntry]) -> None:
         check_files(self.directory, described, "size")

@@ -256,7 +256,7 @@ class QdrantEngine:
         self._call(create)
         self._exists = True
 
-    def end(self, doc_ids: Sequence[str] | None, version: int) -> None:
+    def mark_removed(self, doc_ids: Sequence[str] | None, version: int) -> None:
         """Mark the vectors of documents (all if None) as removed in a version, unless this version added them."""
         if not self.exists():
             return

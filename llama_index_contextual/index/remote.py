@@ -120,7 +120,7 @@ class RemoteVectorWriter:
         self._send()
         born = np.concatenate(self._born)
         if len(born):
-            sample = fetched(self._engine, [(ids[row], int(born[row])) for row in sampled(len(ids)).tolist()])
+            sample = fetch_vectors(self._engine, [(ids[row], int(born[row])) for row in sampled(len(ids)).tolist()])
             files.write_array(directory / BORN_FILE, born)
             files.write_array(directory / SAMPLE_FILE, sample)
 
@@ -143,7 +143,7 @@ class RemoteVersion:
         """Return a writer of the vectors of a part."""
         return RemoteVectorWriter(self._engine, self._version)
 
-    def end(self, before: OpenVersion | None, alive: Collection[str], parts: Sequence[Part]) -> None:
+    def mark_removed(self, before: OpenVersion | None, alive: Collection[str], parts: Sequence[Part]) -> None:
         """Mark vectors that are not in the new version as removed.
 
         Args:
@@ -155,9 +155,9 @@ class RemoteVersion:
             CorruptVersionError: The engine and the parts contain different numbers of vectors.
         """
         if before is None or not alive:
-            self._engine.end(None, self._version)
+            self._engine.mark_removed(None, self._version)
         elif gone := [record.doc_id for record in before.records if record.doc_id not in alive]:
-            self._engine.end(gone, self._version)
+            self._engine.mark_removed(gone, self._version)
         if before is not None and before.without:  # the documents of these parts may be unknown
             alive_keys = {key for part in parts for key in part.vector_keys()}
             strays = [key for key in self._engine.keys(self._version) if key not in alive_keys]
@@ -255,7 +255,7 @@ class RemoteVectors:
         keys: dict[int, Key] = {}
         for start, part, places in self.nodes.places(rows):
             keys.update(zip((start + places).tolist(), part.vector_keys(places), strict=True))
-        vectors = fetched(self._engine, [keys[row] for row in rows.tolist()])
+        vectors = fetch_vectors(self._engine, [keys[row] for row in rows.tolist()])
         return vectors.reshape(len(rows), self._dimensions)
 
     # ---- filters -----------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def facet(key: str, value: Any) -> int:
     return xxhash.xxh3_64_intdigest(json.dumps([key, value], sort_keys=True).encode()) >> 1
 
 
-def fetched(engine: QdrantEngine, keys: Sequence[Key]) -> NDArray[np.float32]:
+def fetch_vectors(engine: QdrantEngine, keys: Sequence[Key]) -> NDArray[np.float32]:
     """Return the vectors with the given keys; shape (keys, dimensions).
 
     Raises:
@@ -343,7 +343,7 @@ def check_vectors(version: OpenVersion) -> None:
     for part in parts:
         rows = sampled(part.size)[:_CHECKED]
         stored = part_sample(part, version.manifest.dimensions or 0)[:_CHECKED]
-        if not np.allclose(fetched(engine, part.vector_keys(rows)), stored, atol=_TOLERANCE):
+        if not np.allclose(fetch_vectors(engine, part.vector_keys(rows)), stored, atol=_TOLERANCE):
             raise CorruptVersionError(f"{COLLECTION_FILE} names a collection with other vectors of {version.name}.")
 
 
@@ -354,7 +354,7 @@ def sampled(rows: int) -> NDArray[np.int64]:
 
 def part_sample(part: Part, dimensions: int) -> NDArray[np.float32]:
     """Return the stored sample of a part: the vectors of the rows from `sampled`; shape (rows, dimensions)."""
-    return files.mapped(part.directory / SAMPLE_FILE, np.float32).reshape(-1, dimensions)
+    return files.map_array(part.directory / SAMPLE_FILE, np.float32).reshape(-1, dimensions)
 
 
 def lost_documents(version: OpenVersion) -> list[str]:

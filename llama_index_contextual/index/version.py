@@ -90,14 +90,14 @@ class VersionNodes(Nodes):
 
     # ---- chunks and documents ----------------------------------------------------------------------------------------
 
-    def existing(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
+    def find_nodes(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
         """Yield the nodes with the given ids; ids that do not exist are skipped."""
         for part in self.parts:
-            yield from part.docstore.existing(node_ids)
+            yield from part.docstore.find_nodes(node_ids)
 
-    def known(self, node_ids: Sequence[str]) -> list[str]:
+    def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
         """Return the given ids that exist."""
-        return [node_id for part in self.parts for node_id in part.docstore.known(node_ids)]
+        return [node_id for part in self.parts for node_id in part.docstore.existing_ids(node_ids)]
 
     def iterate(self, *, doc_id: str | None = None, span: tuple[int, int] | None = None) -> Iterator[BaseNode]:
         """Yield nodes sorted by part and position; see `Nodes.iterate`."""

@@ -125,7 +125,7 @@ class VersionBuilder:
         Raises:
             InputError: The version already contains a chunk with the same id, or vectors of another length.
         """
-        if known := self._known([node.node_id for node in nodes]):
+        if known := self._existing_id([node.node_id for node in nodes]):
             raise InputError(
                 f"Node {known!r} of {record.doc_id!r} has the id of a node of another document: assign a unique id.",
                 value=known,
@@ -139,9 +139,9 @@ class VersionBuilder:
         self._writer.add(record, nodes, vectors, frame)
         self.appended += 1
 
-    def _known(self, node_ids: Sequence[str]) -> str | None:
+    def _existing_id(self, node_ids: Sequence[str]) -> str | None:
         """Return one of the given ids that the new version already contains, or None."""
-        if self._writer is not None and (known := self._writer.known(node_ids)):
+        if self._writer is not None and (known := self._writer.existing_ids(node_ids)):
             return known[0]
         for part in (*self._base, *self._parts):
             for node_id, position in part.docstore.positions(node_ids).items():
@@ -204,7 +204,7 @@ class VersionBuilder:
             keeps=keeps,
         )
         if self._remote is not None:
-            self._remote.end(self.before, kept_ids, parts)
+            self._remote.mark_removed(self.before, kept_ids, parts)
         versions.publish_manifest(self.project_dir, manifest, keep_versions=self.config.keep_versions)
         if self._remote is not None:
             self._remote.published(self._name)

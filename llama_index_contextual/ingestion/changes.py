@@ -228,7 +228,7 @@ async def async_folders(
 
     def preview() -> IngestReport:
         with state.open_live() as before:
-            return _Run.of(paths, run, state.config, before).report()
+            return _IngestRun.of(paths, run, state.config, before).report()
 
     return await asyncio.to_thread(preview)
 
@@ -316,7 +316,7 @@ async def arun(
         InputError: There is nothing to ingest.
         BudgetExceededError: The next call could exceed `max_cost`.
     """
-    run = await asyncio.to_thread(_Run.of, inputs, options, config, before)
+    run = await asyncio.to_thread(_IngestRun.of, inputs, options, config, before)
     if run.plan.changes_nothing and (before is not None or options.is_sync):
         return run.report()
     stages, executor = await asyncio.to_thread(make_stages), executor or Executor()
@@ -341,7 +341,7 @@ async def arun(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _IngestRun:
     """One run: its inputs, its plan and its start time."""
 
     inputs: Sequence[IngestInput]
@@ -359,7 +359,7 @@ class _Run:
         options: RunOptions,
         config: ProjectConfig,
         before: OpenVersion | None,
-    ) -> _Run:
+    ) -> _IngestRun:
         started = time.monotonic()
         intake, plan = plan_run(inputs, options, config, before)
         return cls(inputs, options, config, before, intake, plan, started)

@@ -85,7 +85,7 @@ class CostEstimate:
             return None
         return self.context_dollars + self.embedding_dollars
 
-    def in_short(self) -> str:
+    def summary(self) -> str:
         """Return the number of calls for contexts and the cost of the run on one line."""
         documents, chunks = pluralize(self.documents, "document"), pluralize(self.chunks, "chunk")
         calls = pluralize(self.contexts.calls, "call")

@@ -201,7 +201,7 @@ class Matcher:
         equal = [record for record in self._records.with_content(self._digests[ref]) if record.path is not None]
         equal = sorted(filter(self._is_free, equal), key=lambda record: record.doc_id not in ids)
         for record in equal:
-            if not self._is_kept(record.doc_id) or is_gone(record.path or ""):
+            if not self._is_kept(record.doc_id) or is_file_missing(record.path or ""):
                 return "renamed", record
         facts = self._facts.get(str(ref.path))
         for record in equal:
@@ -246,7 +246,7 @@ BATCH_BYTES = 20_000_000
 _MOST_NAMED = 3
 
 
-def is_gone(path: str) -> bool:
+def is_file_missing(path: str) -> bool:
     """Return whether a file is known to no longer exist; return False after an error such as a missing permission."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
@@ -256,7 +256,7 @@ def is_gone(path: str) -> bool:
         return False
 
 
-def unsettled(files: Sequence[FileRef], seconds: float) -> set[FileRef]:
+def changing_files(files: Sequence[FileRef], seconds: float) -> set[FileRef]:
     """Wait, and return the files that change in the meantime, because they are probably still being written."""
     if not seconds:
         return set()
@@ -419,12 +419,12 @@ class FileReader(Protocol):
         """Read files in order, and yield the content or the error of each."""
 
 
-def _gone(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:
+def _missing_files(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:
     """Return the paths, by document id, of files that no longer exist in a folder passed to the call."""
     real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
     folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
     below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(folders))
-    return {doc_id: path for doc_id, path in below if path is not None and is_gone(path)}
+    return {doc_id: path for doc_id, path in below if path is not None and is_file_missing(path)}
 
 
 def _fixed_part(path: Path) -> Path:
@@ -491,11 +491,11 @@ class Intake:
         options = self.options
         folders = SyncedFolders(paths) if options.is_sync else None
         discovery = discover(paths, limits=options.limits)
-        unready = unsettled(discovery.files, options.settle)
+        unready = changing_files(discovery.files, options.settle)
         self.skipped += [*discovery.skipped, *(SkippedFile(ref.shown, UNSETTLED) for ref in unready)]
         digests, copies = self._hash([ref for ref in discovery.files if ref not in unready], documents)
         present = {os.path.realpath(ref.path) for ref in discovery.files}
-        gone = _gone(paths, [record for record in documents if record.path not in present])
+        gone = _missing_files(paths, [record for record in documents if record.path not in present])
         if folders is not None:
             folders.require_same()
         unwanted = dict(gone)

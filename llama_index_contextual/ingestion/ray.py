@@ -32,7 +32,7 @@ from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
 from llama_index_contextual._utils.calls import run_to_completion
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.embeddings.batching import stacked
+from llama_index_contextual.embeddings.batching import as_matrix
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, ReadError
 from llama_index_contextual.ingestion.pipeline import Executor, Stages, cut, make_parsers
 from llama_index_contextual.ingestion.plan import Intake
@@ -104,11 +104,11 @@ def _read(
 
 def _embed(setting: str, passed: tuple[ray.ObjectRef[Any], ...], texts: list[str]) -> NDArray[np.float32]:
     """Return the vectors of texts; runs in a worker."""
-    return stacked(_opened(setting, passed).get_text_embedding_batch(texts))
+    return as_matrix(_worker_model(setting, passed).get_text_embedding_batch(texts))
 
 
 @lru_cache(maxsize=1)
-def _opened(setting: str, passed: tuple[ray.ObjectRef[Any], ...]) -> BaseEmbedding:
+def _worker_model(setting: str, passed: tuple[ray.ObjectRef[Any], ...]) -> BaseEmbedding:
     """Load an embedding model, once per worker; `passed` holds a reference to a model that was passed as an object."""
     opened: BaseEmbedding = ray.get(passed[0]) if passed else load_embed_model(setting)
     return opened

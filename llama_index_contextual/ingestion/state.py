@@ -100,7 +100,7 @@ class ProjectState:
         """
         if self.passed_embed_model is not None:
             return self.passed_embed_model
-        remembered = self.remembered
+        remembered = self.recorded_model
         if remembered is None or remembered.name == self.config.embed_model:
             return load_embed_model(self.config.embed_model, dimensions=remembered.dimensions if remembered else None)
         try:
@@ -112,7 +112,7 @@ class ProjectState:
         return model
 
     @property
-    def remembered(self) -> ModelObject | None:
+    def recorded_model(self) -> ModelObject | None:
         """Description of the embedding model passed as an object when the index was built, or None."""
         described = embed_object(self.directory)
         is_current = described is not None and described.get("setting") == self.config.embed_model
@@ -147,7 +147,7 @@ class ProjectState:
         passed = self.passed_embed_model
         if passed is not None:
             return embedding_identity(passed)
-        remembered = self.remembered
+        remembered = self.recorded_model
         return self.config.embed_model if remembered is None else remembered.name
 
     def embed_model_of(self, setting: str, built: str) -> BaseEmbedding:
@@ -164,7 +164,7 @@ class ProjectState:
         if self.passed_embed_model is not None:
             return self.passed_embed_model
         if built not in (self.config.embed_model, setting):
-            if self.remembered is None or self.remembered.name != built:
+            if self.recorded_model is None or self.recorded_model.name != built:
                 raise self._needs_object(built)
             return self.embed_model
         return self.embed_model if self.config.embed_model in (setting, built) else load_embed_model(setting)
@@ -228,7 +228,7 @@ class ProjectState:
 
     def _needs_object(self, built: str) -> ConfigurationError:
         """Return the error for a project that was loaded without the embedding model that built its index."""
-        remembered = self.remembered
+        remembered = self.recorded_model
         what = "" if remembered is None or remembered.name != built else f" ({remembered})"
         pass_it = f"pass it again, as in load({self.name!r}, embed_model=...)"
         by_command = "the command line can only search it with `--mode lexical`, because it cannot create this model"

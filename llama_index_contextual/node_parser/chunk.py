@@ -76,7 +76,7 @@ class ChunkNodeParser(SpanNodeParser):
                 link_neighbours(chunks)
         return [chunk for chunks in documents.values() for chunk in chunks]
 
-    def _spans(self, part: _Part, last_start: int | None) -> Iterator[PartSpan]:
+    def _spans(self, part: _SegmentNode, last_start: int | None) -> Iterator[PartSpan]:
         text, base = part.origin.text, part.origin.base
         tokens = TokenMap.of(text)
         # Do not repeat the entire last chunk of the previous segment if it is short.
@@ -84,7 +84,7 @@ class ChunkNodeParser(SpanNodeParser):
         layout = Layout.of(tokens, self.chunk_size, part.origin.headings(), part.origin.rows())
         return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.core, floor)
 
-    def _node(self, part: _Part, span: PartSpan, number: int) -> TextNode:
+    def _node(self, part: _SegmentNode, span: PartSpan, number: int) -> TextNode:
         node = part.origin.node
         parent = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type())
         return part.origin.part(
@@ -97,7 +97,7 @@ class ChunkNodeParser(SpanNodeParser):
             relationships={NodeRelationship.SOURCE: part.origin.source, NodeRelationship.PARENT: parent},
         )
 
-    def _metadata(self, part: _Part, span: PartSpan, number: int) -> dict[str, Any]:
+    def _metadata(self, part: _SegmentNode, span: PartSpan, number: int) -> dict[str, Any]:
         left_out = {*keys.RESERVED_KEYS, SEGMENT_CORE}
         if not self.include_metadata:
             left_out |= {*keys.user_metadata(part.origin.node), *keys.FILE_KEYS, keys.SOURCE_LINE}
@@ -131,7 +131,7 @@ class ChunkNodeParser(SpanNodeParser):
 
 
 @dataclass(frozen=True)
-class _Part:
+class _SegmentNode:
     """A node to split into chunks, treated as one segment of its document."""
 
     origin: Origin
@@ -143,7 +143,7 @@ class _Part:
     facts: str
 
 
-def _parts(nodes: Iterable[BaseNode], has_facts: bool) -> Iterator[_Part]:
+def _parts(nodes: Iterable[BaseNode], has_facts: bool) -> Iterator[_SegmentNode]:
     counts: Counter[str] = Counter()
     for node in nodes:
         origin = Origin.of(node)
@@ -159,7 +159,7 @@ def _parts(nodes: Iterable[BaseNode], has_facts: bool) -> Iterator[_Part]:
         if line := keys.facts_line(facts):  # replaces the individual values, for LLMs only if none is hidden
             is_read = not set(facts) & set(llm)
             embed, llm = [*embed, *facts], [*llm, *(facts if is_read else (keys.FACTS,))]
-        yield _Part(origin, index, (start, start + len(origin.text)), core, embed, llm, line)
+        yield _SegmentNode(origin, index, (start, start + len(origin.text)), core, embed, llm, line)
 
 
 def _section(where: DocumentMap, start: int, end: int) -> str | None:
@@ -362,7 +362,7 @@ class Layout:
 
     Attributes:
         cuts: For each rank, the sorted offsets of the possible cuts of at least this rank.
-        wholes: Spans that are never divided: code fences and tables that fit into a chunk, and the lines of larger code
+        blocks: Spans that are never divided: code fences and tables that fit into a chunk, and the lines of larger code
             fences and tables if the lines fit.
         rows: Offsets of the rows of tables that fit into a chunk. An overlap may begin at a row, because the previous
             chunk contains the whole table. It may not begin inside a code fence, whose closing marker would then look
@@ -370,7 +370,7 @@ class Layout:
     """
 
     cuts: dict[Rank, list[int]]
-    wholes: Sequence[Span]
+    blocks: Sequence[Span]
     rows: Sequence[int]
 
     @classmethod
@@ -384,49 +384,49 @@ class Layout:
             table_rows: Spans of table rows, in order; the first span of a table includes the column headers.
         """
         text = tokens.text
-        wholes, rows = _wholes(tokens, size, table_rows)
+        blocks, rows = _blocks(tokens, size, table_rows)
         ranked = boundaries.structural_offsets(text)
-        ranked[Rank.LINE] += [start for start, _ in wholes]
+        ranked[Rank.LINE] += [start for start, _ in blocks]
         ranked[Rank.HEADING] = headings
         cuts: dict[Rank, list[int]] = {}
         known: set[int] = set()
         for rank in sorted(Rank, reverse=True):
-            known |= {o for o in ranked[rank] if not boundaries.containing(wholes, o) and boundaries.is_clean(text, o)}
+            known |= {o for o in ranked[rank] if not boundaries.containing(blocks, o) and boundaries.is_clean(text, o)}
             cuts[rank] = sorted(known)
-        return cls(cuts, wholes, rows)
+        return cls(cuts, blocks, rows)
 
     def whole_at(self, offset: int) -> Span | None:
         """Return the undivided span that contains `offset`, or None."""
-        return boundaries.containing(self.wholes, offset)
+        return boundaries.containing(self.blocks, offset)
 
     def last(self, rank: Rank, low: int, high: int) -> int | None:
         """Return the last cut from `low` to `high` with at least this rank, or None."""
-        return max(_within(self.cuts[rank], low, high), default=None)
+        return max(_offsets_between(self.cuts[rank], low, high), default=None)
 
     def beginnings(self, rank: Rank, low: int, high: int) -> list[int]:
         """Return the offsets from `low` to `high` with at least this rank at which an overlap may begin."""
-        return [*_within(self.cuts[rank], low, high), *_within(self.rows, low, high)]
+        return [*_offsets_between(self.cuts[rank], low, high), *_offsets_between(self.rows, low, high)]
 
 
-def _within(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:
+def _offsets_between(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:
     """Return the sorted `offsets` from `low` to `high`, both inclusive."""
     return offsets[bisect_left(offsets, low) : bisect_right(offsets, high)]
 
 
-def _wholes(tokens: TokenMap, size: int, table_rows: Sequence[Span]) -> tuple[list[Span], list[int]]:
+def _blocks(tokens: TokenMap, size: int, table_rows: Sequence[Span]) -> tuple[list[Span], list[int]]:
     """Return the undivided spans and the table rows; see `Layout`."""
     text = tokens.text
-    wholes = [row for row in table_rows if _fits(tokens, *row, size)]
+    blocks = [row for row in table_rows if _fits(tokens, *row, size)]
     rows: list[int] = []
     for start, end in boundaries.blocks(text):
         lines = boundaries.lines_of(text, start, end)
         if _fits(tokens, start, end, size):
-            wholes.append((start, end))
+            blocks.append((start, end))
             rows += [] if text.startswith(boundaries.FENCE_MARKS, start) else [line[0] for line in lines]
         elif boundaries.is_outside(table_rows, start, end):
-            wholes += [line for line in lines if _fits(tokens, *line, size)]
+            blocks += [line for line in lines if _fits(tokens, *line, size)]
     outer: list[Span] = []
-    for start, end in sorted(wholes, key=lambda span: (span[0], -span[1])):
+    for start, end in sorted(blocks, key=lambda span: (span[0], -span[1])):
         if not outer or start >= outer[-1][1]:
             outer.append((start, end))
     return outer, rows

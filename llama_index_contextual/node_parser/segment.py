@@ -215,7 +215,7 @@ class SegmentCutter:
         size: Maximum number of tokens in a segment when it is encoded alone.
         overlap: Maximum number of tokens that a segment shares with the previous segment.
         headings: Sorted offsets of headings.
-        wholes: Sorted spans of code fences and tables; spans of up to half the size of a segment are not divided.
+        blocks: Sorted spans of code fences and tables; spans of up to half the size of a segment are not divided.
         rows: Sorted spans of the rows of known tables, with the column headers in the first; they are not divided.
     """
 
@@ -223,7 +223,7 @@ class SegmentCutter:
     size: int
     overlap: int
     headings: Sequence[int]
-    wholes: Sequence[tuple[int, int]]
+    blocks: Sequence[tuple[int, int]]
     rows: Sequence[tuple[int, int]] = ()
 
     def spans(self) -> Iterator[PartSpan]:
@@ -256,11 +256,11 @@ class SegmentCutter:
         low = max(core + 1, tokens.offset(first + last - window))
         high = max(low, tokens.offset(first + last))
         cut = self._best(low, high, core)
-        return self._forced(low, high, core) if cut is None else cut
+        return self._fallback_cut(low, high, core) if cut is None else cut
 
     def _best(self, low: int, high: int, known: int) -> int | None:
         text = self.tokens.text
-        whole = boundaries.containing(self.wholes, low)
+        whole = boundaries.containing(self.blocks, low)
         if whole and whole[1] > high:
             if whole[0] > known and self.tokens.estimate(*whole) <= self.size // 2:
                 return whole[0]
@@ -270,7 +270,7 @@ class SegmentCutter:
         ranked = boundaries.structural_offsets(text, low, high)
         ranked[Rank.HEADING] = [offset for offset in self.headings if low <= offset <= high]
         for rank in sorted(ranked, reverse=True):
-            outside = (offset for offset in ranked[rank] if not boundaries.containing(self.wholes, offset))
+            outside = (offset for offset in ranked[rank] if not boundaries.containing(self.blocks, offset))
             if (cut := self._lowest(outside, known)) is not None:
                 return cut
         return None
@@ -286,7 +286,7 @@ class SegmentCutter:
         near = self.tokens.text[max(0, offset - _NEIGHBOURHOOD) : offset + _NEIGHBOURHOOD]
         return xxhash.xxh3_64_intdigest(near.encode())
 
-    def _forced(self, low: int, high: int, known: int) -> int:
+    def _fallback_cut(self, low: int, high: int, known: int) -> int:
         """Return a cut between words or, in a word that is longer than half a segment, between graphemes."""
         text = self.tokens.text
         half = known + max(1, (low - known) // 2)

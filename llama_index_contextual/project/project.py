@@ -32,7 +32,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import twin
-from llama_index_contextual._utils.keywords import Option, takes
+from llama_index_contextual._utils.keywords import Option, document_options
 from llama_index_contextual.answering.build import (
     ChatEngineOptions,
     EngineBuilder,
@@ -156,7 +156,7 @@ class Project:
         ConfigurationError: `model_id` is given without `llm`.
     """
 
-    @takes(ModelObjects)
+    @document_options(ModelObjects)
     def __init__(self, directory: Path, config: ProjectConfig, **models: Unpack[ModelObjects]) -> None:
         self.state = ProjectState(directory, config, **models)
         self.created = False
@@ -220,7 +220,7 @@ class Project:
             raise InputError(f"Project {self.name!r} has no document {doc_id!r}.", value=doc_id)
         return version.read_text(record, start, end)
 
-    @takes(IngestOptions)
+    @document_options(IngestOptions)
     async def aingest(
         self,
         inputs: Iterable[IngestInput] | IngestInput,
@@ -278,7 +278,7 @@ class Project:
 
     ingest = twin(aingest)
 
-    @takes(FolderOptions)
+    @document_options(FolderOptions)
     async def async_folders(
         self,
         folders: Iterable[str | os.PathLike[str]] | str | os.PathLike[str],
@@ -326,7 +326,7 @@ class Project:
 
     sync_folders = twin(async_folders)
 
-    @takes(ReadingOptions)
+    @document_options(ReadingOptions)
     def estimate(
         self,
         inputs: Iterable[IngestInput] | IngestInput = (),
@@ -422,7 +422,7 @@ class Project:
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
-    @takes(SearchOptions)
+    @document_options(SearchOptions)
     def retrieve(
         self, query: QueryType, *, explain: bool = False, **options: Unpack[SearchOptions]
     ) -> RetrievalResponse:
@@ -439,14 +439,14 @@ class Project:
         """
         return self._retriever(options).respond(as_bundle(query), explain=explain)
 
-    @takes(SearchOptions)
+    @document_options(SearchOptions)
     async def aretrieve(
         self, query: QueryType, *, explain: bool = False, **options: Unpack[SearchOptions]
     ) -> RetrievalResponse:
         """Asynchronous version of `retrieve`, which awaits the embedding of the question."""
         return await self._retriever(options).arespond(as_bundle(query), explain=explain)
 
-    @takes(SearchOptions)
+    @document_options(SearchOptions)
     def retrieve_many(self, queries: Sequence[QueryType], **options: Unpack[SearchOptions]) -> list[RetrievalResponse]:
         """Search for several questions like `retrieve`; all of them are embedded together and use the same version."""
         return self._retriever(options).respond_many(as_bundles(queries))
@@ -459,7 +459,7 @@ class Project:
     @overload
     def as_retriever(self, *, intents: Intents, **options: Unpack[SearchOptions]) -> BaseRetriever: ...
 
-    @takes(SearchOptions)
+    @document_options(SearchOptions)
     def as_retriever(self, *, intents: Intents = False, **options: Unpack[SearchOptions]) -> BaseRetriever:
         """Return a LlamaIndex retriever, which always searches the version that is live at the time of the query.
 
@@ -475,7 +475,7 @@ class Project:
     def _retriever(self, options: SearchOptions) -> ProjectRetriever:
         return ProjectRetriever(self.state.live, self.config, **options)
 
-    @takes(EngineOptions)
+    @document_options(EngineOptions)
     def as_query_engine(
         self,
         *,
@@ -515,7 +515,7 @@ class Project:
             return engines.query_engine(given)
         return engines.stock_engine(given, response_mode)
 
-    @takes(ChatEngineOptions)
+    @document_options(ChatEngineOptions)
     def as_chat_engine(
         self,
         *,
@@ -558,7 +558,7 @@ class Project:
             AnswerCache.of(self.directory),
         )
 
-    @takes(SearchOptions)
+    @document_options(SearchOptions)
     def as_tool(
         self,
         *,

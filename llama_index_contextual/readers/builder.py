@@ -69,7 +69,7 @@ class DocumentBuilder:
             follows: Omit the blank line, as between the items of a list.
             keeps_space: Keep the spaces at the beginning of lines, as in source code.
         """
-        text = cleaned(text)
+        text = clean_text(text)
         text = text.strip("\n").rstrip() if keeps_space else _LINE_END.sub("\n", text).strip()
         if text:
             self._break(1 if follows else 2)
@@ -108,7 +108,7 @@ class DocumentBuilder:
 
     def _stripped(self, row: Sequence[str]) -> list[str]:
         """Return the cells of a row without superfluous white space, and count their text."""
-        cells = [" ".join(cleaned(cell).split()) for cell in row]
+        cells = [" ".join(clean_text(cell).split()) for cell in row]
         self._account.add_text(sum(len(cell) + len(GAP) for cell in cells if cell))
         return cells
 
@@ -157,7 +157,7 @@ class DocumentBuilder:
         self._feeds = len(text) - body + (0 if body else self._feeds)
 
 
-def cleaned(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return the text without control characters and lone surrogates."""
     if text.isprintable():
         return text

@@ -252,7 +252,7 @@ Pixels = NDArray[np.uint8]
 ImageMode = Literal["L", "RGB"]
 
 
-class Worker:
+class OcrWorker:
     """State of a child: the open file, the last page rendered, and the engine, which is loaded for the first page."""
 
     def __init__(self) -> None:
@@ -276,7 +276,7 @@ class Worker:
             if self._engine is None:
                 threads, is_tesseract = request["threads"], request["engine"] == "tesseract"
                 self._engine = Tesseract(request["language"], threads) if is_tesseract else RapidOcr(threads)
-            boxes, image = upright(self._engine, image)
+            boxes, image = read_upright(self._engine, image)
         height, width = image.shape
         return {"width": width, "height": height, "dpi": dpi, "boxes": boxes}
 
@@ -407,7 +407,7 @@ class Engine(Protocol):
         """Recognise the text in a greyscale image."""
 
 
-def upright(engine: Engine, image: Pixels) -> tuple[list[list[Any]], Pixels]:
+def read_upright(engine: Engine, image: Pixels) -> tuple[list[list[Any]], Pixels]:
     """Read an image, rotated by quarter turns if that improves the result; return the boxes and the rotated image."""
     best, best_image = engine.read(image), image
     if not best.boxes:
@@ -539,4 +539,4 @@ def _boxes_of_line(words: list[dict[str, str]]) -> list[list[Any]]:
 
 
 if __name__ == "__main__":
-    answer_requests(Worker().answer)
+    answer_requests(OcrWorker().answer)

@@ -29,7 +29,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.builder import DocumentBuilder, cleaned
+from llama_index_contextual.readers.builder import DocumentBuilder, clean_text
 from llama_index_contextual.readers.files import (
     MARKDOWN_SUFFIXES,
     TEXT_SUFFIXES,
@@ -160,7 +160,8 @@ def _add_slides(builder: DocumentBuilder, source: FileSource) -> str | None:
     for number, slide in enumerate(Presentation(BytesIO(source.data)).slides, 1):
         builder.page(str(number))
         title = slide.shapes.title
-        heading = " ".join(cleaned(title.text_frame.text).split()) if title is not None and title.has_text_frame else ""
+        has_title = title is not None and title.has_text_frame
+        heading = " ".join(clean_text(title.text_frame.text).split()) if has_title else ""
         builder.heading(1, heading or f"Slide {number}")
         first = first or heading
         for shape in _shapes(slide.shapes):
@@ -248,14 +249,14 @@ def _add_sheets(builder: DocumentBuilder, source: FileSource) -> None:
         builder.page(sheet.title)
         builder.heading(1, sheet.title)
         sheet.reset_dimensions()  # the file may state a wrong size
-        rows = ([_shown(cell) for cell in row] for row in islice(sheet.rows, MAX_ROWS))
+        rows = ([_cell_text(cell) for cell in row] for row in islice(sheet.rows, MAX_ROWS))
         head = ""
         for is_filled, block in groupby(rows, key=any):
             if is_filled:
                 head = builder.table(block, head_before=head)
 
 
-def _shown(cell: Any) -> str:
+def _cell_text(cell: Any) -> str:
     """Return the value of a cell, formatted as in Excel, with dates in ISO format."""
     from openpyxl.utils.escape import unescape
 

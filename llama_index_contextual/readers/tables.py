@@ -143,13 +143,13 @@ def _paragraphs(lines: Iterable[Line]) -> Iterator[TextLine]:
     for line in lines:
         parts.append(TextLine(line.text, line.start, line.cells, line.x0))
         if line.end != " ":
-            yield _joined(parts)
+            yield _join_lines(parts)
             parts = []
     if parts:
-        yield _joined(parts)
+        yield _join_lines(parts)
 
 
-def _joined(parts: Sequence[TextLine]) -> TextLine:
+def _join_lines(parts: Sequence[TextLine]) -> TextLine:
     """Return the lines of a paragraph as one line."""
     return parts[0] if len(parts) == 1 else parts[0]._replace(text=" ".join(part.text for part in parts), cells=1)
 
@@ -186,7 +186,7 @@ def _sorted(line: TextLine) -> _Sorted:
     words = line.text.split()
     bullet = _BULLET.match(line.text)
     cells = line.cells - (bullet is not None and line.cells > 1)
-    figures, dates = _figures(words)
+    figures, dates = _count_figures(words)
     if figures and (cells > 1 or figures > 1) and len(words) <= 4 * MAX_LABEL_WORDS:
         return _Sorted(line, "row", dates > 0)
     if (cells > 1 or dates > 1) and not bullet and len(words) <= 3 * MAX_LABEL_WORDS:
@@ -195,7 +195,7 @@ def _sorted(line: TextLine) -> _Sorted:
     return _Sorted(line, "label" if is_short else "prose", dates > 0)
 
 
-def _figures(words: Sequence[str]) -> tuple[int, int]:
+def _count_figures(words: Sequence[str]) -> tuple[int, int]:
     """Count the figures and the dates at the end of a line."""
     figures = years = days = 0
     at = len(words) - 1
@@ -247,7 +247,7 @@ def _is_table_of_contents(read: Sequence[_Sorted]) -> bool:
 
 def _page_number(line: TextLine) -> int:
     word = line.text.rpartition(" ")[2]
-    is_alone = line.cells <= 2 + (_BULLET.match(line.text) is not None) or _figures(line.text.split())[0] == 1
+    is_alone = line.cells <= 2 + (_BULLET.match(line.text) is not None) or _count_figures(line.text.split())[0] == 1
     return int(word) if is_alone and word.isascii() and word.isdigit() and len(word) <= 4 else -1
 
 

@@ -171,7 +171,7 @@ def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
 _dispatcher = get_dispatcher(__name__)
 
 
-def reported(respond: F) -> F:
+def with_events(respond: F) -> F:
     """Decorator that runs `respond` or `arespond` of a retriever in a span and sends LlamaIndex's retrieval events.
 
     `BaseRetriever.retrieve` does the same, but `respond` does not call it.

@@ -14,7 +14,7 @@ from llama_index_contextual.config import SPOTLIGHT, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.filters import require_filters
-from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundles, limit_query, query_of, reported
+from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundles, limit_query, query_of, with_events
 from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
 from llama_index_contextual.search.rerank import LLM_RERANK, LLMReranker
 from llama_index_contextual.search.response import SearchResponse
@@ -22,7 +22,7 @@ from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import (
     SearchSettings,
     asearch,
-    finished,
+    complete_response,
     number_of_results,
     require_positive,
     search,
@@ -83,7 +83,7 @@ class ProjectRetriever(CheckedRetriever):
             filters=MetadataFilters(filters=list(both)) if len(both) == 2 else next(iter(both), None),
         )
 
-    def widened(self) -> ProjectRetriever:
+    def with_more_results(self) -> ProjectRetriever:
         """Return a retriever for the same indexes with twice the number of results.
 
         The mode does not change: lexical mode must not send the question to an embedding API.
@@ -112,7 +112,7 @@ class ProjectRetriever(CheckedRetriever):
         live = self._indexes.current()
         return IndexDocumentStore(live.docstore) if live.name == version else None
 
-    @reported
+    @with_events
     def respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         """Return the results with their evidence and, if `explain` is set, the reasons for their order.
 
@@ -125,9 +125,9 @@ class ProjectRetriever(CheckedRetriever):
         response = self._indexes.run(
             lambda version: search(query_of(query), version.index, settings, **self._models(version))
         )
-        return _finished(response, bundle, notes)
+        return _retrieval_response(response, bundle, notes)
 
-    @reported
+    @with_events
     async def arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         """Asynchronous version of `respond`, which does not block the event loop."""
         query, notes = await asyncio.to_thread(limit_query, bundle)
@@ -137,7 +137,7 @@ class ProjectRetriever(CheckedRetriever):
             models = await asyncio.to_thread(self._models, version)
             return await asearch(query_of(query), version.index, settings, **models)
 
-        return _finished(await self._indexes.arun(run), bundle, notes)
+        return _retrieval_response(await self._indexes.arun(run), bundle, notes)
 
     def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
         """Return the results of several queries, in their order, all of them from the same version."""
@@ -155,7 +155,7 @@ class ProjectRetriever(CheckedRetriever):
         if not checked:
             return []
         responses = zip(self._indexes.run(run), bundles, checked, strict=True)
-        return [_finished(response, bundle, notes) for response, bundle, (_, notes) in responses]
+        return [_retrieval_response(response, bundle, notes) for response, bundle, (_, notes) in responses]
 
     def retrieve_many(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
         """Return the nodes of several queries, in their order."""
@@ -210,5 +210,5 @@ class ProjectRetriever(CheckedRetriever):
         return [*(await self.arespond(query_bundle)).results]
 
 
-def _finished(response: SearchResponse, bundle: QueryBundle, notes: Sequence[str]) -> RetrievalResponse:
-    return RetrievalResponse.of(finished(response, bundle.query_str, notes))
+def _retrieval_response(response: SearchResponse, bundle: QueryBundle, notes: Sequence[str]) -> RetrievalResponse:
+    return RetrievalResponse.of(complete_response(response, bundle.query_str, notes))

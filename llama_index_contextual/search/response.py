@@ -89,10 +89,10 @@ class Source:
     def of(cls, node: BaseNode) -> Source:
         """Return the source of a node from any parser; fields that are missing in the metadata are None."""
         start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
-        return cls.at_place(node.metadata, node.ref_doc_id, start, end)
+        return cls.from_place(node.metadata, node.ref_doc_id, start, end)
 
     @classmethod
-    def at_place(cls, metadata: Mapping[str, Any], doc_id: str | None, start: int | None, end: int | None) -> Source:
+    def from_place(cls, metadata: Mapping[str, Any], doc_id: str | None, start: int | None, end: int | None) -> Source:
         """Return the source of a chunk from its metadata, its document and its offsets."""
         names = ("file_name", "file_path", "page_start", "page_end", "page_label", "section", "title")
         fields = {name: metadata.get(name) for name in (*names, "segment_index", "chunk_index")}
@@ -218,7 +218,7 @@ class Hit(BaseHit):
     @property
     def source(self) -> Source:
         """The location of the passage in its document."""
-        return Source.at_place(self.metadata, self.chunk.doc_id, self.chunk.start, self.chunk.end)
+        return Source.from_place(self.metadata, self.chunk.doc_id, self.chunk.start, self.chunk.end)
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ class Explanation:
             f"   {ranks}",
             f"   {self.arithmetic}",
             *([f"   {self.reranking}"] if self.reranking else []),
-            *(f"   {where}: {_listed(words)}" for where, words in terms if words),
+            *(f"   {where}: {_display_words(words)}" for where, words in terms if words),
             *([f"   why not: {self.why_not}"] if self.why_not else []),
         ]
         return "\n".join(_visible_line(line) for line in lines)
@@ -477,7 +477,7 @@ def visible(text: str) -> str:
     return " ".join(_CONTROLS.sub(" ", text).split())
 
 
-def _listed(words: Sequence[str]) -> str:
+def _display_words(words: Sequence[str]) -> str:
     """Return a list of words for display: at most 50, each cut to 60 characters."""
     shown = [_shorten(word, _MAX_WORD_LENGTH) for word in words[:_MAX_WORDS]]
     more = [f"and {len(words) - len(shown):,} more"] if len(words) > len(shown) else []

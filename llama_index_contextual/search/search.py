@@ -437,7 +437,7 @@ def with_warnings(response: R, warnings: Sequence[str]) -> R:
     return replace(response, warnings=(*warnings, *response.warnings)) if warnings else response
 
 
-def finished(response: SearchResponse, question: str, notes: Sequence[str]) -> SearchResponse:
+def complete_response(response: SearchResponse, question: str, notes: Sequence[str]) -> SearchResponse:
     """Log a warning if another mode was used; return the response with the full question and additional warnings."""
     if response.mode_used != response.mode_requested:
         logger.warning(response.warnings[0])

@@ -278,7 +278,7 @@ class DocumentTools:
             InputError: An argument is missing, unknown or invalid; the message contains its name.
             ContextualError: The call failed.
         """
-        result: models.ToolResult = getattr(self, tool)(**models.checked(tool, models.INPUTS[tool], arguments))
+        result: models.ToolResult = getattr(self, tool)(**models.check_arguments(tool, models.INPUTS[tool], arguments))
         return result
 
     acall = twin(call)
@@ -286,16 +286,17 @@ class DocumentTools:
     def describe(self, tool: models.ToolName) -> str:
         """Return a tool's description for a model, with the documents and filters of the live version."""
         if tool == "search":
-            return " ".join(filter(None, [describe_documents(self.name, self._listed()), self.describe_filters()]))
+            described = [describe_documents(self.name, self._all_records()), self.describe_filters()]
+            return " ".join(filter(None, described))
         return _DESCRIPTIONS[tool].format(name=repr(self.name))
 
     def describe_filters(self) -> str:
         """Return the metadata keys for filters and their values as text for a model; empty if there are none."""
-        if not self._listed():
+        if not self._all_records():
             return ""
         return self._indexes.run(lambda version: describe_filters(version, restricted=self._filters is not None))
 
-    def _listed(self) -> Sequence[DocumentRecord]:
+    def _all_records(self) -> Sequence[DocumentRecord]:
         try:
             return self._indexes.run(lambda version: self._records(version, None))
         except NoVersionError:  # an agent may be created before anything is ingested
@@ -611,7 +612,7 @@ def _matching_lines(original: DocumentText, compiled: Any, deadline: float) -> I
             page=original.map.page(first[0]),
             section=original.map.section(first[0]),
             matches=1 + len(others),
-            text=_around(text, (starts[number - 1], end), first),
+            text=_snippet(text, (starts[number - 1], end), first),
         )
 
 
@@ -644,7 +645,7 @@ def _matches(text: str, compiled: Any, deadline: float) -> Iterator[Span]:
             seconds *= 2
 
 
-def _around(text: str, line: Span, match: Span) -> str:
+def _snippet(text: str, line: Span, match: Span) -> str:
     """Return a line without control characters or, if it is long, the part around the beginning of a match."""
     begin = line[0] if line[1] - line[0] <= _LONGEST_LINE else max(line[0], match[0] - _LONGEST_LINE // 4)
     end = min(max(line[1], match[1]), begin + _LONGEST_LINE)
@@ -698,7 +699,7 @@ class ToolNames(dict[models.ToolName, str]):
     def __init__(self, suffix: str) -> None:
         super().__init__((tool, tool_name(f"{tool}_{suffix}" if suffix else tool)) for tool in models.TOOLS)
 
-    def within(self, text: str) -> str:
+    def rename_in(self, text: str) -> str:
         """Replace original tool names in backquotes with the names in this mapping.
 
         Example:
@@ -735,7 +736,7 @@ def function_tools(tools: DocumentTools, *, suffix: str) -> list[FunctionTool]:
         return FunctionTool.from_defaults(
             run,
             name=names[tool],
-            description=names.within(tools.describe(tool)),
+            description=names.rename_in(tools.describe(tool)),
             fn_schema=models.INPUTS[tool],
             callback=lambda output: text_of(tool, output),
         )

@@ -236,7 +236,7 @@ class SearchResult(ToolResult):
             mode=response.mode_used,
             confidence=response.confidence,
             confidence_level=response.confidence_level,
-            notes=[*notes, *response.warnings, *doubts(response)],
+            notes=[*notes, *response.warnings, *confidence_warnings(response)],
             passages=[FoundPassage.of(chunk) for chunk in response],
             version=response.version,
         )
@@ -403,7 +403,7 @@ class ReadResult(ToolResult):
 # ---- sentences ----------------------------------------------------------------------------------------------------
 
 
-def doubts(response: RetrievalResponse) -> list[str]:
+def confidence_warnings(response: RetrievalResponse) -> list[str]:
     """Return warnings for a model if a search found nothing or has a low confidence."""
     if not response.results:
         return ["Nothing was found: try other words, or say that the documents do not answer this."]
@@ -413,7 +413,7 @@ def doubts(response: RetrievalResponse) -> list[str]:
     return []
 
 
-def checked(tool: str, model: type[BaseModel], arguments: Mapping[str, Any]) -> dict[str, Any]:
+def check_arguments(tool: str, model: type[BaseModel], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Check the arguments of a call, and return them with default values for missing arguments.
 
     Raises:

@@ -222,10 +222,10 @@ def shown_sources(
 
 def findings_of(answer: GroundedResponse) -> list[Finding]:
     """Return the results of all checks of an answer as sentences, beginning with doubts about the search."""
-    return [*_doubts(answer), *(_citation_findings(answer.citations) if answer.citations else ())]
+    return [*_warning_findings(answer), *(_citation_findings(answer.citations) if answer.citations else ())]
 
 
-def _doubts(answer: GroundedResponse) -> Iterator[Finding]:
+def _warning_findings(answer: GroundedResponse) -> Iterator[Finding]:
     retrieval, verdict = answer.retrieval, answer.verdict
     if answer.partial:
         yield Finding(kind="bad", text=f"The answer is incomplete: {answer.partial}")
@@ -463,7 +463,7 @@ async def _events(request: Request, project: Project, question: QuestionForm) ->
     async with aclosing(engine.astream(draft, completion)) as pieces:
         async for piece in pieces:
             yield {"event": "text", "text": piece}
-    shown = await asyncio.to_thread(_shown, project, engine, draft, completion)
+    shown = await asyncio.to_thread(_shown_answer, project, engine, draft, completion)
     key = secrets.token_urlsafe(16)
     _answers(request).put(f"{project.name} {key}", (question, shown))
     html = request.app.state.templates.get_template("_answer.html").render(shown=shown)
@@ -482,7 +482,7 @@ def _engine(project: Project, question: QuestionForm) -> GroundedQueryEngine:
     return cast(GroundedQueryEngine, engine)
 
 
-def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completion: Completion) -> ShownAnswer:
+def _shown_answer(project: Project, engine: GroundedQueryEngine, draft: Draft, completion: Completion) -> ShownAnswer:
     """Return the checked answer as displayed."""
     response = engine.finish(draft, completion)
     links, text, report = Links(project.name), response.response or "", response.citations

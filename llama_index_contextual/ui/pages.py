@@ -189,7 +189,7 @@ COMPRESSION = 3
 """PNG compression level; higher levels take longer and save little."""
 
 
-class Desk:
+class PageWorker:
     """Handler for requests in the child process."""
 
     def __init__(self) -> None:
@@ -227,12 +227,12 @@ def _marks(
         "width": size[0],
         "height": size[1],
         "has_text": any(char.text.isalnum() for char in chars),
-        "lines": [_within(box, *size) for box in lines],
-        "words": [_within(box, *size) for box in marked],
+        "lines": [_clip_to_page(box, *size) for box in lines],
+        "words": [_clip_to_page(box, *size) for box in marked],
     }
 
 
-def _within(box: Box, width: float, height: float) -> list[float]:
+def _clip_to_page(box: Box, width: float, height: float) -> list[float]:
     """Return the edges of a box, clipped to the page."""
     x0, x1 = (round(min(max(x, 0.0), width), 1) for x in (box.x0, box.x1))
     y0, y1 = (round(min(max(y, 0.0), height), 1) for y in (box.y0, box.y1))
@@ -301,4 +301,4 @@ def _chars(text: Any, place: Placement) -> list[Char]:
 
 
 if __name__ == "__main__":
-    answer_requests(Desk().answer)
+    answer_requests(PageWorker().answer)

@@ -231,7 +231,7 @@ def passage_view(
         NoVersionError: Nothing has been ingested yet.
     """
     version = project.live_version
-    if not version.docstore.known([node_id]):
+    if not version.docstore.existing_ids([node_id]):
         return None
     node = version.docstore.get_nodes([node_id])[0]
     record = version.record(node.ref_doc_id or node.node_id)
@@ -299,12 +299,12 @@ def _nodes_around(version: SearchableVersion, record: DocumentRecord, node: Base
 def _segments(nodes: Sequence[BaseNode], node_id: str) -> list[ListedSegment]:
     segments = []
     for index, group in groupby(nodes, key=lambda node: int(node.metadata.get(keys.SEGMENT_INDEX) or 0)):
-        chunks = [_listed(node, is_current=node.node_id == node_id) for node in group]
+        chunks = [_listed_chunk(node, is_current=node.node_id == node_id) for node in group]
         segments.append(ListedSegment(index + 1, chunks, any(chunk.is_current for chunk in chunks)))
     return segments
 
 
-def _listed(node: BaseNode, *, is_current: bool) -> ListedChunk:
+def _listed_chunk(node: BaseNode, *, is_current: bool) -> ListedChunk:
     text = visible(node.get_content()[: 4 * EXCERPT])
     index = node.metadata.get(keys.CHUNK_INDEX)
     return ListedChunk(
@@ -384,7 +384,7 @@ class _Original:
         try:
             marks = originals.renderer.marks(file, part.page, text, self._marker.spans(text))
         except ReadError as error:
-            return MarkedPage(part.page, label, None, _in_words(error.reason))
+            return MarkedPage(part.page, label, None, _reason_sentence(error.reason))
         note = ""
         if text and not marks.lines:
             note = (
@@ -451,7 +451,7 @@ def _reason(file: SourceFile, project: Project, record: DocumentRecord) -> tuple
     return note, f"{program} serve {name} --documents FOLDER"
 
 
-def _in_words(reason: str) -> str:
+def _reason_sentence(reason: str) -> str:
     """Turn the reason why a page cannot be shown into a sentence."""
     return f"The page cannot be shown: {visible(reason)}."
 
@@ -504,7 +504,7 @@ def image(request: Request) -> Response:
     try:
         return Response(originals.renderer.image(file, number), media_type="image/png")
     except ReadError as error:
-        return PlainTextResponse(_in_words(error.reason), 404)
+        return PlainTextResponse(_reason_sentence(error.reason), 404)
 
 
 def _page_number(request: Request, name: str) -> int | None:

@@ -98,7 +98,7 @@ def ablated(project: Project, contextualizer: AblatedContextualizer) -> Iterator
         for segment in segments(chunks, segment_size=contextualizer.segment_size):
             written = [ChunkContext(chunk.metadata.get("context", ""), "llm") for chunk in segment.chunks]
             if any(context.text for context in written):
-                lines = contextualizer.below(segment, segment.chunks, written)
+                lines = contextualizer.add_structure(segment, segment.chunks, written)
             else:
                 lines = contextualizer.contexts(segment, segment.chunks)
             for chunk, line in zip(segment.chunks, lines, strict=True):

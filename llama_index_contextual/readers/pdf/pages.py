@@ -134,7 +134,7 @@ def cells_of(runs: Iterable[Run]) -> list[Cell]:
     cells: list[Cell] = []
     last: Run | None = None
     for run in runs:
-        if last is not None and _drawn_twice(last, run):
+        if last is not None and _is_double_strike(last, run):
             continue
         cell = cells[-1] if cells else None
         gap = run.x0 - last.x1 if last is not None else 0.0
@@ -156,7 +156,7 @@ def _same_line(cell: Cell, run: Run) -> bool:
     return cell.angle == run.angle and abs(cell.y - run.y) <= SAME_LINE * min(cell.size, run.size)
 
 
-def _drawn_twice(last: Run, run: Run) -> bool:
+def _is_double_strike(last: Run, run: Run) -> bool:
     """Return whether a run repeats the last run at a tiny offset, which some programs do to imitate bold text."""
     return (
         run.text == last.text
@@ -173,7 +173,7 @@ def _is_word_gap(gap: float, last: Run, run: Run) -> bool:
     return gap > WORD_GAP * min(last.space, run.space) or gap < -MAX_KERNING * run.size
 
 
-def beside(one: Cell, other: Cell) -> bool:
+def is_beside(one: Cell, other: Cell) -> bool:
     """Return whether two cells are on the same baseline and do not overlap."""
     return (
         one.angle == other.angle
@@ -187,7 +187,7 @@ def rows_of(cells: Iterable[Cell]) -> list[Row]:
     rows: list[Row] = []
     for cell in cells:
         row = rows[-1] if rows else None
-        if row is not None and all(beside(other, cell) for other in row[-MAX_CELLS:]):
+        if row is not None and all(is_beside(other, cell) for other in row[-MAX_CELLS:]):
             row.append(cell)
         else:
             rows.append([cell])

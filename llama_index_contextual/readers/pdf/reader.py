@@ -183,7 +183,8 @@ def _place(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
     start = 0
     for page in pages:
         lines: list[Line] = []
-        for line, text, flows in zip(page, joiner.join([line.text for line in page]), goes_on(page), strict=True):
+        texts = joiner.join([line.text for line in page])
+        for line, text, flows in zip(page, texts, continuations(page), strict=True):
             end = " " if flows else "\n"
             if text:
                 lines.append(replace(line, text=text, start=start, end=end))
@@ -239,7 +240,7 @@ _LEADER = re.compile(r"(?:[._…-]\s?){4}\s*\S{0,8}$")  # dot leader of a table 
 _LETTER = re.compile(r"[^\W_]")
 
 
-def goes_on(lines: Sequence[Line]) -> list[bool]:
+def continuations(lines: Sequence[Line]) -> list[bool]:
     """Return for each line whether its paragraph continues on the next line."""
     out = [False] * len(lines)
     for first, last in _blocks(lines):
@@ -332,7 +333,7 @@ class HyphenJoiner:
                 start = 1 if at and lines[at - 1].endswith(_HYPHENS) else 0
                 self._words.update(words[start : -1 if line.endswith(_HYPHENS) else None])
                 cuts.append(_cut(line, lines[at + 1]) if at + 1 < len(lines) else None)
-        self._cuts_words = sum(cut is not None and self._joined(*cut) for cut in cuts) >= _MIN_CUTS
+        self._cuts_words = sum(cut is not None and self._is_joined(*cut) for cut in cuts) >= _MIN_CUTS
 
     def join(self, lines: Sequence[str]) -> list[str]:
         """Return the lines of one page with hyphenated words rejoined; a line may become empty."""
@@ -348,12 +349,12 @@ class HyphenJoiner:
         return [line.replace(SOFT_HYPHEN, "") for line in out]
 
     def _is_one_word(self, mark: str, first: str, second: str) -> bool:
-        if mark == SOFT_HYPHEN or self._joined(first, second):
+        if mark == SOFT_HYPHEN or self._is_joined(first, second):
             return True
         halves = first in self._words and second in self._words
         return self._cuts_words and not halves and f"{first}-{second}" not in self._words
 
-    def _joined(self, first: str, second: str) -> bool:
+    def _is_joined(self, first: str, second: str) -> bool:
         return first + second in self._words and f"{first}-{second}" not in self._words
 
 
@@ -364,5 +365,5 @@ def _cut(line: str, following: str) -> tuple[str, str] | None:
     head, tail = _HEAD.search(line), _TAIL.match(following)
     if head is None or tail is None:
         return None
-    goes_on = tail[1][0].islower() or (head[1].isupper() and tail[1].isupper() and len(tail[1]) > 1)
-    return (head[1].lower(), tail[1].lower()) if goes_on else None
+    is_one_word = tail[1][0].islower() or (head[1].isupper() and tail[1].isupper() and len(tail[1]) > 1)
+    return (head[1].lower(), tail[1].lower()) if is_one_word else None

@@ -60,7 +60,7 @@ class Running(NamedTuple):
     labels: list[str]
 
 
-class _Candidate(NamedTuple):
+class _MarginLine(NamedTuple):
     page: int
     line: Line
     numbers: tuple[int, ...]
@@ -72,7 +72,7 @@ class _Candidate(NamedTuple):
 
 class _Chain(NamedTuple):
     key: str
-    members: list[_Candidate]
+    members: list[_MarginLine]
     counter: int | None  # index of the number that counts the pages
 
     @property
@@ -117,7 +117,7 @@ def _find(pages: Sequence[PageContent], *, foot: bool) -> list[_Chain]:
     levels: list[list[_Chain]] = []
     reached = [True] * len(pages)
     for level in range(MAX_LINES):
-        groups: dict[str, list[_Candidate]] = defaultdict(list)
+        groups: dict[str, list[_MarginLine]] = defaultdict(list)
         for at, lines in enumerate(inward):
             if reached[at] and len(lines) > level + 1 and lines[level].size <= largest:
                 line, (bottom, top) = lines[level], pages[at].span
@@ -126,7 +126,7 @@ def _find(pages: Sequence[PageContent], *, foot: bool) -> list[_Chain]:
                 gap = abs(line.y - lines[level + 1].y)
                 is_set_off = gap > SET_OFF * step or gap > SET_OFF_SIZE * line.size
                 is_near = level > 0 and abs(line.y - lines[level - 1].y) <= NEAR * line.size
-                groups[key].append(_Candidate(at, line, numbers, printed, margin, is_set_off, is_near))
+                groups[key].append(_MarginLine(at, line, numbers, printed, margin, is_set_off, is_near))
         levels.append([chain for key, group in groups.items() for chain in _repeated(key, group, len(pages))])
         reached = [False] * len(pages)
         for chain in levels[-1]:
@@ -174,9 +174,9 @@ def _shape(text: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
     return _DIGITS.sub("#", text).casefold(), tuple(map(int, printed)), tuple(printed)
 
 
-def _repeated(key: str, group: Sequence[_Candidate], page_count: int) -> list[_Chain]:
+def _repeated(key: str, group: Sequence[_MarginLine], page_count: int) -> list[_Chain]:
     """Return chains of repeated lines with the same shape whose numbers stay the same or increase with the pages."""
-    runs: list[list[_Candidate]] = []
+    runs: list[list[_MarginLine]] = []
     for candidate in group:
         if runs and _continues(runs[-1], candidate):
             runs[-1].append(candidate)
@@ -186,7 +186,7 @@ def _repeated(key: str, group: Sequence[_Candidate], page_count: int) -> list[_C
     return chains if any(_is_repeated(chain, page_count) for chain in chains) else []
 
 
-def _continues(run: Sequence[_Candidate], other: _Candidate) -> bool:
+def _continues(run: Sequence[_MarginLine], other: _MarginLine) -> bool:
     """Return whether a line repeats the last line of a run or has the next page number."""
     one = run[-1]
     step = other.page - one.page
@@ -200,7 +200,7 @@ def _continues(run: Sequence[_Candidate], other: _Candidate) -> bool:
     return is_same or _counts_pages(one, other)
 
 
-def _counts_pages(one: _Candidate, other: _Candidate) -> bool:
+def _counts_pages(one: _MarginLine, other: _MarginLine) -> bool:
     """Return whether a number that changes stands alone at the beginning or end of the line and is not a year."""
     return any(
         a != b and not MIN_YEAR <= a <= b <= MAX_YEAR and _is_at_edge(other.line.text, position)
@@ -215,7 +215,7 @@ def _is_at_edge(text: str, position: int) -> bool:
     return not numbers or is_first or (position == len(numbers) - 1 and words[-1] == numbers[-1])
 
 
-def _counter(run: Sequence[_Candidate]) -> int | None:
+def _counter(run: Sequence[_MarginLine]) -> int | None:
     first, last = run[0].numbers, run[-1].numbers
     return next((at for at, (a, b) in enumerate(zip(first, last, strict=True)) if a != b), None)
 

@@ -179,7 +179,7 @@ class _Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Style:
+class _BodyStyle:
     """Style of the running text of a document.
 
     Attributes:
@@ -239,7 +239,7 @@ def _is_prose(placed: Line) -> bool:
     return placed.end == " " or len(placed.text) > MIN_PROSE
 
 
-def _style(pages: Pages) -> _Style:
+def _style(pages: Pages) -> _BodyStyle:
     sizes: Counter[float] = Counter()
     bold: Counter[bool] = Counter()
     steps: Counter[float] = Counter()
@@ -260,7 +260,7 @@ def _style(pages: Pages) -> _Style:
     size = sizes.most_common(1)[0][0] if sizes else 0.0
     left, right = _quantile(lefts, EDGE), _quantile(rights, 1 - EDGE)
     step = steps.most_common(1)[0][0] if steps else 1.2
-    return _Style(size, bold[True] > bold[False], step, left, right)
+    return _BodyStyle(size, bold[True] > bold[False], step, left, right)
 
 
 def _quantile(counts: Counter[int], share: float) -> float:
@@ -272,7 +272,7 @@ def _quantile(counts: Counter[int], share: float) -> float:
     return 0.0
 
 
-def _of_page(style: _Style, lines: Sequence[Line]) -> _Style:
+def _of_page(style: _BodyStyle, lines: Sequence[Line]) -> _BodyStyle:
     """Return the style of a page, with the font size of its running text if that is larger."""
     sizes: Counter[float] = Counter()
     for placed in lines:
@@ -358,7 +358,7 @@ class _Page:
 
     number: int
     lines: Sequence[Line]
-    style: _Style
+    style: _BodyStyle
     contents: _Contents
 
     def candidates(self, prose: int, *, is_cover: bool) -> Iterator[_Candidate]:
@@ -641,7 +641,7 @@ def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
 # ---- levels --------------------------------------------------------------------------------------------------------
 
 
-def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) -> list[Heading]:
+def _leveled(found: Sequence[_Candidate], style: _BodyStyle, title: Heading | None) -> list[Heading]:
     """Assign levels, based on one order of the kinds of headings for the whole document."""
     sizes: dict[str, list[float]] = defaultdict(list)
     first: dict[str, int] = {}
@@ -671,7 +671,7 @@ def _kind(each: _Candidate) -> str:
 
 
 def _rank(
-    each: _Candidate, typical: dict[str, float], first: dict[str, int], style: _Style
+    each: _Candidate, typical: dict[str, float], first: dict[str, int], style: _BodyStyle
 ) -> tuple[int, float, int, int]:
     """Return a sort key for the level of a heading, in which numbering takes precedence over font size."""
     body = style.size or 1.0

@@ -226,7 +226,7 @@ def test_without_results_the_model_is_not_asked() -> None:
 
 @pytest.mark.parametrize("mode", ["lexical", "semantic", "hybrid"])
 def test_the_wider_search_keeps_the_mode(reports: Project, mode: Any) -> None:
-    retriever = reports.as_retriever(mode=mode, similarity_top_k=3).widened()
+    retriever = reports.as_retriever(mode=mode, similarity_top_k=3).with_more_results()
     assert (retriever.mode, retriever.similarity_top_k) == (mode, 6)
 
 

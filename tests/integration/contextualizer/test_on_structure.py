@@ -62,7 +62,7 @@ def test_both_parts_together_have_at_most_200_tokens_and_the_structural_line_giv
     (segment, *_) = segments(nodes, segment_size=8000)
     text = " ".join(["valve"] * min(words, 190)) or "A."
     structural = StructuralContextualizer()
-    (context,) = structural.below(segment, segment.chunks[:1], [ChunkContext(text, "llm")])
+    (context,) = structural.add_structure(segment, segment.chunks[:1], [ChunkContext(text, "llm")])
     assert context.text == text
     assert count_tokens(context.structure) + count_tokens(text) <= MAX_CONTEXT_TOKENS
     (whole,) = structural.contexts(segment, segment.chunks[:1])
@@ -72,7 +72,7 @@ def test_both_parts_together_have_at_most_200_tokens_and_the_structural_line_giv
 def test_a_context_of_another_source_gets_no_structural_line() -> None:
     (segment, *_) = segments(chunks(), segment_size=8000)
     given_context = ChunkContext("Structure.", "structural", "failed")
-    assert StructuralContextualizer().below(segment, segment.chunks[:1], [given_context]) == [given_context]
+    assert StructuralContextualizer().add_structure(segment, segment.chunks[:1], [given_context]) == [given_context]
 
 
 def test_a_new_context_replaces_both_parts() -> None:

@@ -79,7 +79,7 @@ def test_a_failed_run_leaves_points_that_nobody_sees_and_the_next_run_drops(
 ) -> None:
     project.ingest(documents("one"))
     with monkeypatch.context() as patch:
-        patch.setattr(qdrant.QdrantEngine, "end", _fail)
+        patch.setattr(qdrant.QdrantEngine, "mark_removed", _fail)
         with pytest.raises(BackendError):
             project.ingest(documents("two", 3))
     assert project.retrieve("report").version == "v000001"

@@ -59,7 +59,7 @@ def test_a_rebuild_with_unchanged_text_and_prompt_sends_nothing(former: Project,
     former.update_config(language="none")
     expected = former.estimate()
     assert (expected.documents, expected.known_contexts, expected.dollars) == (2, expected.chunks, 0.0)
-    assert expected.in_short() == "2 documents, 9 chunks: 0 calls for contexts, $0.00"
+    assert expected.summary() == "2 documents, 9 chunks: 0 calls for contexts, $0.00"
     report = former.rebuild(max_cost=0.0)
     assert sorted(report.rebuilt) == ["documents/handbook.md", "documents/lease.pdf"]
     assert (report.contexts_paid, len(provider.history)) == (0, 0)
@@ -102,4 +102,4 @@ def test_the_command_says_the_price_of_a_rebuild_before(former: Project, provide
     expected = former.estimate()
     done = CliRunner().invoke(app, ["rebuild", "first", "--root", str(former.directory.parent)])
     assert done.exit_code == 0
-    assert expected.in_short() in " ".join(done.output.split())
+    assert expected.summary() in " ".join(done.output.split())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.metadata import Heading
 from llama_index_contextual.readers.pdf.pages import BLANK, Cell, Line, Row, Run, page_lines, with_blanks
-from llama_index_contextual.readers.pdf.reader import _page_text, _place, goes_on, read_pdf
+from llama_index_contextual.readers.pdf.reader import _page_text, _place, continuations, read_pdf
 from tests.support.pdf_files import RawPdf, show
 from tests.unit.readers.examples import sections
 
@@ -141,7 +141,8 @@ def set_in_lines(texts: Sequence[str], *, x: float = 50.0, top: float = 700.0) -
 
 
 def paragraphs(lines: Sequence[Line]) -> list[str]:
-    text = "".join(line.text + (" " if flows else "\n") for line, flows in zip(lines, goes_on(lines), strict=True))
+    ends = (" " if flows else "\n" for flows in continuations(lines))
+    text = "".join(line.text + end for line, end in zip(lines, ends, strict=True))
     return text.rstrip("\n").split("\n")
 
 
@@ -168,7 +169,7 @@ def test_what_ends_by_itself_does_not_go_on(line: str) -> None:
 def test_rows_of_a_table_stay_lines() -> None:
     rows = set_in_lines(["Base rent of the premises 12,000 12,600", "Service charge of the roof 1,800 1,950"] * 3)
 
-    assert goes_on([replace(row, cells=3) for row in rows]) == [False] * 6
+    assert continuations([replace(row, cells=3) for row in rows]) == [False] * 6
 
 
 def test_another_size_another_distance_or_an_indent_is_another_paragraph() -> None:
@@ -178,13 +179,13 @@ def test_another_size_another_distance_or_an_indent_is_another_paragraph() -> No
     indented = [lines[0], replace(lines[1], x0=lines[1].x0 + 15, x1=lines[1].x1 + 5), lines[2]]
 
     for changed in (larger, apart, indented):
-        assert goes_on(changed)[0] is False
-    assert goes_on(lines) == [True, True, False]
+        assert continuations(changed)[0] is False
+    assert continuations(lines) == [True, True, False]
 
 
 def test_lines_whose_place_is_not_known_stay_lines() -> None:
-    assert goes_on([Line(text, math.nan, SIZE) for text in PARAGRAPH]) == [False] * 4
-    assert goes_on([Line(text) for text in PARAGRAPH]) == [False] * 4
+    assert continuations([Line(text, math.nan, SIZE) for text in PARAGRAPH]) == [False] * 4
+    assert continuations([Line(text) for text in PARAGRAPH]) == [False] * 4
 
 
 def test_a_bookmark_begins_a_line_even_within_a_paragraph() -> None:
