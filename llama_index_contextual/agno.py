@@ -234,13 +234,13 @@ def _in_thread(run: Callable[..., str]) -> Callable[..., Coroutine[Any, Any, str
 
 def _documents(response: RetrievalResponse) -> list[Document]:
     """Return the passages as Agno documents; notes for the model are in the metadata of the first document."""
-    documents = [_document(chunk, response) for chunk in response]
+    documents = [_agno_document(chunk, response) for chunk in response]
     if documents and (notes := [*response.warnings, *models.confidence_warnings(response)]):
         documents[0].meta_data = {"note": " ".join(notes), **documents[0].meta_data}
     return documents
 
 
-def _document(chunk: RetrievedChunk, response: RetrievalResponse) -> Document:
+def _agno_document(chunk: RetrievedChunk, response: RetrievalResponse) -> Document:
     own = {name: value for name, value in chunk.node.metadata.items() if name not in keys.OWN_KEYS}
     facts = {
         "node_id": chunk.node_id,

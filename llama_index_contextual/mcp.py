@@ -193,7 +193,7 @@ class _Server(MCPServer[Any]):
         own = {key: value for key, value in arguments.items() if key != "project"}
         project = self._project(arguments.get("project"))
         if name == "ask":
-            return await _ask(project, models.check_arguments(name, AskInput, own)["question"])
+            return await _ask_project(project, models.check_arguments(name, AskInput, own)["question"])
         return _reply(await project.document_tools().acall(cast(models.ToolName, name), own))
 
     def _project(self, name: str | None) -> Project:
@@ -208,7 +208,7 @@ class _Server(MCPServer[Any]):
         return self._projects[name]
 
 
-async def _ask(project: Project, question: str) -> CallToolResult:
+async def _ask_project(project: Project, question: str) -> CallToolResult:
     try:
         engine = await asyncio.to_thread(project.as_query_engine)
     except ModelError as error:

@@ -252,13 +252,13 @@ def source_line(metadata: dict[str, Any]) -> str:
     name = label_of(metadata, FILE_NAME) or label_of(metadata, TITLE)
     if not name:
         return ""
-    parts = [f"Source: {name}", *_place(name, metadata)]
+    parts = [f"Source: {name}", *_page_labels(name, metadata)]
     if metadata.get(SECTION) and f"sheet {metadata[SECTION]}" not in parts:
         parts.append(f"section {metadata[SECTION]}")
     return ", ".join(parts)
 
 
-def _place(name: str, metadata: dict[str, Any]) -> list[str]:
+def _page_labels(name: str, metadata: dict[str, Any]) -> list[str]:
     """Return the pages, slides or sheets of a chunk, or only the label, as with chunks from LlamaIndex readers."""
     first, last, label = metadata.get(PAGE_START), metadata.get(PAGE_END), metadata.get(PAGE_LABEL)
     word = _PLACES.get(name.rpartition(".")[2].lower(), "page")
@@ -339,7 +339,7 @@ def storable_fault(node: BaseNode) -> str | None:
     """Return the reason why a node cannot be stored and what to do about it, or None if it can be stored."""
     if fault := shape_fault(node.metadata):
         return fault
-    for name, text in _texts(node):
+    for name, text in _stored_texts(node):
         if has_surrogate(text):
             return f"{name} contains lone surrogates: clean it with text.encode('utf-8', 'replace').decode()"
     for key, value in node.metadata.items():
@@ -348,7 +348,7 @@ def storable_fault(node: BaseNode) -> str | None:
     return None
 
 
-def _texts(node: BaseNode) -> Iterator[tuple[str, str]]:
+def _stored_texts(node: BaseNode) -> Iterator[tuple[str, str]]:
     yield "its id", node.node_id
     yield "its text", node.get_content()
     for relation in node.relationships.values():

@@ -410,14 +410,14 @@ def _shortened(hit: NodeWithScore, query: str, free: int) -> NodeWithScore | Non
         return None
     allowance = free - _tokens(hit) + count_tokens(node.text)
     while allowance > 0 and (span := best_run(node.text, query, allowance)) is not None:
-        shorter = _cut(hit, node, *span)
+        shorter = _cut_hit(hit, node, *span)
         if (excess := _tokens(shorter) - free) <= 0:
             return shorter
         allowance -= excess  # the text may take more tokens together with the metadata than on its own
     return None
 
 
-def _cut(hit: NodeWithScore, node: TextNode, start: int, end: int) -> NodeWithScore:
+def _cut_hit(hit: NodeWithScore, node: TextNode, start: int, end: int) -> NodeWithScore:
     """Return a hit whose node contains only part of the text, with matching offsets."""
     text = node.text[start:end]
     update: dict[str, object] = {"text": text, "embedding": None}
@@ -520,7 +520,7 @@ class SpotlightRerank(BaseNodePostprocessor):
         _dispatcher.event(
             ReRankStartEvent(query=query_bundle, nodes=nodes, top_n=self.top_n or len(nodes), model_name=LOCAL)
         )
-        passages = [_passage(hit) for hit in first]
+        passages = [_headed_text(hit) for hit in first]
         if 2 * sum(is_code(passage.text) for passage in passages) < len(passages):
             first = self._reranked(first, passages, replace_surrogates(cut_query(query_bundle.query_str)))
         result = [*first, *others][: self.top_n]
@@ -532,7 +532,7 @@ class SpotlightRerank(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         if self._spotlight is None:
             self._spotlight = Spotlight(Analyzer(self.language), word_vectors)
-        weights = _rarity(self._spotlight.analyzer, question, passages)
+        weights = _term_rarity(self._spotlight.analyzer, question, passages)
         spots = self._spotlight.spots(weights, question, passages, embedded([question])[0])
         ranked = [-rank if hit.score is None else hit.score for rank, hit in enumerate(nodes)]
         scores = (
@@ -544,7 +544,7 @@ class SpotlightRerank(BaseNodePostprocessor):
         return [nodes[at].model_copy(update={"score": float(scores[at])}) for at in order]
 
 
-def _passage(hit: NodeWithScore) -> HeadedText:
+def _headed_text(hit: NodeWithScore) -> HeadedText:
     """Return the passage to compare: the text of a node, preceded by the metadata that is embedded with it."""
     text = replace_surrogates(hit.node.get_content(MetadataMode.NONE))
     before = replace_surrogates(hit.node.get_metadata_str(mode=MetadataMode.EMBED))
@@ -552,7 +552,7 @@ def _passage(hit: NodeWithScore) -> HeadedText:
     return HeadedText(text, before, heading or before)
 
 
-def _rarity(analyzer: Analyzer, question: str, passages: Sequence[HeadedText]) -> Mapping[str, float]:
+def _term_rarity(analyzer: Analyzer, question: str, passages: Sequence[HeadedText]) -> Mapping[str, float]:
     """Return the inverse document frequency of each question term among the passages."""
     terms = list(dict.fromkeys(analyzer.query_terms(question)))
     having = [frozenset(analyzer.terms(f"{passage.before}\n{passage.text}")) for passage in passages]

@@ -175,12 +175,12 @@ def retry_after(error: BaseException) -> float | None:
     headers = getattr(getattr(error, "response", None), "headers", None)
     if headers is None:
         return None
-    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
+    if (milliseconds := _as_float(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
-    return _number(headers.get("retry-after"))
+    return _as_float(headers.get("retry-after"))
 
 
-def _number(value: str | None) -> float | None:
+def _as_float(value: str | None) -> float | None:
     try:
         return max(0.0, float(value)) if value else None
     except ValueError:  # a date, which model providers do not send

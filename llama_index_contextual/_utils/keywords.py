@@ -72,14 +72,14 @@ def document_options(options: type) -> Callable[[F], F]:
         if function.__doc__:
             before, _, after = function.__doc__.partition("**options\n")
             indent = before.rpartition("\n")[2]
-            lines = [_entry(f"{name}: {option.description}", indent) for name, (_, option) in described.items()]
+            lines = [_wrap(f"{name}: {option.description}", indent) for name, (_, option) in described.items()]
             function.__doc__ = before.removesuffix(indent) + "\n".join(lines) + "\n" + after
         return suggests_keywords(function)
 
     return decorate
 
 
-def _entry(text: str, indent: str) -> str:
+def _wrap(text: str, indent: str) -> str:
     return textwrap.fill(text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "    ")
 
 

@@ -140,7 +140,7 @@ class KeyFilter:
         passed, self._buffer = self._buffer[: len(self._buffer) - pending], self._buffer[len(self._buffer) - pending :]
         return passed
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """Return the buffered text, or `REMOVED` if it is long enough to be part of a key."""
         rest_of_text, self._buffer = self._buffer, ""
         return rest_of_text if len(rest_of_text) < SHORTEST_KEY else REMOVED

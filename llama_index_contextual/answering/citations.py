@@ -54,7 +54,7 @@ def figures_of(text: str) -> list[tuple[re.Match[str], set[Decimal]]]:
     """
     figures = [(match, {_month(match[0])}) for match in _MONTH_OF_DATE.finditer(text)]
     figures += [
-        (match, set(_values(match[0], text[match.end() : match.end() + 12])))
+        (match, set(_number_values(match[0], text[match.end() : match.end() + 12])))
         for match in _NUMBER.finditer(text)
         if len(match[0]) <= _MAX_DIGITS
     ]
@@ -65,7 +65,7 @@ def _month(name: str) -> Decimal:
     return next(Decimal(number) for number, month in enumerate(_MONTHS, start=1) if month.startswith(name[:3]))
 
 
-def _values(digits: str, after: str) -> Iterator[Decimal]:
+def _number_values(digits: str, after: str) -> Iterator[Decimal]:
     plain = re.sub(r"['’\u00a0\u202f ]", "", digits)
     separators = re.findall(r"[.,]", plain)
     readings = {re.sub(r"[.,]", "", plain)} if separators else {plain}
@@ -78,10 +78,10 @@ def _values(digits: str, after: str) -> Iterator[Decimal]:
         value = Decimal(reading).normalize()
         yield value
         if scale := _SCALE.match(after):
-            yield _scaled(value, scale)
+            yield _scale_value(value, scale)
 
 
-def _scaled(value: Decimal, scale: re.Match[str]) -> Decimal:
+def _scale_value(value: Decimal, scale: re.Match[str]) -> Decimal:
     return value.scaleb(_SCALES[scale[1].lower()]).normalize()
 
 
@@ -100,7 +100,7 @@ def numbers_in(text: str) -> set[Decimal]:
         value = Decimal(_WORDS[match[2].lower()] + (_WORDS[match[1].lower()] if match[1] else 0))
         numbers.add(value)
         if scale := _SCALE.match(text, match.end()):
-            numbers.add(_scaled(value, scale))
+            numbers.add(_scale_value(value, scale))
     return numbers
 
 
@@ -236,11 +236,11 @@ def quotations_of(answer: str) -> list[Quotation]:
         if not any(start <= match.start() < end for start, end in blocks):
             text = next(group for group in match.groups() if group is not None)
             quotations.append(Quotation(text=text, start=match.start(), end=match.end()))
-    long_enough = (quoted for quoted in quotations if _count(quoted.text) >= MIN_WORDS)
+    long_enough = (quoted for quoted in quotations if _count_words(quoted.text) >= MIN_WORDS)
     return sorted(long_enough, key=lambda quoted: quoted.start)
 
 
-def _count(text: str) -> int:
+def _count_words(text: str) -> int:
     return len(_WORD.findall(text))
 
 
@@ -265,7 +265,7 @@ def locate(quoted: str, text: FoldedText) -> tuple[int, int] | None:
 
 
 def _pieces(quoted: str) -> list[str]:
-    return [piece for part in _ELISION.split(quoted) if _count(piece := part.strip(_ENDS))]
+    return [piece for part in _ELISION.split(quoted) if _count_words(piece := part.strip(_ENDS))]
 
 
 def is_stitched(quoted: str, texts: Sequence[FoldedText]) -> bool:
@@ -399,7 +399,7 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
         ([('wrong_source', 1)], ['4'])
     """
     citations = CitationFilter(len(passages))
-    text = citations.feed(answer) + citations.rest()
+    text = citations.feed(answer) + citations.flush()
     layout = _Layout(text)
     folded = [FoldedText(passage.text) for passage in passages]
     quotations = [replace(quoted, cited=layout.citations_for(quoted)) for quoted in quotations_of(text)]
@@ -444,7 +444,7 @@ class CitationFilter:
 
     Example:
         >>> stream = CitationFilter(2)
-        >>> [stream.feed(piece) for piece in ("Three days [Sou", "rce 99] or ", "four [Source 2].")], stream.rest()
+        >>> [stream.feed(piece) for piece in ("Three days [Sou", "rce 99] or ", "four [Source 2].")], stream.flush()
         (['Three days', ' or', ' four [Source 2].'], '')
     """
 
@@ -463,7 +463,7 @@ class CitationFilter:
         self._held += text[end:]
         return released
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """Return the remaining text, without an unfinished citation."""
         if unfinished := _UNFINISHED.search(self._held):
             self.invalid += self._missing(_parse_numbers(unfinished[0]))

@@ -121,16 +121,16 @@ def sanitise(text: str) -> str:
     """
     cleaned, at = "", 0
     for code in _CODE.finditer(text):
-        cleaned += _clean(text[at : code.start()]) + code[0]
+        cleaned += _escape(text[at : code.start()]) + code[0]
         at = code.end()
-    cleaned += _clean(text[at:])
+    cleaned += _escape(text[at:])
     if _is_harmless(cleaned):
         return cleaned
     # The patterns took something else for code or a link, so escape everything.
     return text.replace("<", "&lt;").replace("](", "] (").replace("]:", "] :")
 
 
-def _clean(text: str) -> str:
+def _escape(text: str) -> str:
     text = _LINK.sub(lambda link: link[0] if is_safe(link["place"]) else link["text"], text)
     text = _OPEN_LINK.sub(lambda link: link[0] if is_safe(link[2]) else f"{link[1]}#", text)
     text = _DEFINITION.sub(lambda link: link[0] if is_safe(link[2]) else "", text)

@@ -132,13 +132,13 @@ def passages_prompt(
         numbers: Numbers of the passages to include; None includes all.
     """
     return "\n\n".join(
-        _passage(number, hit, context=context)
+        _source_block(number, hit, context=context)
         for number, hit in enumerate(hits, start=1)
         if numbers is None or number in numbers
     )
 
 
-def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
+def _source_block(number: int, hit: NodeWithScore, *, context: bool) -> str:
     lines = [f"[Source {number}]", f"Source: {defused(str(Source.of(hit.node)))}"]
     if facts := hit.node.metadata.get(keys.FACTS):
         lines.append(f"Facts: {defused(str(facts))}")

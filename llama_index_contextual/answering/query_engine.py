@@ -411,7 +411,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return response
 
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        return _readable(run_sync(lambda: self._aquery(query_bundle)))
+        return _sync_readable(run_sync(lambda: self._aquery(query_bundle)))
 
     async def asynthesize(
         self,
@@ -439,7 +439,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         additional_source_nodes: Sequence[NodeWithScore] | None = None,
     ) -> RESPONSE_TYPE:
         """Blocking version of `asynthesize`."""
-        return _readable(run_sync(lambda: self.asynthesize(query_bundle, nodes, additional_source_nodes)))
+        return _sync_readable(run_sync(lambda: self.asynthesize(query_bundle, nodes, additional_source_nodes)))
 
     async def aanswer(self, draft: Draft, *, streaming: bool = False) -> GroundedResponse | AsyncGroundedStream:
         """Return the answer to a prepared prompt.
@@ -475,7 +475,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             self._usage(draft, completion)
             raise
         if self.judge is None:
-            part = stream_filter.rest()
+            part = stream_filter.flush()
         else:
             part = (await asyncio.to_thread(self.finish, draft, completion)).response or ""
         if part:
@@ -512,7 +512,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         reasoning, _ = split_reasoning(text, self.options.style)
         # The result is the same text as in a stream, except for invalid citations, which the check removes later.
         stream_filter = StreamFilter(self.options.style, self.guards)
-        clean = stream_filter.feed(text) + stream_filter.rest()
+        clean = stream_filter.feed(text) + stream_filter.flush()
         return WrittenAnswer(clean, self._mask(text), None if reasoning is None else self._mask(reasoning))
 
     def _check_answer(self, draft: Draft, written: WrittenAnswer, *, problem: str | None = None) -> GroundedResponse:
@@ -571,7 +571,7 @@ def _conversational(retriever: BaseRetriever) -> ConversationalRetriever:
     return retriever if isinstance(retriever, ConversationalRetriever) else ConversationalRetriever(retriever)
 
 
-def _readable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
+def _sync_readable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
     """Convert an asynchronously streamed answer so that it can be read without an event loop."""
     if not isinstance(response, AsyncGroundedStream):
         return response

@@ -161,7 +161,7 @@ class AnswerStream:
                 # Do not use `wait_for`: in Python 3.11 it loses a cancellation that arrives together with a piece.
                 async with asyncio.timeout(self.timeouts.between_tokens):
                     piece = await anext(pieces, None)
-            if rest := keys.rest():
+            if rest := keys.flush():
                 completion.text += rest
                 yield rest
             if not completion.text.strip():
@@ -173,12 +173,12 @@ class AnswerStream:
             # The text so far has been paid for and may have been shown, so keep it and mark it as partial.
             completion.problem = f"The answer broke off. {answer_error(error, self.name, self._address)}"
         except (asyncio.CancelledError, GeneratorExit):
-            completion.text += keys.rest()  # no more pieces can be yielded
+            completion.text += keys.flush()  # no more pieces can be yielded
             raise
         finally:
             completion.calls = meter.record(completion.text)
-            await _close(pieces)
-        if rest := keys.rest():  # after an error
+            await _close_stream(pieces)
+        if rest := keys.flush():  # after an error
             completion.text += rest
             yield rest
 
@@ -270,7 +270,7 @@ def _finish_reason(piece: ChatResponse) -> str | None:
     return "length" if reason == "max_tokens" else reason if isinstance(reason, str) else None
 
 
-async def _close(pieces: AsyncIterator[ChatResponse]) -> None:
+async def _close_stream(pieces: AsyncIterator[ChatResponse]) -> None:
     close = getattr(pieces, "aclose", None)
     if close is not None:
         await close()
@@ -433,11 +433,11 @@ class StreamFilter:
         self._open, self._plain, self._searched = self._open[blank.end() :], 0, 0
         return rest
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """Return the buffered text: the last block, or reasoning without an answer."""
         text = self._open
         if self._reasoning is not None:
             _, text = split_reasoning(self._reasoning, "chain_of_thought")
         if self._guards is not None:
             text = self._guards.clean(text)[self._plain :]
-        return text if self._citations is None else self._citations.feed(text) + self._citations.rest()
+        return text if self._citations is None else self._citations.feed(text) + self._citations.flush()

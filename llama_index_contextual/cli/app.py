@@ -251,7 +251,7 @@ def delete(
 ) -> None:
     """Delete a project permanently."""
     manager = common.open_root()
-    contents = _contents(manager, name)
+    contents = _contents_text(manager, name)
     common.confirm(f"Delete project {name!r}{contents}?", yes=yes)
     manager.delete(name, keep_ledger=keep_ledger)
     kept = " Its ledger is kept." if keep_ledger else ""
@@ -259,7 +259,7 @@ def delete(
     common.say_result(result, f"Deleted project [bold]{safe(name)}[/].{kept}")
 
 
-def _contents(manager: ProjectManager, name: str) -> str:
+def _contents_text(manager: ProjectManager, name: str) -> str:
     try:
         info = manager.load(name).info()
     except ProjectNotFoundError:

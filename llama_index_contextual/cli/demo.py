@@ -147,14 +147,14 @@ def first_with_evidence(results: Iterable[RetrievedChunk], row: Mapping[str, Any
         results: Results, best first.
         row: A row of `questions.jsonl`.
     """
-    evidence = [_words(text) for text in row["evidence"]]
+    evidence = [_one_line(text) for text in row["evidence"]]
     for result in results:
-        if result.source.file_name == row["file"] and any(text in _words(result.text) for text in evidence):
+        if result.source.file_name == row["file"] and any(text in _one_line(result.text) for text in evidence):
             return result
     return None
 
 
-def _words(text: str) -> str:
+def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -162,8 +162,8 @@ def show_answer(answer: DemoAnswer) -> None:
     """Print the rank of the answer to a demo question, without and with contexts."""
     say(f"\n[bold]{safe(answer.question)}[/]")
     lines = Table.grid(padding=(0, 2))
-    lines.add_row("without contexts", _rank(answer.rank_without))
-    lines.add_row("with contexts", _rank(answer.rank_with))
+    lines.add_row("without contexts", _rank_text(answer.rank_without))
+    lines.add_row("with contexts", _rank_text(answer.rank_with))
     if answer.hit is not None:
         lines.add_row("  passage", safe(str(answer.hit.source)))
         lines.add_row("  its context", f"[italic dim]{safe(answer.hit.written_context or '')}[/]")
@@ -171,5 +171,5 @@ def show_answer(answer: DemoAnswer) -> None:
     out.print(lines)
 
 
-def _rank(rank: int | None) -> str:
+def _rank_text(rank: int | None) -> str:
     return f"[red]not in the first {TOP_K}[/]" if rank is None else f"[green]rank {rank}[/]"

@@ -371,7 +371,7 @@ class Watch:
         if not self.removes:
             common.say_note("Documents whose files are deleted are kept: start with --yes to remove them.")
         own, due = os.path.realpath(self.project.directory), time.monotonic()
-        for changes in _events(self.folders, self.stop):
+        for changes in _changes(self.folders, self.stop):
             if any(not Path(os.path.realpath(path)).is_relative_to(own) for path in changes):
                 due = time.monotonic()
             if time.monotonic() >= due:
@@ -434,7 +434,7 @@ class Watch:
             common.say_error(message)
 
 
-def _events(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]]:
+def _changes(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]]:
     """Yield sets of changed paths, or an empty set if nothing changes for a while, until `stop` is set.
 
     Events are also collected while the caller works. A folder that disappears is watched again as soon as it returns.

@@ -98,7 +98,7 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
     opening = _opening(first)
     positions, longest = [_start(chunk) for chunk in chunks], max(len(chunk.get_content()) for chunk in chunks)
     for group in _groups(chunks, segment_size):
-        start, end = _span(group)
+        start, end = _segment_span(group)
         # No other chunk can overlap the segment. Scanning all chunks for every segment of a large document is too slow.
         near = chunks[bisect_right(positions, start - longest) : bisect_left(positions, end)]
         text, starts = _segment_text(near, group, start, end)
@@ -123,7 +123,7 @@ def _groups(chunks: Sequence[BaseNode], segment_size: int) -> list[list[BaseNode
     return list(pack(chunks, lambda chunk: (count_tokens(chunk.get_content()),), (segment_size,)))
 
 
-def _span(group: Sequence[BaseNode]) -> tuple[int, int]:
+def _segment_span(group: Sequence[BaseNode]) -> tuple[int, int]:
     """Return the offsets at which the segment of a group of chunks starts and ends."""
     start, end = group[0].metadata.get(keys.SEGMENT_START), group[-1].metadata.get(keys.SEGMENT_END)
     if isinstance(start, int) and isinstance(end, int):
@@ -313,7 +313,7 @@ class Contextualizer(TransformComponent):
             report(with_context_already)
         for (_, chunks), written in zip(work, await self._acontexts_of_all(work, report), strict=True):
             contexts.update((chunk.node_id, context) for chunk, context in zip(chunks, written, strict=True))
-        return await asyncio.to_thread(_result, nodes, contexts)
+        return await asyncio.to_thread(_contextualized, nodes, contexts)
 
     def _work(self, nodes: Sequence[BaseNode]) -> list[tuple[Segment, list[BaseNode]]]:
         """Return each segment with its chunks that need a context."""
@@ -336,7 +336,7 @@ class Contextualizer(TransformComponent):
         return _log_failures(await self.acontextualize(nodes))
 
 
-def _result(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]) -> Contextualized:
+def _contextualized(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]) -> Contextualized:
     return Contextualized(
         nodes=[with_context(node, contexts.get(node.node_id)) for node in nodes],
         failures=[

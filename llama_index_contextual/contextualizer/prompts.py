@@ -382,17 +382,17 @@ def usage_of(usage: Any) -> Usage:
 
     Anthropic does not include tokens read from and written to the cache in the input tokens; here they are included.
     """
-    if (prompt := _count(usage, "prompt_tokens")) is not None:
+    if (prompt := _tokens(usage, "prompt_tokens")) is not None:
         details = _get(usage, "prompt_tokens_details")
-        cached, written = _count(details, "cached_tokens"), _count(details, "cache_write_tokens")
-        return Usage(prompt, cached, _count(usage, "completion_tokens"), written)
-    if (uncached := _count(usage, "input_tokens")) is not None:
-        cached, written = _count(usage, "cache_read_input_tokens"), _count(usage, "cache_creation_input_tokens")
-        return Usage(uncached + (cached or 0) + (written or 0), cached, _count(usage, "output_tokens"), written)
+        cached, written = _tokens(details, "cached_tokens"), _tokens(details, "cache_write_tokens")
+        return Usage(prompt, cached, _tokens(usage, "completion_tokens"), written)
+    if (uncached := _tokens(usage, "input_tokens")) is not None:
+        cached, written = _tokens(usage, "cache_read_input_tokens"), _tokens(usage, "cache_creation_input_tokens")
+        return Usage(uncached + (cached or 0) + (written or 0), cached, _tokens(usage, "output_tokens"), written)
     return Usage()
 
 
-def _count(holder: Any, name: str) -> int | None:
+def _tokens(holder: Any, name: str) -> int | None:
     value = _get(holder, name)
     return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
 

@@ -291,7 +291,7 @@ class BatchRunner:
         self._finish(batch, replies, unread=unread)
         if remote.status == "failed":
             raise ModelError(
-                f"The provider of {self._model!r} refused the batch {batch.batch_id}: {_reason(remote)} None of its"
+                f"The provider of {self._model!r} refused the batch {batch.batch_id}: {_fault(remote)} None of its"
                 f" requests was answered.",
                 setting="llm",
                 remedy=Remedy(
@@ -378,7 +378,7 @@ def _status(error: ModelError) -> int | None:
     return getattr(error.__cause__, "status_code", None)
 
 
-def _reason(batch: Any) -> str:
+def _fault(batch: Any) -> str:
     data = (batch.errors.data if batch.errors else None) or []
     message = str(data[0].message or data[0].code) if data else "no reason was given."
     return message if message.endswith(".") else f"{message}."

@@ -121,7 +121,7 @@ class ContextualEmbedding(BatchEmbedding):
         """
         parts: list[list[str]] = []
         for texts in documents:
-            parts += [[texts[at] for at in part] for part in _cut(texts, range(len(texts)), self)]
+            parts += [[texts[at] for at in part] for part in _pack_document(texts, range(len(texts)), self)]
         vectors: list[list[float]] = []
         for request in self.requests_for(parts):
             sent = [parts[at] for at in request]
@@ -176,12 +176,12 @@ def document_parts(model: ContextualEmbedding, nodes: Sequence[BaseNode], texts:
     for places in documents.values():
         places.sort(key=lambda at: getattr(nodes[at], "start_char_idx", None) or 0)
         segments = [nodes[at].metadata.get(keys.SEGMENT_INDEX) for at in places]
-        of_document = _cut([texts[at] for at in places], segments, model)
+        of_document = _pack_document([texts[at] for at in places], segments, model)
         parts += [[places[at] for at in part] for part in of_document]
     return parts
 
 
-def _cut(texts: Sequence[str], segments: Sequence[object], model: ContextualEmbedding) -> list[list[int]]:
+def _pack_document(texts: Sequence[str], segments: Sequence[object], model: ContextualEmbedding) -> list[list[int]]:
     """Return the indices of the chunks in each part of a document; chunks of a segment stay together if possible."""
     counts = [model.count_tokens(text) for text in texts]
     limits = min(model.max_tokens_per_document, model.max_tokens_per_request), model.max_chunks_per_request
@@ -258,16 +258,16 @@ async def aembed_groups(
         for places in requests:
             sent = [list(groups[at]) for at in places]
             attempt = partial(_send, connected, sent, booking, sum(tokens[at] for at in places))
-            vectors = await asyncio.to_thread(_vectors, await _answer(attempt, policy, name), sent, name, length)
+            vectors = await asyncio.to_thread(_vectors, await _retry(attempt, policy, name), sent, name, length)
             if name != LOCAL and not vectors.any(axis=1).all():
                 # Vectors of zeros may be caused by a provider error: request them once more.
-                vectors = await asyncio.to_thread(_vectors, await _answer(attempt, policy, name), sent, name, length)
+                vectors = await asyncio.to_thread(_vectors, await _retry(attempt, policy, name), sent, name, length)
             length = vectors.shape[1]
             ends = np.cumsum([len(texts) for texts in sent])[:-1]
             yield dict(zip(places, np.split(vectors, ends), strict=True))
 
 
-async def _answer(
+async def _retry(
     attempt: Callable[[], Awaitable[Sequence[Any]]], policy: RetryPolicy | None, name: str
 ) -> Sequence[Any]:
     """Return the vectors for one request, with retries.

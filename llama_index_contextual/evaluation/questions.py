@@ -300,7 +300,7 @@ def load_questions(path: str | Path) -> list[Question]:
     Example:
         >>> load_questions("questions.jsonl")  # doctest: +SKIP
     """
-    return parse_questions(_read(path), name=Path(path).name)
+    return parse_questions(_read_bytes(path), name=Path(path).name)
 
 
 def parse_questions(data: bytes, *, name: str = "questions") -> list[Question]:
@@ -341,12 +341,12 @@ def load_qa(path: str | Path) -> list[QA]:
         return QA(question=row.question, answers=row.answers, evidence=evidence)
 
     name = Path(path).name
-    if items := _parse_lines(_read(path), name, _AnswerRow, qa):
+    if items := _parse_lines(_read_bytes(path), name, _AnswerRow, qa):
         return items
     raise InputError(f'{name} has no questions: write one JSON object per line, with "question" and "answers".')
 
 
-def _read(path: str | Path) -> bytes:
+def _read_bytes(path: str | Path) -> bytes:
     try:
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:
@@ -362,12 +362,12 @@ def _parse_lines(data: bytes, name: str, row: type[Row], parse: Callable[[Row, i
             try:
                 items.append(parse(row.model_validate_json(line), number))
             except (InputError, ValidationError) as error:
-                reason = _reason(error) if isinstance(error, ValidationError) else str(error)
+                reason = _first_fault(error) if isinstance(error, ValidationError) else str(error)
                 raise InputError(f"{name}, line {number}: {reason}", value=number) from error
     return items
 
 
-def _reason(error: ValidationError) -> str:
+def _first_fault(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     if not first["loc"]:
         return f'is not a JSON object in UTF-8: write one per line, with "question" and {_FORMS}.'
@@ -434,7 +434,7 @@ async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
 
     async def ask(connected: LLM, chunk: BaseNode) -> Sequence[str]:
         async with semaphore:
-            return await acall(lambda: _ask(connected, chunk), RetryPolicy())
+            return await acall(lambda: _ask_llm(connected, chunk), RetryPolicy())
 
     async with own_client(llm) as connected:
         try:
@@ -446,7 +446,7 @@ async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
     return [task.result() for task in tasks]
 
 
-async def _ask(llm: LLM, chunk: BaseNode) -> Sequence[str]:
+async def _ask_llm(llm: LLM, chunk: BaseNode) -> Sequence[str]:
     from llama_index.core.evaluation import DatasetGenerator
 
     generator = DatasetGenerator([TextNode(text=chunk.get_content())], llm=llm, num_questions_per_chunk=PER_CHUNK)

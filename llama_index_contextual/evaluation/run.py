@@ -288,7 +288,7 @@ def evaluate(
     base_retriever = _retriever(retriever, max(ks))
     results: list[QuestionResult] = []
     for done, question in enumerate(loaded, start=1):
-        results.append(_result(base_retriever, question, max(ks)))
+        results.append(_question_result(base_retriever, question, max(ks)))
         if progress is not None:
             progress(done, len(loaded))
     if embed_model is not None:
@@ -328,7 +328,7 @@ def _retriever(retriever: Retrievable, k: int) -> BaseRetriever:
     return retriever
 
 
-def _result(retriever: BaseRetriever, question: Question, k: int) -> QuestionResult:
+def _question_result(retriever: BaseRetriever, question: Question, k: int) -> QuestionResult:
     started = time.perf_counter()
     nodes = retriever.retrieve(QueryBundle(question.text))[:k]
     seconds = time.perf_counter() - started

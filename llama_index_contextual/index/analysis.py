@@ -583,7 +583,7 @@ def date_token(token: str) -> str | None:
     day, month = int(match[1]), int(match[3])
     if (match[2] == "/" and day <= 12) or month > 12:
         day, month = month, day
-    found = _day(int(match[4]), month, day)
+    found = _valid_date(int(match[4]), month, day)
     return None if found is None else found.isoformat()
 
 
@@ -607,7 +607,7 @@ def _full_year(digits: str) -> int:
     return year if year > 99 else year + (1900 if year >= 70 else 2000)
 
 
-def _day(year: int, month: int, day: int) -> date | None:
+def _valid_date(year: int, month: int, day: int) -> date | None:
     try:
         return date(year, month, day)
     except ValueError:  # there is no such day
@@ -623,7 +623,7 @@ def _dates(words: Sequence[str], at: int) -> Iterator[Period]:
         start, last = at - 1, at + 1
     else:
         return
-    day = _day(int(words[last]), _MONTHS[words[at][:3].lower()], int(number[1]))
+    day = _valid_date(int(words[last]), _MONTHS[words[at][:3].lower()], int(number[1]))
     if day is None:
         return
     yield Period(day.isoformat(), start, last)

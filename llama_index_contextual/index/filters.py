@@ -114,21 +114,21 @@ def valid_filters(filters: MetadataFilters | None) -> MetadataFilters | None:
     filters = require_filters(filters)
     if filters is None or not filters.filters:
         return None
-    if _count(filters) > _MAX_FILTERS:
+    if _count_tests(filters) > _MAX_FILTERS:
         raise InputError(
             f"There are more than {_MAX_FILTERS} filters: use `in` with a list instead of one filter for each value."
         )
     return filters
 
 
-def _count(filters: MetadataFilters, nesting: int = 0) -> int:
+def _count_tests(filters: MetadataFilters, nesting: int = 0) -> int:
     """Check filters, and return their total number."""
     if nesting > _MAX_NESTING:
         raise InputError(f"The filters are nested more than {_MAX_NESTING} levels deep: join some of them.")
     number = 0
     for item in filters.filters:
         if isinstance(item, MetadataFilters):
-            number += _count(item, nesting + 1)
+            number += _count_tests(item, nesting + 1)
         else:
             field_test(item)
             number += 1

@@ -71,7 +71,7 @@ class Database:
         connection = _connect(self.path, self.access)
         # A connection is part of a reference cycle (its statement cache). Without a finalizer it would stay open until
         # the next garbage collection, and so would the file of a version that was removed.
-        weakref.finalize(self, _close, connection, os.getpid())
+        weakref.finalize(self, _close_connection, connection, os.getpid())
         return connection
 
     @property
@@ -172,7 +172,7 @@ def refuse_write() -> NoReturn:
 _INHERITED: list[sqlite3.Connection] = []
 
 
-def _close(connection: sqlite3.Connection, process: int) -> None:
+def _close_connection(connection: sqlite3.Connection, process: int) -> None:
     """Close a connection, unless this is a forked child of the process that opened it."""
     if process == os.getpid():
         connection.close()

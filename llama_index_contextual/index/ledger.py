@@ -333,7 +333,7 @@ class Ledger(Database):
             clauses: WHERE, ORDER BY and LIMIT clauses of the SELECT.
             parameters: Parameters of `clauses`.
         """
-        rows = self.query(f"SELECT {_columns(table)} FROM {table} {clauses}", parameters)
+        rows = self.query(f"SELECT {_column_list(table)} FROM {table} {clauses}", parameters)
         sound = [row[: len(TABLES[table])] for row in rows if is_sound(table, row)]
         if len(sound) < len(rows) and not self._warned:
             self._warned = True
@@ -363,7 +363,7 @@ class Ledger(Database):
         damaged_keys: dict[str, list[str]] = {}
         with self._lock, self._errors():
             for table in TABLES:
-                select = f"SELECT {_columns(table)} FROM {table}"
+                select = f"SELECT {_column_list(table)} FROM {table}"
                 rows = self._wait_for_lock(partial(self._connection.execute, select))
                 if keys := [str(row[0]) for row in rows if not is_sound(table, row)]:
                     damaged_keys[table] = keys
@@ -537,7 +537,7 @@ def damaged_ledgers(project_dir: Path) -> list[Path]:
     return sorted(project_dir.glob(f"{LEDGER_FILE}{DAMAGED}*"))
 
 
-def _columns(table: str) -> str:
+def _column_list(table: str) -> str:
     return ", ".join((*TABLES[table], "checksum"))
 
 

@@ -106,7 +106,7 @@ def write_ledger(ledger: Ledger, path: Path) -> LedgerRows:
         for table in _EXPORTED:
             for row in ledger.iterate(table):
                 counts[table] += 1
-                file.write(f"{json.dumps(_line(table, row), ensure_ascii=False)}\n".encode())
+                file.write(f"{json.dumps(_line_of(table, row), ensure_ascii=False)}\n".encode())
 
     files.replace_with(path, fill)
     return _counted(counts)
@@ -132,7 +132,7 @@ def read_ledger(ledger: Ledger, path: Path) -> LedgerRows:
         with open(path, "rb") as file:  # in binary mode, because JSON strings may contain other line separators
             for number, line in enumerate(file, start=1):
                 try:
-                    table, row = _row(json.loads(line))
+                    table, row = _row_of(json.loads(line))
                 except (ValueError, TypeError, KeyError, RecursionError) as error:
                     raise InputError(
                         f"{path.name}, line {number}, is not a ledger row ({error}), and nothing was imported: export"
@@ -150,7 +150,7 @@ def _counted(counts: Mapping[str, int]) -> LedgerRows:
     return LedgerRows(**{name: counts.get(table, 0) for table, name in _EXPORTED.items()})
 
 
-def _line(table: str, row: Row) -> dict[str, Any]:
+def _line_of(table: str, row: Row) -> dict[str, Any]:
     values = dict(zip(TABLES[table], row, strict=True))
     if table == "contexts":
         return {field: values[field] for field in FIELDS}
@@ -159,7 +159,7 @@ def _line(table: str, row: Row) -> dict[str, Any]:
     return {"table": table, **values}
 
 
-def _row(raw: Any) -> tuple[str, Row]:
+def _row_of(raw: Any) -> tuple[str, Row]:
     """Convert a parsed line to the name of a table and a row."""
     if not isinstance(raw, dict):
         raise TypeError("it must be a mapping")

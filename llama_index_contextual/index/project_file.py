@@ -140,7 +140,7 @@ def existing_project(root: Path, name: str) -> Path:
 
 def write_config(project_dir: Path, config: ProjectConfig) -> None:
     """Replace the settings of a project atomically; the other content of the file is kept if it can be read."""
-    recorded = _readable(project_dir) or _Content(config={})
+    recorded = _read_or_none(project_dir) or _Content(config={})
     _write(project_dir, recorded, config=config.model_dump())
 
 
@@ -153,7 +153,7 @@ def _write(project_dir: Path, content: _Content, **changes: Any) -> None:
 
 def embed_object(project_dir: Path) -> Mapping[str, Any] | None:
     """Return the recorded description of an embedding model that was passed as an object, or None."""
-    content = _readable(project_dir)
+    content = _read_or_none(project_dir)
     return None if content is None else content.embed_object
 
 
@@ -188,7 +188,7 @@ def read_config(project_dir: Path) -> ProjectConfig:
         raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error
 
 
-def _readable(project_dir: Path) -> _Content | None:
+def _read_or_none(project_dir: Path) -> _Content | None:
     """Return the content of project.json, or None if it cannot be read."""
     try:
         return _read(project_dir)

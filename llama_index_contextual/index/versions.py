@@ -129,7 +129,7 @@ def parse_current(project_dir: Path, stamp: Stamp | None) -> Current:
         raise _damage_error(project_dir, "does not contain the name of a version")
     if match["sum"].decode() != xxhash.xxh3_64_hexdigest(match["body"]):
         raise _damage_error(project_dir, "has changed since it was written")
-    return Current(_name(match["live"]), _name(match["newest"]))
+    return Current(_decode_name(match["live"]), _decode_name(match["newest"]))
 
 
 def write_current(project_dir: Path, live: str | None) -> None:
@@ -267,7 +267,7 @@ def _read_if_sound(project_dir: Path) -> Current | None:
         return None
 
 
-def _name(raw: bytes) -> str | None:
+def _decode_name(raw: bytes) -> str | None:
     return None if raw.decode() == _NONE else raw.decode()
 
 

@@ -70,7 +70,7 @@ class _NewPages:
         self.pages.append((key, page, engine))
 
 
-def _read(
+def _read_files(
     config: ProjectConfig,
     limits: ReadLimits,
     files: Sequence[tuple[FileRef, str | None, Mapping[str, Any]]],
@@ -119,7 +119,7 @@ _OPTIONS: dict[str, Any] = {
     "max_retries": 0,  # Ray would endlessly repeat a task that runs out of memory
     "scheduling_strategy": "SPREAD",
 }
-_READ = ray.remote(_read).options(**_OPTIONS)
+_READ = ray.remote(_read_files).options(**_OPTIONS)
 _EMBED = ray.remote(_embed).options(**_OPTIONS)
 
 
@@ -127,7 +127,7 @@ class _WorkerDied(Exception):
     """A worker process or its node died, or a result was lost as a consequence."""
 
 
-def _result(task: ray.ObjectRef[Any]) -> Any:
+def _task_result(task: ray.ObjectRef[Any]) -> Any:
     """Wait for a task and return its result.
 
     Raises:
@@ -267,7 +267,7 @@ class RayReader:
     ) -> list[FileContent | ReadError]:
         """Return the contents of a batch; if its worker dies, read each file again in a separate task."""
         try:
-            contents, pages = _result(task)
+            contents, pages = _task_result(task)
         except _WorkerDied as error:
             if attempt == TRIES:
                 ended = f"ended each of the {TRIES} worker processes that read it ({error}): leave it out or repair it"
@@ -300,7 +300,7 @@ class _WorkerEmbedding(BaseEmbedding):
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         for _ in range(TRIES):
             try:
-                rows: list[list[float]] = _result(self._start(texts)).tolist()
+                rows: list[list[float]] = _task_result(self._start(texts)).tolist()
             except _WorkerDied as error:
                 reason = error
             else:

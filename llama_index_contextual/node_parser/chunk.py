@@ -120,7 +120,7 @@ class ChunkNodeParser(SpanNodeParser):
             keys.SEGMENT_END: part.segment[1],
             keys.CHUNK_INDEX: number,
             keys.TOKEN_COUNT: span.tokens,
-            keys.TABLE_HEAD: _head(
+            keys.TABLE_HEAD: _fitting_head(
                 part.origin.map.table(start)
             ),  # the last key, so that the headers are right above the text
         }
@@ -186,7 +186,7 @@ def _section(where: DocumentMap, start: int, end: int) -> str | None:
 
 
 @lru_cache(maxsize=64)  # long headers are tokenised many times, and consecutive chunks often share a table
-def _head(table: Table | None) -> str | None:
+def _fitting_head(table: Table | None) -> str | None:
     """Return the column headers of a table; if they are too long, return only the lower lines that fit."""
     if table is None:
         return None

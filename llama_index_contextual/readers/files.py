@@ -436,17 +436,17 @@ def _accepts(pattern: Sequence[str], names: Sequence[str]) -> bool:
         return not names and all(part == "**" for part in pattern)
     if pattern[0] == "**":
         return _accepts(pattern[1:], names) or (pattern[1:2] != ["**"] and _accepts(pattern, names[1:]))
-    return _matches(names[0], pattern[0]) and _accepts(pattern[1:], names[1:])
+    return _matches_name(names[0], pattern[0]) and _accepts(pattern[1:], names[1:])
 
 
 def _can_continue(pattern: Sequence[str], names: Sequence[str]) -> bool:
     """Return whether a path below this path can match."""
     fixed = list(takewhile(lambda part: part != "**", pattern))
     is_longer = len(fixed) < len(pattern) or len(names) < len(fixed)
-    return is_longer and all(map(_matches, names, fixed))
+    return is_longer and all(map(_matches_name, names, fixed))
 
 
-def _matches(name: str, pattern: str) -> bool:
+def _matches_name(name: str, pattern: str) -> bool:
     stem, suffix = os.path.splitext(name)
     return fnmatchcase(name, pattern) or fnmatchcase(stem + suffix.lower(), pattern)
 

@@ -233,13 +233,13 @@ def _rows(table: Element) -> Iterator[list[str]]:
                 cells.append(text)
             if cell is None:
                 break
-            text, rows = _flat(cell), _span(cell, "rowspan")
+            text, rows = _flat(cell), _cell_span(cell, "rowspan")
             if rows > 1:
                 below[len(cells)] = (rows - 1, text)
-            cells += [text, *[""] * (_span(cell, "colspan") - 1)]
+            cells += [text, *[""] * (_cell_span(cell, "colspan") - 1)]
         yield cells
 
 
-def _span(cell: Element, name: str) -> int:
+def _cell_span(cell: Element, name: str) -> int:
     value = (cell.get(name) or "").strip()
     return max(1, min(int(value), _MAX_SPAN)) if value.isascii() and value.isdigit() and len(value) < 9 else 1

@@ -439,8 +439,8 @@ class RapidOcr:
                 "Global.log_level": "error",
                 "Global.use_cls": False,  # upside-down pages are rotated as a whole
                 "Global.max_side_len": 10_000,  # the resolution is limited when a page is rendered
-                "Det.model_path": _model("det"),
-                "Rec.model_path": _model("rec"),
+                "Det.model_path": _model_path("det"),
+                "Rec.model_path": _model_path("rec"),
                 f"{engine}.intra_op_num_threads": threads,
                 f"{engine}.inter_op_num_threads": 1,
             }
@@ -466,7 +466,7 @@ def _is_vertical(box: list[Any]) -> bool:
     return len(text) > 1 and abs(y3 - y0) >= 1.5 * abs(x1 - x0)
 
 
-def _model(kind: str) -> str:
+def _model_path(kind: str) -> str:
     """Return the path of a model in the wheel, even if another model was downloaded later."""
     files = importlib.metadata.files("rapidocr") or []
     models = [file for file in files if file.suffix == ".onnx" and f"_{kind}_" in file.name]

@@ -213,7 +213,7 @@ def _add_chart(builder: DocumentBuilder, chart: Any) -> None:
     for plot in chart.plots:
         series = list(plot.series)
         labels = [" ".join(map(str, labels)) for labels in plot.categories.flattened_labels]
-        columns = ([_number(value, "General") for value in one.values] for one in series)
+        columns = ([_format_number(value, "General") for value in one.values] for one in series)
         rows = zip_longest(labels, *columns, fillvalue="")
         builder.table([["", *(one.name for one in series)], *rows])
 
@@ -268,7 +268,7 @@ def _cell_text(cell: Any) -> str:
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, int | float):
-        return _number(value, cell.number_format)
+        return _format_number(value, cell.number_format)
     return str(value).removesuffix(" 00:00:00")  # a date without a time
 
 
@@ -278,11 +278,11 @@ _CONDITION = re.compile(r"\[[<>=]")
 _DIGITS = re.compile(r"(?P<prefix>[^#0?]*)(?P<whole>[#0?,]+)(?:\.(?P<decimals>[#0?]*))?(?P<suffix>[^#0?]*)")
 
 
-def _number(value: float | None, code: str) -> str:
+def _format_number(value: float | None, code: str) -> str:
     """Format a number with an Excel number format; fractions, scaled numbers etc. are formatted as "General".
 
     Example:
-        >>> _number(0.1234, "0.0%"), _number(-1234567.8, "#,##0.00"), _number(7, "000")
+        >>> _format_number(0.1234, "0.0%"), _format_number(-1234567.8, "#,##0.00"), _format_number(7, "000")
         ('12.3%', '-1,234,567.80', '007')
     """
     if value is None:
@@ -442,7 +442,7 @@ def _add_attachment(builder: DocumentBuilder, part: Message, source: FileSource)
     kind = part.get_content_type()
     if kind.endswith("-signature") or (part.get_content_maintype() == "image" and part.get("Content-ID")):
         return
-    name = _name(part)
+    name = _attachment_name(part)
     path = source.path.with_name(name if PurePath(name).suffix else name + (guess_extension(kind) or ""))
     try:
         parsed = parse_office(FileSource(path, _payload(part), source.account, depth=source.depth + 1))
@@ -453,7 +453,7 @@ def _add_attachment(builder: DocumentBuilder, part: Message, source: FileSource)
     builder.embed(f"Attachment: {name}", parsed)
 
 
-def _name(part: Message) -> str:
+def _attachment_name(part: Message) -> str:
     """Return the file name of an attachment, or the subject of an attached mail, without folders and safe to print."""
     inner: Any = part.get_payload()
     name = _filename(part).replace("\\", "/").rpartition("/")[2]

@@ -77,7 +77,7 @@ def tables_in_text(text: str) -> list[Table]:
 def _pipe_tables(text: str) -> Iterator[Table]:
     for block in pipe_blocks(text):
         below = next((at for at in range(1, len(block) - 1) if _is_delimiter(text[slice(*block[at])])), 0)
-        columns = _columns(text[slice(*block[below - 1])]) if below else ""
+        columns = _header_cells(text[slice(*block[below - 1])]) if below else ""
         if columns:
             (start, stop), (body, _), (_, end) = block[below - 1], block[below + 1], block[-1]
             start += len(text[start:stop]) - len(text[start:stop].lstrip())
@@ -90,7 +90,7 @@ def _is_delimiter(line: str) -> bool:
     return _DELIMITER.fullmatch(line.strip()) is not None
 
 
-def _columns(line: str) -> str:
+def _header_cells(line: str) -> str:
     cells = [" ".join(_INLINE.sub(" ", cell).split()) for cell in _PIPE.split(line.strip().strip("|"))]
     return " | ".join(cells) if any(cells) else ""
 
@@ -173,7 +173,7 @@ def figure_tables(lines: Iterable[TextLine]) -> list[Table]:
         if read[at].kind != "row" or not _is_table(read, at):
             at += 1
             continue
-        head, stop = _head(read, at, done), _end(read, at)
+        head, stop = _head_lines(read, at, done), _end(read, at)
         if head is not None and not _is_table_of_contents(read[at:stop]):
             last = next(one for one in reversed(read[at:stop]) if one.kind in ("row", "columns"))
             text = _head_text(read, *head, done)
@@ -251,7 +251,7 @@ def _page_number(line: TextLine) -> int:
     return int(word) if is_alone and word.isascii() and word.isdigit() and len(word) <= 4 else -1
 
 
-def _head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
+def _head_lines(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
     """Return the indexes of the first and the last line of the column headers above the row at `at`, or None."""
     above = range(at - 1, max(done, at - MAX_LABELS) - 1, -1)
     last = next((place for place in above if read[place].kind != "label" or _is_column_label(read, place, at)), None)

@@ -262,10 +262,10 @@ def plain_headings(text: str) -> tuple[Heading, ...]:
     counts = Counter(candidate.title for candidate in found)
     kept = [one for one in found if one.kind != "capitals" or counts[one.title] <= MAX_REPEATED]
     ranks = sorted({one.depth for one in kept if one.kind == "keyword"})
-    return tuple(Heading(one.start, _level(one, ranks), one_line(one.title)) for one in kept[:MAX_HEADINGS])
+    return tuple(Heading(one.start, _heading_level(one, ranks), one_line(one.title)) for one in kept[:MAX_HEADINGS])
 
 
-def _level(candidate: _Candidate, ranks: list[int]) -> int:
+def _heading_level(candidate: _Candidate, ranks: list[int]) -> int:
     """Return the level of a heading: 1 for capitals, otherwise keywords by rank, and numbers below all keywords."""
     if candidate.kind == "keyword":
         return ranks.index(candidate.depth) + 1

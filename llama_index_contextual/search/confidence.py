@@ -214,7 +214,7 @@ def _cover(hits: Sequence[BaseHit], question: str, terms: QueryTerms) -> float:
     parts = question_parts(question, terms.weights, terms.analyzer)
     headers = [header_of(hit) for hit in hits]
     bounds = [
-        _bound(parts, {*terms.analyzer.terms(header), *(hit.lexical.matched_terms if hit.lexical else terms.counts)})
+        _limit(parts, {*terms.analyzer.terms(header), *(hit.lexical.matched_terms if hit.lexical else terms.counts)})
         for hit, header in zip(hits, headers, strict=True)
     ]
     best = 0.0
@@ -225,7 +225,7 @@ def _cover(hits: Sequence[BaseHit], question: str, terms: QueryTerms) -> float:
     return best
 
 
-def _bound(parts: Sequence[Mapping[str, float]], matched: set[str]) -> float:
+def _limit(parts: Sequence[Mapping[str, float]], matched: set[str]) -> float:
     """Return the maximum share of any part of the question that the given terms can cover."""
     shares = ((sum(part.values()), sum(part[term] for term in matched & part.keys())) for part in parts)
     return max((covered / total for total, covered in shares if total), default=0.0)
@@ -269,12 +269,12 @@ def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: flo
         "covering": log_share * covered,
         "rare": log_share * _rarity(ranking),
         "agreed": np.exp(log_share) * _agreement(ranking),
-        "bm25": _scaled(ranking, "lexical", evidence, zero=False),
-        "cosine": _scaled(ranking, "semantic", evidence, zero=True),
+        "bm25": _scaled_scores(ranking, "lexical", evidence, zero=False),
+        "cosine": _scaled_scores(ranking, "semantic", evidence, zero=True),
     }
 
 
-def _scaled(ranking: Ranking, name: LegName, evidence: Sequence[Evidence], *, zero: bool) -> Array:
+def _scaled_scores(ranking: Ranking, name: LegName, evidence: Sequence[Evidence], *, zero: bool) -> Array:
     """Return the hits' scores in an index, in standard deviations from zero or from the mean; 0 for missing scores."""
     leg = ranking.leg(name)
     scale = NO_SCALE if leg is None else leg.scale

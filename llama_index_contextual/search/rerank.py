@@ -187,7 +187,7 @@ class CrossEncoderReranker(Reranker):
     def __init__(self, name: str, *, device: str | None = None, batch_size: int = BATCH_SIZE) -> None:
         self.name = name
         self._batch_size = batch_size
-        self._model, self._identity = _load(name, device)
+        self._model, self._identity = _load_encoder(name, device)
         self._tokenizer = self._model.tokenizer
         self._lock = threading.Lock()
         if not _has_classifier(self._model):
@@ -211,7 +211,7 @@ class CrossEncoderReranker(Reranker):
         order = sorted(range(len(hits)), key=lambda at: (-outputs[at], at))
         # 1 / (1 + exp(-x)) without overflow
         scores = [float(np.exp(-np.logaddexp(0.0, -output))) for output in outputs]
-        reasons = [_reason(scores[at], best[at] + 1, len(logits[at])) for at in range(len(hits))]
+        reasons = [_score_note(scores[at], best[at] + 1, len(logits[at])) for at in range(len(hits))]
         kept = [at for at in order if threshold is None or scores[at] >= threshold]
         return _reranked(hits, nodes, kept, scores, reasons, threshold=threshold)
 
@@ -281,7 +281,7 @@ class CrossEncoderReranker(Reranker):
         )
 
 
-def _load(name: str, device: str | None) -> tuple[Any, Any]:
+def _load_encoder(name: str, device: str | None) -> tuple[Any, Any]:
     """Load a cross-encoder, and return it with an activation that does not change its output."""
     try:
         from sentence_transformers import CrossEncoder
@@ -316,7 +316,7 @@ def _length_of(model: Any) -> int:
     return min(known, default=_DEFAULT_LENGTH)
 
 
-def _reason(probability: float, window: int, windows: int) -> str:
+def _score_note(probability: float, window: int, windows: int) -> str:
     best = "" if windows == 1 else f", the best of {windows} windows (number {window})"
     return f"probability {probability:.4f}{best}"
 
@@ -457,13 +457,13 @@ class LLMReranker(Reranker, PromptMixin):
     async def _sort(self, question: str, hits: Sequence[Hit], listing: _Listing) -> None:
         """Sort the passages in windows from the last to the first."""
         passages = await asyncio.to_thread(lambda: [_fields(hit, question) for hit in hits])
-        longest = max(count_tokens(_line(len(hits), fields)) for fields in passages)
+        longest = max(count_tokens(_json_line(len(hits), fields)) for fields in passages)
         size = max(2, min(WINDOW, PROMPT_TOKENS // longest))
         asked = json.dumps(_clip(question, _QUESTION_TOKENS), ensure_ascii=False)
         end = len(hits)
         while True:
             start = max(0, end - size)
-            lines = [_line(number, passages[at]) for number, at in enumerate(listing.order[start:end], start=1)]
+            lines = [_json_line(number, passages[at]) for number, at in enumerate(listing.order[start:end], start=1)]
             reply = await self._ask(question=asked, passages="\n".join(lines))
             listing.apply(start, end, listed_ids(reply))
             if start == 0:
@@ -508,11 +508,11 @@ def _clip(text: str, tokens: int) -> str:
     return text[: TokenMap.of(text).offset(tokens)]
 
 
-def _line(number: int, fields: Mapping[str, str]) -> str:
+def _json_line(number: int, fields: Mapping[str, str]) -> str:
     """Return a passage as a line of JSON; quotes and line breaks are escaped, so the text cannot end the line.
 
     Example:
-        >>> _line(2, {"text": 'The end."}\\n{"id": 1}'})
+        >>> _json_line(2, {"text": 'The end."}\\n{"id": 1}'})
         '{"id": 2, "text": "The end.\\\\"}\\\\n{\\\\"id\\\\": 1}"}'
     """
     return json.dumps({"id": number, **fields}, ensure_ascii=False)

@@ -424,7 +424,7 @@ class SearchResponse:
         return {
             **out,
             "warnings": list(self.warnings),
-            "results": [_values(chunk, texts=texts) for chunk in self.results],
+            "results": [_result_dict(chunk, texts=texts) for chunk in self.results],
         }
 
     def __repr__(self) -> str:
@@ -459,7 +459,7 @@ class SearchResponse:
         )
 
 
-def _values(chunk: BaseHit, *, texts: bool) -> dict[str, Any]:
+def _result_dict(chunk: BaseHit, *, texts: bool) -> dict[str, Any]:
     """Return a result as a dict that can be written as JSON, without the node's metadata."""
     names = ("rank", "node_id", *(("text", "context") if texts else ()), "score", "relevance")
     out = {name: getattr(chunk, name) for name in names}

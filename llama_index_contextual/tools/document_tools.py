@@ -600,7 +600,7 @@ def _matching_lines(original: DocumentText, compiled: Any, deadline: float) -> I
     """
     text = original.text()
     starts = [0, *(match.end() for match in re.finditer("\n", text))]
-    spans = _matches(text, compiled, deadline)
+    spans = _match_spans(text, compiled, deadline)
     for number, in_line in itertools.groupby(spans, key=lambda span: bisect_right(starts, span[0])):
         first, *others = in_line
         end = starts[number] - 1 if number < len(starts) else len(text)
@@ -616,7 +616,7 @@ def _matching_lines(original: DocumentText, compiled: Any, deadline: float) -> I
         )
 
 
-def _matches(text: str, compiled: Any, deadline: float) -> Iterator[Span]:
+def _match_spans(text: str, compiled: Any, deadline: float) -> Iterator[Span]:
     """Yield the offsets of all matches that are not empty.
 
     The text is searched in overlapping windows, because an expression may need more memory and time for a longer text.

@@ -134,11 +134,11 @@ def describe_filters(version: SearchableVersion, *, restricted: bool) -> str:
     if restricted:
         return "Filters narrow the search by metadata keys of the passages, which each result shows."
     own = {key: values for key, values in version.metadata_values.items() if key not in keys.RUNNING_LINES}
-    described = [f"{key} ({_values(values)})" for key, values in own.items()]
+    described = [f"{key} ({_value_list(values)})" for key, values in own.items()]
     return f"Filters narrow the search. Valid keys: {', '.join([*described, keys.FILE_NAME])}."
 
 
-def _values(values: Sequence[str | int | float]) -> str:
+def _value_list(values: Sequence[str | int | float]) -> str:
     shown = ", ".join(visible(clip(str(value))) for value in values[:_SHOWN_VALUES])
     more = f", and {len(values) - _SHOWN_VALUES:,} more" if len(values) > _SHOWN_VALUES else ""
     return f"{shown}{more}"

@@ -210,7 +210,7 @@ class FoundPassage(BaseModel):
 
     def text_for_model(self, *, places: bool) -> str:
         """Return source, background and text; brackets of anything that looks like a citation become parentheses."""
-        place_line = f"\nPlace: {_place(self.doc_id, self.start, self.end)}" if places else ""
+        place_line = f"\nPlace: {_location(self.doc_id, self.start, self.end)}" if places else ""
         background = f"\nBackground: {defused(self.background)}" if self.background else ""
         head = f"\n{CONTINUED_TABLE}:\n{defused(self.table_head)}\nText:" if self.table_head else ""
         return f"[Source {self.rank}] {defused(self.source)}{place_line}{background}{head}\n{defused(self.text)}"
@@ -437,10 +437,10 @@ def check_arguments(tool: str, model: type[BaseModel], arguments: Mapping[str, A
 
 def place(source: Source) -> str:
     """Return the document and offsets of a passage as text for a model."""
-    return _place(source.doc_id, source.start_char, source.end_char)
+    return _location(source.doc_id, source.start_char, source.end_char)
 
 
-def _place(doc_id: str | None, start: int | None, end: int | None) -> str:
+def _location(doc_id: str | None, start: int | None, end: int | None) -> str:
     return f"doc_id {doc_id!r}" if start is None else f"doc_id {doc_id!r}, characters {start} to {end}"
 
 

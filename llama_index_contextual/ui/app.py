@@ -79,7 +79,7 @@ def make_app(
     guard = Middleware(security.Guard, hosts=hosts, session=session, failed=_failed)
     app = Starlette(
         routes=[
-            Route("/", _start),
+            Route("/", _start_page),
             Mount("/static", StaticFiles(packages=[("llama_index_contextual.ui", "static")]), name="static"),
             *security.routes(),
             *search.routes(),
@@ -128,14 +128,14 @@ def serve(
     hosts = accepted_hosts(host, token, allowed_hosts)
     app = make_app(projects, token=token, allowed_hosts=hosts, document_folders=document_folders)
     config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=SECONDS_TO_END)
-    with _bound(host, port) as sock:
+    with _open_socket(host, port) as sock:
         if announce is not None:
-            announce(_address(host, sock.getsockname()[1], allowed_hosts))
+            announce(_server_address(host, sock.getsockname()[1], allowed_hosts))
         with contextlib.suppress(KeyboardInterrupt):  # raised by uvicorn after all requests have ended
             uvicorn.Server(config).run(sockets=[sock])
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _open_socket(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to an address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -147,12 +147,12 @@ def _bound(host: str, port: int) -> socket.socket:
         raise ConfigurationError(f"Port {port} of {host} {reason}: {advice}.", setting="port") from error
 
 
-def _address(host: str, port: int, allowed_hosts: Sequence[str]) -> str:
+def _server_address(host: str, port: int, allowed_hosts: Sequence[str]) -> str:
     name = allowed_hosts[0] if host in ("0.0.0.0", "::", "") else host
     return f"http://{f'[{name}]' if ':' in name and not name.startswith('[') else name}:{port}/"
 
 
-def _start(request: Request) -> Response:
+def _start_page(request: Request) -> Response:
     """Show the list of projects, or redirect to the project if there is only one."""
     projects = request.app.state.projects
     if len(projects) == 1:

@@ -407,7 +407,7 @@ async def answer(request: Request) -> Response:
     except ContextualError as error:
         problem = problem_of(error, project)
         if wants_events:
-            return Response(_line(_problem_event(problem)), media_type=EVENTS)
+            return Response(_encode(_problem_event(problem)), media_type=EVENTS)
         return await asyncio.to_thread(_form, request, question, problem=problem)
     return RedirectResponse(url, status_code=303)
 
@@ -434,16 +434,16 @@ async def _event_lines(request: Request, project: Project, question: QuestionFor
     try:
         async with aclosing(_events(request, project, question)) as events:
             async for event in events:
-                yield _line(event)
+                yield _encode(event)
     except ContextualError as error:
-        yield _line(_problem_event(problem_of(error, project)))
+        yield _encode(_problem_event(problem_of(error, project)))
 
 
 def _problem_event(problem: ProblemView) -> dict[str, Any]:
     return {"event": "problem", "title": problem.title, "text": problem.text, "command": problem.command}
 
 
-def _line(event: Mapping[str, Any]) -> bytes:
+def _encode(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event).encode() + b"\n"
 
 
@@ -454,7 +454,7 @@ async def _events(request: Request, project: Project, question: QuestionForm) ->
         InputError: The question is empty, or a filter matches nothing.
         ModelError: The model cannot be reached or does not start to answer in time.
     """
-    engine = await asyncio.to_thread(_engine, project, question)
+    engine = await asyncio.to_thread(_query_engine, project, question)
     draft = await engine.adraft(QueryBundle(question.text))
     link = partial(Links(project.name).passage, q=question.text)
     sources = shown_sources(draft.hits, link)
@@ -470,7 +470,7 @@ async def _events(request: Request, project: Project, question: QuestionForm) ->
     yield {"event": "answer", "html": html, "url": f"{Links(project.name).ask()}?answer={key}"}
 
 
-def _engine(project: Project, question: QuestionForm) -> GroundedQueryEngine:
+def _query_engine(project: Project, question: QuestionForm) -> GroundedQueryEngine:
     if not question.text:
         raise InputError("The question is empty: write one.")
     filters = parse_conditions(

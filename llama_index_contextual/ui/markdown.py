@@ -64,7 +64,7 @@ def render_markdown(
     first, last = _lines(body, passage[0] - start, passage[1] - start)
     _mark_blocks(tokens, first, last)
     html = parser.renderer.render(tokens, parser.options, {"mark_words": mark_words})
-    return head + Markup(_FIRST_BLOCK.sub(_with_id, _clean(html), count=1))
+    return head + Markup(_FIRST_BLOCK.sub(_with_id, _safe_html(html), count=1))
 
 
 def _lines(text: str, start: int, end: int) -> tuple[int, int]:
@@ -130,7 +130,7 @@ class _Renderer(RendererHTML):
         return f"<pre{mark}><code>{code}</code></pre>\n"
 
 
-def _clean(html: str) -> str:
+def _safe_html(html: str) -> str:
     return nh3.clean(
         html,
         tags=set(_TAGS),

@@ -65,7 +65,7 @@ def overview(request: Request) -> Response:
     """Show the documents, versions, costs and failures of a project."""
     project = project_of(request)
     find = parameter(request, "find", limit=200)
-    records = [record for record in project.documents() if _matches(record, find)]
+    records = [record for record in project.documents() if _matches_find(record, find)]
     start = start_of(request, len(records), DOCUMENTS_PER_PAGE)
     return page(
         request,
@@ -93,7 +93,7 @@ def project_values(project: Project) -> dict[str, Any]:
     }
 
 
-def _matches(record: DocumentRecord, find: str) -> bool:
+def _matches_find(record: DocumentRecord, find: str) -> bool:
     return find.casefold() in f"{record.doc_id}\n{record.title or ''}".casefold()
 
 
@@ -248,7 +248,7 @@ def inspection_page(
             searches.append(_Search(response, results_of(response, analyzer), confidence_words(response), pages))
     finally:
         originals.renderer.close()
-    documents = [_document(project, record) for record in project.documents()]
+    documents = [_document_view(project, record) for record in project.documents()]
     static = package_files(__package__).joinpath("static")
     style = "".join(static.joinpath(name).read_text(encoding="utf-8") for name in STYLESHEETS)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -352,7 +352,7 @@ class _Document:
     segment_count: int
 
 
-def _document(project: Project, record: DocumentRecord) -> _Document:
+def _document_view(project: Project, record: DocumentRecord) -> _Document:
     nodes = project.chunks(record.doc_id)
     count = len({node.metadata.get(keys.SEGMENT_INDEX) for node in nodes})
     return _Document(record, segments_of(nodes, record), count)

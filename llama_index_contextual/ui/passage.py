@@ -357,7 +357,7 @@ class _Original:
         """Return the pages of the file, or the text with the reason why the pages cannot be shown."""
         file = originals.find(self._record)
         if file.path is None:
-            return self.as_text(*_reason(file, project, self._record))
+            return self.as_text(*_no_file_reason(file, project, self._record))
         frame = self._version.frame(self._record.doc_id)
         where = DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
         parts = parts_on_pages(self._node, where)
@@ -433,7 +433,7 @@ class _Original:
         return (0 if first == 0 else before[0]), after[-1] if after else last if line < 0 else first + line
 
 
-def _reason(file: SourceFile, project: Project, record: DocumentRecord) -> tuple[str, str]:
+def _no_file_reason(file: SourceFile, project: Project, record: DocumentRecord) -> tuple[str, str]:
     """Return the reason why the file of a document cannot be shown, and a command that helps."""
     program, name = "llama-index-contextual", views.quoted(project.name)
     if file.problem == "text":

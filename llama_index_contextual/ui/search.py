@@ -104,10 +104,10 @@ def results_of(response: RetrievalResponse, analyzer: Analyzer) -> list[Result]:
     explanations = {one.node_id: one for one in response.explanations}
     highest = max((_width(one.shares) for one in response.explanations), default=0.0)
     of_question = set(analyzer.query_terms(response.query))
-    return [_result(hit, explanations.get(hit.node_id), of_question, analyzer, highest) for hit in response]
+    return [_result_view(hit, explanations.get(hit.node_id), of_question, analyzer, highest) for hit in response]
 
 
-def _result(
+def _result_view(
     hit: RetrievedChunk, explanation: Explanation | None, of_question: set[str], analyzer: Analyzer, highest: float
 ) -> Result:
     terms = of_question | set(hit.lexical.matched_terms if hit.lexical else ())
@@ -198,7 +198,7 @@ def search(request: Request) -> Response:
     try:
         views.checked_value(question, "q", limit=views.MAX_QUESTION)
         response = project.retrieve(
-            question, mode=_mode(mode), top_k=_count(top_k), filters=_filters(project, where, files), explain=True
+            question, mode=_mode(mode), top_k=_top_k(top_k), filters=_filters(project, where, files), explain=True
         )
     except ContextualError as error:
         problem = views.problem_of(error, project)
@@ -220,7 +220,7 @@ def _mode(mode: str) -> Any:
     return mode or None
 
 
-def _count(top_k: str) -> int | None:
+def _top_k(top_k: str) -> int | None:
     if not top_k:
         return None
     if not (top_k.isascii() and top_k.isdigit() and len(top_k) < 10 and 1 <= int(top_k) <= MAX_RESULTS):

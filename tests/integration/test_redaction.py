@@ -130,20 +130,20 @@ def test_a_key_is_removed_from_a_streamed_text(cuts: list[int]) -> None:
         places = sorted({0, *(8 + cut for cut in cuts), len(text)})
         stream = KeyFilter()
         pieces = [stream.feed(text[a:b]) for a, b in itertools.pairwise(places)]
-        assert "".join([*pieces, stream.rest()]) == f"So says {REMOVED}"
+        assert "".join([*pieces, stream.flush()]) == f"So says {REMOVED}"
 
 
 @pytest.mark.usefixtures("key")
 @pytest.mark.parametrize(("end", "shown"), [(KEY[:3], KEY[:3]), (KEY[:-1], REMOVED)])
 def test_an_incomplete_key_at_the_end_is_removed(end: str, shown: str) -> None:
     stream = KeyFilter()
-    assert [stream.feed(f"So says {end}"), stream.rest()] == ["So says ", shown]
+    assert [stream.feed(f"So says {end}"), stream.flush()] == ["So says ", shown]
 
 
 def test_a_stream_without_keys_is_unchanged() -> None:
     stream = KeyFilter()
     pieces = ["So ", "", "says", " s", "k-"]
-    assert "".join([*map(stream.feed, pieces), stream.rest()]) == "".join(pieces)
+    assert "".join([*map(stream.feed, pieces), stream.flush()]) == "".join(pieces)
 
 
 # ---- errors and logs -------------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ class PdfiumSource(PageSource):
     def outline(self) -> list[OutlineEntry]:
         """Return the bookmarks that point to a page."""
         try:
-            return [entry for mark in self._pdf.get_toc() if (entry := _entry(mark)) is not None]
+            return [entry for mark in self._pdf.get_toc() if (entry := _outline_entry(mark)) is not None]
         except pypdfium2.PdfiumError as error:
             raise ReadError(self._path, f"the outline cannot be read ({error})") from error
 
@@ -316,7 +316,7 @@ def _is_drawn(page: Any) -> bool:
     return pdfium.FPDF_PAGEOBJ_IMAGE in kinds or len(kinds) >= MIN_PATHS
 
 
-def _entry(mark: Any) -> OutlineEntry | None:
+def _outline_entry(mark: Any) -> OutlineEntry | None:
     destination = mark.get_dest()
     page = destination.get_index() if destination is not None else None
     if page is None:

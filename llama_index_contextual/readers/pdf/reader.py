@@ -156,7 +156,7 @@ def _read_pages(
 
 def _assemble(content: Sequence[PageContent], warnings: list[str], source: PageSource) -> ParsedFile:
     running = strip_running(content)
-    pages = _place(running.pages)
+    pages = _place_lines(running.pages)
     labels = _optional(source.labels, warnings) or running.labels
     outline = _optional(source.outline, warnings) or []
     marks = [entry._replace(title=clean(entry.title)) for entry in outline]
@@ -176,7 +176,7 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PageS
     )
 
 
-def _place(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
+def _place_lines(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
     """Rejoin hyphenated words, assign an offset to each line, and find the paragraphs."""
     joiner = HyphenJoiner([[line.text for line in page] for page in pages])
     placed: list[list[Line]] = []
@@ -243,7 +243,7 @@ _LETTER = re.compile(r"[^\W_]")
 def continuations(lines: Sequence[Line]) -> list[bool]:
     """Return for each line whether its paragraph continues on the next line."""
     out = [False] * len(lines)
-    for first, last in _blocks(lines):
+    for first, last in _line_blocks(lines):
         block = lines[first:last]
         edge = max(line.x1 for line in block)
         near = sum(edge - line.x1 <= NEAR_EDGE * line.size for line in block)
@@ -253,9 +253,9 @@ def continuations(lines: Sequence[Line]) -> list[bool]:
     return out
 
 
-def _blocks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
+def _line_blocks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
     """Yield the start and the end (exclusive) of each block of evenly spaced lines."""
-    steps = sorted(_step(a, b) for a, b in pairwise(lines) if _step(a, b) > 0.8)
+    steps = sorted(_distance(a, b) for a, b in pairwise(lines) if _distance(a, b) > 0.8)
     largest = STEP * steps[len(steps) // 4] if steps else 0.0
     first = 0
     for at in range(1, len(lines) + 1):
@@ -264,7 +264,7 @@ def _blocks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
             first = at
 
 
-def _step(line: Line, following: Line) -> float:
+def _distance(line: Line, following: Line) -> float:
     """Return the distance to the next line in font sizes, or NaN if a position is unknown."""
     return (line.y - following.y) / (line.size or 1.0)
 
@@ -275,7 +275,7 @@ def _evenly_set(line: Line, following: Line, largest: float) -> bool:
         line.cells == following.cells == 1
         and abs(line.size - following.size) <= SAME_SIZE * size
         and abs(line.x0 - following.x0) <= MAX_SHIFT * size
-        and 0 < _step(line, following) <= largest
+        and 0 < _distance(line, following) <= largest
     )
 
 
@@ -332,14 +332,14 @@ class HyphenJoiner:
                 words = _WORD.findall(line.lower())
                 start = 1 if at and lines[at - 1].endswith(_HYPHENS) else 0
                 self._words.update(words[start : -1 if line.endswith(_HYPHENS) else None])
-                cuts.append(_cut(line, lines[at + 1]) if at + 1 < len(lines) else None)
+                cuts.append(_halves(line, lines[at + 1]) if at + 1 < len(lines) else None)
         self._cuts_words = sum(cut is not None and self._is_joined(*cut) for cut in cuts) >= _MIN_CUTS
 
     def join(self, lines: Sequence[str]) -> list[str]:
         """Return the lines of one page with hyphenated words rejoined; a line may become empty."""
         out = list(lines)
         for at in range(len(out) - 1):
-            cut = _cut(out[at], out[at + 1])
+            cut = _halves(out[at], out[at + 1])
             if cut is None:
                 continue
             tail = _TAIL.match(out[at + 1])
@@ -358,7 +358,7 @@ class HyphenJoiner:
         return first + second in self._words and f"{first}-{second}" not in self._words
 
 
-def _cut(line: str, following: str) -> tuple[str, str] | None:
+def _halves(line: str, following: str) -> tuple[str, str] | None:
     """Return the halves, in lower case, of a word that seems to be hyphenated at the end of a line."""
     if not line.endswith(_HYPHENS):
         return None

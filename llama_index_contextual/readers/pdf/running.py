@@ -83,14 +83,14 @@ class _Chain(NamedTuple):
 def strip_running(pages: Sequence[PageContent]) -> Running:
     """Remove the running headers and footers from the pages."""
     labels = [""] * len(pages)
-    footer, below = _texts(_find(pages, foot=True), labels)
-    header, above = _texts(_find(pages, foot=False), labels)
+    footer, below = _chain_texts(_running_lines(pages, foot=True), labels)
+    header, above = _chain_texts(_running_lines(pages, foot=False), labels)
     running = below | above
     left = [[line for line in page.lines if (at, id(line)) not in running] for at, page in enumerate(pages)]
     return Running(left, " | ".join(header), " | ".join(reversed(footer)), labels)
 
 
-def _texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[tuple[int, int]]]:
+def _chain_texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[tuple[int, int]]]:
     """Return the text of each chain and the lines to remove, and write the page numbers to `labels`."""
     texts: dict[str, str] = {}
     lines: set[tuple[int, int]] = set()
@@ -107,7 +107,7 @@ def _texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[
     return list(texts.values()), lines
 
 
-def _find(pages: Sequence[PageContent], *, foot: bool) -> list[_Chain]:
+def _running_lines(pages: Sequence[PageContent], *, foot: bool) -> list[_Chain]:
     """Return the running lines at one edge of the pages, from the outside in."""
     inward = [_inward(page.lines, foot=foot) for page in pages]
     steps = sorted(abs(a.y - b.y) for lines in inward for a, b in pairwise(lines) if abs(a.y - b.y) > 0.5 * a.size)

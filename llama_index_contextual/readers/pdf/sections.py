@@ -103,12 +103,12 @@ def bookmarks(outline: Iterable[OutlineEntry], pages: Sequence[Sequence[Line]]) 
     if 2 * useless > len(entries):
         return []
     found = [
-        Heading(_find(entry.title, entry.top, pages[entry.page]).start, entry.level, entry.title) for entry in entries
+        Heading(_locate(entry.title, entry.top, pages[entry.page]).start, entry.level, entry.title) for entry in entries
     ]
     return sorted(found, key=lambda heading: heading.start)
 
 
-def _find(title: str, top: float | None, lines: Sequence[Line]) -> Line:
+def _locate(title: str, top: float | None, lines: Sequence[Line]) -> Line:
     wanted = letters(title)
     exact = [at for at in range(len(lines)) if wanted and _begins(wanted, lines[at : at + MAX_LINES])]
     if exact:
@@ -651,7 +651,7 @@ def _leveled(found: Sequence[_Candidate], style: _BodyStyle, title: Heading | No
         if each.label is not None and not each.run_in:
             sizes[kind].append(each.size)
     typical = {kind: sorted(values)[len(values) // 2] for kind, values in sizes.items()}
-    keys = [_rank(each, typical, first, style) for each in found]
+    keys = [_level_key(each, typical, first, style) for each in found]
     levels = {key: level for level, key in enumerate(sorted(set(keys)), 1)}
     out = [
         Heading(each.start, levels[key], each.title[:MAX_LETTERS], is_marked=False)
@@ -670,7 +670,7 @@ def _kind(each: _Candidate) -> str:
     return "decimal:1" if family == "bare" else f"{family}:{depth}"
 
 
-def _rank(
+def _level_key(
     each: _Candidate, typical: dict[str, float], first: dict[str, int], style: _BodyStyle
 ) -> tuple[int, float, int, int]:
     """Return a sort key for the level of a heading, in which numbering takes precedence over font size."""

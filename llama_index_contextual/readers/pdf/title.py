@@ -77,7 +77,7 @@ def label_in(text: str) -> Label | None:
     """
     if match := _KEYWORD.match(text):
         number, word = match["number"].rstrip("."), match["word"].upper()
-        parts = tuple(_number(part) for part in number.upper().split("."))
+        parts = tuple(_as_digits(part) for part in number.upper().split("."))
         title = match["title"] or ""
         return Label(_FAMILIES.get(word, "section"), (word, *parts), len(parts), title)
     if match := _NUMBERED.match(text):
@@ -88,7 +88,7 @@ def label_in(text: str) -> Label | None:
             return Label("decimal", parts, len(parts), match["title"])
         for family in ("roman", "letter", "inner"):
             if match[family]:
-                value = _number(match[family]) if family == "roman" else match[family]
+                value = _as_digits(match[family]) if family == "roman" else match[family]
                 return Label(family, (value,), 1, match["title"])
     return None
 
@@ -99,7 +99,7 @@ def without_label(text: str) -> str:
     return label.title if label else text
 
 
-def _number(text: str) -> str:
+def _as_digits(text: str) -> str:
     """Return a Roman numeral as digits, and anything else unchanged."""
     return str(roman_value(text)) if text and all(char in _DIGITS for char in text) else text
 
@@ -270,9 +270,9 @@ def _filing(front: Sequence[Sequence[Line]]) -> Stated | None:
     parts = [f"Form {number}/A" if form["amended"] else f"Form {number}"]
     parts += [next((name for name in names if _is_name(name)), "")]
     if period := _PERIOD.search(text):
-        parts.append(f"{_spaced(period['kind']).lower()} ended {_day(period['day'])}")
+        parts.append(f"{_spaced(period['kind']).lower()} ended {_date_line(period['day'])}")
     elif reported := _REPORTED.search(text):
-        parts.append(_day(reported["day"]))
+        parts.append(_date_line(reported["day"]))
     return ", ".join(filter(None, parts)), Heading(line.start, 1, line.text)
 
 
@@ -289,8 +289,8 @@ def _contract(front: Sequence[Sequence[Line]]) -> Stated | None:
     title = line.text.strip(' .*_“”"')
     parties = _cover_parties(page) or _parties(text)
     date = next((match for match in _DATED.finditer(text[:DATED]) if _MADE.search(text[: match.start()][-60:])), None)
-    name = " ".join([_readable(title), *(["between", " and ".join(parties)] if parties else [])])
-    return f"{name}, {_day(date.group())}" if date else name, Heading(line.start, 1, title)
+    name = " ".join([_title_case(title), *(["between", " and ".join(parties)] if parties else [])])
+    return f"{name}, {_date_line(date.group())}" if date else name, Heading(line.start, 1, title)
 
 
 def _is_instrument(line: Line) -> bool:
@@ -333,11 +333,11 @@ def _pair(first: str, after: str) -> list[str]:
     if joint is None:
         return []
     second = _NOTE.sub("", after[joint.end() :])
-    names = [_name(_NOTE.sub("", first), (_NAME_END,)), _name(second, (_NAME_END, _AND))]
+    names = [_leading_name(_NOTE.sub("", first), (_NAME_END,)), _leading_name(second, (_NAME_END, _AND))]
     return names if all(names) else []
 
 
-def _name(text: str, stops: Sequence[re.Pattern[str]]) -> str:
+def _leading_name(text: str, stops: Sequence[re.Pattern[str]]) -> str:
     """Return the name at the beginning of the text, or "" if there is none."""
     text = text.lstrip(' ,“”"')
     name = _spaced(text[: _name_end(text, stops)].strip(" ,;“”\"'"))
@@ -371,7 +371,7 @@ def _prominent(page: Sequence[Line]) -> Stated | None:
     return (title, Heading(page[first].start, 1, title)) if len(title) <= MAX_TITLE else None
 
 
-def _readable(title: str) -> str:
+def _title_case(title: str) -> str:
     """Convert a title in capitals to title case."""
     if not title.isupper():
         return title
@@ -379,7 +379,7 @@ def _readable(title: str) -> str:
     return " ".join(word.lower() if at and word.casefold() in SMALL else word for at, word in enumerate(words))
 
 
-def _day(text: str) -> str:
+def _date_line(text: str) -> str:
     """Return a date on one line, in title case if it is in capitals."""
     return _spaced(text.title() if text.isupper() else text)
 

@@ -121,7 +121,7 @@ def test_changes_are_found_without_events(
 ) -> None:
     if way == "rescan":
         monkeypatch.setattr(documents, "RESCAN", 0.1)
-        monkeypatch.setattr(documents, "_events", lambda _folders, stop: iter(lambda: stop.wait(0.1) or set(), True))
+        monkeypatch.setattr(documents, "_changes", lambda _folders, stop: iter(lambda: stop.wait(0.1) or set(), True))
     else:
         monkeypatch.setenv("WATCHFILES_FORCE_POLLING", "true")
     with watching(project, folder) as watcher:

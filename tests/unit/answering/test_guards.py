@@ -101,7 +101,7 @@ def streamed(text: str, size: int = 1, *, mask: Sequence[PersonalData] = ()) -> 
     """Return the pieces that a reader gets of a streamed answer."""
     stream_filter = StreamFilter("instruction", Guards(mask=mask))
     parts = [stream_filter.feed(text[at : at + size]) for at in range(0, len(text), size)]
-    return [part for part in (*parts, stream_filter.rest()) if part]
+    return [part for part in (*parts, stream_filter.flush()) if part]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_plain_text_and_citations_are_released_before_their_paragraph_ends() -> 
     pieces = ["It runs dry [Source 1]. See ", "[the ", "manual](https://a.org) and\n\n[Source 2](javascript:a)"]
     shown = ["It runs dry [Source 1]. See ", "", "[the manual](https://a.org) and\n\n"]
     assert [stream_filter.feed(piece) for piece in pieces] == shown
-    assert stream_filter.rest() == "Source 2"
+    assert stream_filter.flush() == "Source 2"
 
 
 def test_safe_link_targets() -> None:

@@ -17,7 +17,7 @@ _ALPHABET = st.sampled_from(
 
 def shown(pieces: list[str], sources: int = 3) -> str:
     stream = CitationFilter(sources)
-    return "".join([*map(stream.feed, pieces), stream.rest()])
+    return "".join([*map(stream.feed, pieces), stream.flush()])
 
 
 def test_streamed_answers_show_no_invalid_citation_and_end_as_the_final_answer() -> None:
@@ -37,7 +37,7 @@ def test_what_is_shown_does_not_depend_on_the_pieces(pieces: list[str]) -> None:
 @given(st.lists(_ALPHABET, max_size=30), st.sampled_from(["instruction", "chain_of_thought"]))
 def test_a_stream_shows_the_answer_without_the_reasoning(pieces: list[str], style: str) -> None:
     stream = StreamFilter(style, sources=3)
-    streamed = "".join([*map(stream.feed, pieces), stream.rest()])
+    streamed = "".join([*map(stream.feed, pieces), stream.flush()])
     assert streamed == shown([split_reasoning("".join(pieces), style)[1]])
 
 

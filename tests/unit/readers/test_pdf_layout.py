@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.metadata import Heading
 from llama_index_contextual.readers.pdf.pages import BLANK, Cell, Line, Row, Run, page_lines, with_blanks
-from llama_index_contextual.readers.pdf.reader import _page_text, _place, continuations, read_pdf
+from llama_index_contextual.readers.pdf.reader import _page_text, _place_lines, continuations, read_pdf
 from tests.support.pdf_files import RawPdf, show
 from tests.unit.readers.examples import sections
 
@@ -189,7 +189,7 @@ def test_lines_whose_place_is_not_known_stay_lines() -> None:
 
 
 def test_a_bookmark_begins_a_line_even_within_a_paragraph() -> None:
-    (page,) = _place([set_in_lines(PARAGRAPH)])
+    (page,) = _place_lines([set_in_lines(PARAGRAPH)])
     heading = Heading(page[2].start, 1, PARAGRAPH[2])
 
     assert _page_text(page, {heading.start}).split("\n") == [" ".join(PARAGRAPH[:2]), " ".join(PARAGRAPH[2:])]
@@ -197,7 +197,7 @@ def test_a_bookmark_begins_a_line_even_within_a_paragraph() -> None:
 
 def test_a_cut_word_that_empties_its_line_leaves_the_paragraph_whole() -> None:
     texts = ["We make every single sentence of agree-", "ment", "that the agreement of the tenant is whole"]
-    (page,) = _place([set_in_lines(texts)])
+    (page,) = _place_lines([set_in_lines(texts)])
 
     assert [line.text for line in page] == [texts[0][:-1] + "ment", texts[2]]
     assert page[1].start == len(page[0].text) + 1
@@ -217,7 +217,7 @@ line = st.builds(
 
 @given(st.lists(st.lists(line, max_size=8), max_size=3))
 def test_only_line_feeds_change_and_every_line_begins_where_its_place_says(pages: list[list[Line]]) -> None:
-    placed: list[list[Line]] = _place(pages)
+    placed: list[list[Line]] = _place_lines(pages)
     text = "\n".join(_page_text(page, set()) for page in placed)
 
     assert text.replace("\n", " ") == " ".join(" ".join(line.text for line in page) for page in placed)

@@ -23,7 +23,7 @@ def test_windows_find_what_a_search_of_the_whole_text_finds(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_tools, "_WINDOW", 200)
         patch.setattr(document_tools, "_OVERLAP", 80)
-        spans = list(document_tools._matches(text, pattern, time.monotonic() + 600))
+        spans = list(document_tools._match_spans(text, pattern, time.monotonic() + 600))
     assert spans == [match.span() for match in re.finditer("ab|c+b", text)]
 
 
