@@ -27,6 +27,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.redaction import get_logger, scrub
 from llama_index_contextual._utils.tokens import count_tokens
+from llama_index_contextual.contextualizer.opening import opening_of
 from llama_index_contextual.embeddings.batching import pack
 from llama_index_contextual.errors import ContextualError
 
@@ -35,7 +36,7 @@ logger = get_logger(__name__)
 HOLE = "\n[…]\n"
 """Marker for missing text between two chunks of a segment."""
 _BETWEEN = "\n\n"
-OPENING_CHARACTERS = 400
+_OPENING_CHUNKS = 5
 MAX_CONTEXT_TOKENS = 200
 """Maximum number of tokens in a context."""
 
@@ -48,8 +49,8 @@ class Segment:
         doc_id: Id of the document.
         title: Title of the document, or its file name, or None.
         file_name: Name of the file, or None.
-        opening: Beginning of the document, taken from the first chunk of the call.
-        begins_document: Whether the segment starts with this first chunk.
+        opening: First lines that say what the document is, from the first chunks of the call; see `opening_of`.
+        begins_document: Whether the segment starts with the first chunk.
         section: Path of headings at the beginning of the segment, or None.
         facts: Named facts about the document, or an empty string.
         text: Text of the segment, including the overlap with its neighbours.
@@ -95,7 +96,8 @@ def segments(nodes: Sequence[BaseNode], *, segment_size: int) -> list[Segment]:
 def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> Iterable[Segment]:
     chunks = sorted(nodes, key=_start)
     first = chunks[0]
-    opening = _opening(first)
+    texts = (chunk.get_content() for chunk in chunks[:_OPENING_CHUNKS])
+    opening = opening_of(texts, keys.label_of(first.metadata, keys.TITLE))
     positions, longest = [_start(chunk) for chunk in chunks], max(len(chunk.get_content()) for chunk in chunks)
     for group in _groups(chunks, segment_size):
         start, end = _segment_span(group)
@@ -178,14 +180,6 @@ def _follows(last: BaseNode | None, chunk: BaseNode) -> bool:
 
 def _start(node: BaseNode) -> int:
     return getattr(node, "start_char_idx", None) or 0
-
-
-def _opening(first: BaseNode) -> str:
-    text = " ".join(first.get_content()[: 2 * OPENING_CHARACTERS].split())
-    if len(text) <= OPENING_CHARACTERS:
-        return text
-    cut = text.rfind(" ", OPENING_CHARACTERS - 40, OPENING_CHARACTERS)  # some scripts have no spaces
-    return text[: OPENING_CHARACTERS if cut < 0 else cut] + " …"
 
 
 Progress = Callable[[int], None]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import BaseNode, Document, TextNode
 
-from llama_index_contextual.contextualizer.base import HOLE, OPENING_CHARACTERS, Segment, segments
+from llama_index_contextual.contextualizer.base import HOLE, Segment, segments
+from llama_index_contextual.contextualizer.opening import OPENING_CHARACTERS
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens
 from tests.integration.contextualizer.samples import REPORT, chunks, loose
 

@@ -1,0 +1,112 @@
+"""Choose the first lines of a document that say what it is.
+
+Many documents begin with lines that say nothing about them: a table of contents, a copyright notice, a disclaimer, or
+the boxes and captions of a form. They are recognised by their shape, and notices by a few words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+OPENING_CHARACTERS = 400
+MIN_ENTRIES = 5  # in a table of contents
+MOST_INCREASING = 0.8  # share of the page numbers of its entries that are not smaller than the one above
+MAX_BETWEEN = 2  # lines between two entries, such as the second line of a long title
+MAX_NOTICE_WORDS = 30  # in a line with a copyright notice
+MAX_HEADING_WORDS = 10  # in the heading of a disclaimer
+MIN_FIELDS = 2  # lines with boxes and lines with captions on the cover of a form
+
+_WORD = re.compile(r"\w")
+_COMMENT = re.compile(r"/?\*|//|#(?!\w)|--|;|%")
+_COPYRIGHT = re.compile(r"(?i)©|\bcopyright\b|\(c\) ?(?:19|20)\d\d|\ball rights reserved\b|\bSPDX-License")
+_DISCLAIMER = re.compile(
+    r"(?i)\bforward-looking statements\b|\bsafe harbou?r\b|\bdisclaimer\b|\blegal notice\b|\bhaftungsausschluss\b"
+    r"|\bavertissement\b|\bmentions légales\b|\baviso legal\b"
+)
+# In some fonts of PDF files, the boxes of a form are read as the letters ý and þ and the sign ¨.
+_BOX = re.compile(r"[☐☑☒🗹🗷]|(?<!\S)[ýþ¨](?!\S)|(?<!\S)(?<![-*+] )\[[ xX]\](?!\S)")
+_CAPTION = re.compile(r"(?:\([^()]{3,}\)\s*)+")
+_ENTRY = re.compile(r".*[^\W\d_].*[\s._…·]([1-9]\d{0,2})")
+_CONTENTS = re.compile(
+    r"(?i)\W*(?:(?:table of )?contents|index|inhalt(?:sverzeichnis)?|sommaire|table des matières|índice|section)?"
+    r"\W*(?:pages?|seite|página)?\W*"
+)
+
+
+def opening_of(texts: Iterable[str], title: str = "") -> str:
+    """Return up to 400 characters from the beginning of a document, without lines that do not say what it is.
+
+    The cover of a form is left out if the document has a title.
+
+    Args:
+        texts: The first chunks of the document; the next one is read only if all lines of the others are left out.
+        title: Title of the document, or an empty string.
+
+    Example:
+        >>> opening_of(["© ACME\\nPump manual\\nContents\\nUse 1\\nOil 2\\nCare 4\\nFaults 7\\nParts 9\\nThe pump …"])
+        'Pump manual The pump …'
+    """
+    for text in texts:
+        lines = [line for line in map(str.strip, text.splitlines()) if line]
+        fields = {at for at, line in enumerate(lines) if _CAPTION.fullmatch(line) or _BOX.search(line)}
+        is_form = _is_form([lines[at] for at in fields])
+        if is_form and title:
+            return ""
+        left_out = {*_contents(lines), *_notices(lines), *(fields if is_form else ())}
+        if kept := [line for at, line in enumerate(lines) if at not in left_out]:
+            return _cut(" ".join(" ".join(kept).split()))
+    return ""
+
+
+def _cut(text: str) -> str:
+    if len(text) <= OPENING_CHARACTERS:
+        return text
+    cut = text.rfind(" ", OPENING_CHARACTERS - 40, OPENING_CHARACTERS)  # some scripts have no spaces
+    return text[: OPENING_CHARACTERS if cut < 0 else cut] + " …"
+
+
+def _is_form(fields: Sequence[str]) -> bool:
+    """Return whether lines with boxes or captions are those of the cover of a form, such as an annual report's."""
+    captions = sum(_CAPTION.fullmatch(line) is not None for line in fields)
+    return min(captions, len(fields) - captions) >= MIN_FIELDS
+
+
+def _notices(lines: Sequence[str]) -> Iterator[int]:
+    """Yield the indexes of copyright notices, in source code with the rest of the comment, and of disclaimers."""
+    in_comment = False
+    for at, line in enumerate(lines):
+        words, is_notice = len(line.split()), _COPYRIGHT.search(line) is not None
+        in_comment = _COMMENT.match(line) is not None and (in_comment or is_notice)
+        if in_comment or (is_notice and words <= MAX_NOTICE_WORDS):
+            yield from (at - 1, at) if at and not _WORD.search(lines[at - 1]) else (at,)  # the line with /*
+        elif _DISCLAIMER.search(line):
+            yield at
+            if words <= MAX_HEADING_WORDS < max((len(line.split()) for line in lines[at + 1 : at + 2]), default=0):
+                yield at + 1  # the paragraph below the heading
+
+
+def _contents(lines: Sequence[str]) -> Iterator[int]:
+    """Yield the indexes of the lines of tables of contents, with their headings."""
+    groups: list[list[int]] = []
+    for at, line in enumerate(lines):
+        if not _ENTRY.fullmatch(line):
+            continue
+        if groups and at - groups[-1][-1] <= MAX_BETWEEN + 1:
+            groups[-1].append(at)
+        else:
+            groups.append([at])
+    for group in groups:
+        if _is_contents([lines[at] for at in group]):
+            first = group[0]
+            while first and _CONTENTS.fullmatch(lines[first - 1]):
+                first -= 1
+            yield from range(first, group[-1] + 1)
+
+
+def _is_contents(entries: Sequence[str]) -> bool:
+    """Return whether lines end with page numbers that do not decrease."""
+    numbers = [int(match[1]) for entry in entries if (match := _ENTRY.fullmatch(entry))]
+    increasing = sum(one <= other for one, other in pairwise(numbers))
+    return len(numbers) >= MIN_ENTRIES and increasing >= MOST_INCREASING * (len(numbers) - 1)
