@@ -228,7 +228,7 @@ def cancellations() -> int:
     return 0 if task is None else task.cancelling()
 
 
-def error_message(error: BaseException, *, setting: str, model: str) -> str:
+def describe(error: BaseException, *, setting: str, model: str) -> str:
     """Return a message, without secrets, that says why a call to a model failed and what to do.
 
     Args:

@@ -52,7 +52,7 @@ def options_of(options: type) -> Mapping[str, tuple[Any, Option]]:
     return {name: (hint.__origin__, hint.__metadata__[0]) for name, hint in hints.items()}
 
 
-def document_options(options: type) -> Callable[[F], F]:
+def accepts(options: type) -> Callable[[F], F]:
     """Return a decorator that adds the options to the signature and docstring of a function.
 
     The function takes `**options: Unpack[Options]`. `help()` and editors show the options like any other keyword

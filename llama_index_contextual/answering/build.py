@@ -177,7 +177,7 @@ class EngineBuilder:
             ConversationalRetriever,
             embed_model=embed_model,
             weights=BlendWeights(turns=given.get("turns", chat.TURNS)),
-            reference_date=given.get("reference_date", _reference_date(config.reference_date)),
+            reference_date=given.get("reference_date", _date(config.reference_date)),
         )
         timeouts = _instance("timeouts", given.get("timeouts"), Timeouts) or Timeouts(
             first_token=config.first_token_timeout,
@@ -272,7 +272,7 @@ def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[
     return IntentRetriever(planned, plans=plans, llm=load_llm() if intents == "llm" else None)
 
 
-def _reference_date(setting: str | None) -> date | Callable[[], date] | None:
+def _date(setting: str | None) -> date | Callable[[], date] | None:
     if setting is None:
         return None
     return date.today if setting == "today" else date.fromisoformat(setting)

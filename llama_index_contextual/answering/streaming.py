@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM
 
-from llama_index_contextual._utils.calls import RetryPolicy, acall, error_message, is_connection_error
+from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, is_connection_error
 from llama_index_contextual._utils.clients import PerLoop
 from llama_index_contextual._utils.redaction import KeyFilter
 from llama_index_contextual.answering.citations import CitationFilter
@@ -203,7 +203,7 @@ class AnswerStream:
             if self._lock is None:
                 pieces = aiter(await model.astream_chat(list(messages), **self._options, **options))
             else:
-                pieces = stream_in_thread(self._lock, lambda: model.stream_chat(list(messages)))
+                pieces = thread_stream(self._lock, lambda: model.stream_chat(list(messages)))
             piece = await anext(pieces, None)
             while piece is not None and not piece.delta and _finish_reason(piece) is None:
                 meter.read_usage(piece.raw)
@@ -258,7 +258,7 @@ def answer_error(error: Exception, model: str, address: str | None = None) -> Mo
             f" address.",
             setting="llm",
         )
-    return ModelError(error_message(error, setting="answer_llm", model=model), setting="llm")
+    return ModelError(describe(error, setting="answer_llm", model=model), setting="llm")
 
 
 def _finish_reason(piece: ChatResponse) -> str | None:
@@ -306,7 +306,7 @@ def blocking(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
             executor.submit(context.run, close).result()
 
 
-async def stream_in_thread(
+async def thread_stream(
     busy: AbstractContextManager[Any], call: Callable[[], Iterable[ChatResponse]]
 ) -> AsyncGenerator[ChatResponse, None]:
     """Call a synchronous LLM in its own thread, and yield the pieces of its answer.

@@ -30,7 +30,7 @@ from llama_index_contextual._utils.calls import (
     RetryPolicy,
     awithout_secrets,
     cancellations,
-    error_message,
+    describe,
     is_connection_error,
     is_retryable,
     run_to_completion,
@@ -400,7 +400,7 @@ class ContextRun:
             # Reserve the keys before reading the ledger; otherwise two segments could request the same context.
             self._pending.update((key, asyncio.Event()) for key in mine)
             try:
-                for key, context in (await asyncio.to_thread(self._ledger_contexts, mine)).items():
+                for key, context in (await asyncio.to_thread(self._contexts, mine)).items():
                     work.deliver(key, ChunkContext(context, "llm") if context else self._refusal)
                 missing = {key: work.chunks[key][0] for key in mine if key in work.chunks}
                 requests = await asyncio.to_thread(self._plan, work.segment, missing)
@@ -414,7 +414,7 @@ class ContextRun:
                 await other.wait()
             self._scheduler.check()
 
-    def _ledger_contexts(self, keys: Sequence[str]) -> dict[str, str]:
+    def _contexts(self, keys: Sequence[str]) -> dict[str, str]:
         """Return the contexts in the ledger by key; an empty string stands for a refusal."""
         refused = set() if self._settings.retries_refused else self._ledger.refusals(keys)
         return dict.fromkeys(refused, "") | self._ledger.contexts(keys)
@@ -457,7 +457,7 @@ class ContextRun:
             except STOPPING:
                 raise
             except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception; the report shows it
-                return ChunkContext.failed(error_message(error, setting="llm", model=self._settings.model)), True
+                return ChunkContext.failed(describe(error, setting="llm", model=self._settings.model)), True
             context, problem = prompts.extract_context(reply.text, request.chunk.get_content(), reply.finish_reason)
             if context is not None:
                 await self._store(request, reply, context)
@@ -715,7 +715,7 @@ class Scheduler:
             if is_last and not alone:
                 reason = f" The run was stopped after {self._settings.retry.attempts} failures in a row."
         if reason or is_fatal(error):
-            message = error_message(error, setting="llm", model=self._settings.model)
+            message = describe(error, setting="llm", model=self._settings.model)
             failure = ModelError(message + reason, setting="llm")
             failure.__cause__ = error
             self.stop(failure)

@@ -149,7 +149,7 @@ REFUSED = "refused to write a context"
 """Problem if the model declined to write a context, or if the provider's filter removed the answer."""
 
 
-class ExtractedContext(NamedTuple):
+class Extraction(NamedTuple):
     """Context extracted from an answer, or the reason why there is none.
 
     Attributes:
@@ -162,7 +162,7 @@ class ExtractedContext(NamedTuple):
     problem: str = ""
 
 
-def extract_context(answer: str, chunk: str, finish_reason: str | None = None) -> ExtractedContext:
+def extract_context(answer: str, chunk: str, finish_reason: str | None = None) -> Extraction:
     """Extract the context from an answer.
 
     Control characters, lone surrogates, tags, role prefixes and a copy of the chunk are removed. A context that is
@@ -175,25 +175,25 @@ def extract_context(answer: str, chunk: str, finish_reason: str | None = None) -
 
     Example:
         >>> extract_context("Context: From the report of 2023.", "Revenue grew.")
-        ExtractedContext(context='From the report of 2023.', problem='')
+        Extraction(context='From the report of 2023.', problem='')
         >>> extract_context("I'm sorry, but I can't help with that.", "Revenue grew.").problem
         'refused to write a context'
     """
     if finish_reason in ("content_filter", "refusal"):
-        return ExtractedContext(None, REFUSED)
+        return Extraction(None, REFUSED)
     text = _without_wrapping(answer)
     if not text:
-        return ExtractedContext(None, "answered with an empty context")
+        return Extraction(None, "answered with an empty context")
     if len(text.split()) <= _SHORT_REFUSAL and _REFUSAL.match(text):
-        return ExtractedContext(None, REFUSED)
+        return Extraction(None, REFUSED)
     text = _without_echo(text, chunk)
     if not text:
-        return ExtractedContext(None, "repeated the chunk instead of writing a context")
+        return Extraction(None, "repeated the chunk instead of writing a context")
     if finish_reason == "length":
         text = _whole_sentences(text)
         if not text:
-            return ExtractedContext(None, "reached its token limit before the end of a sentence")
-    return ExtractedContext(shorten(neutralise(text)))
+            return Extraction(None, "reached its token limit before the end of a sentence")
+    return Extraction(shorten(neutralise(text)))
 
 
 def is_thin(context: str) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 from llama_index.core.base.llms.types import CacheControl, CachePoint, TextBlock
 from llama_index.core.llms import LLM, ChatMessage
 
-from llama_index_contextual._utils.calls import RetryPolicy, acall, error_message
+from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import get_logger, scrub
 from llama_index_contextual.contextualizer.cost import Bill, CallForm, Reservation, Spending, Tokens
@@ -371,7 +371,7 @@ class BatchRunner:
         try:
             return await acall(send, self._policy)
         except Exception as error:  # any error from the client stops the run with a message
-            raise ModelError(error_message(error, setting="llm", model=self._model), setting="llm") from error
+            raise ModelError(describe(error, setting="llm", model=self._model), setting="llm") from error
 
 
 def _status(error: ModelError) -> int | None:

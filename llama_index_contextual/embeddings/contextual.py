@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual._utils.calls import RetryPolicy, acall, error_message
+from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
 from llama_index_contextual._utils.clients import own_client, sort_vectors
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.batching import as_matrix, embedding_tokens, pack, unit_vectors
@@ -280,7 +280,7 @@ async def _retry(
     except ContextualError:
         raise
     except Exception as error:  # embedding classes may raise any exception
-        raise ModelError(error_message(error, setting="embed_model", model=name), setting="embed_model") from error
+        raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error
 
 
 async def _send(model: BaseEmbedding, groups: list[list[str]], booking: Booking, tokens: int) -> Sequence[Any]:

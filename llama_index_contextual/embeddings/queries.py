@@ -14,7 +14,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual._utils.calls import RetryPolicy, call, error_message
+from llama_index_contextual._utils.calls import RetryPolicy, call, describe
 from llama_index_contextual._utils.clients import unconnected
 from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
 from llama_index_contextual.errors import ModelError
@@ -80,9 +80,7 @@ class QueryEmbedder:
         except ModelError:
             raise
         except Exception as error:  # embedding classes may raise any error; users need a message
-            raise ModelError(
-                error_message(error, setting="embed_model", model=self.name), setting="embed_model"
-            ) from error
+            raise ModelError(describe(error, setting="embed_model", model=self.name), setting="embed_model") from error
         return self._store(key, embedding)
 
     def _client(self) -> BaseEmbedding:

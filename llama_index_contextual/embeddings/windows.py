@@ -262,7 +262,7 @@ def _estimated_spans(text: str) -> Sequence[Span]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def mean_vector(windows: Sequence[Window], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def average(windows: Sequence[Window], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the mean of the window vectors of a text, weighted by number of tokens, as a matrix with one row."""
     if len(windows) == 1:  # leave the vector exactly as it is
         return vectors

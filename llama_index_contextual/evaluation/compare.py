@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
-from llama_index_contextual._utils.keywords import document_options, suggests_keywords
+from llama_index_contextual._utils.keywords import accepts, suggests_keywords
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.batch import QA, Predictions, answer_many
@@ -819,7 +819,7 @@ def _figures(evaluation: Evaluation, variant: Variant, k: int) -> dict[str, floa
     }
 
 
-@document_options(EngineOptions)
+@accepts(EngineOptions)
 def sweep_answers(
     project: HasState,
     questions: Sequence[QA],

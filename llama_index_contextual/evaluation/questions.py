@@ -38,7 +38,7 @@ from pydantic import (
     model_validator,
 )
 
-from llama_index_contextual._utils.calls import RetryPolicy, acall, error_message, run_sync
+from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.text import pluralize
@@ -76,7 +76,7 @@ def words(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class EvaluatedChunk:
+class ResultChunk:
     """Search result prepared for comparison with evidence.
 
     Attributes:
@@ -163,7 +163,7 @@ class Evidence(BaseModel):
         # If there are only a few non-ASCII letters, ignore them, because each would count as much as a word.
         return Counter(ascii_tokens if letters <= sum(map(len, ascii_tokens)) else tokens)
 
-    def is_in(self, passage: EvaluatedChunk) -> bool:
+    def is_in(self, passage: ResultChunk) -> bool:
         """Return whether a result contains this item.
 
         For a chunk, the result must be that chunk. For any other item, the result must be from the same file and cover
@@ -217,14 +217,14 @@ class Question:
         if any(item.file is None for item in self.evidence if item.span or item.pages):
             raise InputError("Evidence by characters or pages needs a `file`.")
 
-    def ranks(self, passages: Sequence[EvaluatedChunk]) -> list[int | None]:
+    def ranks(self, passages: Sequence[ResultChunk]) -> list[int | None]:
         """Return, for each evidence item, the rank (from 1) of the first result that contains it, or None."""
         return [
             next((rank for rank, passage in enumerate(passages, start=1) if item.is_in(passage)), None)
             for item in self.evidence
         ]
 
-    def is_in(self, passage: EvaluatedChunk) -> bool:
+    def is_in(self, passage: ResultChunk) -> bool:
         """Return whether a result contains any evidence item."""
         return any(item.is_in(passage) for item in self.evidence)
 
@@ -442,7 +442,7 @@ async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
                 tasks = [group.create_task(ask(connected, chunk)) for chunk in chunks]
         except ExceptionGroup as errors:  # an LLM class may raise any exception; the first cancels the other tasks
             error = errors.exceptions[0]
-            raise ModelError(error_message(error, setting="llm", model=model_name(llm)), setting="llm") from error
+            raise ModelError(describe(error, setting="llm", model=model_name(llm)), setting="llm") from error
     return [task.result() for task in tasks]
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.evaluation.questions import EvaluatedChunk, Question, load_questions, require_files
+from llama_index_contextual.evaluation.questions import Question, ResultChunk, load_questions, require_files
 from llama_index_contextual.search.results import RetrievedChunk
 
 FIRST = 5
@@ -332,7 +332,7 @@ def _question_result(retriever: BaseRetriever, question: Question, k: int) -> Qu
     started = time.perf_counter()
     nodes = retriever.retrieve(QueryBundle(question.text))[:k]
     seconds = time.perf_counter() - started
-    passages = [EvaluatedChunk(RetrievedChunk.of(rank, node)) for rank, node in enumerate(nodes, start=1)]
+    passages = [ResultChunk(RetrievedChunk.of(rank, node)) for rank, node in enumerate(nodes, start=1)]
     return QuestionResult(
         question=question,
         results=tuple(passage.chunk for passage in passages),

@@ -109,7 +109,7 @@ class TermCounts:
             texts: Number of texts in the index.
         """
         terms = json.loads((directory / _VOCABULARY_FILE).read_bytes())
-        everything = files.map_array(directory / COUNTS_FILE, np.int32)
+        everything = files.mmap(directory / COUNTS_FILE, np.int32)
         first = 2 * (len(terms) + 1)
         entries = (len(everything) - first - texts) // 2
         holders, frequencies, lengths = np.split(everything[first:], [entries, 2 * entries])
@@ -277,7 +277,7 @@ class LexicalIndex:
         """Return the terms in the index that differ from an unknown word by one typing error, with their weights."""
         candidates = self._respelled.get(token)
         if candidates is None:
-            near = self._existing_terms(self.analyzer.stems(edit_distance_one(token.casefold())))
+            near = self._known_terms(self.analyzer.stems(edit_distance_one(token.casefold())))
             holders = {term: number for term in sorted(near) if (number := self._holders(term))}
             total = sum(holders.values())
             candidates = {term: GUESS_WEIGHT * number / total for term, number in holders.items()}
@@ -289,7 +289,7 @@ class LexicalIndex:
         postings = self.postings(term)
         return 0 if postings is None else len(postings[0])
 
-    def _existing_terms(self, terms: Iterable[str]) -> set[str]:
+    def _known_terms(self, terms: Iterable[str]) -> set[str]:
         """Return the terms that occur in any part."""
         return {term for term in terms if any(term in part.counts.vocabulary for part in self._parts)}
 

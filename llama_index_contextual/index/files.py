@@ -234,7 +234,7 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
     write_with(path, lambda file: file.write(np.ascontiguousarray(array).data))
 
 
-def map_array(path: Path, dtype: type[T]) -> NDArray[T]:
+def mmap(path: Path, dtype: type[T]) -> NDArray[T]:
     """Return the numbers in a file as an array with one dimension, memory-mapped; the file must not be empty."""
     # Slicing a memory-mapped array is slow; slicing a view of the same memory is not.
     return np.asarray(np.memmap(path, dtype, "r")).view(np.ndarray)

@@ -135,7 +135,7 @@ def _count_tests(filters: MetadataFilters, nesting: int = 0) -> int:
     return number
 
 
-def filter_mask(filters: MetadataFilters, size: int, passing: Callable[[FieldTest], Mask]) -> Mask:
+def row_mask(filters: MetadataFilters, size: int, passing: Callable[[FieldTest], Mask]) -> Mask:
     """Return a mask of the rows that pass filters returned by `valid_filters`.
 
     Args:
@@ -144,7 +144,7 @@ def filter_mask(filters: MetadataFilters, size: int, passing: Callable[[FieldTes
         passing: Function that returns a mask of the rows that pass a test.
     """
     masks = [
-        filter_mask(item, size, passing) if isinstance(item, MetadataFilters) else passing(field_test(item))
+        row_mask(item, size, passing) if isinstance(item, MetadataFilters) else passing(field_test(item))
         for item in filters.filters
     ]
     condition = filters.condition or FilterCondition.AND

@@ -262,11 +262,11 @@ class NodeTable(Nodes):
         """Return a mask of the nodes that pass the filters, in the order of positions, or None without filters."""
         if filters is None:
             return None
-        from llama_index_contextual.index.filters import filter_mask, valid_filters
+        from llama_index_contextual.index.filters import row_mask, valid_filters
 
         if (valid := valid_filters(filters)) is None:
             return None
-        return filter_mask(valid, len(self), lambda test: test.mask(self.column(test.key)))
+        return row_mask(valid, len(self), lambda test: test.mask(self.column(test.key)))
 
     def column(self, key: str) -> Column:
         """Return the column of a metadata key; the most recently used columns are cached."""

@@ -158,7 +158,7 @@ class Part:
     @property
     def born(self) -> NDArray[np.int32]:
         """Number of the version that added each row's vector, if an engine stores the vectors; shape (rows,)."""
-        return self.shared(BORN_FILE, lambda: files.map_array(self.directory / BORN_FILE, np.int32))
+        return self.shared(BORN_FILE, lambda: files.mmap(self.directory / BORN_FILE, np.int32))
 
     def vector_keys(self, rows: NDArray[np.int64] | None = None) -> list[Key]:
         """Return the keys under which an engine stores the vectors of the given rows, or of all rows."""

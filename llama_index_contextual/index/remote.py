@@ -120,7 +120,7 @@ class RemoteVectorWriter:
         self._send()
         born = np.concatenate(self._born)
         if len(born):
-            sample = fetch_vectors(self._engine, [(ids[row], int(born[row])) for row in sampled(len(ids)).tolist()])
+            sample = vectors_of(self._engine, [(ids[row], int(born[row])) for row in sampled(len(ids)).tolist()])
             files.write_array(directory / BORN_FILE, born)
             files.write_array(directory / SAMPLE_FILE, sample)
 
@@ -255,7 +255,7 @@ class RemoteVectors:
         keys: dict[int, Key] = {}
         for start, part, places in self.nodes.places(rows):
             keys.update(zip((start + places).tolist(), part.vector_keys(places), strict=True))
-        vectors = fetch_vectors(self._engine, [keys[row] for row in rows.tolist()])
+        vectors = vectors_of(self._engine, [keys[row] for row in rows.tolist()])
         return vectors.reshape(len(rows), self._dimensions)
 
     # ---- filters -----------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def facet(key: str, value: Any) -> int:
     return xxhash.xxh3_64_intdigest(json.dumps([key, value], sort_keys=True).encode()) >> 1
 
 
-def fetch_vectors(engine: QdrantEngine, keys: Sequence[Key]) -> NDArray[np.float32]:
+def vectors_of(engine: QdrantEngine, keys: Sequence[Key]) -> NDArray[np.float32]:
     """Return the vectors with the given keys; shape (keys, dimensions).
 
     Raises:
@@ -343,7 +343,7 @@ def check_vectors(version: OpenVersion) -> None:
     for part in parts:
         rows = sampled(part.size)[:_CHECKED]
         stored = part_sample(part, version.manifest.dimensions or 0)[:_CHECKED]
-        if not np.allclose(fetch_vectors(engine, part.vector_keys(rows)), stored, atol=_TOLERANCE):
+        if not np.allclose(vectors_of(engine, part.vector_keys(rows)), stored, atol=_TOLERANCE):
             raise CorruptVersionError(f"{COLLECTION_FILE} names a collection with other vectors of {version.name}.")
 
 
@@ -354,7 +354,7 @@ def sampled(rows: int) -> NDArray[np.int64]:
 
 def part_sample(part: Part, dimensions: int) -> NDArray[np.float32]:
     """Return the stored sample of a part: the vectors of the rows from `sampled`; shape (rows, dimensions)."""
-    return files.map_array(part.directory / SAMPLE_FILE, np.float32).reshape(-1, dimensions)
+    return files.mmap(part.directory / SAMPLE_FILE, np.float32).reshape(-1, dimensions)
 
 
 def lost_documents(version: OpenVersion) -> list[str]:

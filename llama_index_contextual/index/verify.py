@@ -208,7 +208,7 @@ def repair_project(project_dir: Path, publish_sound: PublishSound | None = None)
         checked = _check_versions(project_dir, names)
         _check_vectors(project_dir, names, checked)
         if read_collection(project_dir) is not None:
-            open_engine(project_dir).drop_after(_newest_number(names))
+            open_engine(project_dir).drop_after(_highest(names))
         repair = None
         if publish_sound is not None and live is not None and checked.is_repairable(live):
             repair = publish_sound(live, checked.parts)
@@ -308,7 +308,7 @@ def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> l
         left = (
             0
             if read_collection(project_dir) is None
-            else open_engine(project_dir).leftovers(_newest_number(version_names(project_dir)))
+            else open_engine(project_dir).leftovers(_highest(version_names(project_dir)))
         )
     except BackendError as error:
         return [Problem(COLLECTION_FILE, f"could not be checked: {_fault(error, COLLECTION_FILE)}", verify)]
@@ -341,7 +341,7 @@ def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -
             checked.faults[name] = [CorruptVersionError(str(error), file=COLLECTION_FILE, remedy=error.remedy)]
 
 
-def _newest_number(names: Sequence[str]) -> int:
+def _highest(names: Sequence[str]) -> int:
     """Return the number of the newest version; vectors with a higher number were never published."""
     return max(map(number, names), default=0)
 
@@ -533,14 +533,14 @@ def salvage(damaged: Path, ledger: Ledger) -> None:
     """
     with ledger.transaction():
         for table in ("contexts", "embeddings", "batch_replies", "batches", "runs", "pages"):
-            ledger.insert(table, _readable_rows(damaged, table), replace=False)
+            ledger.insert(table, _sound_rows(damaged, table), replace=False)
         # Without its batch, a request would be neither answered nor sent again.
         batches = {batch.file_id for batch in ledger.batches.open_batches()}
-        requests = (row for row in _readable_rows(damaged, "batch_requests") if row[1] in batches)
+        requests = (row for row in _sound_rows(damaged, "batch_requests") if row[1] in batches)
         ledger.insert("batch_requests", requests, replace=False)
 
 
-def _readable_rows(damaged: Path, table: str) -> Iterator[Row]:
+def _sound_rows(damaged: Path, table: str) -> Iterator[Row]:
     """Yield the readable, undamaged rows of a table; some may be yielded twice.
 
     Rows after a damaged page are read backwards from the end, and rows between damaged pages by key range.

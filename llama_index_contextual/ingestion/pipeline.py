@@ -51,7 +51,7 @@ from llama_index_contextual.embeddings.contextual import (
     book_nothing,
     document_parts,
 )
-from llama_index_contextual.embeddings.windows import Window, WindowSplitter, mean_vector, window_splitter
+from llama_index_contextual.embeddings.windows import Window, WindowSplitter, average, window_splitter
 from llama_index_contextual.errors import ConfigurationError, ContextualError, Remedy
 from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
 from llama_index_contextual.index.manifest import DocumentRecord
@@ -223,7 +223,7 @@ class Stages:
                 if isinstance(model, ContextualEmbedding):
                     yield vectors
                 else:
-                    yield {at: mean_vector(units[at].windows, rows) for at, rows in vectors.items()}
+                    yield {at: average(units[at].windows, rows) for at, rows in vectors.items()}
 
 
 class CostCounter:

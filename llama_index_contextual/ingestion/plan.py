@@ -201,7 +201,7 @@ class Matcher:
         equal = [record for record in self._records.with_content(self._digests[ref]) if record.path is not None]
         equal = sorted(filter(self._is_free, equal), key=lambda record: record.doc_id not in ids)
         for record in equal:
-            if not self._is_kept(record.doc_id) or is_file_missing(record.path or ""):
+            if not self._is_kept(record.doc_id) or is_absent(record.path or ""):
                 return "renamed", record
         facts = self._facts.get(str(ref.path))
         for record in equal:
@@ -246,7 +246,7 @@ BATCH_BYTES = 20_000_000
 _MOST_NAMED = 3
 
 
-def is_file_missing(path: str) -> bool:
+def is_absent(path: str) -> bool:
     """Return whether a file is known to no longer exist; return False after an error such as a missing permission."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
@@ -424,7 +424,7 @@ def _missing_files(paths: Iterable[str | os.PathLike[str]], records: Iterable[Do
     real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
     folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
     below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(folders))
-    return {doc_id: path for doc_id, path in below if path is not None and is_file_missing(path)}
+    return {doc_id: path for doc_id, path in below if path is not None and is_absent(path)}
 
 
 def _fixed_part(path: Path) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Unpack
 
-from llama_index_contextual._utils.keywords import document_options
+from llama_index_contextual._utils.keywords import accepts
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -66,7 +66,7 @@ class ProjectManager:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
 
-    @document_options(ModelObjects)
+    @accepts(ModelObjects)
     def create(self, name: str, config: ProjectConfig | None = None, **models: Unpack[ModelObjects]) -> Project:
         """Create an empty project.
 
@@ -107,7 +107,7 @@ class ProjectManager:
         project.created = True
         return project
 
-    @document_options(ModelObjects)
+    @accepts(ModelObjects)
     def get_or_create(self, name: str, config: ProjectConfig | None = None, **models: Unpack[ModelObjects]) -> Project:
         """Open a project, or create it if it does not exist; `Project.created` is true if it was created.
 
@@ -134,7 +134,7 @@ class ProjectManager:
             _require_same(name, project.config, config)
         return project
 
-    @document_options(ModelObjects)
+    @accepts(ModelObjects)
     def load(self, name: str, **models: Unpack[ModelObjects]) -> Project:
         """Open a project.
 

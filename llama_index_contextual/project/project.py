@@ -32,7 +32,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import twin
-from llama_index_contextual._utils.keywords import Option, document_options
+from llama_index_contextual._utils.keywords import Option, accepts
 from llama_index_contextual.answering.build import (
     ChatEngineOptions,
     EngineBuilder,
@@ -156,7 +156,7 @@ class Project:
         ConfigurationError: `model_id` is given without `llm`.
     """
 
-    @document_options(ModelObjects)
+    @accepts(ModelObjects)
     def __init__(self, directory: Path, config: ProjectConfig, **models: Unpack[ModelObjects]) -> None:
         self.state = ProjectState(directory, config, **models)
         self.created = False
@@ -220,7 +220,7 @@ class Project:
             raise InputError(f"Project {self.name!r} has no document {doc_id!r}.", value=doc_id)
         return version.read_text(record, start, end)
 
-    @document_options(IngestOptions)
+    @accepts(IngestOptions)
     async def aingest(
         self,
         inputs: Iterable[IngestInput] | IngestInput,
@@ -278,7 +278,7 @@ class Project:
 
     ingest = twin(aingest)
 
-    @document_options(FolderOptions)
+    @accepts(FolderOptions)
     async def async_folders(
         self,
         folders: Iterable[str | os.PathLike[str]] | str | os.PathLike[str],
@@ -326,7 +326,7 @@ class Project:
 
     sync_folders = twin(async_folders)
 
-    @document_options(ReadingOptions)
+    @accepts(ReadingOptions)
     def estimate(
         self,
         inputs: Iterable[IngestInput] | IngestInput = (),
@@ -422,7 +422,7 @@ class Project:
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
-    @document_options(SearchOptions)
+    @accepts(SearchOptions)
     def retrieve(
         self, query: QueryType, *, explain: bool = False, **options: Unpack[SearchOptions]
     ) -> RetrievalResponse:
@@ -439,14 +439,14 @@ class Project:
         """
         return self._retriever(options).respond(as_bundle(query), explain=explain)
 
-    @document_options(SearchOptions)
+    @accepts(SearchOptions)
     async def aretrieve(
         self, query: QueryType, *, explain: bool = False, **options: Unpack[SearchOptions]
     ) -> RetrievalResponse:
         """Asynchronous version of `retrieve`, which awaits the embedding of the question."""
         return await self._retriever(options).arespond(as_bundle(query), explain=explain)
 
-    @document_options(SearchOptions)
+    @accepts(SearchOptions)
     def retrieve_many(self, queries: Sequence[QueryType], **options: Unpack[SearchOptions]) -> list[RetrievalResponse]:
         """Search for several questions like `retrieve`; all of them are embedded together and use the same version."""
         return self._retriever(options).respond_many(as_bundles(queries))
@@ -459,7 +459,7 @@ class Project:
     @overload
     def as_retriever(self, *, intents: Intents, **options: Unpack[SearchOptions]) -> BaseRetriever: ...
 
-    @document_options(SearchOptions)
+    @accepts(SearchOptions)
     def as_retriever(self, *, intents: Intents = False, **options: Unpack[SearchOptions]) -> BaseRetriever:
         """Return a LlamaIndex retriever, which always searches the version that is live at the time of the query.
 
@@ -475,7 +475,7 @@ class Project:
     def _retriever(self, options: SearchOptions) -> ProjectRetriever:
         return ProjectRetriever(self.state.live, self.config, **options)
 
-    @document_options(EngineOptions)
+    @accepts(EngineOptions)
     def as_query_engine(
         self,
         *,
@@ -515,7 +515,7 @@ class Project:
             return engines.query_engine(given)
         return engines.stock_engine(given, response_mode)
 
-    @document_options(ChatEngineOptions)
+    @accepts(ChatEngineOptions)
     def as_chat_engine(
         self,
         *,
@@ -558,7 +558,7 @@ class Project:
             AnswerCache.of(self.directory),
         )
 
-    @document_options(SearchOptions)
+    @accepts(SearchOptions)
     def as_tool(
         self,
         *,

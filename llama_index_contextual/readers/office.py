@@ -213,7 +213,7 @@ def _add_chart(builder: DocumentBuilder, chart: Any) -> None:
     for plot in chart.plots:
         series = list(plot.series)
         labels = [" ".join(map(str, labels)) for labels in plot.categories.flattened_labels]
-        columns = ([_format_number(value, "General") for value in one.values] for one in series)
+        columns = ([_number_text(value, "General") for value in one.values] for one in series)
         rows = zip_longest(labels, *columns, fillvalue="")
         builder.table([["", *(one.name for one in series)], *rows])
 
@@ -268,7 +268,7 @@ def _cell_text(cell: Any) -> str:
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, int | float):
-        return _format_number(value, cell.number_format)
+        return _number_text(value, cell.number_format)
     return str(value).removesuffix(" 00:00:00")  # a date without a time
 
 
@@ -278,11 +278,11 @@ _CONDITION = re.compile(r"\[[<>=]")
 _DIGITS = re.compile(r"(?P<prefix>[^#0?]*)(?P<whole>[#0?,]+)(?:\.(?P<decimals>[#0?]*))?(?P<suffix>[^#0?]*)")
 
 
-def _format_number(value: float | None, code: str) -> str:
+def _number_text(value: float | None, code: str) -> str:
     """Format a number with an Excel number format; fractions, scaled numbers etc. are formatted as "General".
 
     Example:
-        >>> _format_number(0.1234, "0.0%"), _format_number(-1234567.8, "#,##0.00"), _format_number(7, "000")
+        >>> _number_text(0.1234, "0.0%"), _number_text(-1234567.8, "#,##0.00"), _number_text(7, "000")
         ('12.3%', '-1,234,567.80', '007')
     """
     if value is None:

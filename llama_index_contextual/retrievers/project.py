@@ -125,7 +125,7 @@ class ProjectRetriever(CheckedRetriever):
         response = self._indexes.run(
             lambda version: search(query_of(query), version.index, settings, **self._models(version))
         )
-        return _retrieval_response(response, bundle, notes)
+        return _as_response(response, bundle, notes)
 
     @with_events
     async def arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
@@ -137,7 +137,7 @@ class ProjectRetriever(CheckedRetriever):
             models = await asyncio.to_thread(self._models, version)
             return await asearch(query_of(query), version.index, settings, **models)
 
-        return _retrieval_response(await self._indexes.arun(run), bundle, notes)
+        return _as_response(await self._indexes.arun(run), bundle, notes)
 
     def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
         """Return the results of several queries, in their order, all of them from the same version."""
@@ -155,7 +155,7 @@ class ProjectRetriever(CheckedRetriever):
         if not checked:
             return []
         responses = zip(self._indexes.run(run), bundles, checked, strict=True)
-        return [_retrieval_response(response, bundle, notes) for response, bundle, (_, notes) in responses]
+        return [_as_response(response, bundle, notes) for response, bundle, (_, notes) in responses]
 
     def retrieve_many(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
         """Return the nodes of several queries, in their order."""
@@ -210,5 +210,5 @@ class ProjectRetriever(CheckedRetriever):
         return [*(await self.arespond(query_bundle)).results]
 
 
-def _retrieval_response(response: SearchResponse, bundle: QueryBundle, notes: Sequence[str]) -> RetrievalResponse:
+def _as_response(response: SearchResponse, bundle: QueryBundle, notes: Sequence[str]) -> RetrievalResponse:
     return RetrievalResponse.of(complete_response(response, bundle.query_str, notes))

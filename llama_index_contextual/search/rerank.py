@@ -27,7 +27,7 @@ from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMi
 from llama_index.core.schema import MetadataMode, QueryBundle
 from numpy.typing import NDArray
 
-from llama_index_contextual._utils.calls import RetryPolicy, acall, error_message, run_sync
+from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
 from llama_index_contextual._utils.clients import PerLoop
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens, replace_surrogates
@@ -138,7 +138,7 @@ _NO_LIMIT = 1_000_000  # a tokenizer without a limit reports a length of 10**30
 
 
 @dataclass(frozen=True)
-class _CrossEncoderInput:
+class _EncoderInput:
     """A passage in the form in which a cross-encoder reads it.
 
     Attributes:
@@ -150,7 +150,7 @@ class _CrossEncoderInput:
     text: str
 
     @classmethod
-    def of(cls, chunk: RetrievedChunk) -> _CrossEncoderInput:
+    def of(cls, chunk: RetrievedChunk) -> _EncoderInput:
         whole = replace_surrogates(chunk.node.get_content(MetadataMode.EMBED))
         text = replace_surrogates(chunk.text).strip()
         if not whole.endswith(text):  # the node has a template of its own
@@ -205,7 +205,7 @@ class CrossEncoderReranker(Reranker):
         # One thread at a time: a tokenizer used concurrently raises "Already borrowed", and each thread would need its
         # own memory.
         with self._lock:
-            logits = self._logits_of(question, [_CrossEncoderInput.of(node) for node in nodes])
+            logits = self._logits_of(question, [_EncoderInput.of(node) for node in nodes])
         best = [int(windows.argmax()) for windows in logits]
         outputs = [float(windows[at]) for windows, at in zip(logits, best, strict=True)]
         order = sorted(range(len(hits)), key=lambda at: (-outputs[at], at))
@@ -219,7 +219,7 @@ class CrossEncoderReranker(Reranker):
         """Run `rerank` in a thread, so that the event loop is not blocked."""
         return await asyncio.to_thread(self.rerank, question, hits, threshold=threshold)
 
-    def windows(self, question: str, passage: _CrossEncoderInput) -> list[str]:
+    def windows(self, question: str, passage: _EncoderInput) -> list[str]:
         """Divide a passage into windows that the model can read together with a question."""
         room = self._room - len(self._spans(question))
         if len(self._spans(str(passage))) <= room:
@@ -239,7 +239,7 @@ class CrossEncoderReranker(Reranker):
         starts = [round(at * more / (number - 1)) for at in range(number)]
         return [head + text[spans[start][0] : spans[start + width - 1][1]] for start in starts]
 
-    def _logits_of(self, question: str, passages: Sequence[_CrossEncoderInput]) -> list[NDArray[np.float64]]:
+    def _logits_of(self, question: str, passages: Sequence[_EncoderInput]) -> list[NDArray[np.float64]]:
         """Return the output of the model for each window of each passage."""
         if not passages:
             return []
@@ -255,7 +255,7 @@ class CrossEncoderReranker(Reranker):
             )
             logits = np.asarray(output, dtype=np.float64)
         except Exception as error:  # a model class may raise any error
-            raise ModelError(error_message(error, setting="rerank", model=self.name), setting="rerank") from error
+            raise ModelError(describe(error, setting="rerank", model=self.name), setting="rerank") from error
         if logits.ndim != 1:
             raise self._unusable(f"returns {logits.shape[-1]} values for a passage instead of one")
         if not np.isfinite(logits).all():
@@ -486,7 +486,7 @@ class LLMReranker(Reranker, PromptMixin):
         except ContextualError:
             raise  # already has a readable message
         except Exception as error:  # a model class may raise any error
-            raise ModelError(error_message(error, setting="llm", model=model_name(llm)), setting="rerank") from error
+            raise ModelError(describe(error, setting="llm", model=model_name(llm)), setting="rerank") from error
 
 
 def _fields(hit: Hit, question: str) -> dict[str, str]:

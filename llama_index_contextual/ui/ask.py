@@ -44,7 +44,7 @@ from llama_index_contextual.ui.views import (
     MAX_QUESTION,
     Links,
     ProblemView,
-    checked_value,
+    clean_value,
     page,
     parameter,
     problem_of,
@@ -80,7 +80,7 @@ def routes() -> list[Route]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionForm:
+class AskForm:
     """A question with the options from the form.
 
     Attributes:
@@ -98,21 +98,21 @@ class QuestionForm:
     files: Sequence[str] = ()
 
     @classmethod
-    def of(cls, fields: Mapping[str, Sequence[str]]) -> QuestionForm:
+    def of(cls, fields: Mapping[str, Sequence[str]]) -> AskForm:
         """Return the question from form fields.
 
         Raises:
             InputError: A field is too long or unknown.
         """
-        one = {name: checked_value((fields.get(name) or [""])[0], name) for name in ("mode", "style")}
+        one = {name: clean_value((fields.get(name) or [""])[0], name) for name in ("mode", "style")}
         for name, known in (("mode", get_args(Mode)), ("style", tuple(STYLES))):
             if one[name] and one[name] not in known:
                 raise InputError(f"The {name} {one[name][:40]!r} is unknown: choose {', '.join(known)}.")
-        where = [value for item in fields.get("where") or () if (value := checked_value(item, "where"))]
-        files = [value for item in fields.get("file") or () if (value := checked_value(item, "file"))]
+        where = [value for item in fields.get("where") or () if (value := clean_value(item, "where"))]
+        files = [value for item in fields.get("file") or () if (value := clean_value(item, "file"))]
         if len(where) + len(files) > MAX_CONDITIONS:
             raise InputError(f"There are {len(where) + len(files)} filters: use at most {MAX_CONDITIONS}.")
-        text = checked_value((fields.get("q") or [""])[0], "question", limit=MAX_QUESTION)
+        text = clean_value((fields.get("q") or [""])[0], "question", limit=MAX_QUESTION)
         return cls(text=text, where=tuple(where), files=tuple(files), **one)
 
 
@@ -353,12 +353,12 @@ def show(request: Request) -> Response:
             raise HTTPException(404, "This answer is no longer in memory: ask the question again.")
         question, shown = kept
     else:
-        question = QuestionForm.of({name: request.query_params.getlist(name) for name in FIELDS})
+        question = AskForm.of({name: request.query_params.getlist(name) for name in FIELDS})
     return _form(request, question, shown=shown)
 
 
 def _form(
-    request: Request, question: QuestionForm, *, shown: ShownAnswer | None = None, problem: ProblemView | None = None
+    request: Request, question: AskForm, *, shown: ShownAnswer | None = None, problem: ProblemView | None = None
 ) -> Response:
     project, model, missing = project_of(request), "", None
     try:
@@ -386,9 +386,9 @@ def _form(
     )
 
 
-def _answers(request: Request) -> LRUCache[str, tuple[QuestionForm, ShownAnswer]]:
+def _answers(request: Request) -> LRUCache[str, tuple[AskForm, ShownAnswer]]:
     """Return the finished answers of the server."""
-    return cast("LRUCache[str, tuple[QuestionForm, ShownAnswer]]", request.app.state.answers)
+    return cast("LRUCache[str, tuple[AskForm, ShownAnswer]]", request.app.state.answers)
 
 
 # ---- answering -------------------------------------------------------------------------------------------------------
@@ -396,10 +396,10 @@ def _answers(request: Request) -> LRUCache[str, tuple[QuestionForm, ShownAnswer]
 
 async def answer(request: Request) -> Response:
     """Answer a posted question with a stream of events if the client accepts such a stream, otherwise with a page."""
-    project, question, url = project_of(request), QuestionForm(), ""
+    project, question, url = project_of(request), AskForm(), ""
     wants_events = EVENTS in request.headers.get("accept", "")
     try:
-        question = QuestionForm.of(await _posted(request))
+        question = AskForm.of(await _posted(request))
         if wants_events:
             return StreamingResponse(_event_lines(request, project, question), media_type=EVENTS)
         async for event in _events(request, project, question):
@@ -429,7 +429,7 @@ async def _posted(request: Request) -> dict[str, list[str]]:
         raise InputError("The form has too many fields.") from error
 
 
-async def _event_lines(request: Request, project: Project, question: QuestionForm) -> AsyncIterator[bytes]:
+async def _event_lines(request: Request, project: Project, question: AskForm) -> AsyncIterator[bytes]:
     """Yield the events of an answer as lines of JSON; if the client disconnects, the call to the model is stopped."""
     try:
         async with aclosing(_events(request, project, question)) as events:
@@ -447,7 +447,7 @@ def _encode(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event).encode() + b"\n"
 
 
-async def _events(request: Request, project: Project, question: QuestionForm) -> AsyncGenerator[dict[str, Any], None]:
+async def _events(request: Request, project: Project, question: AskForm) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the events of an answer: the passages, the pieces of the text, and the address of the finished answer.
 
     Raises:
@@ -470,7 +470,7 @@ async def _events(request: Request, project: Project, question: QuestionForm) ->
     yield {"event": "answer", "html": html, "url": f"{Links(project.name).ask()}?answer={key}"}
 
 
-def _query_engine(project: Project, question: QuestionForm) -> GroundedQueryEngine:
+def _query_engine(project: Project, question: AskForm) -> GroundedQueryEngine:
     if not question.text:
         raise InputError("The question is empty: write one.")
     filters = parse_conditions(

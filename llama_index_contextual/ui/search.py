@@ -174,8 +174,8 @@ def confidence_words(response: RetrievalResponse) -> str:
 def search(request: Request) -> Response:
     """Show the search form, and the results if there is a question."""
     project = views.project_of(request)
-    where = [views.checked_value(one, "where") for one in request.query_params.getlist("where")]
-    files = [views.checked_value(one, "file") for one in request.query_params.getlist("file") if one.strip()]
+    where = [views.clean_value(one, "where") for one in request.query_params.getlist("where")]
+    files = [views.clean_value(one, "file") for one in request.query_params.getlist("file") if one.strip()]
     if len(where) + len(files) > MAX_CONDITIONS:
         raise InputError(f"There are {len(where) + len(files)} filters: use at most {MAX_CONDITIONS}.")
     question, mode = request.query_params.get("q", "").strip(), views.parameter(request, "mode")
@@ -196,7 +196,7 @@ def search(request: Request) -> Response:
     if not question:
         return views.page(request, "search.html", problem=None, **values)
     try:
-        views.checked_value(question, "q", limit=views.MAX_QUESTION)
+        views.clean_value(question, "q", limit=views.MAX_QUESTION)
         response = project.retrieve(
             question, mode=_mode(mode), top_k=_top_k(top_k), filters=_filters(project, where, files), explain=True
         )

@@ -170,10 +170,10 @@ def parameter(request: Request, name: str, *, limit: int = MAX_PARAMETER) -> str
     Raises:
         InputError: The parameter is longer than `limit`.
     """
-    return checked_value(request.query_params.get(name, ""), name, limit=limit)
+    return clean_value(request.query_params.get(name, ""), name, limit=limit)
 
 
-def checked_value(value: str, name: str, *, limit: int = MAX_PARAMETER) -> str:
+def clean_value(value: str, name: str, *, limit: int = MAX_PARAMETER) -> str:
     """Return a value from a request without surrounding white space.
 
     Raises:

@@ -14,7 +14,7 @@ from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.evaluation.questions import EvaluatedChunk, load_questions
+from llama_index_contextual.evaluation.questions import ResultChunk, load_questions
 from llama_index_contextual.postprocessor import SEPARATOR_TOKENS
 from llama_index_contextual.project.manager import ProjectManager
 
@@ -41,7 +41,7 @@ def main() -> None:
             for chunk in response:
                 size = count_tokens(chunk.node.get_content(metadata_mode=MetadataMode.LLM)) + SEPARATOR_TOKENS
                 if len(chosen) < most and size <= room:
-                    chosen.append(EvaluatedChunk(chunk))
+                    chosen.append(ResultChunk(chunk))
                     room -= size
             answered += any(rank is not None for rank in question.ranks(chosen))
             read, used = read + len(chosen), used + tokens - room

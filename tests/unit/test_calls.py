@@ -28,7 +28,7 @@ from llama_index_contextual._utils.calls import (
     RetryPolicy,
     acall,
     call,
-    error_message,
+    describe,
     is_connection_error,
     is_retryable,
     may_be_charged,
@@ -292,7 +292,7 @@ def test_a_stand_in_is_treated_like_its_original(error: Exception) -> None:
     assert is_retryable(other) == is_retryable(error)
     assert retry_after(other) == retry_after(error)
     assert is_connection_error(other) == is_connection_error(error)
-    assert error_message(other, setting="llm", model=MODEL) == error_message(error, setting="llm", model=MODEL)
+    assert describe(other, setting="llm", model=MODEL) == describe(error, setting="llm", model=MODEL)
 
 
 def test_a_stand_in_keeps_the_causes_and_the_traceback() -> None:
@@ -352,17 +352,17 @@ MODEL = "openai:gpt-4.1"
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_every_failure_has_a_message(error: Exception, sentence: str) -> None:
-    assert error_message(error, setting="llm", model=MODEL) == sentence
+    assert describe(error, setting="llm", model=MODEL) == sentence
 
 
 def test_an_unknown_model_is_recognised_by_status_code_or_text() -> None:
     errors = [api_error(404), api_error(400, "model_not_found"), ValueError("Unknown model 'x'. Please provide ...")]
     for error in errors:
-        assert "change the setting 'embed_model'" in error_message(error, setting="embed_model", model="m")
+        assert "change the setting 'embed_model'" in describe(error, setting="embed_model", model="m")
 
 
 def test_the_message_for_an_unknown_model_names_the_setting() -> None:
-    assert error_message(api_error(404), setting="llm", model="openai:gpt-9") == (
+    assert describe(api_error(404), setting="llm", model="openai:gpt-9") == (
         "The provider does not offer the model 'openai:gpt-9': change the setting 'llm' to one that it offers."
     )
 
@@ -401,7 +401,7 @@ def test_only_a_refused_or_unsent_call_costs_nothing_for_certain(error: Exceptio
 
 
 def test_a_long_error_is_shortened() -> None:
-    assert len(error_message(ValueError("x" * 10_000), setting="llm", model=MODEL)) < 400
+    assert len(describe(ValueError("x" * 10_000), setting="llm", model=MODEL)) < 400
 
 
 # ---- coroutines from anywhere ----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.search import rerank
-from llama_index_contextual.search.rerank import CrossEncoderReranker, _CrossEncoderInput
+from llama_index_contextual.search.rerank import CrossEncoderReranker, _EncoderInput
 from llama_index_contextual.search.response import Hit
 
 pytest.importorskip("torch", reason="needs the extra rerank: pip install 'llama-index-contextual[rerank]'")
@@ -145,7 +145,7 @@ def test_windows_cover_a_passage_and_the_model_cuts_nothing_off(
     reranker: CrossEncoderReranker, count: int, context: str
 ) -> None:
     hit = hits_of(contextualized(words(count, count), context))[0]
-    passage = _CrossEncoderInput.of(hit)
+    passage = _EncoderInput.of(hit)
     tokenizer = reranker._tokenizer
     windows = reranker.windows(QUESTION, passage)
     assert all(len(tokenizer(QUESTION, window)["input_ids"]) <= LENGTH for window in windows)

@@ -13,9 +13,9 @@ from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNode
 
 from llama_index_contextual.errors import ContextualError, InputError
 from llama_index_contextual.evaluation.questions import (
-    EvaluatedChunk,
     Evidence,
     Question,
+    ResultChunk,
     load_questions,
     parse_questions,
     write_questions,
@@ -25,7 +25,7 @@ from llama_index_contextual.search.results import RetrievedChunk
 
 def passage(
     text: str = "Revenue grew.", *, file: str = "a.pdf", span: tuple[int, int] = (0, 100), **facts: Any
-) -> EvaluatedChunk:
+) -> ResultChunk:
     node = TextNode(
         id_="chunk-1",
         text=text,
@@ -34,7 +34,7 @@ def passage(
         metadata={"file_name": file, "file_path": f"reports/{file}", **facts},
         relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=f"id-of-{file}")},
     )
-    return EvaluatedChunk(RetrievedChunk.of(1, NodeWithScore(node=node, score=1.0)))
+    return ResultChunk(RetrievedChunk.of(1, NodeWithScore(node=node, score=1.0)))
 
 
 # ---- matching of evidence ------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ FIVE = Evidence(file="a.pdf", text="one two three four five")
         (Evidence(text="Статья 5 договора"), passage("Пункт 5 закона"), False),
     ],
 )
-def test_when_a_result_contains_evidence(evidence: Evidence, result: EvaluatedChunk, is_in: bool) -> None:
+def test_when_a_result_contains_evidence(evidence: Evidence, result: ResultChunk, is_in: bool) -> None:
     assert evidence.is_in(result) == is_in
 
 

@@ -16,7 +16,7 @@ from pptx.enum.chart import XL_CHART_TYPE
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.builder import DocumentBuilder
 from llama_index_contextual.readers.files import FileAccount, ParsedFile, ReadLimits
-from llama_index_contextual.readers.office import _format_number
+from llama_index_contextual.readers.office import _number_text
 from tests.integration.readers.office_files import docx, mail, pptx, read, replaced, saved, workbook, xlsx
 from tests.support.pdf_files import lines, pdf_of
 from tests.unit.readers.examples import EXAMPLES, sections
@@ -137,8 +137,8 @@ class TestExcel:
     @pytest.mark.parametrize("example", sections("excel_numbers")["numbers"][0].split("\n"))
     def test_numbers_are_read_as_excel_shows_them(self, example: str) -> None:
         value, code, shown = example.split(" | ")
-        assert _format_number(float(value) if "." in value or value == "inf" else int(value), code) == shown
-        assert _format_number(None, code) == ""
+        assert _number_text(float(value) if "." in value or value == "inf" else int(value), code) == shown
+        assert _number_text(None, code) == ""
 
     def test_blocks_between_blank_rows_are_tables(self) -> None:
         rows = [["Sales report"], [], [None, "Region", "Sum"], [None, "East", 1], [], [None, "West", 2]]
