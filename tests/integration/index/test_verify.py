@@ -197,8 +197,8 @@ def test_a_repair_keeps_a_version_whose_files_cannot_be_read_now(
             return of
 
         monkeypatch.undo()
-        for function in ("read", "sha256"):
-            monkeypatch.setattr(files, function, reading(getattr(files, function)))
+        for owner, function in ((Path, "read_bytes"), (files, "sha256")):
+            monkeypatch.setattr(owner, function, reading(getattr(owner, function)))
 
     fail(errno.EMFILE)
     (problem,) = published.verify(repair=True).problems

@@ -162,14 +162,14 @@ def test_a_folder_that_is_replaced_during_the_search_removes_nothing(
     counted: Project, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted.sync_folders([folder])
-    real = syncing.unsettled
+    real = syncing.changing_files
 
     def unmount(files: Any, seconds: float) -> Any:
         folder.rename(tmp_path / "unmounted")
         write(folder / "one.md", "# Of the drive below")
         return real(files, seconds)
 
-    monkeypatch.setattr("llama_index_contextual.ingestion.plan.unsettled", unmount)
+    monkeypatch.setattr("llama_index_contextual.ingestion.plan.changing_files", unmount)
     with pytest.raises(InputError, match="was replaced while it was searched"):
         counted.sync_folders([folder])
     assert len(ids(counted)) == 3

@@ -289,14 +289,14 @@ def test_with_pdfium_a_hostile_file_is_read_or_refused_and_the_next_file_is_read
 def test_the_comparisons_of_pieces_do_not_grow_with_the_square_of_their_number(
     tmp_path: Path, place: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = pdf_pages.beside, 0
+    real, calls = pdf_pages.is_beside, 0
 
     def counted(one: Cell, other: Cell) -> bool:
         nonlocal calls
         calls += 1
         return real(one, other)
 
-    monkeypatch.setattr(pdf_pages, "beside", counted)
+    monkeypatch.setattr(pdf_pages, "is_beside", counted)
     pieces = 6_000
     stream = zlib.compress(b"BT /F1 1 Tf " + b"".join(map(place, range(pieces))) + b"ET")
     path = stored(tmp_path, page_with(stream, b"/Filter/FlateDecode"))
