@@ -36,6 +36,7 @@ PAGE_END = "page_end"
 PAGE_LABEL = "page_label"
 OCR_CONFIDENCE = "ocr_confidence"
 SECTION = "section"
+PLACES = "places"
 SEGMENT_INDEX = "segment_index"
 SEGMENT_START = "segment_start"
 SEGMENT_END = "segment_end"
@@ -54,7 +55,7 @@ RUNNING_LINES = ("running_header", "running_footer")
 RESERVED_KEYS = (PAGES, HEADINGS, TABLES)
 FILE_KEYS = (TITLE, FILE_NAME, FILE_PATH)
 _CONTEXT_KEYS = (SOURCE_LINE, CONTEXT, CONTEXT_SOURCE, CONTEXT_GIVEN, CONTEXT_WRITTEN_AT)
-_PLACE_KEYS = (PAGE_START, PAGE_END, PAGE_LABEL, OCR_CONFIDENCE, SECTION)
+_PLACE_KEYS = (PAGE_START, PAGE_END, PAGE_LABEL, OCR_CONFIDENCE, SECTION, PLACES)
 _CHUNK_KEYS = (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END, CHUNK_INDEX, TOKEN_COUNT, TABLE_HEAD, FACTS)
 OWN_KEYS = (*_CONTEXT_KEYS, *FILE_KEYS, *_PLACE_KEYS, *_CHUNK_KEYS)
 _EMBEDDED = (CONTEXT, TABLE_HEAD, FACTS)
@@ -105,6 +106,22 @@ class Table(NamedTuple):
     def moved(self, by: int) -> Table:
         """Return the table with its offsets increased by a number of characters."""
         return Table(self.start + by, self.body + by, self.end + by, self.head)
+
+
+class Place(NamedTuple):
+    """A span of a document on one page and in one section; it ends where the next place begins.
+
+    Attributes:
+        start: Character offset at which it begins.
+        page: Number of the physical page, from 1; None if the document has no pages.
+        page_label: Printed number of the page, or None.
+        section: Path of headings above it, or None.
+    """
+
+    start: int
+    page: int | None
+    page_label: str | None
+    section: str | None
 
 
 @dataclass(frozen=True)
@@ -158,6 +175,14 @@ class DocumentMap:
         at = bisect_right(self._sections, offset, key=itemgetter(0))
         return self._sections[at - 1][1] if at else None
 
+    def places(self, start: int, end: int) -> list[Place]:
+        """Return the places from `start` to `end` (exclusive): a new one begins with each page and each heading."""
+        pages = self.page_starts[bisect_right(self.page_starts, start) : bisect_left(self.page_starts, end)]
+        first = bisect_right(self._sections, start, key=itemgetter(0))
+        sections = self._sections[first : bisect_left(self._sections, end, lo=first, key=itemgetter(0))]
+        starts = sorted({start, *pages, *(begin for begin, _ in sections)})
+        return [Place(at, self.page(at), self.page_label(at), self.section(at)) for at in starts]
+
     def table(self, offset: int) -> Table | None:
         """Return the table that begins before the character at `offset` and continues after it, or None."""
         at = bisect_left(self.tables, offset, key=lambda table: table.start)
@@ -190,6 +215,11 @@ class DocumentMap:
             headings=tuple(Heading(*row) for row in headings),
             tables=tuple(Table(*table) for table in tables),
         )
+
+
+def places_of(metadata: Mapping[str, Any]) -> list[Place]:
+    """Return the places of a chunk; empty if it lies in one section on one page."""
+    return [Place(*row) for row in json.loads(metadata.get(PLACES) or "[]")]
 
 
 def is_own_key(key: str) -> bool:

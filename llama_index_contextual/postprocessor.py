@@ -27,9 +27,11 @@ from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.words import embedded, word_vectors
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.analysis import Analyzer, cut_query
+from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
+from llama_index_contextual.search.response import Mark
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.search.spotlight import HeadedText, Spotlight, is_code
+from llama_index_contextual.search.spotlight import HeadedText, Spot, Spotlight, is_code
 
 _dispatcher = get_dispatcher(__name__)
 logger = get_logger(__name__)
@@ -541,7 +543,14 @@ class SpotlightRerank(BaseNodePostprocessor):
             + self.meaning_weight * _standardised([spot.meaning for spot in spots])
         )
         order = np.argsort(-scores, kind="stable").tolist()
-        return [nodes[at].model_copy(update={"score": float(scores[at])}) for at in order]
+        return [_marked(nodes[at], float(scores[at]), spots[at], rank) for rank, at in enumerate(order, start=1)]
+
+
+def _marked(hit: NodeWithScore, score: float, spot: Spot, rank: int) -> RetrievedChunk:
+    """Return a hit with its new score and rank, and a mark on the sentence or row that matches best."""
+    chunk = hit if isinstance(hit, RetrievedChunk) else RetrievedChunk.of(rank, hit)
+    mark = Mark.of(Chunk.of(hit.node), spot.start, spot.end) if spot.end > spot.start else None
+    return chunk.model_copy(update={"score": score, "rank": rank, "spotlight": mark})
 
 
 def _headed_text(hit: NodeWithScore) -> HeadedText:

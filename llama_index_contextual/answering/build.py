@@ -39,8 +39,6 @@ from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import Mode, described
 from llama_index_contextual.contextualizer.cost import Tokens, money
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.index.part import load_frame
-from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.models import model_name
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
 from llama_index_contextual.retrievers.project import ProjectRetriever
@@ -196,7 +194,6 @@ class EngineBuilder:
             cache=_instance("cache", cache, AnswerCache, lambda: self.cache),
             judge=_instance("judge", judge, Judge, lambda: Judge(self.llm, timeouts=timeouts)),
             account=self.account,
-            document_map=partial(_document_map, self.retriever),
             **{name: given[name] for name in unchanged if name in given},
         )
 
@@ -288,10 +285,3 @@ def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T | None
         return value
     choices = f"a {kind.__name__}" if usual is None else f"True, False or a {kind.__name__}"
     raise ConfigurationError(f"{name}={value!r} is invalid: pass {choices}.", setting=name)
-
-
-def _document_map(retriever: ProjectRetriever, version: str | None, doc_id: str) -> DocumentMap | None:
-    """Return the pages and headings of a document, or None if there are none or the version was removed."""
-    docstore = retriever.docstore_of(version)
-    frame = None if docstore is None else load_frame(docstore.nodes, doc_id)
-    return None if frame is None else DocumentMap.from_metadata(dict(frame.metadata))

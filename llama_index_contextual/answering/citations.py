@@ -563,7 +563,7 @@ def _at_span(passage: Passage, span: tuple[int, int]) -> Source:
     if source.start_char is None:
         return source
     start, end = source.start_char + span[0], source.start_char + span[1]
-    return source.at(start, end, None) if passage.locate is None else passage.locate(start, end)
+    return source.at(start, end, ()) if passage.locate is None else passage.locate(start, end)
 
 
 def _unsupported(layout: _Layout, passages: Sequence[Passage], question: str) -> tuple[UnsupportedFigure, ...]:

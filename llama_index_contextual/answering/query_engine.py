@@ -211,9 +211,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
         account: Prices of the calls, and the function that records their cost; None uses list prices and records
             nothing.
-        document_map: Function that returns the pages and headings of a document, given the version's name and the
-            document's id, for the labels of quotations. By default, the label has the pages and section of the chunk.
-        callback_manager: Callback manager for LlamaIndex's events; None uses `Settings.callback_manager`.
+        callback_manager: Receives LlamaIndex's events; None uses `Settings.callback_manager`.
 
     Raises:
         ConfigurationError: There is no LLM, or a template lacks a variable.
@@ -239,7 +237,6 @@ class GroundedQueryEngine(BaseQueryEngine):
         judge: Judge | None = None,
         text_qa_template: BasePromptTemplate | None = None,
         account: AnswerAccount | None = None,
-        document_map: Callable[[str | None, str], keys.DocumentMap | None] = lambda _, __: None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
         super().__init__(callback_manager or Settings.callback_manager)
@@ -256,7 +253,6 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.guards = guards_of(guards)
         self.cache = cache
         self.judge = judge
-        self._document_map = document_map
         self._account = account or AnswerAccount()
         self._postprocessors = list(node_postprocessors)
         for postprocessor in self._postprocessors if self.callback_manager.handlers else ():
@@ -517,7 +513,7 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     def _check_answer(self, draft: Draft, written: WrittenAnswer, *, problem: str | None = None) -> GroundedResponse:
         """Return the answer with a report on its citations."""
-        passages = [self._passage(hit, draft.retrieval.version) for hit in draft.hits]
+        passages = [self._passage(hit) for hit in draft.hits]
         report = check_citations(written.text, passages, question=self._mask(draft.question))
         shown = report.text
         _, text = split_reasoning(written.original, self.options.style)
@@ -534,15 +530,14 @@ class GroundedQueryEngine(BaseQueryEngine):
             metadata={} if written.verdict is None else {"verdict": written.verdict},
         )
 
-    def _passage(self, hit: NodeWithScore, version: str | None) -> Passage:
+    def _passage(self, hit: NodeWithScore) -> Passage:
         node = hit.node
         # The prompt includes facts and column headers with the text, so their numbers count as part of the passage.
         head = "\n".join(str(node.metadata[key]) for key in (keys.FACTS, keys.TABLE_HEAD) if node.metadata.get(key))
 
         def locate(start: int, end: int) -> Source:
-            chunk = hit.chunk_at(start) if isinstance(hit, MergedChunk) else None
-            places = self._document_map(version, node.ref_doc_id or "")
-            return Source.of(node if chunk is None else chunk).at(start, end, places)
+            chunk = (hit.chunk_at(start) if isinstance(hit, MergedChunk) else None) or node
+            return Source.of(chunk).at(start, end, keys.places_of(chunk.metadata))
 
         return Passage(self._mask(node.get_content()), Source.of(node), self._mask(head), locate)
 

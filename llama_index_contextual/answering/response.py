@@ -235,13 +235,15 @@ class GroundedResponse(Response):
     def cited_sources(self) -> list[tuple[int, Source]]:
         """The sources cited in the answer, with their numbers.
 
-        If the answer quotes a passage, the source of each quotation replaces the source of the passage.
+        If the answer quotes a passage, these are the sources of the quotations, otherwise that of the sentence or table
+        row of the passage that matches the question best.
         """
         if self.citations is None:
             return []
-        sources, places = self.sources, self.citations.quoted_places()
+        places = self.citations.quoted_places()
+        marked = [RetrievedChunk.of(number, hit).place for number, hit in enumerate(self.source_nodes, start=1)]
         cited = sorted(self.citations.cited)
-        return [(number, place) for number in cited for place in places.get(number) or [sources[number - 1]]]
+        return [(number, place) for number in cited for place in places.get(number) or [marked[number - 1]]]
 
     @property
     def shown_sources(self) -> list[tuple[int, Source]]:
@@ -266,9 +268,10 @@ class GroundedResponse(Response):
         text = hit.excerpt("" if self.retrieval is None else self.retrieval.query, _EXCERPT)
         return {
             "number": number,
-            "label": str(hit.source),
+            "label": str(hit.place),
             "cited": self.citations is not None and number in self.citations.cited,
             **asdict(hit.source),
+            "spotlight": None if hit.spotlight is None else hit.spotlight.to_dict(),
             "excerpt": text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 2]} …",
         }
 

@@ -409,7 +409,7 @@ def _show_result(chunk: BaseHit, question: str, analyzer: Analyzer, *, full: boo
     from llama_index_contextual.readers.files import one_line
 
     # File names need not be unique, so the document's id is shown instead.
-    source = replace(chunk.source, file_name=chunk.source.doc_id or chunk.source.file_name)
+    source = replace(chunk.place, file_name=chunk.source.doc_id or chunk.source.file_name)
     say(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(source))}[/]")
     structure, written = context_parts(chunk.metadata)
     if full:

@@ -7,6 +7,7 @@ cuts at headings, paragraphs, sentences and lines, and the code fences and table
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -106,12 +107,14 @@ class ChunkNodeParser(SpanNodeParser):
         start, core, end = span.start + shift, span.core + shift, span.end + shift
         own: dict[str, Any] = {}
         if part.origin.base is not None:
+            places = part.origin.map.places(start, end)
             own = {
                 keys.PAGE_START: part.origin.map.page(start),
                 keys.PAGE_END: part.origin.map.page(end - 1),
                 keys.PAGE_LABEL: part.origin.map.page_label(start),
                 keys.OCR_CONFIDENCE: part.origin.map.ocr_confidence(start, end),
                 keys.SECTION: _section(part.origin.map, core, end),
+                keys.PLACES: json.dumps(places, ensure_ascii=False) if len(places) > 1 else None,
             }
         own |= {
             keys.FACTS: part.facts or None,

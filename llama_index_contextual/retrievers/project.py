@@ -28,7 +28,6 @@ from llama_index_contextual.search.search import (
     search,
     usable_mode,
 )
-from llama_index_contextual.stores import IndexDocumentStore
 
 
 class ProjectRetriever(CheckedRetriever):
@@ -106,11 +105,6 @@ class ProjectRetriever(CheckedRetriever):
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of the live version's chunks, for use in filters."""
         return self._indexes.current().docstore.metadata_keys()
-
-    def docstore_of(self, version: str | None) -> IndexDocumentStore | None:
-        """Return the document store of a version if it is live, otherwise None."""
-        live = self._indexes.current()
-        return IndexDocumentStore(live.docstore) if live.name == version else None
 
     @with_events
     def respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:

@@ -86,15 +86,16 @@ class RankingRetriever(CheckedRetriever):
     async def aprepare(self, bundle: QueryBundle) -> None:
         """Await any work that would block in `rank`, and cache its result, such as the query's embedding."""
 
-    def fetch(self, ranking: Ranking, k: int, question: str | None = None) -> list[RetrievedChunk]:
-        """Return the k best nodes of a ranking with their evidence; see `search.best_chunks` for `question`."""
-        ranking, chunks = best_chunks(self.chunk_index, ranking, k, question, results=k)
-        return [RetrievedChunk.of_hit(hit) for hit in hits_of(ranking, chunks[:k], ranking.evidence(k))]
+    def fetch(self, ranking: Ranking, k: int, question: str) -> list[RetrievedChunk]:
+        """Return the k best nodes of a ranking with their evidence and the sentences or rows that match best."""
+        ranking, chunks, spots = best_chunks(
+            self.chunk_index, ranking, question, count=k, results=k, rerank=self.spotlight
+        )
+        return [RetrievedChunk.of_hit(hit) for hit in hits_of(ranking, chunks[:k], ranking.evidence(k), spots)]
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         k = self.similarity_top_k
-        question = query_bundle.query_str if self.spotlight else None
-        return [*self.fetch(self.rank(query_bundle, k), k, question)]
+        return [*self.fetch(self.rank(query_bundle, k), k, query_bundle.query_str)]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         await self.aprepare(query_bundle)

@@ -21,10 +21,12 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, ChunkIndex, Hits, Scale
 from llama_index_contextual.index.bm25 import MAX_TERMS, LexicalQuery, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex, DocumentScores
-from llama_index_contextual.search.response import Hit, LegScore
+from llama_index_contextual.search.response import Hit, LegScore, Mark
 
 if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
+
+    from llama_index_contextual.search.spotlight import Spot
 
 LegName = Literal["semantic", "lexical"]
 
@@ -287,16 +289,23 @@ def _shared_terms(
     return shared
 
 
-def hits_of(ranking: Ranking, chunks: Sequence[Chunk], evidence: Sequence[Evidence]) -> list[Hit]:
+def hits_of(
+    ranking: Ranking, chunks: Sequence[Chunk], evidence: Sequence[Evidence], spots: Sequence[Spot] = ()
+) -> list[Hit]:
     """Return the first hits of a ranking.
 
     Args:
         ranking: The ranking.
         chunks: The chunks of its first hits.
         evidence: The evidence of at least as many hits.
+        spots: The best sentences or rows of the first chunks; other hits have no mark.
     """
     rows = zip(chunks, ranking.hits.scores.tolist(), evidence, strict=False)
-    return [Hit(chunk=chunk, rank=rank, score=score, **legs) for rank, (chunk, score, legs) in enumerate(rows, start=1)]
+    hits = [Hit(chunk=chunk, rank=rank, score=score, **legs) for rank, (chunk, score, legs) in enumerate(rows, start=1)]
+    for hit, spot in zip(hits, spots, strict=False):
+        if spot.end > spot.start:
+            hit.spotlight = Mark.of(hit.chunk, spot.start, spot.end)
+    return hits
 
 
 def _checked(embedding: object, dimensions: int | None, model: str) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import excerpt, pluralize
@@ -98,25 +98,59 @@ class Source:
         fields = {name: metadata.get(name) for name in (*names, "segment_index", "chunk_index")}
         return cls(doc_id=doc_id, start_char=start, end_char=end, **fields)
 
-    def at(self, start: int, end: int, places: keys.DocumentMap | None) -> Source:
+    def at(self, start: int, end: int, places: Sequence[keys.Place]) -> Source:
         """Return the source of a span of the document, with its own pages and section if they are known.
 
         Args:
-            start: Offset of the first character.
-            end: Offset after the last character.
-            places: Pages and headings of the document.
+            start: Offset of its first character.
+            end: Offset after its last character.
+            places: The places of the chunk or the document, in order.
         """
         source = replace(self, start_char=start, end_char=end)
-        if places is not None and places.page_starts:
-            first, last = places.page(start), places.page(max(start, end - 1))
-            source = replace(source, page_start=first, page_end=last, page_label=places.page_label(start))
-        if places is not None and (section := places.section(start)) is not None:
-            source = replace(source, section=section)
-        return source
+        before = [place for place in places if place.start <= start]
+        if not before:
+            return source
+        first, last = before[-1], [place for place in places if place.start < max(end, start + 1)][-1]
+        if first.page is not None:
+            source = replace(source, page_start=first.page, page_end=last.page, page_label=first.page_label)
+        return replace(source, section=first.section or self.section)
 
     def __str__(self) -> str:
         line = keys.source_line({k: v for k, v in asdict(self).items() if v is not None})
         return visible(line.removeprefix("Source: ") or self.doc_id or "unknown source")
+
+
+class Mark(NamedTuple):
+    """The sentence or table row of a passage that matches the question best.
+
+    Attributes:
+        start: Offset of its first character in the document's text, or in the passage if that has no offsets.
+        end: Offset after its last character.
+        text: Its text.
+        source: Its own pages and section.
+    """
+
+    start: int
+    end: int
+    text: str
+    source: Source
+
+    @classmethod
+    def of(cls, chunk: Chunk, start: int, end: int) -> Mark:
+        """Return the mark for a span of a chunk's text."""
+        text, base = chunk.text[start:end], chunk.start or 0
+        source = Source.at_place(chunk.metadata, chunk.doc_id, chunk.start, chunk.end)
+        return cls(base + start, base + end, text, source.at(base + start, base + end, keys.places_of(chunk.metadata)))
+
+    def to_dict(self, *, texts: bool = True) -> dict[str, Any]:
+        """Return the mark as JSON values.
+
+        Args:
+            texts: Whether to include the text.
+        """
+        names = ("page_start", "page_end", "page_label", "section")
+        text = {"text": self.text} if texts else {}
+        return {"start": self.start, "end": self.end, **text, **{name: getattr(self.source, name) for name in names}}
 
 
 class BaseHit:
@@ -128,6 +162,7 @@ class BaseHit:
         semantic: LegScore | None
         lexical: LegScore | None
         document: LegScore | None
+        spotlight: Mark | None
 
         @property
         def node_id(self) -> str:
@@ -147,6 +182,11 @@ class BaseHit:
         @property
         def source(self) -> Source:
             """The location of the passage in its document."""
+
+    @property
+    def place(self) -> Source:
+        """The location to show: that of the sentence or row that matches the question best, or else of the passage."""
+        return self.source if self.spotlight is None else self.spotlight.source
 
     @property
     def context(self) -> str | None:
@@ -169,9 +209,17 @@ class BaseHit:
         return f"{name}(rank={self.rank}, score={self.get_score():.4f}, source={source!r}, text={text!r})"
 
     def excerpt(self, query: str, width: int) -> str:
-        """Return an excerpt on one line, which starts shortly before the matched terms or the words of the query."""
+        """Return the text on one line, from the sentence or row that matches the question best.
+
+        Without such a sentence, or if it is longer than the width, the text begins shortly before the matched terms or
+        the words of the query.
+        """
+        if self.spotlight is not None and len(mark := visible(self.spotlight.text)) <= width:
+            before, _, after = visible(self.text).partition(mark)
+            return f"{'… ' if before else ''}{mark}{after}"
         terms = self.lexical.matched_terms if self.lexical else (word[0] for word in re.finditer(r"\w{4,64}", query))
-        return excerpt(visible(self.text), terms, width)
+        text = self.text if self.spotlight is None else self.spotlight.text
+        return excerpt(visible(text), terms, width)
 
 
 @dataclass(kw_only=True, repr=False)
@@ -182,10 +230,11 @@ class Hit(BaseHit):
         chunk: The chunk.
         rank: Position among the results, from 1.
         score: Score of the whole search, comparable only within one response.
-        relevance: Estimated probability that the chunk is relevant, or None.
-        semantic: Score and rank in the semantic index, or None if the chunk is not among its hits.
-        lexical: Score and rank in the lexical index, or None if the chunk is not among its hits.
-        document: Score and rank of the chunk's document, or None.
+        relevance: Estimated probability that it is relevant, or None.
+        semantic: Score and rank in the semantic index, or None if it is not among its hits.
+        lexical: Score and rank in the lexical index, or None if it is not among its hits.
+        document: Score and rank of its document, or None.
+        spotlight: The sentence or table row that matches the question best, or None if nothing in it matches.
     """
 
     chunk: Chunk
@@ -195,6 +244,7 @@ class Hit(BaseHit):
     semantic: LegScore | None = None
     lexical: LegScore | None = None
     document: LegScore | None = None
+    spotlight: Mark | None = None
 
     @property
     def node_id(self) -> str:
@@ -433,9 +483,7 @@ class SearchResponse:
             confidence += f", {self.confidence_level}"
         query = self.query if len(self.query) <= _WIDTH else f"{self.query[:_WIDTH]}…"
         head = f"{pluralize(len(self.results), 'result')} for {query!r} ({self.mode_used}{confidence})"
-        lines = [
-            f"{chunk.rank:>3}. {chunk.source}  {_shorten(chunk.excerpt(self.query, 90))}" for chunk in self.results
-        ]
+        lines = [f"{chunk.rank:>3}. {chunk.place}  {_shorten(chunk.excerpt(self.query, 90))}" for chunk in self.results]
         reasons = [str(one) for one in self.explanations]
         if self.near_misses:
             reasons += ["Near misses", *(str(one) for one in self.near_misses)]
@@ -446,7 +494,7 @@ class SearchResponse:
         contexts = [_shorten(chunk.written_context or chunk.context or "", 200) for chunk in self.results]
         cell = '<td style="text-align: left; vertical-align: top">'  # Jupyter aligns cells to the right
         rows = "".join(
-            f"<tr>{cell}{chunk.rank}</td>{cell}{escape(str(chunk.source))}</td>{cell}{chunk.get_score():.4f}</td>"
+            f"<tr>{cell}{chunk.rank}</td>{cell}{escape(str(chunk.place))}</td>{cell}{chunk.get_score():.4f}</td>"
             f"{cell}<i>{escape(context)}</i><br>{escape(text)}</td></tr>"
             for chunk, context, text in zip(self.results, contexts, texts, strict=True)
         )
@@ -469,6 +517,7 @@ def _result_dict(chunk: BaseHit, *, texts: bool) -> dict[str, Any]:
     if chunk.lexical is not None:
         out["lexical"]["matched_terms"] = list(chunk.lexical.matched_terms)
     out["source"] = asdict(chunk.source)
+    out["spotlight"] = None if chunk.spotlight is None else chunk.spotlight.to_dict(texts=texts)
     return out
 
 

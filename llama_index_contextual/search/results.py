@@ -17,7 +17,7 @@ from llama_index.core.schema import (
 )
 from pydantic import Field, field_validator
 
-from llama_index_contextual.search.response import LEGS, BaseHit, Hit, LegScore, SearchResponse, Source
+from llama_index_contextual.search.response import LEGS, BaseHit, Hit, LegScore, Mark, SearchResponse, Source
 
 _NODE_CLASSES = {kind.class_name(): kind for kind in (TextNode, Node, IndexNode, ImageNode, Document, ImageDocument)}
 
@@ -46,6 +46,12 @@ class RetrievedChunk(BaseHit, NodeWithScore):
         " name and opening have no term of the query.",
     )
 
+    spotlight: Mark | None = Field(
+        default=None,
+        description="The sentence or table row that matches the question best, with its offsets in the document, its"
+        " pages and its section; None if nothing in the passage matches.",
+    )
+
     @classmethod
     def class_name(cls) -> str:
         """Return the name that LlamaIndex uses to serialise this class."""
@@ -61,7 +67,7 @@ class RetrievedChunk(BaseHit, NodeWithScore):
     @classmethod
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
         """Create a result from a node returned by any retriever; existing evidence is kept."""
-        values = {name: getattr(scored, name, None) for name in ("relevance", *LEGS)}
+        values = {name: getattr(scored, name, None) for name in ("relevance", "spotlight", *LEGS)}
         return cls.model_construct(rank=rank, node=scored.node, score=float(scored.score or 0.0), **values)
 
     @classmethod
@@ -76,6 +82,7 @@ class RetrievedChunk(BaseHit, NodeWithScore):
             semantic=hit.semantic,
             lexical=hit.lexical,
             document=hit.document,
+            spotlight=hit.spotlight,
         )
 
     @property

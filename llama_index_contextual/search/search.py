@@ -35,7 +35,7 @@ from llama_index_contextual.search.rank import (
     semantic_leg,
 )
 from llama_index_contextual.search.response import Explanation, Hit, QueryBlend, SearchResponse
-from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY, spotlight_shares
+from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY, Spot, spotlight_shares, spots_of
 
 if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
@@ -258,11 +258,11 @@ def _candidates(
     model = "" if embedder is None else embedder.name
     with slots or nullcontext():
         ranking = rank(expanded or query, embedding, index, settings, mode, depth, model=model)
-        ranking, chunks = best_chunks(
-            index, ranking, max(READ, count), query.text if settings.spotlight else None, results=k
+        ranking, chunks, spots = best_chunks(
+            index, ranking, query.text, count=max(READ, count), results=k, rerank=settings.spotlight
         )
         evidence = ranking.evidence(max(SCORED_HITS, count))
-        hits = hits_of(ranking, chunks, evidence)
+        hits = hits_of(ranking, chunks, evidence, spots)
         estimate = estimate_confidence(
             ranking,
             evidence,
@@ -306,23 +306,26 @@ def rank(
 
 
 def best_chunks(
-    index: ChunkIndex, ranking: Ranking, count: int, question: str | None, *, results: int
-) -> tuple[Ranking, list[Chunk]]:
-    """Fetch the first chunks of a ranking, and rank them again by their best sentences or table rows.
+    index: ChunkIndex, ranking: Ranking, question: str, *, count: int, results: int, rerank: bool
+) -> tuple[Ranking, list[Chunk], list[Spot]]:
+    """Return the first chunks of a ranking, their best sentences or rows, and the ranking in which these count.
 
     Args:
         index: The index that was ranked.
         ranking: The ranking.
+        question: The question to compare the chunks with.
         count: Number of chunks that are needed.
-        question: The question to compare the chunks with; None keeps the ranking.
         results: Number of results; for more than 20, more hits are compared.
+        rerank: Whether the first hits are ranked again by their best sentence or row.
     """
-    compared = 0 if question is None else COMPARED if results <= COMPARED else COMPARED_OF_MANY
+    compared = 0 if not rerank else COMPARED if results <= COMPARED else COMPARED_OF_MANY
     chunks = index.fetch(ranking.hits.rows[: max(count, compared)].tolist())
-    if question is None or not chunks:
-        return ranking, chunks
-    ranking, before = ranking.with_spotlight(spotlight_shares(ranking, chunks[:compared], question))
-    return ranking, [*map(chunks.__getitem__, before), *chunks[compared:]]
+    spots = spots_of(ranking, chunks[: max(compared, min(count, results))], question, index.lexical)
+    if rerank and chunks:
+        ranking, before = ranking.with_spotlight(spotlight_shares(ranking, spots[:compared]))
+        chunks[:compared] = map(chunks.__getitem__, before)
+        spots[:compared] = map(spots.__getitem__, before)
+    return ranking, chunks, spots
 
 
 def _response(

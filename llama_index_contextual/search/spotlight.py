@@ -34,6 +34,7 @@ from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.readers.boundaries import Rank, skip_space, strip_end, structural_offsets
 
 if TYPE_CHECKING:
+    from llama_index_contextual.index.bm25 import LexicalIndex
     from llama_index_contextual.search.rank import Leg, Ranking
 
 Floats = NDArray[np.float32]
@@ -63,8 +64,11 @@ A constant serves as well as the deviation in each project, and is known whichev
 COMPARED, COMPARED_OF_MANY = 20, 50
 """Number of hits that are ranked again; the second number if more than 20 results are requested."""
 
-OF_HEADER = 0.1
-"""Weight of a term before the passage when a unit is marked; it is reduced because it applies to all units."""
+OF_HEADER, OF_NEIGHBOUR = 0.05, 0.2
+"""Weight of a term in the text before the passage, and in the unit before or after, when the unit to mark is chosen.
+
+The first is small because such a term applies to all units. `python -m tests.benchmarks.spotlight` prints the effect.
+"""
 
 _WRAPPED = 50  # length from which a line may be continued by a line that begins with a lower-case letter
 _FEW_TERMS = 3
@@ -85,8 +89,8 @@ class Spot(NamedTuple):
     """How well the units of a passage match a question.
 
     Attributes:
-        start: Offset in the passage of the unit to be marked.
-        end: Offset after this unit.
+        start: Offset in the passage of the unit to mark.
+        end: Offset after this unit; equal to `start` if no unit matches.
         words: Largest total weight, over the units, of the question's terms in the unit or in the text before the
             passage, on the scale of BM25. Similar words count in part.
         meaning: Largest cosine similarity of a unit to the question.
@@ -263,13 +267,13 @@ class Spotlight:
         equal, credit = (np.maximum.reduceat(one, starts, axis=1) if len(starts) else one for one in (equal, credit))
         of_terms = np.array(list(weights.values()), dtype=np.float32)
         spots, start = [], 0
-        for passage, one in zip(passages, units, strict=True):
+        for one in units:
             end = start + len(one.counts)
             stands_before: NDArray[np.bool_] = np.any(has_term[:, one.before], axis=1)
             spots.append(
                 _spot(one, of_terms, equal[:, start:end], credit[:, start:end], stands_before, vector)
                 if len(one.counts)
-                else Spot(0, len(passage.text), 0.0, 0.0, False)
+                else Spot(0, 0, 0.0, 0.0, False)
             )
             start = end
         return spots
@@ -346,19 +350,62 @@ def _spot(
     length = (1 - _LENGTH_SHARE + _LENGTH_SHARE * units.counts / _AVERAGE_LENGTH) ** _LENGTH_POWER
     words = weights @ np.where(stands_before[:, None], 1.0, credit) / length
     meaning = 0.0 if units.vectors is None or vector is None else float((units.vectors @ vector).max())
-    covered = (weights * np.where(stands_before, OF_HEADER, 1.0)) @ equal
-    lengths = np.array([end - start for start, end in units.spans])
-    if len(weights) == 0 and units.vectors is not None and vector is not None:
-        marked = int((units.vectors @ vector).argmax())
-    else:
-        marked = int(np.lexsort((-lengths, -covered))[0])
-    return Spot(*units.spans[marked], float(words.max()), meaning, units.is_code)
+    start, end = _marked(units, weights, equal, stands_before, vector)
+    return Spot(start, end, float(words.max()), meaning, units.is_code)
+
+
+def _marked(
+    units: Units, weights: Floats, equal: Floats, stands_before: NDArray[np.bool_], vector: Floats | None
+) -> tuple[int, int]:
+    """Return the span of the unit to mark: the one with most of the question's words, or else the closest in meaning.
+
+    Returns:
+        The start and end of the shortest such unit; both are 0 if no unit matches.
+    """
+    if equal.any():
+        nearby = np.zeros_like(equal)
+        nearby[:, 1:] = equal[:, :-1]
+        nearby[:, :-1] = np.maximum(nearby[:, :-1], equal[:, 1:])
+        held = np.maximum(equal, OF_NEIGHBOUR * nearby)
+        covered = (weights * np.where(stands_before, OF_HEADER, 1.0)) @ held
+        lengths = [end - start for start, end in units.spans]
+        return units.spans[int(np.lexsort((lengths, -covered.round(5)))[0])]
+    if units.vectors is None or vector is None or not vector.any():
+        return 0, 0
+    return units.spans[int((units.vectors @ vector).argmax())]
 
 
 # ---- ranking ---------------------------------------------------------------------------------------------------------
 
 
-def spotlight_shares(ranking: Ranking, chunks: Sequence[Chunk], question: str) -> NDArray[np.float64]:
+def spots_of(
+    ranking: Ranking, chunks: Sequence[Chunk], question: str, lexical: LexicalIndex | None = None
+) -> list[Spot]:
+    """Return how well the units of the first hits of a ranking match a question.
+
+    Without WordLlama, words match only if they are equal, and `meaning` is 0.
+
+    Args:
+        ranking: The ranking.
+        chunks: Its first hits.
+        question: The question.
+        lexical: Weighs the question's terms if the ranking does not depend on them; None leaves them out.
+    """
+    has_vectors = find_spec("wordllama") is not None
+    semantic, terms = ranking.leg("semantic"), ranking.terms
+    if terms is None and lexical is not None:
+        terms = lexical.query(question)
+    weights = {} if terms is None else terms.weights
+    analyzer = Analyzer("none") if terms is None else terms.analyzer
+    return _spotlight(analyzer.language, analyzer.has_periods, has_vectors).spots(
+        {term: weights[term] for term in nlargest(_MAX_TERMS, weights, key=weights.__getitem__)},
+        question,
+        [HeadedText.of(chunk.text, chunk.metadata) for chunk in chunks],
+        _question_vector(semantic, question) if has_vectors and semantic is not None else None,
+    )
+
+
+def spotlight_shares(ranking: Ranking, spots: Sequence[Spot]) -> NDArray[np.float64]:
     """Return what to add to the scores of the first hits for their best sentence or row.
 
     The shares are measured in the units of the first ranking: standard deviations of BM25 and of the cosine similarity
@@ -367,27 +414,15 @@ def spotlight_shares(ranking: Ranking, chunks: Sequence[Chunk], question: str) -
 
     Args:
         ranking: The ranking.
-        chunks: Its first hits.
-        question: The question.
+        spots: The spots of its first hits.
 
     Returns:
-        Shape (chunks, 2): the shares by words and by meaning, none of them negative.
+        Shape (spots, 2): the shares by words and by meaning, none of them negative.
     """
-    shares = np.zeros((len(chunks), 2))
+    shares = np.zeros((len(spots), 2))
     fusion = ranking.fusion
     if find_spec("wordllama") is None or (fusion is not None and fusion.by != "score"):
         return shares
-    semantic, terms = ranking.leg("semantic"), ranking.terms
-    vector = None
-    if semantic is not None and semantic.vector is not None:
-        vector = _question_vector(semantic, question)
-    weights = {} if terms is None else terms.weights
-    spots = _spotlight_of(Analyzer("none") if terms is None else terms.analyzer).spots(
-        {term: weights[term] for term in nlargest(_MAX_TERMS, weights, key=weights.__getitem__)},
-        question,
-        [HeadedText.of(chunk.text, chunk.metadata) for chunk in chunks],
-        vector,
-    )
     if 2 * sum(spot.is_code for spot in spots) >= len(spots):
         return shares
     for leg, weight in zip(ranking.legs, (1.0,) if fusion is None else fusion.weights, strict=True):
@@ -411,14 +446,10 @@ def _question_vector(leg: Leg, question: str) -> Floats:
     return direction
 
 
-def _spotlight_of(analyzer: Analyzer) -> Spotlight:
-    """Return the spotlight of all indexes with the same kind of analyzer, so that words are looked up only once."""
-    return _spotlight(analyzer.language, analyzer.has_periods)
-
-
-@cache
-def _spotlight(language: str, has_periods: bool) -> Spotlight:
-    return Spotlight(Analyzer(language, has_periods=has_periods), lambda words: word_vectors(words)[:, :DIMENSIONS])
+@cache  # words are looked up only once for all indexes with the same kind of analyzer
+def _spotlight(language: str, has_periods: bool, has_vectors: bool) -> Spotlight:
+    embed = (lambda words: word_vectors(words)[:, :DIMENSIONS]) if has_vectors else None
+    return Spotlight(Analyzer(language, has_periods=has_periods), embed)
 
 
 # ---- units -----------------------------------------------------------------------------------------------------------

@@ -472,7 +472,8 @@ class DocumentText:
     def read(self, start: int, end: int) -> models.ReadResult:
         """Return the text between two offsets, up to the maximum length."""
         stop, record = min(end, start + MAX_CHARACTERS), self.record
-        source = Source(doc_id=record.doc_id, file_name=record.file_name, title=record.title).at(start, stop, self.map)
+        source = Source(doc_id=record.doc_id, file_name=record.file_name, title=record.title)
+        source = source.at(start, stop, self.map.places(start, stop))
         return models.ReadResult(
             doc_id=record.doc_id,
             source=str(source),

@@ -15,7 +15,7 @@ from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import MAX_CHARACTERS
 from llama_index_contextual.metadata import CONTINUED_TABLE
-from llama_index_contextual.search.response import Source, visible
+from llama_index_contextual.search.response import Mark, Source, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
 ToolName = Literal["search", "grep", "outline", "read"]
@@ -173,12 +173,30 @@ class ToolResult(BaseModel):
         return "\n\n".join(self._blocks())
 
 
+class BestSentence(BaseModel):
+    """The sentence or table row of a passage that matches the question best."""
+
+    text: Material = Field(description="Its text.")
+    start: int = Field(description="Offset of its first character in the document.")
+    end: int = Field(description="Offset after its last character.")
+    page_start: int | None = Field(description="Page of its first character, from 1.")
+    section: Material | None = Field(description="Path of headings above it.")
+
+    @classmethod
+    def of(cls, mark: Mark) -> BestSentence:
+        """Create it from the mark of a search result."""
+        page, section = mark.source.page_start, mark.source.section
+        return cls(text=mark.text, start=mark.start, end=mark.end, page_start=page, section=section)
+
+
 class FoundPassage(BaseModel):
     """A passage that a search found."""
 
     rank: int = Field(description="Position among the results, from 1.")
     doc_id: str | None = Field(description="Id of the document.")
-    source: Material = Field(description="File, pages and section in one line.")
+    source: Material = Field(
+        description="File, and the pages and section of the best sentence or, without one, of the passage, in one line."
+    )
     start: int | None = Field(description="Offset of the first character in the document.")
     end: int | None = Field(description="Offset after the last character.")
     page_start: int | None = Field(description="Page of the first character, from 1.")
@@ -188,6 +206,7 @@ class FoundPassage(BaseModel):
     background: Material | None = Field(description="Sentences that situate the passage; no text of the document.")
     table_head: Material | None = Field(description="Column head of the table that the text continues.")
     text: Material = Field(description="The original text.")
+    spotlight: BestSentence | None = Field(description="The sentence or table row that matches the question best.")
 
     @classmethod
     def of(cls, chunk: RetrievedChunk) -> FoundPassage:
@@ -196,7 +215,7 @@ class FoundPassage(BaseModel):
         return cls(
             rank=chunk.rank,
             doc_id=source.doc_id,
-            source=str(source),
+            source=str(chunk.place),
             start=source.start_char,
             end=source.end_char,
             page_start=source.page_start,
@@ -206,6 +225,7 @@ class FoundPassage(BaseModel):
             background=chunk.written_context,
             table_head=chunk.table_head,
             text=chunk.text,
+            spotlight=None if chunk.spotlight is None else BestSentence.of(chunk.spotlight),
         )
 
     def text_for_model(self, *, places: bool) -> str:

@@ -38,8 +38,9 @@ class Trials:
         for question in questions:
             legs = self._ranked(question.text, depth)
             ranking = fused(legs, index.ids, fusion, documents=index.documents, query=question.text)
-            text = question.text if settings.spotlight else None
-            ranking, _ = best_chunks(index, ranking, 0, text, results=max(KS))
+            ranking, *_ = best_chunks(
+                index, ranking, question.text, count=0, results=max(KS), rerank=settings.spotlight
+            )
             best = [node_id for node_id, _ in ranking.first(max(KS))]
             if new := [node_id for node_id in best if node_id not in self._chunks]:
                 for node in index.docstore.get_nodes(new):

@@ -27,7 +27,7 @@ from llama_index_contextual.models import model_name
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.answering.conftest import QUESTION
-from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.models import ScriptedLLM
 
 
 def grounded(project: Project, **options: Any) -> GroundedQueryEngine:
@@ -185,16 +185,3 @@ def test_a_project_without_a_semantic_index_answers_without_an_embedding_model(
     assert str(project.as_query_engine().query(QUESTION)) == "It runs dry [Source 1]."
     for question in (QUESTION, "And why?"):
         assert str(chat.chat(question)) == "It runs dry [Source 1]."
-
-
-# ---- versions --------------------------------------------------------------------------------------------------------
-
-
-def test_chunks_of_an_older_version_are_not_read(tmp_path: Path) -> None:
-    parts = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
-    parts.ingest([Document(id_="d", text="One.")])
-    retriever = parts.as_retriever()
-    version = parts.info().version
-    assert retriever.docstore_of(version) is not None
-    parts.ingest([Document(id_="e", text="Another one.")])
-    assert retriever.docstore_of(version) is None
