@@ -211,7 +211,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
         account: Prices of the calls, and the function that records their cost; None uses list prices and records
             nothing.
-        callback_manager: Receives LlamaIndex's events; None uses `Settings.callback_manager`.
+        callback_manager: Callback manager for LlamaIndex's events; None uses `Settings.callback_manager`.
 
     Raises:
         ConfigurationError: There is no LLM, or a template lacks a variable.

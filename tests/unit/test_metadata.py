@@ -13,6 +13,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual.metadata import (
     DocumentMap,
     Heading,
+    Place,
     Table,
     excluded_embed_keys,
     excluded_llm_keys,
@@ -46,6 +47,24 @@ MAP = DocumentMap(
 )
 def test_an_offset_has_a_page_a_label_and_a_section(offset: int, page: int, label: str, section: str | None) -> None:
     assert (MAP.page(offset), MAP.page_label(offset), MAP.section(offset)) == (page, label, section)
+
+
+def test_a_new_place_begins_with_each_page_and_each_heading() -> None:
+    assert MAP.places(60, 150) == [
+        Place(60, 1, "i", "1 Scope > 1.1 Terms"),
+        Place(100, 2, "ii", "1 Scope > 1.1 Terms"),
+        Place(120, 2, "ii", "1 Scope > 1.2 Place"),
+    ]
+    assert MAP.places(120, 121) == [Place(120, 2, "ii", "1 Scope > 1.2 Place")]
+    assert DocumentMap().places(3, 9) == [Place(3, None, None, None)]
+
+
+@given(st.integers(0, 260), st.integers(1, 200))
+def test_places_name_the_page_and_section_of_every_offset(start: int, length: int) -> None:
+    places = MAP.places(start, start + length)
+    for offset in range(start, start + length):
+        place = [one for one in places if one.start <= offset][-1]
+        assert place[1:] == (MAP.page(offset), MAP.page_label(offset), MAP.section(offset))
 
 
 def test_text_before_the_first_page_belongs_to_it() -> None:

@@ -173,7 +173,7 @@ def test_every_index_serves_the_retrievers(
         lexical = LexicalRetriever(index)
         hybrid = HybridRetriever([semantic, lexical], fusion="score")
         rankings = [
-            retriever.fetch(retriever.rank(query, 3, filters), 3)
+            retriever.fetch(retriever.rank(query, 3, filters), 3, query)
             for retriever in (semantic, lexical, hybrid)
             for query in QUERIES
         ]

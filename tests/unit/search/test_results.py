@@ -8,7 +8,8 @@ import json
 import pytest
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
-from llama_index_contextual.search.response import LegScore, Source
+from llama_index_contextual.index.base import Chunk
+from llama_index_contextual.search.response import LegScore, Mark, Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
 ATTACK = "<script>alert(1)</script> & \"quoted\" 'too' \x1b[31mred\x1b[0m \u202ecba"
@@ -84,6 +85,48 @@ def test_a_node_of_any_parser_makes_a_result() -> None:
     assert (chunk.score, chunk.context, chunk.semantic, chunk.lexical) == (0.0, None, None, None)
     assert set(dataclasses.asdict(chunk.source).values()) == {None}
     assert str(chunk.source) == "unknown source"
+
+
+TEXT = "The lease ends in May. The deposit is two rents. Pets are allowed."
+PLACES = json.dumps([[10, 3, "iii", "2 Term"], [33, 4, "iv", "3 Deposit"]])
+
+
+def marked(text: str = "The deposit is two rents.") -> RetrievedChunk:
+    one = node(TEXT, places=PLACES).model_copy(update={"end_char_idx": 10 + len(TEXT)})
+    start = TEXT.index(text)
+    return hit(node=one, spotlight=Mark.of(Chunk.of(one), start, start + len(text)))
+
+
+def test_a_mark_has_its_offsets_in_the_document_and_its_own_page_and_section() -> None:
+    chunk = RetrievedChunk.of(1, marked())
+    mark = chunk.spotlight
+    assert mark is not None
+    assert (mark.start, mark.end, mark.text) == (33, 58, "The deposit is two rents.")
+    assert str(mark.source) == "acme.pdf, page 4, section 3 Deposit"
+    assert str(chunk.place) == str(mark.source)
+    assert str(chunk.source) == "acme.pdf, pages 3–4, section 2 Results"
+    across = marked("May. The deposit").spotlight
+    assert across is not None
+    assert str(across.source) == "acme.pdf, pages 3–4, section 2 Term"
+
+
+def test_without_a_mark_the_passage_is_the_place() -> None:
+    chunk = RetrievedChunk.of(1, hit())
+    assert chunk.spotlight is None
+    assert chunk.place == chunk.source
+
+
+def test_an_excerpt_begins_with_the_marked_sentence() -> None:
+    chunk = RetrievedChunk.of(1, marked())
+    assert chunk.excerpt("deposit", 40) == "… The deposit is two rents. Pets are allowed."
+
+
+def test_a_mark_is_part_of_the_json_form_and_survives_serialisation() -> None:
+    one = marked()
+    (values,) = response(one).to_dict()["results"]
+    place = {"page_start": 4, "page_end": 4, "page_label": "iv", "section": "3 Deposit"}
+    assert values["spotlight"] == {"start": 33, "end": 58, "text": "The deposit is two rents.", **place}
+    assert RetrievedChunk.from_dict(json.loads(json.dumps(one.to_dict()))).spotlight == one.spotlight
 
 
 def test_the_text_of_a_result_excludes_the_context() -> None:

@@ -28,6 +28,7 @@ from llama_index_contextual.search.spotlight import (
     is_code,
     question_parts,
     spotlight_shares,
+    spots_of,
     units,
 )
 
@@ -106,9 +107,34 @@ def test_a_term_that_stands_before_the_passage_counts_for_all_units_and_hardly_f
     text = "Acme pays.\nThe term is ten years."
     weights = {"acm": 5.0, "term": 2.0}
     (spot,) = Spotlight(ENGLISH).spots(weights, "Acme term", [passage(text, before="Contract of Acme")])
-    assert text[spot.start : spot.end] == "The term is ten years."  # 2.0 against 0.1 x 5.0
+    assert (
+        text[spot.start : spot.end] == "The term is ten years."
+    )  # 2.05 against 0.25 + 0.4
     length = (0.6 + 0.4 * 5 / 40) ** 0.25
     assert spot.words == pytest.approx((5.0 + 2.0) / length)
+
+
+def test_the_terms_of_the_units_before_and_after_count_a_fifth() -> None:
+    text = "Garden water.\nIt is free.\nThe fee is due.\nPumps stop.\nThe fee is high."
+    weights = {"fee": 2.0, "garden": 3.0, "pump": 1.0}
+    (spot,) = Spotlight(ENGLISH).spots(weights, "fee for pumps", [passage(text)])
+    assert text[spot.start : spot.end] == "Garden water."  # 3.0
+    (spot,) = Spotlight(ENGLISH).spots({**weights, "garden": 0.5}, "fee for pumps", [passage(text)])
+    assert text[spot.start : spot.end] == "The fee is due."  # 2.0 + 0.2 x 1.0, as the last unit, and shorter
+
+
+def test_without_a_matching_word_the_unit_closest_in_meaning_is_marked() -> None:
+    vectors = {"fee": [1.0, 0.0], "pump": [0.0, 1.0], "cost": [0.9, 0.1]}
+
+    def embed(words: Sequence[str]) -> NDArray[np.float32]:
+        return np.array([vectors[word] for word in words], dtype=np.float32)
+
+    text = "pump\ncost"
+    question = np.array([1.0, 0.0], dtype=np.float32)
+    (spot,) = Spotlight(Analyzer("none"), embed).spots({"fee": 2.0}, "fee", [passage(text)], question)
+    assert text[spot.start : spot.end] == "cost"
+    (none,) = Spotlight(Analyzer("none")).spots({"fee": 2.0}, "fee", [passage(text)])
+    assert none.start == none.end == 0
 
 
 def test_similar_words_count_by_the_square_of_their_similarity() -> None:
@@ -182,7 +208,8 @@ def ranked(texts: Sequence[str], fusion: FusionSettings | None = None) -> tuple[
 
 
 def shares_of(texts: Sequence[str], fusion: FusionSettings | None = None) -> NDArray[np.float64]:
-    return spotlight_shares(ranked(texts, fusion)[1], [chunk(text) for text in texts], QUESTION)
+    ranking = ranked(texts, fusion)[1]
+    return spotlight_shares(ranking, spots_of(ranking, [chunk(text) for text in texts], QUESTION))
 
 
 def test_the_words_of_the_best_unit_count_in_the_unit_of_the_ranking() -> None:
@@ -224,7 +251,8 @@ def test_meaning_is_measured_in_wordllamas_deviation_whichever_model_embeds() ->
     index, _ = ranked(TEXTS)
     vector = np.array([1.0, 0.0], dtype=np.float32)  # by another model, with other dimensions
     leg = Leg("semantic", Hits(np.arange(3), np.array([0.9, 0.8, 0.7])), Scale(0.1, 0.2), vector=vector, model="other")
-    shares = spotlight_shares(Ranking(leg.hits, index.ids, [leg]), [chunk(text) for text in TEXTS], QUESTION)
+    ranking = Ranking(leg.hits, index.ids, [leg])
+    shares = spotlight_shares(ranking, spots_of(ranking, [chunk(text) for text in TEXTS], QUESTION))
     question = embedded([QUESTION])[0]
     direction = question[:DIMENSIONS] / np.linalg.norm(question[:DIMENSIONS])
     sentence = embedded(["The garden fee is 3 euros."])[0][:DIMENSIONS]
