@@ -186,7 +186,7 @@ async def test_a_long_argument_is_refused_in_a_sentence_and_not_sent_back(filled
         assert len(result.structured_content["query"]) < 300
 
 
-CITED = "[Source 1] manual.txt (doc_id 'reports/manual.txt', characters 0 to 184)"
+CITED = "[Source 1] manual.txt (doc_id 'reports/manual.txt', characters 38 to 129)"
 
 
 @pytest.mark.parametrize(

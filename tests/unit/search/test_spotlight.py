@@ -107,9 +107,7 @@ def test_a_term_that_stands_before_the_passage_counts_for_all_units_and_hardly_f
     text = "Acme pays.\nThe term is ten years."
     weights = {"acm": 5.0, "term": 2.0}
     (spot,) = Spotlight(ENGLISH).spots(weights, "Acme term", [passage(text, before="Contract of Acme")])
-    assert (
-        text[spot.start : spot.end] == "The term is ten years."
-    )  # 2.05 against 0.25 + 0.4
+    assert text[spot.start : spot.end] == "The term is ten years."  # 2.05 against 0.25 + 0.4
     length = (0.6 + 0.4 * 5 / 40) ** 0.25
     assert spot.words == pytest.approx((5.0 + 2.0) / length)
 
