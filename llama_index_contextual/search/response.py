@@ -139,7 +139,7 @@ class Mark(NamedTuple):
     def of(cls, chunk: Chunk, start: int, end: int) -> Mark:
         """Return the mark for a span of a chunk's text."""
         text, base = chunk.text[start:end], chunk.start or 0
-        source = Source.at_place(chunk.metadata, chunk.doc_id, chunk.start, chunk.end)
+        source = Source.from_place(chunk.metadata, chunk.doc_id, chunk.start, chunk.end)
         return cls(base + start, base + end, text, source.at(base + start, base + end, keys.places_of(chunk.metadata)))
 
     def to_dict(self, *, texts: bool = True) -> dict[str, Any]:
