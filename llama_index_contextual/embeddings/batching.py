@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 _CUT_TOKENS = 8_000
 # OpenAI's embedding models use the older encoding, which needs up to seven times as many tokens in some scripts.
-ENCODING = "cl100k_base"
+EMBEDDING_ENCODING = "cl100k_base"
 
 
 def pack(items: Iterable[T], weigh: Callable[[T], tuple[int, ...]], limits: tuple[int, ...]) -> Iterator[list[T]]:
@@ -58,7 +58,7 @@ def as_matrix(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
 def embedding_tokens(text: str) -> int:
     """Return the number of tokens in a text as counted by OpenAI's embedding models."""
     # LlamaIndex's OpenAI class replaces line breaks with spaces, which changes the tokens.
-    return count_tokens(text.replace("\n", " "), encoding=ENCODING)
+    return count_tokens(text.replace("\n", " "), encoding=EMBEDDING_ENCODING)
 
 
 def cut_to_input(text: str) -> str:
@@ -74,7 +74,7 @@ def cut_to_input(text: str) -> str:
     # A token has at least one byte, and a character has at most four.
     if 4 * len(text) <= _CUT_TOKENS or len(text.encode("utf-8", "replace")) <= _CUT_TOKENS:
         return text
-    tokenizer = get_tokenizer(ENCODING)
+    tokenizer = get_tokenizer(EMBEDDING_ENCODING)
     encoded = tokenizer.encode_ordinary(text.replace("\n", " "))
     if len(encoded) <= _CUT_TOKENS:
         return text

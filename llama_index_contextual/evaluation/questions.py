@@ -52,7 +52,7 @@ from llama_index_contextual.models import model_name
 from llama_index_contextual.search.results import RetrievedChunk
 
 T = TypeVar("T")
-Row = TypeVar("Row", bound=BaseModel)
+M = TypeVar("M", bound=BaseModel)
 
 SPAN_SHARE = 0.5
 """Minimum fraction of the characters in a span, or of the pages in a range, that a result must cover."""
@@ -354,7 +354,7 @@ def _read_bytes(path: str | Path) -> bytes:
         raise InputError(f"{path} cannot be read ({reason}): name a file of JSON lines.", value=str(path)) from error
 
 
-def _parse_lines(data: bytes, name: str, row: type[Row], parse: Callable[[Row, int], T]) -> list[T]:
+def _parse_lines(data: bytes, name: str, row: type[M], parse: Callable[[M, int], T]) -> list[T]:
     """Parse each line that is not blank as a JSON object; errors contain the line number."""
     items = []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):

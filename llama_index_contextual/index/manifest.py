@@ -81,10 +81,6 @@ class FileEntry(_Entry):
     sha256: str
 
 
-Files = Mapping[str, FileEntry]
-"""Files by their path relative to the directory that contains them."""
-
-
 class PartEntry(_Entry):
     """A part of a version.
 
@@ -374,7 +370,7 @@ def check_version(directory: Path) -> None:
         check_files(part_directory(directory, entry.name), entry.files, "xxh3")
 
 
-def check_files(directory: Path, described: Files, check: Check) -> None:
+def check_files(directory: Path, described: Mapping[str, FileEntry], check: Check) -> None:
     """Compare files with their description, and the headers of FAISS indexes with the sizes of their files.
 
     Raises:

@@ -46,6 +46,7 @@ from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, Contex
 from llama_index_contextual.contextualizer.sending import BatchProgress, BatchReplies, asend_batches
 from llama_index_contextual.embeddings.contextual import (
     ContextualEmbedding,
+    Vectors,
     aembed,
     aembed_groups,
     book_nothing,
@@ -66,8 +67,6 @@ from llama_index_contextual.readers import DocumentReader
 from llama_index_contextual.readers.ocr import PageStore
 
 logger = get_logger(__name__)
-
-Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -596,15 +595,15 @@ async def abuild(
     return running.total
 
 
-Batch = list[tuple[Job, list[BaseNode]]]
+JobBatch = list[tuple[Job, list[BaseNode]]]
 """Documents processed together, each with its chunks."""
 
 BatchResult = tuple[Contextualized, NDArray[np.float32] | None]
 
 
-def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[Batch]:
+def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[JobBatch]:
     """Yield documents with their chunks, in batches of at least `BATCH_CHUNKS` chunks."""
-    batch: Batch = []
+    batch: JobBatch = []
     size = 0
     for job in jobs:
         chunks = stages.parse(job)
@@ -637,7 +636,7 @@ class _RunningBatches:
     def __init__(self, stages: Stages, builder: VersionBuilder, progress: ProgressCounter, ahead: int) -> None:
         self._stages, self._builder, self._progress = stages, builder, progress
         self._ahead = max(ahead, 0 if stages.contextualizer is None else stages.contextualizer.batches_ahead)
-        self.batches: deque[tuple[Batch, asyncio.Task[BatchResult]]] = deque()
+        self.batches: deque[tuple[JobBatch, asyncio.Task[BatchResult]]] = deque()
         self.total = Contextualized([], [], 0)
 
     @property
@@ -645,7 +644,7 @@ class _RunningBatches:
         """True if the oldest batch must be finished before another one is started."""
         return len(self.batches) > self._ahead
 
-    def start(self, batch: Batch) -> None:
+    def start(self, batch: JobBatch) -> None:
         """Start processing a batch."""
         nodes = [node for _, chunks in batch for node in chunks]
         self._progress.add(chunks_total=len(nodes))
@@ -670,7 +669,7 @@ class _RunningBatches:
         failures, thin = [*total.failures, *result.failures], (*total.thin, *result.thin)
         self.total = Contextualized([], failures, total.paid + result.paid, thin)
 
-    def _append(self, batch: Batch, result: Contextualized, vectors: NDArray[np.float32] | None) -> None:
+    def _append(self, batch: JobBatch, result: Contextualized, vectors: NDArray[np.float32] | None) -> None:
         failed = {failure.node_id for failure in result.failures}
         at = 0
         for job, chunks in batch:

@@ -50,7 +50,7 @@ TRIES = 3
 _BATCH_FILES = 4
 _BATCHES_PER_CPU = 2
 
-Pages = list[tuple[str, str, str]]
+PageRows = list[tuple[str, str, str]]
 """Key, text and OCR engine of each scanned page."""
 
 
@@ -61,7 +61,7 @@ class _NewPages:
     """Store of scanned pages in a worker; the calling process adds them to the ledger."""
 
     def __init__(self) -> None:
-        self.pages: Pages = []
+        self.pages: PageRows = []
 
     def page(self, key: str) -> str | None:
         return None
@@ -74,7 +74,7 @@ def _read_files(
     config: ProjectConfig,
     limits: ReadLimits,
     files: Sequence[tuple[FileRef, str | None, Mapping[str, Any]]],
-) -> tuple[list[FileContent | ReadError], Pages]:
+) -> tuple[list[FileContent | ReadError], PageRows]:
     """Read files, each with its password and metadata; runs in a worker.
 
     Returns:

@@ -704,7 +704,7 @@ class ToolNames(dict[models.ToolName, str]):
         """Replace original tool names in backquotes with the names in this mapping.
 
         Example:
-            >>> ToolNames("a").within("`grep` finds words, then `read` them.")
+            >>> ToolNames("a").rename_in("`grep` finds words, then `read` them.")
             '`grep_a` finds words, then `read_a` them.'
         """
         for tool, name in self.items():

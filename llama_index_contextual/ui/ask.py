@@ -64,7 +64,7 @@ FIELDS = ("q", "mode", "style", "where", "file")
 MAX_ANSWERS = 200
 """Number of finished answers that are kept in memory."""
 
-STYLES: Mapping[str, str] = {
+STYLE_LABELS: Mapping[str, str] = {
     "instruction": "Complete",
     "persona": "In few words",
     "chain_of_thought": "With its reasoning",
@@ -105,7 +105,7 @@ class AskForm:
             InputError: A field is too long or unknown.
         """
         one = {name: clean_value((fields.get(name) or [""])[0], name) for name in ("mode", "style")}
-        for name, known in (("mode", get_args(Mode)), ("style", tuple(STYLES))):
+        for name, known in (("mode", get_args(Mode)), ("style", tuple(STYLE_LABELS))):
             if one[name] and one[name] not in known:
                 raise InputError(f"The {name} {one[name][:40]!r} is unknown: choose {', '.join(known)}.")
         where = [value for item in fields.get("where") or () if (value := clean_value(item, "where"))]
@@ -377,9 +377,9 @@ def _form(
         missing=missing,
         model=model,
         modes=get_args(Mode),
-        styles=STYLES,
+        styles=STYLE_LABELS,
         default_mode=project.config.mode,
-        default_style=STYLES.get(project.config.style, "As set in the project"),
+        default_style=STYLE_LABELS.get(project.config.style, "As set in the project"),
         documents=project.documents(),
         facets=facets_of(project, question.where),
         max_question=MAX_QUESTION,

@@ -26,7 +26,7 @@ DEFAULT_LIMITS = ReadLimits()
 END = 1024  # bytes at the beginning and end of the file that must contain the header and the end marker
 NO_PAGE = PageContent((), False, (0.0, 0.0))
 SCANNED = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
-BLANK = "has no text; unless its pages are blank, run OCR on it, e.g. ocrmypdf, and ingest it again"
+NO_TEXT = "has no text; unless its pages are blank, run OCR on it, e.g. ocrmypdf, and ingest it again"
 MAX_LABEL = 200
 
 
@@ -107,7 +107,7 @@ def read_source(
         pages, warnings, scanned = _read_pages(source, file, scans, on_page)
         parsed = replace(_assemble(pages, notes + warnings, source), scanned=scanned, digest=file.digest)
         if not has_text(parsed.text) and not scanned and not scans:
-            raise file.error(SCANNED if any(page.is_drawn for page in pages) else BLANK)
+            raise file.error(SCANNED if any(page.is_drawn for page in pages) else NO_TEXT)
         return parsed
     finally:
         source.close()

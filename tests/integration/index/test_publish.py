@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from llama_index.core.schema import Document
 
@@ -9,7 +11,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index import part as part_module
-from llama_index_contextual.index.manifest import FAISS_FILE, Files
+from llama_index_contextual.index.manifest import FAISS_FILE, FileEntry
 from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.index.versions import current_name, leftovers, version_names
 from llama_index_contextual.project.manager import ProjectManager
@@ -43,7 +45,7 @@ def test_a_version_is_synced_verified_and_renamed_before_it_is_live(
 ) -> None:
     real = part_module.PartWriter._check
 
-    def check(writer: part_module.PartWriter, described: Files) -> None:
+    def check(writer: part_module.PartWriter, described: Mapping[str, FileEntry]) -> None:
         spy.calls.append(("verify", writer.directory.name))
         real(writer, described)
 
