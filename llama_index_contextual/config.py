@@ -292,7 +292,7 @@ class ProjectConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if "@" in self.backend.partition("://")[2].partition("/")[0]:  # its own validator would show it
+        if "@" in self.backend.partition("://")[2].partition("/")[0]:  # the field's validator would show it
             raise ValueError("backend contains a password, which would be stored: set QDRANT_API_KEY instead")
         if self.chunk_overlap >= self.chunk_size:
             raise ValueError(

@@ -572,7 +572,7 @@ def _term_rarity(analyzer: Analyzer, question: str, passages: Sequence[HeadedTex
 
 
 def _standardised(values: Sequence[float]) -> NDArray[np.float64]:
-    """Return standard scores (z-scores) of values; zeros if all are equal."""
+    """Return the standard scores (z-scores) of values; zeros if all values are equal."""
     array = np.asarray(values, dtype=np.float64)
     deviation = float(array.std())
     return (array - array.mean()) / deviation if deviation > 0 else np.zeros(len(array))

@@ -57,8 +57,8 @@ def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
     """Return a copy, without API keys, of an exception from a model's client; the class name stays the same.
 
     The original exception contains the provider's response and the request with its headers. The copy has the original
-    message, apart from keys, and the original traceback; its causes are replaced in the same way. Exceptions defined by
-    this package are returned unchanged.
+    message, apart from keys, and the original traceback; chained exceptions are copied in the same way. Exceptions
+    defined by this package are returned unchanged.
     """
     if isinstance(error, (ContextualError, ProviderError)):
         return error
@@ -115,7 +115,7 @@ class RetryPolicy:
     max_retry_after: float = 120.0
 
     def delay(self, attempt: int, error: Exception) -> float | None:
-        """Return the seconds to wait after failed attempt number `attempt` (from 1), or None to stop."""
+        """Return the seconds to wait after failed attempt number `attempt` (starting at 1), or None to stop."""
         if attempt >= self.attempts or not is_retryable(error):
             return None
         requested = retry_after(error)
@@ -199,7 +199,7 @@ async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
     async def attempt() -> T:
         try:
             return await awithout_secrets(send)
-        except Exception as error:  # clients raise exceptions of any class; it is raised again
+        except Exception as error:  # a client may raise any exception, which is raised again
             if cancellations() > cancelled:
                 raise asyncio.CancelledError from error
             raise

@@ -89,7 +89,7 @@ async def _lend(model: T) -> AsyncGenerator[T, None]:
 
 
 def sort_vectors(model: Any) -> None:
-    """Sort the vectors in each response to an OpenAI embedding model by `index`, which LlamaIndex ignores.
+    """Sort the vectors in each response from an OpenAI embedding model by `index`, which LlamaIndex ignores.
 
     This changes the client that the model has created. A client passed by the user is left unchanged.
     """

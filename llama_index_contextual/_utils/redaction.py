@@ -133,7 +133,7 @@ class KeyFilter:
         self._buffer = ""
 
     def feed(self, piece: str) -> str:
-        """Add a piece, and return the text that can be passed on: all except an ending that may be part of a key."""
+        """Add a piece, and return the text that can be passed on, without an ending that may be part of a key."""
         self._buffer = scrub(self._buffer + piece)
         longest = min(len(self._buffer), max(map(len, self._keys), default=0))
         pending = next((n for n in range(longest, 0, -1) if self._begins_key(self._buffer[-n:])), 0)

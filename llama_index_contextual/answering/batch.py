@@ -115,14 +115,14 @@ class Prediction:
 
     @property
     def retrieved(self) -> bool | None:
-        """True if a passage contains the evidence or, without evidence, a correct answer; None if neither is known."""
+        """True if a passage has the evidence or, if that is unknown, a correct answer; None if neither is known."""
         if not self._expected:
             return None
         return any(self._contains(hit, text) for hit in self.hits for text in self._expected)
 
     @property
     def hard_negatives(self) -> list[NodeWithScore]:
-        """The passages in the prompt that contain neither the evidence nor, if it is unknown, a correct answer."""
+        """The passages in the prompt without the evidence or, if the evidence is unknown, without a correct answer."""
         expected = self._expected
         return [hit for hit in self.hits if expected and not any(self._contains(hit, text) for text in expected)]
 

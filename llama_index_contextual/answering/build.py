@@ -48,7 +48,7 @@ T = TypeVar("T")
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 Intents = bool | Literal["llm"] | Mapping[str, SearchPlan | Mapping[str, Any]]
-"""Search by intent: True uses patterns and words, "llm" also asks the LLM, and a dict contains search plans."""
+"""Search by intent: True uses patterns and words, "llm" also asks the LLM, and a dict specifies search plans."""
 
 
 class EngineOptions(TypedDict, total=False):
@@ -217,7 +217,7 @@ class EngineBuilder:
             "`response_mode` selects LlamaIndex's own engine: its answers are not checked for citations. Modes such as"
             f" refine take a call for each passage: up to {calls} for a question{price}.",
             UserWarning,
-            stacklevel=4,  # the caller of `Project.as_query_engine`, which checks its keywords first
+            stacklevel=4,  # refers to the caller of `Project.as_query_engine`, through the check of its keywords
         )
         mode = ResponseMode(response_mode)
         engine: BaseQueryEngine = RetrieverQueryEngine.from_args(

@@ -175,7 +175,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return list(messages[last[0] :]) if last else []
 
     def _within_budget(self, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Return the most recent exchanges within `history_tokens`, or the end of the last one if it is too long."""
+        """Return the most recent exchanges that fit `history_tokens`, or only the end of the last exchange."""
         starts = [at for at, message in enumerate(recent) if message.role == MessageRole.USER]
         for start in starts:
             messages = list(recent[start:])

@@ -46,7 +46,7 @@ _MAX_DIGITS = 100
 
 
 def figures_of(text: str) -> list[tuple[re.Match[str], set[Decimal]]]:
-    """Return the numbers in digits and the months of dates in a text, in order, each with its possible values.
+    """Return the months of dates and the numbers written in digits, in text order, each with its possible values.
 
     Example:
         >>> [match[0] for match, _ in figures_of("On March 3, 2021 it cost $1,250.50 or 4 %.")]
@@ -504,7 +504,7 @@ class CitationFilter:
 
 
 def _parse_numbers(listed: str) -> list[int]:
-    """Return the numbers of "1", "1, 3", "1 and 3" or "1-3"."""
+    """Parse source numbers such as "1", "1, 3", "1 and 3" or "1-3"."""
     numbers: list[int] = []
     for first, last in re.findall(r"(\d+)(?:\s*[-–]\s*(\d+))?", listed):
         end = int(last or first)
@@ -524,9 +524,9 @@ class _Layout:
         self._sentences = sorted({*self._paragraphs, *starts[Rank.SENTENCE]})
 
     def citations_for(self, quoted: Quotation) -> tuple[int, ...]:
-        """Return the sources cited in a quotation, or else right after it.
+        """Return the sources cited in a quotation or, if there are none, right after it.
 
-        If there are none, return the result of `citations_at` for the start of the quotation.
+        If there are none there either, return the result of `citations_at` for the start of the quotation.
         """
         inside = self._cited(quoted.start, quoted.end)
         following = _FOLLOWING.match(self.text, quoted.end)
@@ -534,7 +534,7 @@ class _Layout:
         return inside or after or self.citations_at(quoted.start)
 
     def citations_at(self, offset: int) -> tuple[int, ...]:
-        """Return the sources cited in the sentence at an offset, or else in its paragraph, or else in the answer."""
+        """Return the sources cited in the sentence at an offset, otherwise in its paragraph or in the answer."""
         for starts in (self._sentences, self._paragraphs):
             at = bisect_right(starts, offset)
             if cited := self._cited(starts[at - 1], starts[at] if at < len(starts) else len(self.text)):

@@ -126,7 +126,7 @@ def sanitise(text: str) -> str:
     cleaned += _escape(text[at:])
     if _is_harmless(cleaned):
         return cleaned
-    # The patterns took something else for code or a link, so escape everything.
+    # The patterns mistook other text for code or a link, so escape everything.
     return text.replace("<", "&lt;").replace("](", "] (").replace("]:", "] :")
 
 

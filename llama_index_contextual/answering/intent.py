@@ -1,7 +1,7 @@
 """Query routing by intent: classify a question, and search with the plan for its intent.
 
-A question is classified by patterns, then by scored words, then by a model if there is one. If the intent is still
-unclear, the question is "factual". `PLANS` contains the default search plan for each intent.
+A question is classified by patterns, then by scored words, and then, if an LLM is given, by the LLM. If the intent is
+still unclear, the question is "factual". `PLANS` contains the default search plan for each intent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Intent = Literal[
 
 
 class SearchPlan(BaseModel):
-    """Search options for questions with one intent.
+    """Search options for questions with a particular intent.
 
     Attributes:
         top_k: Number of passages; 0 retrieves nothing.
@@ -101,9 +101,9 @@ class IntentGuess:
 
     Attributes:
         intent: The intent.
-        tier: Method that determined the intent: a pattern, scored words, a model, or "default" if the intent is unclear
-            and therefore factual.
-        is_weak: Whether the intent is uncertain, so that a model is asked if there is one.
+        tier: Method that determined the intent: a pattern, scored words, a model, or "default" if the intent is
+            unclear, so that "factual" is assumed.
+        is_weak: Whether the intent is uncertain; if an LLM is given, it is then asked.
     """
 
     intent: Intent
@@ -325,7 +325,7 @@ class IntentRetriever(CheckedRetriever):
 
     For a comparison, the whole question and each side are searched, and the results are interleaved. By default,
     nothing is retrieved for chitchat, for questions that are out of scope, and for requests to clarify the previous
-    answer. If patterns and words leave the intent uncertain, a model is asked if there is one.
+    answer. If patterns and words leave the intent uncertain, the LLM is asked, if `llm` is given.
 
     A question may be out of scope for one collection but not for another. Therefore a question that the model considers
     out of scope is searched anyway, and the results are dropped only if the confidence is low. If the intent is

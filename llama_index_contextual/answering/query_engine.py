@@ -68,7 +68,7 @@ from llama_index_contextual.search.search import with_warnings
 
 @dataclass(frozen=True)
 class WrittenAnswer:
-    """A model's text after applying the guards; its citations are checked each time the text is shown.
+    """Text from a model, processed by the guards; its citations are checked each time the text is shown.
 
     Attributes:
         text: The answer.
@@ -141,10 +141,10 @@ class AnswerOptions:
             rules.
         answer_tokens: Maximum number of tokens of the passages in the prompt.
         context: Whether the prompt includes the generated context, marked as background.
-        min_confidence: Search confidence below which a wider search follows. If the confidence is still lower, the
-            prompt states that the passages have little in common with the question, but the model still answers. If
-            set, the limit also applies to follow-up questions, each of which then needs a second search. None uses the
-            level "low".
+        min_confidence: Search confidence below which a wider search follows. If the confidence is still below this
+            limit, the prompt states that the passages have little in common with the question, but the model still
+            answers. If set, the limit also applies to follow-up questions, each of which then needs a second search.
+            None uses the level "low".
         not_found: The answer if nothing was found. The prompt also requests this answer if the passages do not answer
             the question.
         small_talk: The answer to chitchat, if questions are routed by intent.

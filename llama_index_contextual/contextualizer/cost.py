@@ -54,7 +54,7 @@ class Tokens:
 
     Attributes:
         calls: Number of calls.
-        input_tokens: Tokens of the prompts, including cached ones.
+        input_tokens: Tokens of the prompts, including cached tokens.
         cached_tokens: Prompt tokens read from the provider's cache.
         output_tokens: Tokens of the answers.
         written_tokens: Prompt tokens written to the provider's cache, if it reports them.
@@ -198,7 +198,7 @@ def _list_price(model: str) -> TokenPrice | None:
     return TokenPrice(input=read or 0.0, cached=cached, output=output or 0.0, written=written)
 
 
-# ---- Calls for contexts ----------------------------------------------------------------------------------------------
+# ---- LLM calls that generate contexts --------------------------------------------------------------------------------
 
 CONTEXT_TOKENS = 100
 """Expected number of tokens in a context, without reasoning, if the ledger does not provide a mean yet."""
@@ -237,7 +237,7 @@ class CallForm:
     """Properties of calls to a model that determine the number of tokens.
 
     Attributes:
-        cache: Rules of the provider's cache, or None if no cache affects the bill.
+        cache: Rules of the provider's cache, or None if no cache affects the cost.
         sends_limit: Whether the maximum length of the answer is sent.
         effort: Value of `reasoning_effort` that is sent, or None.
         hidden_tokens: Maximum number of reasoning tokens in an answer, which are charged but not visible.
@@ -378,7 +378,7 @@ class Bill:
     """Calls, tokens and money.
 
     Attributes:
-        contexts: Calls and tokens for contexts.
+        contexts: LLM calls that generate contexts, and their tokens.
         embedding_tokens: Tokens of embedded texts.
         dollars: Total cost at list prices, including discounts; None if a price is unknown.
         unsettled_calls: Number of calls that may be charged but whose cost is unknown, because they timed out or were
@@ -402,7 +402,7 @@ class Bill:
         )
 
     def describe_unsettled(self) -> str:
-        """Describe the part of the bill for calls of unknown cost; return an empty string if there are none."""
+        """Describe the calls whose cost is unknown; return an empty string if there are none."""
         if not self.unsettled_calls:
             return ""
         calls = pluralize(self.unsettled_calls, "call")
@@ -490,11 +490,11 @@ class Spending:
         self._notify()
 
     def bill(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> Bill:
-        """Return the bill for calls for contexts."""
+        """Return the cost of the LLM calls that generate contexts."""
         return Bill(contexts=tokens, dollars=self.prices.dollars(model, tokens, sender=sender))
 
     def embedding_bill(self, model: str, tokens: int) -> Bill:
-        """Return the bill for embeddings."""
+        """Return the cost of the embeddings."""
         return Bill(embedding_tokens=tokens, dollars=self.prices.dollars(model, Tokens(input_tokens=tokens)))
 
     # ---- Calls -----------------------------------------------------------------------------------------------------
@@ -671,8 +671,8 @@ class Spending:
 
         Args:
             file_id: The provider's id for the upload.
-            unread: Number of requests whose replies are not awaited any longer although they may be charged; their
-                reserve still counts as spent.
+            unread: Number of requests that may be charged although their replies will not be read; their reserve still
+                counts as spent.
         """
         self._batches.pop(file_id, None)
         self.write()
@@ -778,7 +778,7 @@ class Reservation:
     bound: float
 
     def settle(self, tokens: Tokens) -> None:
-        """Record the cost of a call for contexts."""
+        """Record the cost of an LLM call that generates a context."""
         self.book(self.spending.bill(self.model, tokens, sender=self.sender))
 
     def book(self, bill: Bill) -> None:
@@ -796,7 +796,7 @@ class Reservation:
         self.release()
 
     def unsettled(self) -> Bill:
-        """Return the bill for the call while its cost is unknown."""
+        """Return the call's maximum cost as a bill, for use while its actual cost is unknown."""
         dollars = None if self.list_price is None else self.bound
         return Bill(dollars=dollars, unsettled_calls=1, unsettled_dollars=self.bound)
 

@@ -558,7 +558,7 @@ _BETWEEN_NOTICES = 30.0
 
 
 class Scheduler:
-    """Send requests within the limits, retry failed ones, and stop the run if no call can succeed.
+    """Send requests within the limits, retry failed requests, and stop the run if no call can succeed.
 
     Args:
         settings: Contextualizer with the LLM, its limits and the account for the calls.
@@ -721,7 +721,7 @@ class Scheduler:
             self.stop(failure)
 
     def _pause(self, seconds: float) -> None:
-        """Pause all calls because of a rate limit, and log this if there is no answer for a long time."""
+        """Pause all calls because of a rate limit, and log this if no response arrives for a long time."""
         self._limiter.pause(seconds)
         now = _now()
         self._limited_since = min(self._limited_since, now)

@@ -1,7 +1,7 @@
-"""Choose the first lines of a document that say what it is.
+"""Select the opening lines that identify a document.
 
-Many documents begin with lines that say nothing about them: a table of contents, a copyright notice, a disclaimer, or
-the boxes and captions of a form. They are recognised by their shape, and notices by a few words.
+Many documents begin with lines that do not identify them: a table of contents, a copyright notice, a disclaimer, or the
+boxes and captions of a form. They are recognised by their shape, and notices by a few words.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 OPENING_CHARACTERS = 400
-MIN_ENTRIES = 5  # in a table of contents
-MOST_INCREASING = 0.8  # share of the page numbers of its entries that are not smaller than the one above
-MAX_BETWEEN = 2  # lines between two entries, such as the second line of a long title
-MAX_NOTICE_WORDS = 30  # in a line with a copyright notice
-MAX_HEADING_WORDS = 10  # in the heading of a disclaimer
-MIN_FIELDS = 2  # lines with boxes and lines with captions on the cover of a form
+MIN_ENTRIES = 5  # minimum number of entries in a table of contents
+MOST_INCREASING = 0.8  # minimum fraction of its page numbers that are not smaller than the previous number
+MAX_BETWEEN = 2  # maximum number of lines between two entries, such as the second line of a long title
+MAX_NOTICE_WORDS = 30  # maximum number of words in a line with a copyright notice
+MAX_HEADING_WORDS = 10  # maximum number of words in the heading of a disclaimer
+MIN_FIELDS = 2  # minimum number of lines with boxes, and of lines with captions, on the cover of a form
 
 _WORD = re.compile(r"\w")
 _COMMENT = re.compile(r"/?\*|//|#(?!\w)|--|;|%")
@@ -36,12 +36,12 @@ _CONTENTS = re.compile(
 
 
 def opening_of(texts: Iterable[str], title: str = "") -> str:
-    """Return up to 400 characters from the beginning of a document, without lines that do not say what it is.
+    """Return up to 400 characters from the beginning of a document, without lines that do not identify it.
 
     The cover of a form is left out if the document has a title.
 
     Args:
-        texts: The first chunks of the document; the next one is read only if all lines of the others are left out.
+        texts: The first chunks of the document; a chunk is read only if all lines of the previous chunks are left out.
         title: Title of the document, or an empty string.
 
     Example:
@@ -68,27 +68,27 @@ def _cut(text: str) -> str:
 
 
 def _is_form(fields: Sequence[str]) -> bool:
-    """Return whether lines with boxes or captions are those of the cover of a form, such as an annual report's."""
+    """Return whether lines with boxes or captions belong to the cover of a form, such as an annual report."""
     captions = sum(_CAPTION.fullmatch(line) is not None for line in fields)
     return min(captions, len(fields) - captions) >= MIN_FIELDS
 
 
 def _notices(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the indexes of copyright notices, in source code with the rest of the comment, and of disclaimers."""
+    """Yield the indexes of lines in disclaimers and copyright notices; in source code, also the rest of the comment."""
     in_comment = False
     for at, line in enumerate(lines):
         words, is_notice = len(line.split()), _COPYRIGHT.search(line) is not None
         in_comment = _COMMENT.match(line) is not None and (in_comment or is_notice)
         if in_comment or (is_notice and words <= MAX_NOTICE_WORDS):
-            yield from (at - 1, at) if at and not _WORD.search(lines[at - 1]) else (at,)  # the line with /*
+            yield from (at - 1, at) if at and not _WORD.search(lines[at - 1]) else (at,)  # include the line with /*
         elif _DISCLAIMER.search(line):
             yield at
             if words <= MAX_HEADING_WORDS < max((len(line.split()) for line in lines[at + 1 : at + 2]), default=0):
-                yield at + 1  # the paragraph below the heading
+                yield at + 1  # include the paragraph below the heading
 
 
 def _contents(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the indexes of the lines of tables of contents, with their headings."""
+    """Yield the indexes of lines in tables of contents, including their headings."""
     groups: list[list[int]] = []
     for at, line in enumerate(lines):
         if not _ENTRY.fullmatch(line):

@@ -217,7 +217,7 @@ def _without_wrapping(answer: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Shorten a text to at most 200 tokens, after a sentence or, if the first sentence is longer, after a word."""
+    """Cut a text to at most 200 tokens, at the end of a sentence or, if the first sentence is longer, of a word."""
     if len(text) <= _MOST_CHARACTERS and count_tokens(text) <= MAX_CONTEXT_TOKENS:
         return text
     cut = truncate(text[:_MOST_CHARACTERS], MAX_CONTEXT_TOKENS)
@@ -290,7 +290,7 @@ class ContextRequest:
 
     @cached_property
     def input_tokens(self) -> int:
-        """Number of tokens in the prompt's text (o200k_base), without those added by the chat format."""
+        """Number of tokens in the prompt's text (o200k_base), without tokens added by the chat format."""
         return self.prefix.tokens + count_tokens(self.suffix)
 
 
@@ -333,7 +333,7 @@ class Usage:
     """Tokens of a call as counted by the provider; None for counts that the provider does not report.
 
     Attributes:
-        input_tokens: Tokens of the prompt, including cached ones.
+        input_tokens: Tokens of the prompt, including cached tokens.
         cached_tokens: Prompt tokens read from the provider's cache.
         output_tokens: Tokens of the answer.
         written_tokens: Prompt tokens written to the provider's cache.

@@ -83,7 +83,7 @@ class LiveSender:
         except Exception as error:
             if self._form.effort is None or not _refuses_effort(error):
                 raise
-            # The model does not accept the effort expected from its name; the rejected call is not charged.
+            # The model rejects the reasoning effort that its name suggests; the rejected call is not charged.
             self._form = replace(self._form, effort=None, hidden_tokens=HIDDEN_TOKENS[None])
             response = await self._llm.achat([self._message(request)], **self._options(request))
         reply = reply_of(response.raw)
@@ -161,7 +161,7 @@ class BatchProgress:
 
     Attributes:
         batches: Number of unfinished batches.
-        requests: Number of requests in all batches of this run, including finished ones.
+        requests: Number of requests in all batches of this run, including finished batches.
         done: Number of requests that have been answered or have failed.
     """
 
@@ -481,7 +481,7 @@ class BatchReplies:
             self._spending.close_batch(batch.file_id)
 
     def close(self) -> None:
-        """Remove used replies, whose contexts are in the ledger, and abandoned batches, whose cost stays recorded."""
+        """Remove used replies, whose contexts are in the ledger, and abandoned batches, whose cost remains recorded."""
         self.journal.forget_replies(self._used)
         self._used.clear()
         for file_id, unread in self.given_up.items():

@@ -82,7 +82,7 @@ def cut_to_input(text: str) -> str:
 
 
 def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale each row to length 1; rows of zeros stay zero, and NaN becomes zero."""
+    """Scale each row to length 1; zero rows stay zero, and NaN becomes zero."""
     if not np.isfinite(vectors).all():
         vectors = np.nan_to_num(vectors)
     # Scale first, because the squares of large numbers overflow and the squares of small numbers underflow.

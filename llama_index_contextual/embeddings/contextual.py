@@ -227,7 +227,7 @@ async def aembed_groups(
     """For each request, yield a mapping from the index of each group to its unit vectors, one row for each text.
 
     A contextual model embeds the texts of a group together, within its own limits. OpenAI's limits apply to every other
-    model except the local model, which has no limits. A text without known words has a vector of zeros.
+    model except the local model, which has no limits. A text without known words has a zero vector.
 
     Args:
         model: Any LlamaIndex embedding.
@@ -260,7 +260,7 @@ async def aembed_groups(
             attempt = partial(_send, connected, sent, booking, sum(tokens[at] for at in places))
             vectors = await asyncio.to_thread(_vectors, await _retry(attempt, policy, name), sent, name, length)
             if name != LOCAL and not vectors.any(axis=1).all():
-                # Vectors of zeros may be caused by a provider error: request them once more.
+                # Zero vectors may be caused by a provider error, so request them once more.
                 vectors = await asyncio.to_thread(_vectors, await _retry(attempt, policy, name), sent, name, length)
             length = vectors.shape[1]
             ends = np.cumsum([len(texts) for texts in sent])[:-1]

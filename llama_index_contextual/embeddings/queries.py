@@ -43,7 +43,7 @@ class QueryEmbedder:
         self.model = model
         self.name = model_name(model)
         self._cache: LRUCache[bytes, tuple[list[float], NDArray[np.float32]]] = LRUCache(_CACHE_SIZE)
-        self._clients: dict[int, BaseEmbedding] = {}  # by process: a forked child must not share a connection
+        self._clients: dict[int, BaseEmbedding] = {}  # by process id; a forked child must not share connections
 
     def embed(self, texts: Sequence[str]) -> list[float]:
         """Return the embedding of a question.
@@ -67,7 +67,7 @@ class QueryEmbedder:
 
     def _embed(self, texts: Sequence[str]) -> tuple[list[float], NDArray[np.float32]]:
         question = [cut_to_input(cut_query(text)) for text in texts]
-        key = hashlib.sha256(json.dumps(question).encode()).digest()  # because the texts may be long
+        key = hashlib.sha256(json.dumps(question).encode()).digest()  # hashed, because the texts may be long
         if (known := self._cache.get(key)) is not None:
             return known
         try:

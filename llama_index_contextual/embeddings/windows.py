@@ -199,7 +199,7 @@ def _even_parts(text: str, spans: Sequence[Span], room: int) -> list[Span]:
 
 
 def window_splitter(model: BaseEmbedding, name: str, window: int | Literal["auto"] | None) -> WindowSplitter | None:
-    """Return the splitter for the texts of an embedding model, or None if windows are not needed or not wanted.
+    """Return the splitter for the texts of an embedding model, or None if windows are not needed or are disabled.
 
     The number of tokens that the model reads is taken from the model itself for sentence-transformers and fastembed,
     and otherwise from `KNOWN_MODELS`. Without the model's own tokenizer, tokens are estimated with a margin.

@@ -13,7 +13,7 @@ class WordLlamaEmbedding(BatchEmbedding):
 
     The model treats a text as a bag of subwords. It is fast (thousands of chunks per second on one core) and good at
     matching words, but weaker than a transformer at matching paraphrases. A text without any known token, such as an
-    empty string, gets a vector of zeros, which is not similar to any other vector.
+    empty string, gets a zero vector, which is not similar to any other vector.
 
     Requires the extra `local` (`pip install "llama-index-contextual[local]"`).
 

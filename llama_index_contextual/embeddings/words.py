@@ -21,7 +21,7 @@ _LOAD_LOCK = threading.Lock()
 
 
 def embedded(texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return a unit vector for each text, or a vector of zeros if no token is known; shape (texts, 256).
+    """Return a unit vector for each text, or a zero vector if no token is known; shape (texts, 256).
 
     Raises:
         ModelError: WordLlama is not installed.
@@ -78,7 +78,8 @@ def _load() -> Any:
             'The embedding `local` requires WordLlama: pip install "llama-index-contextual[local]"',
             setting="embed_model",
         ) from error
-    # Importing wordllama configures the root logger, which belongs to the application: restore it.
+    # Importing wordllama configures the root logger, which belongs to the application, so restore it.
     root.handlers[:], root.level = handlers, level
-    # The loader expects the tokenizer in the cache folder: the package's own folder contains both files.
+    # The loader looks for the tokenizer in the cache folder. The package's own folder contains the tokenizer and the
+    # model.
     return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)

@@ -271,7 +271,7 @@ class Comparison:
         return f"{' and '.join(parts)} {verb} not significantly better"
 
     def _sample_warning(self, chosen: str) -> str:
-        """Return a sentence if there are too few questions to be sure of the recommendation, otherwise ""."""
+        """Return a warning if there are too few questions to be sure of the recommendation, otherwise ""."""
         undecided = [
             self._values(chosen, name, self.metric)
             for name in self.names
@@ -365,8 +365,8 @@ def draw_sample(
 ) -> tuple[Sequence[Question], frozenset[str]]:
     """Draw a random sample of documents.
 
-    Documents with evidence are drawn first. Other documents fill the rest of the sample, because they compete in
-    retrieval.
+    Documents with evidence are drawn first. Other documents fill the rest of the sample, because they compete with the
+    evidence in a search.
 
     Args:
         version: The version with the documents.
@@ -696,7 +696,7 @@ class Sweep:
     """Result of a sweep.
 
     Attributes:
-        rows: One row per combination of settings, in the order of contexts, chunk sizes, modes and numbers of results.
+        rows: One row per combination of settings, ordered by context, chunk size, mode and number of results.
         questions: Number of questions.
         measure: Name of the figure, between 0 and 1, by which the rows are ranked.
         notes: Notes on the figures, one sentence each.

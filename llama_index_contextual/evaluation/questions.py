@@ -110,7 +110,7 @@ _Number = Annotated[int, Field(strict=True, ge=0, le=2**53)]
 class Evidence(BaseModel):
     """One item of evidence for a question: exactly one of a chunk, a span, pages or a text.
 
-    When validated, a string is taken as a text, `start` and `end` as a span, and `page` as a single page.
+    During validation, a string is converted to `text`, `start` and `end` to `span`, and a single `page` to `pages`.
 
     Attributes:
         file: File name, path or document id; None for a chunk or for a text that may be in any file.
@@ -218,7 +218,7 @@ class Question:
             raise InputError("Evidence by characters or pages needs a `file`.")
 
     def ranks(self, passages: Sequence[ResultChunk]) -> list[int | None]:
-        """Return, for each evidence item, the rank (from 1) of the first result that contains it, or None."""
+        """Return, for each evidence item, the rank (starting at 1) of the first result that contains it, or None."""
         return [
             next((rank for rank, passage in enumerate(passages, start=1) if item.is_in(passage)), None)
             for item in self.evidence

@@ -52,7 +52,7 @@ def context_relevance(embed_model: BaseEmbedding, answers: Sequence[tuple[str, S
 # ---- Metrics ---------------------------------------------------------------------------------------------------------
 
 Ranks = Sequence[int | None]
-"""For each evidence item, the rank (from 1) of the first result that contains it, or None if no result does."""
+"""For each evidence item, the rank (starting at 1) of the first result that contains it, or None if no result does."""
 
 
 def recall(ranks: Ranks, k: int) -> float:
@@ -137,7 +137,7 @@ class QuestionResult:
     Attributes:
         question: The question.
         results: The results, best first.
-        ranks: For each evidence item, the rank (from 1) of the first result that contains it, or None.
+        ranks: For each evidence item, the rank (starting at 1) of the first result that contains it, or None.
         relevant: For each result, whether it contains any evidence.
         seconds: Response time.
         context_relevance: Mean cosine similarity of the question and its first passages; None if not computed.
@@ -269,7 +269,7 @@ def evaluate(
         retriever: Any LlamaIndex retriever, or a project.
         questions: Questions, or the path of a question file.
         name: Name of the retriever in reports.
-        ks: Numbers of results to evaluate; the largest one is retrieved.
+        ks: Numbers of results to evaluate; as many results as the largest number are retrieved.
         embed_model: Embedding model for the context relevance, or None to omit this figure.
         progress: Called after each question.
 

@@ -1,17 +1,17 @@
-"""Split text into the terms of the lexical index: stems of words, and compounds with their parts.
+"""Split text into the terms of the lexical index: word stems, and compounds with their parts.
 
 "TS-999" yields ts-999, ts and 999; "getUserName" yields getusername, get, user and name; an ordinary word yields one
-term. Text in scripts without spaces between words, and in Korean because of its word endings, is cut into overlapping
-pairs of characters.
+term. Text in scripts without spaces between words is cut into overlapping pairs of characters, and so is Korean text,
+because of its word endings.
 
 All spellings of a fiscal year, quarter or date have the same term. A question may contain "FY2018", but the report
 "fiscal year ended May 31, 2018"; the name of a file may contain "2018Q1", but its first page "first quarter of 2018".
-As words, these spellings have at most the year in common, which also occurs in every table of the next year's report.
+Analysed as words, these spellings share at most the year, which also occurs in every table of the next year's report.
 The terms are `fy2018` for a fiscal year, `2018q1` for a quarter, and `2018-12-31` for a date. The end date of a year or
-quarter also yields the term of the period: "quarter ended June 30, 2022" yields `2022q2` too. A fiscal year that ends
-in January yields the terms of both years, because companies use either name for it. The names of months and quarters
-are English. In "31.12.2022" the day comes first; in "12/31/2022" the month comes first, unless it would be greater than
-12.
+quarter also yields the term of that year or quarter: "quarter ended June 30, 2022" yields `2022q2` too. A fiscal year
+that ends in January yields the terms of both years, because companies use either name for it. The names of months and
+quarters are English. In "31.12.2022" the day comes first; in "12/31/2022" the month comes first, unless it would be
+greater than 12.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _LONGEST_CACHED = 64  # maximum length of a cached token; longer tokens seldom o
 _CLITIC = re.compile(r"'(?:s|t|d|m|re|ve|ll)$", re.IGNORECASE)
 
 LONGEST = 24
-"""Maximum length of a word that may be misspelt; longer tokens are seldom words, and have thousands of neighbours."""
+"""Maximum length of a word that may be misspelt; longer tokens are seldom words and have thousands of variants."""
 
 _ORDINARY = re.compile(rf"[A-Za-z][a-z]{{4,{LONGEST - 1}}}")
 
@@ -102,11 +102,12 @@ _QUESTION_WORD_LISTS = {"english": "STOPWORDS_EN_PLUS", "porter": "STOPWORDS_EN_
 
 
 MAX_CHARACTERS = 32_000
-"""Maximum number of characters of a query that are read: about as much English text as an embedding model accepts."""
+"""Maximum number of characters read from a query: about as much English text as an embedding model accepts."""
 
 MAX_MARKS = 30
-"""Maximum number of consecutive combining marks that are read, as in the Stream-Safe Text Format of Unicode (UAX 15):
-normalisation sorts them in quadratic time."""
+"""Maximum number of consecutive combining marks that are read, as in the Stream-Safe Text Format of Unicode (UAX 15).
+
+Normalisation sorts combining marks in quadratic time."""
 
 _SHORT = 1_000  # maximum length of a text that is fast to normalise even if it consists of marks
 _MARKS = regex.compile(rf"(\p{{M}}{{{MAX_MARKS}}})\p{{M}}+")
@@ -172,8 +173,8 @@ class Analyzer:
 
     Args:
         language: Name of a Snowball stemmer, or `none` for no stemming and no stop words.
-        has_periods: Whether fiscal years, quarters and dates have terms of their own; if they are written in several
-            words, these terms come after the terms of the words.
+        has_periods: Whether fiscal years, quarters and dates have terms of their own; if they are more than one word
+            long, these terms come after the terms of the words.
 
     Example:
         >>> Analyzer("english").terms("Error code TS-999")
@@ -196,7 +197,9 @@ class Analyzer:
         return [*chain.from_iterable(map(self._terms_of.__getitem__, words)), *of_periods]
 
     def spans(self, text: str) -> Iterator[TermSpan]:
-        """Yield the spans of a text that have terms: words, pairs of characters, and then periods of several words.
+        """Yield the spans of a text that produce index terms.
+
+        Words and pairs of characters come first, followed by time periods that are more than one word long.
 
         Example:
             >>> [(span.terms, span.start, span.end) for span in Analyzer("english").spans("The pumps (TS-999)")]
@@ -402,8 +405,8 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 def match_spans(text: str, terms: Collection[str], analyzer: Analyzer) -> list[tuple[int, int]]:
     """Return the spans of the words that have at least one of the given terms, in order, without overlap.
 
-    A compound counts as one word. A period written in several words is one span. In scripts without spaces between
-    words, pairs of characters are matched.
+    A compound counts as one word. A time period that is more than one word long is one span. In scripts without spaces
+    between words, pairs of characters are matched.
 
     Args:
         text: The text, for example of a passage.
@@ -441,7 +444,7 @@ def normalise(text: str) -> str:
 def may_be_misspelt(token: str) -> bool:
     """Return whether a token is an ordinary word of 5 to 24 letters, unlike part numbers and acronyms.
 
-    Shorter words have too many neighbours.
+    Too many other words are one typing error away from a shorter word.
 
     Example:
         >>> [may_be_misspelt(token) for token in ("agrement", "Agrement", "TS-999", "NASA", "getUser", "mean")]
@@ -521,7 +524,7 @@ class Period(NamedTuple):
 
 
 def periods(words: Sequence[str]) -> list[str]:
-    """Return the terms of the periods in a text that are written in several tokens, in order, with repetitions.
+    """Return the terms of the time periods that are more than one token long, in text order, with repetitions.
 
     Args:
         words: The tokens of the text, from `analysis.tokens`.
@@ -534,7 +537,7 @@ def periods(words: Sequence[str]) -> list[str]:
 
 
 def find_periods(words: Sequence[str]) -> Iterator[Period]:
-    """Yield the periods in a text that are written in several tokens, in order.
+    """Yield the time periods in a text that are more than one token long, in order.
 
     Example:
         >>> list(find_periods("the second quarter of 2018".split()))
@@ -593,7 +596,7 @@ def is_period(term: str) -> bool:
 
 
 def may_have_words(term: str) -> bool:
-    """Return whether a term is a fiscal year, a quarter or a date, which can be written in several words."""
+    """Return whether a term is a fiscal year, a quarter or a date, which may be more than one word long in a text."""
     return _SPELT_TERM.fullmatch(term) is not None
 
 

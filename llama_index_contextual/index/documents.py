@@ -138,7 +138,8 @@ class DocumentScores:
 
     Attributes:
         scores: BM25 score of the document, 0 if it contains no query term; shape (n,).
-        ranks: Rank of the document, from 1; equal scores share the best rank; 0 for a score of 0; shape (n,).
+        ranks: Rank of the document, starting at 1; documents with equal scores share the best rank; 0 for a score of 0;
+            shape (n,).
     """
 
     scores: NDArray[np.float32]

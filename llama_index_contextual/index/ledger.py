@@ -679,7 +679,7 @@ class BatchJournal:
         return [batch for batch in batches if model in (None, batch.model)]
 
     def has_request(self, custom_id: str) -> bool:
-        """Return whether a request has already been sent or answered, so that it must not be sent again."""
+        """Return whether a request has already been sent or answered. If so, it must not be sent again."""
         return self.reply(custom_id) is not None or self.is_open(custom_id)
 
     def is_open(self, custom_id: str) -> bool:

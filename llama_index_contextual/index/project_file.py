@@ -139,7 +139,7 @@ def existing_project(root: Path, name: str) -> Path:
 
 
 def write_config(project_dir: Path, config: ProjectConfig) -> None:
-    """Replace the settings of a project atomically; the other content of the file is kept if it can be read."""
+    """Replace the settings of a project atomically; the rest of the file is preserved if it can be read."""
     recorded = _read_or_none(project_dir) or _Content(config={})
     _write(project_dir, recorded, config=config.model_dump())
 

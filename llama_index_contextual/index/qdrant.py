@@ -285,7 +285,7 @@ class QdrantEngine:
             self._set_died(models.Filter(must=[_range(models, DIED, gt=version, lt=NEVER)]), NEVER)
 
     def drop_before(self, version: int) -> None:
-        """Delete vectors that were marked as removed in a version or before it."""
+        """Delete vectors that were marked as removed in the given version or an earlier one."""
         if self.exists():
             models = models_module()
             self._delete(models.Filter(must=[_range(models, DIED, lte=version)]))
@@ -512,7 +512,7 @@ def _unwrapped(send: Callable[[], T]) -> T:
     """Call the client, and raise connection errors as ConnectionError, so that the call is repeated."""
     try:
         return send()
-    except Exception as error:  # of any class; it is raised again
+    except Exception as error:  # the client may raise any exception, which is raised again
         if (seconds := getattr(error, "retry_after_s", None)) is not None:  # too many requests
             raise ProviderError(str(error), status_code=429, retry_after=float(seconds)) from error
         source = getattr(error, "source", error)

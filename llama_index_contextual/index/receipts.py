@@ -29,13 +29,13 @@ class RunCost:
     """Cost of one run.
 
     Attributes:
-        run: Number of the run, from 1.
+        run: Number of the run, starting at 1.
         purpose: "ingest", "sync", "rebuild", "retry" or "compare"; "answers" for all answers by one model on a day.
         started: Time of the first expense, in seconds since 1970.
         ended: End time in seconds since 1970; None while the run is in progress, or if it was killed.
         llm: Name of the LLM that writes contexts or answers, or None.
         embed_model: Name of the embedding model, or None.
-        calls: Number of calls for contexts or answers that returned a response.
+        calls: Number of LLM calls that returned a context or an answer.
         estimated_calls: Number of these calls whose tokens were counted locally, because the provider did not report
             token counts.
         input_tokens: Tokens of the prompts, including cached tokens.

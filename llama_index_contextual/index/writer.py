@@ -35,7 +35,7 @@ PART_CHUNKS = 10_000
 """Maximum number of chunks in a part; the time needed to change a document depends on this number."""
 
 MAX_SMALL_PARTS = 8
-"""Maximum number of parts after the last full part, not counting those that are being added."""
+"""Maximum number of parts after the last full part, not counting parts that are being added."""
 
 _FULL = 0.5  # share of the maximum at which a part counts as full and is not merged with others
 _GROWTH = 2  # a part is merged with later parts if it is at most this many times as large as they are

@@ -1,7 +1,7 @@
 """Estimate the cost of an ingestion, without sending anything.
 
-`estimate` reads and chunks the documents as an ingestion would, and counts the calls for contexts that are not in the
-ledger.
+`estimate` reads and chunks the documents as an ingestion would, and counts the LLM calls that generate contexts not yet
+in the ledger.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ class CostEstimate:
         chunks: Number of chunks in these documents.
         tokens: Tokens of the chunks, with overlaps counted twice.
         known_contexts: Number of chunks whose context is already in the ledger.
-        contexts: Calls and tokens for the missing contexts. In a batch, no tokens are assumed to be read from the
-            provider's cache.
+        contexts: LLM calls that generate the missing contexts, and their tokens. In a batch, no tokens are assumed to
+            be read from the provider's cache.
         sender: "live", "flex" or "batch".
         context_dollars: Price of the contexts, or None if it is unknown.
-        minutes: Expected duration of the calls for contexts; None for a batch, which takes up to 24 hours.
+        minutes: Expected duration of the LLM calls that generate contexts; None for a batch, which takes up to 24
+            hours.
         embedding_tokens: Tokens of the texts to embed.
         embedding_dollars: Price of the embeddings, or None if it is unknown.
         max_cost: Limit that should be sufficient for `ingest`, or None if a price is unknown: 1.5 times the price, plus
@@ -86,7 +87,7 @@ class CostEstimate:
         return self.context_dollars + self.embedding_dollars
 
     def summary(self) -> str:
-        """Return the number of calls for contexts and the cost of the run on one line."""
+        """Return one line with the number of LLM calls that generate contexts and the cost of the run."""
         documents, chunks = pluralize(self.documents, "document"), pluralize(self.chunks, "chunk")
         calls = pluralize(self.contexts.calls, "call")
         return f"{documents}, {chunks}: {calls} for contexts, {money(self.dollars)}"
@@ -182,7 +183,7 @@ def estimate(
 
 
 def _minutes(contexts: Tokens, concurrency: int) -> float:
-    """Return the expected duration, in minutes, of the calls for contexts."""
+    """Return the expected duration, in minutes, of the LLM calls that generate contexts."""
     if not contexts.calls:
         return 0.0
     seconds = SECONDS_TO_FIRST_TOKEN + contexts.output_tokens / contexts.calls / TOKENS_PER_SECOND

@@ -201,7 +201,7 @@ class Stages:
                 for at, rows in answer.items():
                     answered[units[at].model].update(zip(units[at].keys, rows, strict=True))
                 for stored_name, by_key in answered.items():
-                    # Do not store vectors of zeros: they carry no information and may be a provider error.
+                    # Do not store zero vectors: they carry no information and may be caused by a provider error.
                     nonzero = {key: vector for key, vector in by_key.items() if vector.any()}
                     if nonzero:
                         rows = np.stack(list(nonzero.values()))
@@ -237,9 +237,10 @@ class CostCounter:
     Attributes:
         model: Name of the LLM that writes contexts, or None.
         known_contexts: Number of chunks whose context is in the ledger.
-        contexts: Calls and tokens for the missing contexts, by sender. With live calls, the first call of each segment
-            fills the provider's cache; in a batch, no tokens are assumed to be read from the cache.
-        reserve: Tokens whose price must be reserved before sending: those of the longest call, or of the whole batch.
+        contexts: LLM calls that generate the missing contexts, and their tokens, by sender. With live calls, the first
+            call of each segment fills the provider's cache; in a batch, no tokens are assumed to be read from the
+            cache.
+        reserve: Tokens of the longest call or of the whole batch, whose price must be reserved before sending.
     """
 
     def __init__(
@@ -641,7 +642,7 @@ class _RunningBatches:
 
     @property
     def is_full(self) -> bool:
-        """True if the oldest batch must be finished before another one is started."""
+        """True if the oldest batch must be finished before another batch is started."""
         return len(self.batches) > self._ahead
 
     def start(self, batch: JobBatch) -> None:

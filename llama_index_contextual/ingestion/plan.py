@@ -440,7 +440,8 @@ class Intake:
         sources: Files, Documents and nodes, by document id.
         facts: The user's metadata for files, by path.
         missing: Ids of documents whose file no longer exists in a folder of the call.
-        removed: Ids of documents that a sync removes because their file no longer exists or is now a copy of another.
+        removed: Ids of documents that a sync removes because their file no longer exists or is now a copy of another
+            file.
         removes_many: Whether a sync removes more than a tenth of the documents of a folder.
         skipped: Files that are not read, each with the reason; grows while files are read.
         failed: Ids of documents that could not be read; grows while files are read.

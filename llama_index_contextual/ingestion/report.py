@@ -29,7 +29,7 @@ class IngestProgress:
     Attributes:
         stage: "batch" while waiting for the provider's batches, then "ingest", "publish" while the version is written
             and synced, and "done".
-        documents_read: Number of documents read so far, including unreadable ones.
+        documents_read: Number of documents read so far, including unreadable documents.
         documents_done: Number of finished documents.
         documents_total: Number of documents that need work.
         document: Name of the file that is being read, or an empty string.
@@ -66,7 +66,7 @@ class IngestProgress:
 
     @property
     def share_done(self) -> float:
-        """Fraction of the work that is finished: reading, contexts and embedding, and publishing as the last 2 %.
+        """Fraction of the work that is finished: reading, contexts, embedding and, as the last 2 %, publishing.
 
         Reading takes about half of the time without an LLM, and a small part of it with an LLM.
         """

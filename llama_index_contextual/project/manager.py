@@ -256,7 +256,7 @@ def missing_for_models(config: ProjectConfig, models: ModelObjects | None = None
 
 
 def _require_same(name: str, stored: ProjectConfig, given: ProjectConfig) -> None:
-    """Check that the settings of an existing project are the same as the given ones.
+    """Check that an existing project has the given settings.
 
     Raises:
         ConfigurationError: The settings differ.
