@@ -95,11 +95,11 @@ class ContextualKnowledge:
             ]
 
     async def asearch(self, query: str, *args: Any, **options: Any) -> list[Document]:
-        """Async version of `search`."""
+        """Asynchronous version of `search`."""
         return await asyncio.to_thread(self.search, query, *args, **options)
 
     async def aretrieve(self, query: str, *args: Any, **options: Any) -> list[Document]:
-        """Async version of `retrieve`."""
+        """Asynchronous version of `retrieve`."""
         return await asyncio.to_thread(self.retrieve, query, *args, **options)
 
     # ---- filters ---------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class ContextualKnowledge:
         return filters, []
 
     async def avalidate_filters(self, filters: Filters, **_: Any) -> tuple[Filters, list[str]]:
-        """Async version of `validate_filters`."""
+        """Asynchronous version of `validate_filters`."""
         return self.validate_filters(filters)
 
     # ---- instructions and tools ------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class ContextualError(Exception):
         super().__init__(self.problem if remedy is None else with_advice(self.problem, scrub(remedy.python)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default, a copy is created from `args`, which are not the arguments of a subclass.
+        # By default, a copy is created from `args`, which differ from the arguments of a subclass.
         return _copy_of, (type(self), self.args, self.__dict__)
 
 

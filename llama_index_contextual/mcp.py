@@ -152,7 +152,7 @@ class _Server(MCPServer[Any]):
         super().__init__(
             "llama-index-contextual",
             version=__version__,
-            log_level="WARNING",  # the SDK's default also logs each request to a model
+            log_level="WARNING",  # the SDK's default level also logs each request
             instructions=f"Tools for the documents of {names}. {INSTRUCTIONS}",
             # The SDK requires the address of a server that issues tokens, although there is no such server.
             auth=None if token is None else AuthSettings(issuer_url=_NO_ISSUER, resource_server_url=None),

@@ -334,7 +334,7 @@ class VersionStorageContext(StorageContext):
 
 
 def _export_bm25(nodes: list[BaseNode], directory: Path) -> None:
-    """Build an index for LlamaIndex's BM25Retriever, which splits text into other tokens than this package."""
+    """Build an index for LlamaIndex's BM25Retriever, which tokenises text differently from this package."""
     from llama_index.retrievers.bm25 import BM25Retriever
 
     retriever = BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(20, len(nodes)))

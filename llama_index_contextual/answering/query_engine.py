@@ -301,7 +301,7 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     @without_span
     async def aquery(self, str_or_query_bundle: QueryType) -> RESPONSE_TYPE:
-        """Async version of `query`."""
+        """Asynchronous version of `query`."""
         as_bundle(str_or_query_bundle)
         return await super().aquery(str_or_query_bundle)
 

@@ -422,7 +422,7 @@ class BatchReplies:
         return self._unused(self.id_of(request)) is not None
 
     def is_unread(self, request: ContextRequest) -> bool:
-        """Return whether a request must not be sent because its batch reply was not read but may be charged."""
+        """Return whether a request must not be sent, because its reply in a batch was not read but may be charged."""
         return not self.given_up and self.journal.is_open(self.id_of(request))
 
     def take(self, request: ContextRequest) -> Reply | None:

@@ -4,8 +4,8 @@ A question set is a JSON Lines file. Each line contains a `question` and its evi
 
     {"question": "…", "relevant": ["chunk id", …]}                                    the chunks themselves
     {"question": "…", "file": "a.pdf", "evidence": [{"start": 120, "end": 340}]}      character spans
-    {"question": "…", "file": "a.pdf", "evidence": [{"page": 3}, {"pages": [5, 6]}]}  physical pages, from 1
-    {"question": "…", "file": "a.pdf", "evidence": ["…", {"text": "…"}]}              the text that answers it
+    {"question": "…", "file": "a.pdf", "evidence": [{"page": 3}, {"pages": [5, 6]}]}  physical pages, starting at 1
+    {"question": "…", "file": "a.pdf", "evidence": ["…", {"text": "…"}]}              text that answers the question
 
 The `file` may also be part of an evidence item. It may be omitted only if the evidence is text. The `id` is optional;
 other keys are ignored.

@@ -56,9 +56,9 @@ _CAMEL = regex.compile(
     r"(?:\p{Lu}\p{M}*)+(?!\p{Ll})|\p{Lu}?[\p{Ll}\p{M}]+|\p{N}+|[\p{L}--[\p{Lu}\p{Ll}]][[\p{L}\p{M}]--[\p{Lu}\p{Ll}]]*",
     regex.V1,
 )
-_MAX_TEXT_TOKENS = 200_000  # cached tokens of texts; a large corpus has more distinct numbers than words
-_MAX_QUERY_TOKENS = 20_000  # cached tokens of queries, which have fewer words
-_MAX_WORDS = 50_000  # cached words of passages, with the punctuation marks around them
+_MAX_TEXT_TOKENS = 200_000  # maximum number of cached tokens of texts, many of which are numbers
+_MAX_QUERY_TOKENS = 20_000  # maximum number of cached tokens of queries, which have fewer words
+_MAX_WORDS = 50_000  # maximum number of cached words of passages, with the punctuation marks around them
 _LONGEST_CACHED = 64  # maximum length of a cached token; longer tokens seldom occur twice
 _CLITIC = re.compile(r"'(?:s|t|d|m|re|ve|ll)$", re.IGNORECASE)
 

@@ -50,7 +50,7 @@ from llama_index_contextual.readers.text import (
 if TYPE_CHECKING:
     from llama_index_contextual.readers.pdf.pages import PdfEngine
 
-MAX_PROCESSES = 8  # each may use as much memory as `ParserProcess` allows
+MAX_PROCESSES = 8  # each process may use as much memory as `ParserProcess` allows
 
 FileMetadata = Callable[[str], Mapping[str, Any] | None]
 

@@ -84,7 +84,7 @@ def _prepare(root: Element) -> None:
             element.drop_tree()
         elif element.tag == "img":
             before = (element.get("alt") or "").strip()
-            before = before if " " in before else ""  # a single word is a file name
+            before = before if " " in before else ""  # a single word is probably a file name
         elif element.tag == "br" or element.tag in _BLOCKS:
             before = " "
             element.text = f" {element.text or ''}"

@@ -164,7 +164,7 @@ class OcrReader:
 
         Args:
             path: The file.
-            pages: Numbers of the pages, from 1; None for all.
+            pages: Numbers of the pages, starting at 1; None for all.
             password: Password of an encrypted PDF.
             digest: Expected xxh3-128 of the file; None to accept any file.
             limits: Limits for the file; `max_seconds` applies to each page.
@@ -243,9 +243,9 @@ class _File(NamedTuple):
 # ---- Child -----------------------------------------------------------------------------------------------------------
 
 DPI = 200  # higher resolutions take longer and do not improve the result
-MAX_PIXELS = 30_000_000  # of a rendered page; larger pages are rendered at a lower resolution
-MAX_IMAGE_PIXELS = 200_000_000  # of an image file, which has to be decoded as a whole
-MIN_CONTRAST = 24  # in grey levels; a page with less contrast is blank
+MAX_PIXELS = 30_000_000  # limit for rendered pages; larger pages are rendered at a lower resolution
+MAX_IMAGE_PIXELS = 200_000_000  # limit for image files, which have to be decoded as a whole
+MIN_CONTRAST = 24  # grey levels; a page with less contrast is considered blank
 GOOD = 0.85  # a page with a lower confidence is also read rotated
 
 Pixels = NDArray[np.uint8]

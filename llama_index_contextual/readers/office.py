@@ -3,8 +3,8 @@
 Office files are ZIP archives of XML; `_check_package` measures them before a library opens them. Macros are never run,
 and links to other files and pages are never followed.
 
-Cells keep the form in which they are shown. Converters that use pandas turn 007 into 7, "NA" into a missing value and
-1,234,567.891 into 1.234568e+06, and converters to Markdown tables lose the text after a | in a cell.
+Cell values are formatted as they are displayed. Converters that use pandas turn 007 into 7, "NA" into a missing value
+and 1,234,567.891 into 1.234568e+06, and converters to Markdown tables lose the text after a | in a cell.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _add_word(builder: DocumentBuilder, source: FileSource) -> str | None:
     )
     root = parse_html(source, converted.value)
     for link in root.xpath("//a[starts-with(@href, '#footnote-ref') or starts-with(@href, '#endnote-ref')]"):
-        link.text = ""  # an arrow that links back to the text
+        link.text = ""  # the link is an arrow that leads back to the text
     add_html(builder, root)
     titles = root.xpath("//h1")
     return builder.headings[0].title if titles and builder.headings and builder.headings[0].start == 0 else None
@@ -202,7 +202,7 @@ def _add_shape(builder: DocumentBuilder, shape: Any) -> None:
         _add_diagram(builder, shape)
     else:
         description = shape.element.xpath("string(.//p:cNvPr/@descr)")
-        if " " in description.strip():  # a single word is a file name
+        if " " in description.strip():  # a single word is probably a file name
             builder.paragraph(description)
 
 
@@ -340,7 +340,7 @@ MAX_MAILS = 5
 """Maximum nesting depth of mails attached to other mails."""
 MAX_MAIL_PARTS = 1_000
 MAX_HEADER = 20_000
-"""Number of characters of a header that are read; a header with parameters must not be longer."""
+"""Number of characters that are read from a header; a header with parameters must not be longer."""
 _HEADERS = ("From", "To", "Cc", "Date")
 _ENCRYPTED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "multipart/encrypted")
 

@@ -31,8 +31,8 @@ from llama_index_contextual.readers.files import ParsedFile, ReadLimits, one_lin
 START_SECONDS = 120.0
 PAGES_READ = "pages {} {}\n"  # number of pages read, and total number of pages
 REPORT_SECONDS = 0.25  # minimum time between two such lines
-MAX_COMPLAINT = 200  # characters of the child's last error line
-MAX_STDERR = 10_000_000  # bytes that a child may write to stderr, or to any other file
+MAX_COMPLAINT = 200  # maximum number of characters quoted from the child's last error line
+MAX_STDERR = 10_000_000  # maximum number of bytes that a child may write to stderr or to any other file
 DEFAULT_MEMORY = 4_000_000_000
 DEFAULT_LIMITS = ReadLimits()
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 MAX_HEAD = 600
 """Maximum length of column headers in characters; if they are longer, the upper lines are omitted."""
-MIN_CONTENTS = 5  # rows in a table of contents
-MOST_CONTENTS = 0.8  # share of these rows whose page numbers increase
+MIN_CONTENTS = 5  # minimum number of rows in a table of contents
+MOST_CONTENTS = 0.8  # minimum fraction of these rows whose page number does not decrease
 MAX_HEAD_LINES = 6
-MAX_NARROW_LINES = 30  # in column headers with one or two words on each line
-MAX_LABELS = 4  # consecutive lines with only a label; more such lines end a table
+MAX_NARROW_LINES = 30  # maximum number of lines in column headers with one or two words on each line
+MAX_LABELS = 4  # maximum number of consecutive lines with only a label; more such lines end a table
 MAX_LABEL_WORDS = 14
-MAX_SENTENCE_WORDS = 6  # in a label with a full stop
+MAX_SENTENCE_WORDS = 6  # maximum number of words in a label with a full stop
 MAX_CAPTION_WORDS = 30
 
 

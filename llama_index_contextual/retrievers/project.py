@@ -134,7 +134,7 @@ class ProjectRetriever(CheckedRetriever):
         return _as_response(await self._indexes.arun(run), bundle, notes)
 
     def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
-        """Return the results of several queries, in their order, all of them from the same version."""
+        """Return the results of several queries, in the order of the queries, all from the same version."""
         # Check every query before anything is opened or paid for.
         checked = [limit_query(bundle) for bundle in bundles]
         settings = self._search_settings()
@@ -152,7 +152,7 @@ class ProjectRetriever(CheckedRetriever):
         return [_as_response(response, bundle, notes) for response, bundle, (_, notes) in responses]
 
     def retrieve_many(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
-        """Return the nodes of several queries, in their order."""
+        """Return the nodes of several queries, in the order of the queries."""
         return [[*response.results] for response in self.respond_many(as_bundles(queries))]
 
     def specificity(self, text: str) -> float | None:

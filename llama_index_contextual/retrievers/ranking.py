@@ -317,13 +317,13 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         document_weight: Weight of the document scores, relative to the legs' weights, which are scaled to a sum of 1.
             Fusion by score increases this weight if documents have more than ten chunks on average, and decreases it
             if they have fewer.
-        spotlight: Whether the first nodes are ranked again by their best sentence or table row (fusion by score of legs
-            with the same index only).
+        spotlight: Whether the first nodes are ranked again by their best sentence or table row (only for fusion by
+            score, with legs that share an index).
         sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
         filters: Metadata filters; only nodes that pass are ranked. Requires legs with the same index, and a single
             query.
         llm: LLM that writes additional queries if num_queries > 1.
-        num_queries: Number of queries, including the given one.
+        num_queries: Number of queries, including the given query.
         **kwargs: Further arguments of `QueryFusionRetriever`.
 
     Raises:

@@ -28,7 +28,7 @@ class _Share:
         name: Name of the ranking.
         value: The contribution.
         formula: Calculation of the contribution, as text; empty if the hit is not in the ranking.
-        place: Rank of the hit, from 1; 0 if it is not in the ranking.
+        place: Rank of the hit, starting at 1; 0 if it is not in the ranking.
         size: Number of hits in the ranking.
     """
 
@@ -60,7 +60,7 @@ def explain_reranked(
 
     Args:
         explanations: The explanations of at least all hits that were reranked, in their original order.
-        reranked: The hits in the order of the reranker.
+        reranked: The hits in the order chosen by the reranker.
         k: Number of results among the hits.
     """
     by_id = {one.node_id: one for one in explanations}

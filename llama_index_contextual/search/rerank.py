@@ -48,7 +48,7 @@ class Reranked:
 
     Attributes:
         hits: Copies of the hits with the scores of the reranker, best first. Each copy still has its original rank.
-        decisions: The decision on each hit, including dropped hits, by node id.
+        decisions: The reranker's decision about each hit, including dropped hits, by node id.
         warnings: Sentences about unusable replies from the model.
     """
 
@@ -68,12 +68,12 @@ class Reranker(ABC):
 
     @abstractmethod
     def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
-        """Return the hits in the order of the model; hits with equal scores keep their order.
+        """Return the hits in the order chosen by the model; hits with equal scores keep their order.
 
         Args:
             question: The question.
             hits: The hits, best first.
-            threshold: Hits with a lower probability are dropped; None keeps all.
+            threshold: Hits with a lower probability are dropped; None keeps all hits.
 
         Raises:
             ModelError: The model cannot be loaded or reached, or fails.
@@ -406,7 +406,7 @@ class LLMReranker(Reranker, PromptMixin):
     before them, and so on up to the first passage. The calls are made one after another.
 
     An LLM returns an order but no probabilities: the score of a hit is 1 / rank, and a threshold does not apply.
-    Unknown ids are ignored, and passages that are missing in the reply come after the listed passages. If a reply
+    Unknown ids are ignored, and passages that are missing from the reply come after the listed passages. If a reply
     contains no ids, the passages keep their order. `warnings` contains a sentence about each of these problems.
 
     Args:
@@ -434,11 +434,11 @@ class LLMReranker(Reranker, PromptMixin):
         self._prompt = prompts.get(_PROMPT_NAME, self._prompt)
 
     def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
-        """Return the hits in the order of the LLM; see `Reranker.rerank`."""
+        """Return the hits in the order chosen by the LLM; see `Reranker.rerank`."""
         return run_sync(lambda: self.arerank(question, hits, threshold=threshold))
 
     async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
-        """Return the hits in the order of the LLM, without blocking the event loop; see `Reranker.rerank`."""
+        """Asynchronous version of `rerank`, which does not block the event loop."""
         nodes = _report_start(self.name, question, hits)
         listing = _Listing(list(range(len(hits))), ["the only passage"] * len(hits))
         if len(hits) > 1:
@@ -521,8 +521,8 @@ def _json_line(number: int, fields: Mapping[str, str]) -> str:
 def listed_ids(reply: str) -> list[int] | None:
     """Return the ids in a reply, in order, or None if there is no list of ids in it.
 
-    If there are several arrays, for example in reasoning before the answer, the longest array is used, or the last one
-    if several have this length. A chain such as [3] > [1] > [2] counts as one array.
+    If there are several arrays, for example in reasoning before the answer, the longest array is used, or the last of
+    several arrays with this length. A chain such as [3] > [1] > [2] counts as one array.
 
     Example:
         >>> listed_ids('Passage [2] names the date. ["3", 2, 1]'), listed_ids("[3] > [1]"), listed_ids("The first one.")

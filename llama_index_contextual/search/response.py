@@ -44,7 +44,8 @@ class LegScore:
 
     Attributes:
         score: Cosine similarity (-1 to 1) in the semantic index; BM25 score (above 0) in the other indexes.
-        rank: Position in the ranking of the index, from 1; in the index of documents, position of the chunk's document.
+        rank: Position in the ranking of the index, starting at 1; in the index of documents, position of the chunk's
+            document.
         matched_terms: Terms of the query that occur in the chunk or its context; lexical index only.
     """
 
@@ -61,13 +62,13 @@ class Source:
         file_name: Name of the file.
         file_path: Path relative to the parent of the folder that was ingested.
         doc_id: Id of the document.
-        page_start: Physical page of the first character, from 1.
-        page_end: Physical page of the last character.
+        page_start: Number of the physical page of the first character, starting at 1.
+        page_end: Number of the physical page of the last character.
         page_label: Printed number of the first page.
         section: Path of headings above the passage.
         title: Title of the document.
-        segment_index: Number of the segment in the document, from 0.
-        chunk_index: Number of the chunk in the document, from 0.
+        segment_index: Number of the segment in the document, starting at 0.
+        chunk_index: Number of the chunk in the document, starting at 0.
         start_char: Offset of the first character in the document's text.
         end_char: Offset after the last character.
     """
@@ -185,7 +186,7 @@ class BaseHit:
 
     @property
     def place(self) -> Source:
-        """The location to show: that of the sentence or row that matches the question best, or else of the passage."""
+        """The location to show: that of the best-matching sentence or row, otherwise that of the passage."""
         return self.source if self.spotlight is None else self.spotlight.source
 
     @property
@@ -228,7 +229,7 @@ class Hit(BaseHit):
 
     Attributes:
         chunk: The chunk.
-        rank: Position among the results, from 1.
+        rank: Position among the results, starting at 1.
         score: Score of the whole search, comparable only within one response.
         relevance: Estimated probability that it is relevant, or None.
         semantic: Score and rank in the semantic index, or None if it is not among its hits.
@@ -288,12 +289,12 @@ class QueryBlend:
 
 @dataclass(frozen=True, kw_only=True)
 class Reranking:
-    """The decision of a reranker on a passage.
+    """A reranker's decision about a passage.
 
     Attributes:
-        before: Rank before reranking, from 1.
+        before: Rank before reranking, starting at 1.
         after: Rank after reranking; None if the passage was dropped.
-        score: Probability from a cross-encoder, or 1 / rank in the order of an LLM.
+        score: Probability from a cross-encoder, or 1 / rank in the order chosen by an LLM.
         threshold: Probability below which passages were dropped, or None.
         reason: The reason for the rank, in words.
     """
@@ -321,7 +322,7 @@ class Explanation:
     """The reasons for the rank of a passage.
 
     Attributes:
-        rank: Position in the ranking, from 1.
+        rank: Position in the ranking, starting at 1.
         node_id: Id of the chunk.
         source: Location of the passage in its document.
         score: Score of the ranking, or of the reranker.
@@ -335,7 +336,7 @@ class Explanation:
         in_structure: Terms of the query that occur only in the structural part of a context that has two parts.
         missing: Terms of the query that do not occur in the passage.
         why_not: For a near miss, the difference from the last result.
-        reranking: The decision of the reranker, or None without one.
+        reranking: The reranker's decision, or None without a reranker.
     """
 
     rank: int

@@ -337,7 +337,7 @@ def _response(
     warnings: Sequence[str],
     version: str | None,
 ) -> SearchResponse:
-    """Return the response, with the hits in the order of the reranker if there is one."""
+    """Return the response, with the hits in the order chosen by the reranker, if one is given."""
     hits, estimate, (explanations, near_misses) = candidates.hits, candidates.estimate, candidates.explanations
     notes = [*warnings, *candidates.warnings]
     if reranked is not None:

@@ -15,7 +15,7 @@ _MONTH_NAMES = (
 )
 _MONTHS_IN = {"month": 1, "quarter": 3, "year": 12, "decade": 120}
 _ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4}
-_LISTED = 12  # maximum number of periods that are all listed; otherwise, only the first and the last are
+_LISTED = 12  # maximum number of time periods listed individually; longer series show only the first and last
 
 _BACK = "last|previous|prior"
 _WHICH = rf"(?P<which>{_BACK}|this|the current|current|next|the coming|coming)"
@@ -58,7 +58,7 @@ def explicit_times(question: str, reference: date) -> str:
         >>> explicit_times("What was revenue last quarter, and in Q3 last year?", date(2026, 11, 22))
         'What was revenue last quarter (Q3 2026), and in Q3 last year (Q3 2025)?'
     """
-    matched = bytearray(len(question))  # 1 for characters of a phrase
+    matched = bytearray(len(question))  # 1 for each character that belongs to a phrase
     meanings: dict[int, str] = {}  # keyed by the end of the phrase
     for name, pattern in _PHRASES:
         for match in pattern.finditer(question):
@@ -110,7 +110,7 @@ def _number(word: str) -> int:
 
 
 def _shifted(unit: str, day: date, steps: int) -> date:
-    """Return a day in the period that is `steps` periods away; for months or longer periods, the first day."""
+    """Return a day in the time period `steps` periods away; for periods of a month or longer, the first day."""
     if unit in ("day", "week"):
         return day + timedelta(days=steps * (7 if unit == "week" else 1))
     months = 12 * day.year + day.month - 1 + steps * _MONTHS_IN[unit]
@@ -118,7 +118,7 @@ def _shifted(unit: str, day: date, steps: int) -> date:
 
 
 def _name(unit: str, day: date) -> str:
-    """Return the name of the period that contains a day."""
+    """Return the name of the time period that contains a day."""
     if unit == "week":
         monday = day - timedelta(days=day.weekday())
         return f"{_name('day', monday)} to {_name('day', monday + timedelta(days=6))}"
@@ -132,7 +132,7 @@ def _name(unit: str, day: date) -> str:
 
 
 def _span(unit: str, today: date, steps: int) -> str:
-    """Return the names of the periods between the current period and the period `steps` away, including both."""
+    """Return the names of all time periods from the current period to the period `steps` away, inclusive."""
     first, last = sorted((steps, 0))
     if unit in ("day", "week"):
         return f"{_name('day', _shifted(unit, today, first))} to {_name('day', _shifted(unit, today, last))}"

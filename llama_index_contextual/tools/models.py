@@ -184,7 +184,7 @@ class BestSentence(BaseModel):
 
     @classmethod
     def of(cls, mark: Mark) -> BestSentence:
-        """Create it from the mark of a search result."""
+        """Create an instance from the mark of a search result."""
         page, section = mark.source.page_start, mark.source.section
         return cls(text=mark.text, start=mark.start, end=mark.end, page_start=page, section=section)
 

@@ -1,7 +1,7 @@
 """The workbench: a web interface for reading projects, which never changes a document.
 
 `make_app` returns the workbench as an ASGI application, and `serve` runs it. There are views for searches, passages,
-answers by an LLM, and projects with their documents; each view is a module with a function `routes`.
+answers written by an LLM, and projects with their documents; each view is a module with a function `routes`.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class SegmentView:
     """A segment of a document; if the list of chunks has several pages, the part of the segment on one of them.
 
     Attributes:
-        number: Number of the segment in the document, from 1.
+        number: Number of the segment in the document, starting at 1.
         chunks: The chunks of the segment.
     """
 

@@ -72,7 +72,7 @@ class Result:
 
     Attributes:
         node_id: Id of the chunk.
-        rank: Position in the ranking, from 1.
+        rank: Position in the ranking, starting at 1.
         source: Location of the passage in the document.
         excerpt: The text around the words of the question, with these words marked.
         structure: The structural part of the context, with marks.
@@ -157,7 +157,7 @@ def shares_of(shares: Mapping[str, float], highest: float) -> list[Share]:
 
 
 def relevance_words(relevance: float | None) -> str:
-    """Return a phrase for a passage that is probably relevant, or "" for other passages, whose rank is enough."""
+    """Return a phrase if a passage is probably relevant; otherwise return "", because the rank is sufficient."""
     return "probably relevant" if relevance is not None and relevance >= 0.5 else ""
 
 

@@ -24,7 +24,7 @@ WORD_GAP = 0.5  # times the width of a space
 MAX_KERNING = 0.5  # times the font size: a larger step back starts a new word
 CELL_GAP = 1.2  # times the font size: larger than the spaces between words in a column
 WIDE_GLYPHS = 0x2E80  # first code point of the scripts that have no spaces between words
-MAX_CELLS = 30  # cells of a row that are compared with the next row
+MAX_CELLS = 30  # maximum number of cells of a row that are compared with the next row
 
 # ---- Pieces of text --------------------------------------------------------------------------------------------------
 
@@ -199,10 +199,10 @@ def rows_of(cells: Iterable[Cell]) -> list[Row]:
 # ---- Blank cells of tables -------------------------------------------------------------------------------------------
 
 BLANK = "–"
-MIN_COLUMN_FIGURES = 2  # in a column
+MIN_COLUMN_FIGURES = 2  # minimum number of figures in a column
 MAX_COLUMNS = 20
-MAX_GAP = 4  # rows with only a label between two rows with figures
-MAX_STEP = 6.0  # times the font size, from one row with figures to the next
+MAX_GAP = 4  # maximum number of rows with only a label between two rows with figures
+MAX_STEP = 6.0  # times the font size: maximum distance from one row with figures to the next
 
 
 def with_blanks(rows: list[Row]) -> list[Row]:
@@ -287,11 +287,11 @@ def _blank(column: tuple[float, float], row: Row) -> Cell:
 
 PdfEngine = Literal["pypdf", "pdfium"]
 
-MIN_PATHS = 100  # on a page without text: fewer paths are frames and backgrounds, more paths may be letters
+MIN_PATHS = 100  # for a page without text: fewer paths are frames and backgrounds, more paths may be letters
 WRONG_PASSWORD = "the PDF is encrypted, and the password given for it does not open it: give the right one"
 NO_PASSWORD = "the PDF is encrypted: give its password (`passwords`, or --password)"
 
-BOLD_NAME = re.compile(r"(?i)bold|black|heavy|[,-]b(?:i|old)?$")  # in the name of a font
+BOLD_NAME = re.compile(r"(?i)bold|black|heavy|[,-]b(?:i|old)?$")  # matches the names of bold fonts
 RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufefc]")  # letters of right-to-left scripts
 
 
@@ -300,8 +300,8 @@ class OutlineEntry(NamedTuple):
 
     Attributes:
         title: Title in the outline.
-        level: Level in the outline, from 1.
-        page: Index of the page that the bookmark points to, from 0.
+        level: Level in the outline, starting at 1.
+        page: Index of the page that the bookmark points to, starting at 0.
         top: Position on that page, in points from the bottom, or None.
     """
 

@@ -228,12 +228,12 @@ def _optional(get: Callable[[], T | None], warnings: list[str]) -> T | None:
 # entries in tables of contents, list items, headings and short lines remain separate lines.
 
 STEP = 1.3  # times the usual line spacing: a larger distance starts a new paragraph
-SAME_SIZE = 0.1  # times the font size
+SAME_SIZE = 0.1  # times the font size: maximum difference in size between lines of one paragraph
 MAX_SHIFT = 6.0  # times the font size: maximum distance between the left ends of lines of one paragraph
 INDENT = 1.0  # times the font size: a line that is indented further starts a paragraph
-MIN_CHARACTERS = 28  # in a line that can continue on the next line
-NEAR_EDGE = 8.0  # times the font size
-MIN_NEAR_EDGE = 1 / 3  # share of the lines; a block with fewer such lines is a list and not running text
+MIN_CHARACTERS = 28  # minimum length of a line that can continue on the next line
+NEAR_EDGE = 8.0  # times the font size: maximum distance of a line end from the right edge
+MIN_NEAR_EDGE = 1 / 3  # minimum share of lines that end near the edge; with fewer, a block is a list, not running text
 
 _ITEM = re.compile(r"(?:[•●▪■◦‣·–—*o-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}(?:\.\d{1,3})+\.?|§+)(?=\s|$)")
 _LEADER = re.compile(r"(?:[._…-]\s?){4}\s*\S{0,8}$")  # dot leader of a table of contents, or a blank to fill in
@@ -359,7 +359,7 @@ class HyphenJoiner:
 
 
 def _halves(line: str, following: str) -> tuple[str, str] | None:
-    """Return the halves, in lower case, of a word that seems to be hyphenated at the end of a line."""
+    """Return, in lower case, the two halves of a word that seems to be hyphenated at the end of a line."""
     if not line.endswith(_HYPHENS):
         return None
     head, tail = _HEAD.search(line), _TAIL.match(following)

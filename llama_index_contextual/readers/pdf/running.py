@@ -23,16 +23,16 @@ from llama_index_contextual.readers.pdf.pages import Line, PageContent
 from llama_index_contextual.readers.pdf.title import roman_value
 
 MIN_PAGES = 3
-MIN_PAGES_ELSEWHERE = 5  # for text on less than half of the pages
+MIN_PAGES_ELSEWHERE = 5  # minimum number of occurrences of text that is on less than half of the pages
 MOST = 0.66  # share of the pages; text on at least this share of different pages need not be set off from the body
-MAX_STEP = 2  # left and right pages may differ
+MAX_STEP = 2  # maximum distance in pages between occurrences, because left and right pages may differ
 MAX_LINES = 5  # maximum number of running lines at one edge of a page
 MAX_SIZE = 1.6  # times the usual font size: a larger line is a heading
-MARGIN = 0.12  # share of the height of a page
-NARROW_MARGIN = 0.07  # if the pages are copies of each other
-SET_OFF = 1.25  # times the usual line spacing
-SET_OFF_SIZE = 2.5  # times the font size
-NEAR = 4.0  # times the font size
+MARGIN = 0.12  # height of a margin, as a share of the height of the page
+NARROW_MARGIN = 0.07  # height of a margin if the pages are copies of each other
+SET_OFF = 1.25  # times the usual line spacing: a line with a wider gap is set off from the body
+SET_OFF_SIZE = 2.5  # times the font size: a line with a wider gap is always set off
+NEAR = 4.0  # times the font size: maximum distance between neighbouring running lines
 MIN_YEAR, MAX_YEAR = 1900, 2100
 
 _WORD = re.compile(r"\w+")
@@ -65,9 +65,9 @@ class _MarginLine(NamedTuple):
     line: Line
     numbers: tuple[int, ...]
     printed: tuple[str, ...]
-    margin: float  # from the edge of the page, as a share of its height
-    is_set_off: bool  # from the next line further in
-    is_near: bool  # to the next line further out
+    margin: float  # distance from the edge of the page, as a share of its height
+    is_set_off: bool  # whether the line is set off from the next line further in
+    is_near: bool  # whether the line is near the next line further out
 
 
 class _Chain(NamedTuple):

@@ -22,10 +22,10 @@ BASELINE = 0.28  # times the height of a box, from its lower edge
 SPACE = 0.28  # times the font size
 SAME_SIZE = 1.3  # heights within this factor are the same font size, because box heights depend on the letters
 VERTICAL = 1.5  # minimum ratio of height to width of a box whose text runs up or down
-MAX_SKEW = 5  # degrees
-MIN_SKEWED = 4  # boxes; fewer are not enough to measure the angle
+MAX_SKEW = 5  # in degrees
+MIN_SKEWED = 4  # minimum number of boxes needed to measure the angle
 MIN_COLUMN_LINES = 5
-MIN_WORDS = 3  # in a line of prose
+MIN_WORDS = 3  # minimum number of words in a line of prose
 FILLED = 0.6  # share of the width of a column of prose that at least half of its lines fill
 MAX_CROSSING = 0.5  # lines across the gap between columns, such as headings, relative to lines of the shorter column
 
@@ -40,7 +40,7 @@ class OcrPages(NamedTuple):
     """Pages of a file that were read by OCR.
 
     Attributes:
-        pages: The pages by number, from 1.
+        pages: The pages by number, starting at 1.
         failed: A warning for each page that could not be read.
         total: Number of pages in the file.
         digest: Hexadecimal xxh3-128 of the bytes of the file.

@@ -66,7 +66,7 @@ def headings(outline: Iterable[OutlineEntry], pages: Pages, *, title: Heading | 
 
 MAX_LINES = 3  # maximum number of lines in a heading
 MIN_RATIO = 0.6
-MAX_COMPARED = 200  # lines of a page that are compared letter by letter
+MAX_COMPARED = 200  # maximum number of lines of a page that are compared letter by letter
 
 _PAGE_MARK = re.compile(r"(?i)(?:(?:page|p|slide|folie|seite|página|sheet)\W*)?[\divxlc]{1,6}(?:\s+of\s+\d+)?")
 _FILE_MARK = re.compile(r"(?i)\S.*\.(?:pdf|docx?|xlsx?|pptx?|html?|txt|rtf|indd)|\d{10}-\d\d-\d{6}.*")
@@ -141,10 +141,10 @@ def _distance(top: float | None, y: float) -> float:
 # ---- detection -----------------------------------------------------------------------------------------------------
 
 LARGER = 1.09  # times the size of the body text
-MIN_PROSE = 80  # characters in a line or paragraph of running text
+MIN_PROSE = 80  # minimum number of characters in a line or paragraph of running text
 MIN_ENTRIES = 4  # minimum number of entries in a table of contents, on one page
 EDGE = 0.05  # share of the long lines that may extend beyond the left edge or the right edge
-SIGNING = 4  # lines below a heading that are searched for a signature
+SIGNING = 4  # number of lines below a heading that are searched for a signature
 
 
 @dataclass(slots=True)
@@ -336,7 +336,7 @@ _DATE_WORDS = frozenset(
 
 
 def _is_date(text: str) -> bool:
-    """Return whether the text is only a date or a period, such as "Years Ended December 31, 2022 and 2021"."""
+    """Return whether the text is only a date or time period, such as "Years Ended December 31, 2022 and 2021"."""
     words = re.findall(r"\w+", text.casefold())
     return any(map(str.isdigit, words)) and all(word.isdigit() or word in _DATE_WORDS for word in words)
 
@@ -383,7 +383,7 @@ class _Page:
             elif (
                 candidate := self._candidate(at, is_free=not ((is_front and is_cover) or signing or is_form))
             ) and not (
-                is_front and candidate.label and candidate.label.family == "attachment"  # its number in the filing
+                is_front and candidate.label and candidate.label.family == "attachment"  # number within the filing
             ):
                 signing = signing and candidate.label is None
                 candidate.gap, gap = gap, 0

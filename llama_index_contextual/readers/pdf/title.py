@@ -2,8 +2,8 @@
 
 The title of a PDF is on its first pages or in the file's metadata. Metadata often contains the title of a template, an
 earlier document or a filing service, so the first pages take precedence. The title of a filing consists of the form,
-company and period on its cover. The title of a contract consists of its type, parties and date. The title of any other
-document is its most prominent line.
+company and reporting period on its cover. The title of a contract consists of its type, parties and date. The title of
+any other document is its most prominent line.
 """
 
 from __future__ import annotations
@@ -157,10 +157,10 @@ def is_plain_title(text: str, *, words: int = MAX_WORDS) -> bool:
 # ---- Title of the document -------------------------------------------------------------------------------------------
 
 FRONT = 3  # number of first pages that are searched for a title
-HEAD = 6_000  # characters on the cover of a filing
-OPENING = 4_500  # characters after the title of a contract that are searched for its parties
-DATED = 700  # characters after the title of a contract that are searched for its date
-PROMINENT = 1.2  # times the size of the running text
+HEAD = 6_000  # number of characters that are read from the cover of a filing
+OPENING = 4_500  # number of characters after the title of a contract that are searched for its parties
+DATED = 700  # number of characters after the title of a contract that are searched for its date
+PROMINENT = 1.2  # times the size of the running text: minimum size of a prominent title
 TOP_LINES = 15  # number of first lines that are searched for a title without larger letters
 MAX_TITLE = 200
 MAX_PARTY = 80
@@ -256,7 +256,7 @@ def _agrees(stored: str, stated: str, page: Sequence[Line]) -> bool:
 
 
 def _filing(front: Sequence[Sequence[Line]]) -> Stated | None:
-    """Return the title of a filing: its form, the registrant, and the period or date of the report."""
+    """Return the title of a filing: its form, the registrant, and the reporting period or date."""
     lines = [line for page in front for line in page]
     forms = ((line, _FORM.fullmatch(line.text.strip(" *_"))) for line in front[0][:40])
     line, form = next(((line, match) for line, match in forms if match), (None, None))
