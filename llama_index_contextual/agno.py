@@ -115,7 +115,7 @@ class ContextualKnowledge:
         """Return the filters unchanged, and an empty list of invalid keys.
 
         Agno would drop an unknown key and search without it. Instead, the search reports the unknown key and lists the
-        valid ones.
+        valid keys.
         """
         return filters, []
 

@@ -95,7 +95,7 @@ def make_http_app(
         host: Address that the application will be bound to.
         token: Token that clients must send as `Authorization: Bearer TOKEN`; required unless `host` is a loopback
             address.
-        allowed_hosts: Other host names through which clients reach the server, such as that of a proxy.
+        allowed_hosts: Other host names through which clients reach the server, such as the name of a proxy.
 
     Raises:
         InputError: No project was given.

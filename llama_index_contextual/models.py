@@ -397,7 +397,7 @@ def is_name(text: str) -> bool:
 
 
 def is_named(name: str) -> bool:
-    """Return whether a name returned by `model_name` distinguishes the model from others."""
+    """Return whether a name returned by `model_name` distinguishes the model from other models."""
     return name == LOCAL or is_name(name.partition(":")[2])
 
 
@@ -409,7 +409,7 @@ def llm_identity(llm: LLM, model_id: str | None = None) -> str:
         model_id: Name to use instead of the LLM's own name, which may be missing.
 
     Raises:
-        ModelError: The LLM has no name that distinguishes it from others.
+        ModelError: The LLM has no name that distinguishes it from other LLMs.
     """
     name = model_name(llm, model_id)
     return (
@@ -423,7 +423,7 @@ def embedding_identity(model: BaseEmbedding) -> str:
     """Return the name under which vectors from an embedding model are stored in the ledger.
 
     Raises:
-        ModelError: The model has no name that distinguishes it from others.
+        ModelError: The model has no name that distinguishes it from other models.
     """
     advice = f'name it, as in {type(model).__name__}(model_name="my-embedding@1")'
     return _distinct(model_name(model), model, setting="embed_model", advice=advice)

@@ -21,7 +21,7 @@ REMOVED = "[API key removed]"
 """Replacement for a key."""
 
 SHORTEST_KEY = 8
-"""Minimum length of a key; shorter values, such as "none" or "ollama", are placeholders and stay in messages."""
+"""Minimum length of a key; shorter values, such as "none" or "ollama", are placeholders and are left in messages."""
 
 _ENVIRONMENT = re.compile(r"(?:api|access|auth|secret)_?(?:key|token)$|^hf_token$", re.IGNORECASE)
 _SECRET = re.compile(
@@ -49,7 +49,7 @@ def watch(model: object) -> None:
 
 
 def keys_in_use() -> frozenset[str]:
-    """Return the keys in the environment and those of the models called so far."""
+    """Return the keys in the environment and the keys of the models called so far."""
     named = (value for name, value in os.environ.items() if _ENVIRONMENT.search(name))
     in_urls = (word for value in os.environ.values() if "://" in value for word in _PASSWORD_IN_URL.findall(value))
     return frozenset(_usable((*named, *in_urls))) | frozenset(tuple(_of_models))

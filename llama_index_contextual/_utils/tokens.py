@@ -115,7 +115,7 @@ def _piece_end(text: str, start: int, target: int) -> int:
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace surrogates, which UTF-8 cannot encode, with U+FFFD; without surrogates, return `text` itself."""
+    """Replace surrogates, which UTF-8 cannot encode, with U+FFFD; if there are none, return `text` unchanged."""
     if text.isascii():
         return text
     try:

@@ -71,7 +71,7 @@ class QA:
 
     Attributes:
         question: The question.
-        answers: The correct answers; the scores are those of the best match.
+        answers: The correct answers; scores are computed with the correct answer that matches best.
         evidence: Text of a passage that answers the question, or an empty string.
     """
 

@@ -2,7 +2,7 @@
 
 `Project.as_query_engine` and `Project.as_chat_engine` take the options as keyword arguments. Their signatures, the
 command line and the guide are generated from these tables. If an option is None or omitted, the value of the project's
-setting with the same name is used; the description of the setting is used as well.
+setting with the same name is used; its description is used too.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ _CHAT_MODES = {
 class EngineBuilder:
     """Builder of engines over a project's retriever.
 
-    The methods take the options in the TypedDicts above and those of `Project.as_query_engine`. The default value is
-    used for an option that is None.
+    The methods take the options in the TypedDicts above and the options of `Project.as_query_engine`. The default value
+    is used for an option that is None.
 
     Attributes:
         retriever: The retriever.
@@ -276,7 +276,7 @@ def _date(setting: str | None) -> date | Callable[[], date] | None:
 
 
 def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T | None] | None = None) -> T | None:
-    """Return the object selected by an option: the default object for True, if there is one, and None for False."""
+    """Return the object selected by an option: the default object, if it exists, for True, and None for False."""
     if value is None or (usual is not None and value is False):
         return None
     if usual is not None and value is True:

@@ -156,7 +156,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         files.replace(Path(path), json.dumps(rows, ensure_ascii=False, indent=1).encode())
 
     def load(self, path: str | Path) -> None:
-        """Replace the conversation with one written by `save`.
+        """Replace the conversation with a conversation written by `save`.
 
         Raises:
             InputError: The file does not contain a conversation.

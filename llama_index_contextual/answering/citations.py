@@ -433,8 +433,8 @@ class CitationFilter:
     """Filter that removes citations of sources that do not exist from streamed text.
 
     A bracket is held back until it is closed or cannot become a citation, so that no part of an invalid citation is
-    released. White space at either end of the text and before a removed citation is also removed, and so is an
-    unfinished citation at the end. The result does not depend on how the text is divided into pieces.
+    released. White space at either end of the text and before a removed citation is also removed, as is an unfinished
+    citation at the end. The result does not depend on how the text is divided into pieces.
 
     Args:
         sources: Number of sources, which are numbered from 1.

@@ -80,7 +80,7 @@ class Judge:
     answer that is based only on the conversation, without passages, is not judged.
 
     Args:
-        llm: The model, preferably a different model from the one that writes the answers.
+        llm: The model, preferably not the model that writes the answers.
         min_confidence: Minimum confidence of a positive verdict, from 0 to 1; otherwise the answer is blocked.
         fallback: Text that replaces a blocked answer.
         timeouts: Timeouts of the call.

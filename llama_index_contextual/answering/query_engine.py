@@ -419,7 +419,7 @@ class GroundedQueryEngine(BaseQueryEngine):
 
         Args:
             query_bundle: The question.
-            nodes: The passages; those that fit the budget go into the prompt.
+            nodes: The passages; only passages that fit the budget go into the prompt.
             additional_source_nodes: Nodes to add to the `source_nodes` of the answer; they cannot be cited.
         """
         query, notes = await asyncio.to_thread(limit_query, query_bundle)
@@ -574,7 +574,7 @@ def _sync_readable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
 
 
 def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:
-    """Return the response with hits or, if both have hits, the more confident one, with the intent of the first."""
+    """Return the response that has hits or, if both have hits, a higher confidence; its intent is that of the first."""
     order = [(bool(response.results), response.confidence or 0.0) for response in (first, second)]
     return replace(second, intent=first.intent) if order[1] > order[0] else first
 

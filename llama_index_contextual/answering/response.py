@@ -235,8 +235,8 @@ class GroundedResponse(Response):
     def cited_sources(self) -> list[tuple[int, Source]]:
         """The sources cited in the answer, with their numbers.
 
-        If the answer quotes a passage, its sources are those of the quotations; otherwise, its source is the sentence
-        or table row that matches the question best.
+        For each cited passage, these are the places of the quotations from the passage or, without quotations, the
+        sentence or table row that matches the question best.
         """
         if self.citations is None:
             return []
@@ -247,7 +247,7 @@ class GroundedResponse(Response):
 
     @property
     def shown_sources(self) -> list[tuple[int, Source]]:
-        """Sources to list below the answer: the cited or, without citations, all sources; empty if `found` is False."""
+        """Sources to list below the answer: the cited sources, or all if none is cited; empty if `found` is False."""
         return (self.cited_sources or list(enumerate(self.sources, start=1))) if self.found else []
 
     def to_dict(self) -> dict[str, Any]:

@@ -158,7 +158,8 @@ class AnswerStream:
                     yield part
                 meter.read_usage(piece.raw)
                 problem = self._problem_of(_finish_reason(piece), completion.text) or problem
-                # Do not use `wait_for`: in Python 3.11 it loses a cancellation that arrives together with a piece.
+                # Do not use `wait_for`: in Python 3.11, it loses a cancellation that arrives at the same time as a
+                # piece.
                 async with asyncio.timeout(self.timeouts.between_tokens):
                     piece = await anext(pieces, None)
             if rest := keys.flush():
@@ -423,7 +424,7 @@ class StreamFilter:
     def _release(self, guards: Guards, blank: re.Match[str]) -> str:
         """Return the rest of the block and the blank line after it, or "" if the block may continue after that line.
 
-        After a closed block, a block that does not start with white space is rendered as it would be on its own.
+        After a closed block, a block that does not start with white space is rendered as if it stood alone.
         """
         block = guards.clean(self._open[: blank.start()]) + blank[0]
         if guards.sanitise and not (is_closed(block) and block.lstrip() == block):

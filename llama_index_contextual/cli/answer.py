@@ -305,7 +305,7 @@ def _show_pieces(pieces: Iterable[str]) -> None:
 
 
 def _harmless(text: str, kept: str) -> str:
-    """Replace control characters with spaces, except those in `kept`."""
+    """Replace control characters, except the characters in `kept`, with spaces."""
     return "".join(sign if sign.isprintable() or sign in kept else " " for sign in text)
 
 
@@ -373,7 +373,7 @@ def show_response(response: SearchResponse, language: str, *, full: bool = False
         response: The results.
         language: Language of the lexical index, which determines how terms are highlighted.
         full: Whether to print whole passages with their contexts.
-        fit: Whether to print, on a terminal, only as many results as fit, so that the best result stays visible.
+        fit: Whether to print, on a terminal, only as many results as fit, so that the best result remains visible.
     """
     from llama_index_contextual.index.analysis import Analyzer
 

@@ -352,7 +352,7 @@ These are the settings that do not require a new version, except `keep_versions`
 
 
 def with_environment(config: ProjectConfig, environment: Mapping[str, str]) -> ProjectConfig:
-    """Return a project's settings, overridden by those in `OF_A_COMMAND` that are set in the environment.
+    """Return a project's settings; settings in `OF_A_COMMAND` are overridden if they are set in the environment.
 
     Raises:
         ConfigurationError: A value in the environment is invalid.

@@ -233,7 +233,7 @@ def retry(
     show_report(report, name)
 
 
-# ---- keeping in step with folders ------------------------------------------------------------------------------------
+# ---- synchronising with folders --------------------------------------------------------------------------------------
 
 MOST_NAMES = 20
 """Maximum number of documents listed for each kind of change."""

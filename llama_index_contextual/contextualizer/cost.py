@@ -214,7 +214,7 @@ class CacheRules:
 
     Attributes:
         minimum: Number of tokens in the shortest prefix that is cached.
-        step: Step size, in tokens, in which longer prefixes are cached.
+        step: Increment, in tokens, by which cached prefixes can be longer.
     """
 
     minimum: int
@@ -347,7 +347,7 @@ def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> floa
 def count_segment(
     requests: Sequence[ContextRequest], form: CallForm, *, context_tokens: float = CONTEXT_TOKENS
 ) -> Tokens:
-    """Return the calls and tokens for a segment whose first call is answered before the others are sent.
+    """Return the calls and tokens for a segment whose first call is answered before its other calls are sent.
 
     Args:
         requests: All calls for the segment, in the order in which they are sent.
@@ -761,7 +761,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Amount reserved for one call; exactly one of `settle`, `book`, `release` and `forfeit` must be called, once.
+    """Amount reserved for one call; call exactly one of `settle`, `book`, `release` and `forfeit`, once.
 
     Attributes:
         spending: Account of the run.

@@ -1,8 +1,8 @@
 """Contexts written by an LLM.
 
 `LLMContextualizer` contains the settings. For each run it opens a `ContextRun`, which looks up contexts in the ledger,
-requests those that are missing, repeats requests whose answers are unusable, and commits the new contexts to the
-ledger. The `Scheduler` sends requests within the rate limits, retries failed calls, and stops the run if necessary.
+requests missing contexts, repeats requests whose answers are unusable, and commits the new contexts to the ledger. The
+`Scheduler` sends requests within the rate limits, retries failed calls, and stops the run if necessary.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
 
     @property
     def batches_ahead(self) -> int:
-        """Number of batches of chunks to start ahead of the current one, so that `num_workers` calls are in flight."""
+        """Number of batches of chunks to start in advance, so that `num_workers` calls are in flight."""
         return 1 + math.ceil(self.num_workers / _CALLS_PER_BATCH)
 
     def missing(self, nodes: Sequence[BaseNode]) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
@@ -259,7 +259,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Self]:
-        """Provide a contextualizer whose calls, including concurrent ones, share one client and one rate limit."""
+        """Provide a contextualizer whose calls, including concurrent calls, share one client and one rate limit."""
         async with AsyncExitStack() as stack:
             ledger = await run_to_completion(partial(stack.enter_context, self._open_ledger()))
             context_run = ContextRun(self, ledger, Scheduler(self, stack))

@@ -90,8 +90,8 @@ def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
 def neutralise(text: str, tags: Sequence[str] = _OUR_TAGS) -> str:
     """Change a text so that no part of it can be mistaken for a part of the prompt; the length stays the same.
 
-    The first character of prompt tags and of message separators such as "<|im_end|>" is replaced, and so are the
-    brackets around chunk marks and source names such as "[Source 1]".
+    The first character of prompt tags and of message separators such as "<|im_end|>" is replaced, as are the brackets
+    around chunk marks and source names such as "[Source 1]".
     """
     return _MARKS.sub(r"(\1)", _tag_pattern(tuple(tags)).sub(r"‹\1", text))
 

@@ -401,7 +401,7 @@ class BatchReplies:
 
     Attributes:
         booked: Ids of the requests whose cost was recorded when their reply arrived, so that it is not recorded twice.
-        given_up: Upload ids of batches whose unread requests may be sent again, with the number of those requests that
+        given_up: Upload ids of batches whose unread requests may be sent again, with the number of unread requests that
             may be charged.
     """
 
@@ -496,7 +496,7 @@ ROUNDS = 3
 
 
 class _Bodies(LiveSender):
-    """Build the JSON bodies of batch requests, which are identical to those of live calls."""
+    """Build the JSON bodies of batch requests, which are identical to the bodies of live calls."""
 
     def body(self, request: ContextRequest) -> dict[str, Any]:
         """Return the body of a request."""
@@ -515,7 +515,7 @@ async def asend_batches(
     gives_up_unread: bool = False,
     on_progress: Callable[[BatchProgress], None] | None = None,
 ) -> None:
-    """Send requests in batches and wait for their replies, including those of batches already in progress.
+    """Send requests in batches and wait for their replies, including replies to batches already in progress.
 
     Args:
         llm: The LLM; None loads the model named in `replies`.

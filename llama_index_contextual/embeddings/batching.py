@@ -64,8 +64,8 @@ def embedding_tokens(text: str) -> int:
 def cut_to_input(text: str) -> str:
     """Cut the text to the length that an embedding model accepts as a single input.
 
-    OpenAI's limit applies to every model. The result stays a little below it, because the beginning of a text may have
-    more tokens on its own than as a part of the text.
+    OpenAI's limit applies to every model. The result is slightly shorter than the limit, because the beginning of a
+    text may have more tokens on its own than as a part of the text.
 
     Example:
         >>> len(cut_to_input("pump " * 10_000).split())

@@ -154,7 +154,7 @@ class WindowSplitter:
         return f"{model} in windows of {self.limit} tokens"
 
     def split(self, text: str, context_end: int = 0) -> list[Window]:
-        """Return the windows of a text; only one window if the model can read the whole text.
+        """Return the windows of a text; if the model can read the whole text, it is the only window.
 
         Args:
             text: The text.

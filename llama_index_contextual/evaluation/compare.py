@@ -96,7 +96,8 @@ def permutation_p_value(differences: ArrayLike) -> float:
     """Return the two-sided p-value of a paired randomisation test.
 
     Under the null hypothesis the sign of each difference is random. With up to 12 nonzero differences, all assignments
-    of signs are tested; with more differences, random assignments and the observed one, so that p is never 0.
+    of signs are tested; with more differences, random assignments and the observed assignment are tested, so that p is
+    never 0.
 
     Args:
         differences: One difference per question, shape (questions,).
@@ -306,8 +307,8 @@ def compare(
     """Evaluate several retrievers on the same questions.
 
     Args:
-        retrievers: LlamaIndex retrievers or projects by name: first the baseline, then the others, in order of cost
-            unless `costs` is given.
+        retrievers: LlamaIndex retrievers or projects by name: first the baseline, then the other retrievers, in order
+            of cost unless `costs` is given.
         questions: Questions, or the path of a question file.
         ks: Numbers of results to evaluate.
         metric: Metric for the recommendation; None uses nDCG@10, or nDCG at the largest of `ks` if this is smaller.
@@ -420,7 +421,7 @@ class Variant:
     Attributes:
         config: The settings.
         live: The indexes.
-        cost: Cost of the contexts in dollars, including those from earlier runs; None if unknown.
+        cost: Cost of the contexts in dollars, including contexts from earlier runs; None if unknown.
     """
 
     config: ProjectConfig

@@ -1,7 +1,7 @@
 """Split text into the terms of the lexical index: word stems, and compounds with their parts.
 
 "TS-999" yields ts-999, ts and 999; "getUserName" yields getusername, get, user and name; an ordinary word yields one
-term. Text in scripts without spaces between words is cut into overlapping pairs of characters, and so is Korean text,
+term. Text in scripts without spaces between words is cut into overlapping pairs of characters, as is Korean text,
 because of its word endings.
 
 All spellings of a fiscal year, quarter or date have the same term. A question may contain "FY2018", but the report
@@ -436,7 +436,7 @@ def normalise(text: str) -> str:
     """Return the text with compatibility characters unified and invisible characters removed, for search only."""
     if text.isascii():
         return text
-    # NFKC turns full-width characters into plain characters, which may have to be unified in turn.
+    # NFKC turns full-width characters into plain characters, which may also have to be unified.
     unified = _TO_UNIFY.sub(lambda match: _UNIFIED[ord(match[0])] or "", unicodedata.normalize("NFKC", text))
     return unicodedata.normalize("NFKC", unified)
 

@@ -3,7 +3,7 @@
 The index stores how often each term occurs in each text, and the length of each text. The weight of a term in a text
 also depends on the number of texts, on their mean length and on the number of texts with the term, so it is computed
 when a query needs it. An index can therefore consist of several parts: except for rounding, the scores are the same as
-those of a single index built from all texts.
+in a single index built from all texts.
 
 Source: the formula is Lucene's, with k1 = 1.5 and b = 0.75, as in bm25s (Lù, "BM25S: Orders of magnitude faster lexical
 search via eager sparse scoring", 2024).

@@ -69,8 +69,8 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         """Open the file, which is closed when this object is garbage-collected."""
         connection = _connect(self.path, self.access)
-        # A connection is part of a reference cycle (its statement cache). Without a finalizer it would stay open until
-        # the next garbage collection, and so would the file of a version that was removed.
+        # A connection is part of a reference cycle (its statement cache). Without a finalizer, it would stay open until
+        # the next garbage collection, as would the file of a version that was removed.
         weakref.finalize(self, _close_connection, connection, os.getpid())
         return connection
 

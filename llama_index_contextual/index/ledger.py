@@ -279,7 +279,7 @@ class Ledger(Database):
         try:
             if not self._has_tables() and not read_only:
                 with self.transaction():
-                    if not self._has_tables():  # another process may have created them meanwhile
+                    if not self._has_tables():  # another process may have created them in the meantime
                         self._create_tables()
         except BaseException:
             self.close()
@@ -467,9 +467,8 @@ class Ledger(Database):
 
         Args:
             contexts: Contexts to keep.
-            documents: Texts of the chunks of each document, in document order. Embeddings of these texts are kept,
-                whatever the model; embeddings by contextual models are kept only if the neighbouring chunks are the
-                same.
+            documents: Texts of the chunks of each document, in document order. Embeddings of these texts are kept for
+                every model; embeddings from contextual models are kept only if the neighbouring chunks are the same.
             dry_run: Whether to only count the rows.
         """
         contexts_to_keep = [key for key, context, *_ in self.rows("contexts") if not context or context in contexts]

@@ -677,7 +677,7 @@ def forget_vectors(project_dir: Path, live: str, *, is_remote: bool) -> None:
 
 
 def delete_collection(project_dir: Path) -> None:
-    """Remove the collection of a project, if there is one, and collection.json.
+    """Remove the collection of a project, if it exists, and collection.json.
 
     Raises:
         BackendError: The engine does not respond.

@@ -596,7 +596,7 @@ class ForgetReport:
 
 
 def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> ForgetReport:
-    """Remove all versions except the live one, and all ledger rows that the live version does not use.
+    """Remove all versions except the live version, and all ledger rows that the live version does not use.
 
     A row is kept if it is the context or the embedding of a live chunk. Earlier states of a document and contexts
     written with other settings are removed. Running batches are abandoned, because their replies would bring removed

@@ -166,7 +166,7 @@ def version_names(project_dir: Path) -> list[str]:
 
 
 def directories(project_dir: Path) -> list[str]:
-    """Return the names of all directories of versions, oldest first, including unfinished ones."""
+    """Return the names of all directories of versions, oldest first, including unfinished versions."""
     directory = project_dir / VERSIONS
     if not directory.is_dir():
         return []
@@ -317,7 +317,7 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
 
     Args:
         project_dir: The project.
-        to: Name of the version; None selects the version before the live one.
+        to: Name of the version; None selects the version before the live version.
 
     Raises:
         InputError: There is no such version.

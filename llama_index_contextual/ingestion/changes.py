@@ -1,7 +1,7 @@
 """Functions that change a project: ingest, sync, remove, forget, repair and update settings.
 
-Every change to the documents builds a new version next to the live one and then publishes it. `arun` does this for the
-inputs of an ingestion or a sync.
+Every change to the documents builds a new version next to the live version and then publishes it. `arun` does this for
+the inputs of an ingestion or a sync.
 """
 
 from __future__ import annotations

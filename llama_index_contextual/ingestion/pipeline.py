@@ -365,7 +365,7 @@ def make_stages(
         model_id: Name for the model in `llm`; None uses the model's own name.
 
     Raises:
-        ModelError: A model has no name that distinguishes it from others.
+        ModelError: A model has no name that distinguishes it from other models.
     """
     embed_model_name = None if embed_model is None else embedding_identity(embed_model)
     splitter = None
@@ -412,7 +412,7 @@ class Executor:
     all calls to providers, and the version that is built.
 
     Attributes:
-        batches_ahead: Minimum number of batches of chunks to start ahead of the current one.
+        batches_ahead: Minimum number of batches of chunks to start ahead of the current batch.
     """
 
     batches_ahead = 0
@@ -572,7 +572,7 @@ async def abuild(
         stages: Components that process them.
         builder: Builder of the version.
         progress: Counter of the finished work.
-        batches_ahead: Minimum number of batches to start ahead of the current one.
+        batches_ahead: Minimum number of batches to start ahead of the current batch.
 
     Returns:
         The failures, the number of paid contexts and the very short contexts; the nodes are not included.
@@ -627,7 +627,7 @@ class _RunningBatches:
         stages: Components that process the chunks.
         builder: Builder of the version.
         progress: Counter of the finished work.
-        ahead: Minimum number of batches to start ahead of the oldest one.
+        ahead: Minimum number of batches to start ahead of the oldest batch.
 
     Attributes:
         batches: The batches in progress, oldest first.

@@ -773,7 +773,7 @@ class Plan:
 
     @property
     def changes_nothing(self) -> bool:
-        """True if the new version would be the same as the previous one."""
+        """True if the new version would be the same as the previous version."""
         return not (self.rework or self.to_read or self.drop)
 
     @property
@@ -815,7 +815,7 @@ def make_plan(
         records: Documents of the previous version.
         sources: Inputs of the call, by document id.
         options: Options of the run.
-        removed: Ids of documents to drop, in addition to those in the options.
+        removed: Ids of documents to drop, in addition to the ids in the options.
         rebuild: Whether to process all documents again because settings changed.
     """
     plan = Plan(rebuild=rebuild, add=[source.doc_id for source in sources.values() if source.record is None])

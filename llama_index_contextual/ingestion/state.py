@@ -159,7 +159,7 @@ class ProjectState:
                 object.
 
         Raises:
-            ConfigurationError: The model was passed as an object, and the project was loaded without it.
+            ConfigurationError: The model was passed as an object, and the project was loaded without this object.
         """
         if self.passed_embed_model is not None:
             return self.passed_embed_model

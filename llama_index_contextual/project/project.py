@@ -684,7 +684,7 @@ class Project:
         """Make an earlier version live and return its name; later versions stay on disk.
 
         Args:
-            to: Name of the version; None selects the version before the live one.
+            to: Name of the version; None selects the version before the live version.
 
         Raises:
             InputError: There is no such version.

@@ -259,7 +259,7 @@ class DocumentReader:
         return with_ocr_notes(parsed, scans)
 
     def _ocr_reader(self) -> OcrReader | str:
-        """Return the reader for scanned pages, or advice on how to install or enable one."""
+        """Return the reader for scanned pages, or advice on how to install or enable an OCR engine."""
         with self._ocr_lock:
             if self._ocr is None:
                 engine = engine_for(self.ocr)

@@ -99,9 +99,9 @@ class FileAccount:
     MAX_UNPACKED = 200
     """Maximum number of unpacked bytes per byte of the file."""
     SMALL_TEXT = 3_000_000
-    """Number of characters that are allowed in every file, whatever its size."""
+    """Number of characters that are allowed in every file, regardless of its size."""
     SMALL_ARCHIVE = 50_000_000
-    """Number of unpacked bytes that are allowed in every file, whatever its size."""
+    """Number of unpacked bytes that are allowed in every file, regardless of its size."""
 
     def __init__(self, path: Path, size: int, limits: ReadLimits) -> None:
         self.limits = limits

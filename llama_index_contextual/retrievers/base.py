@@ -201,7 +201,7 @@ def with_events(respond: F) -> F:
 
 
 def _has_listener() -> bool:
-    """Return whether there is any handler; without one, the span is left out because it takes longer than ranking."""
+    """Return whether there is any handler; otherwise, no span is created, because that takes longer than ranking."""
     dispatcher: Any = _dispatcher
     while dispatcher.propagate and not _has_handlers(dispatcher):
         dispatcher = dispatcher.parent

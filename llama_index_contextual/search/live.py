@@ -128,7 +128,7 @@ class LiveIndexes:
         return self._embedder
 
     def run(self, query: Callable[[SearchableVersion], T]) -> T:
-        """Run a query on the live version; run it again on the next version if a writer removes the files meanwhile."""
+        """Run a query on the live version; repeat it on the next version if a writer removes the files."""
         while True:
             current = self.current()
             try:
@@ -156,7 +156,7 @@ class LiveIndexes:
 class PinnedIndexes(LiveIndexes):
     """The indexes of one version, for a call with several steps that must all use the same documents.
 
-    Use it inside `LiveIndexes.run` or `arun`, which repeats the call if the version is removed meanwhile.
+    Use it inside `LiveIndexes.run` or `arun`, which repeats the call if the version is removed in the meantime.
 
     Args:
         live: The indexes of the project.

@@ -173,7 +173,7 @@ class CrossEncoderReranker(Reranker):
     window.
 
     Args:
-        name: Name of a cross-encoder on the Hugging Face hub, or a folder that contains one.
+        name: Name of a cross-encoder on the Hugging Face hub, or a folder that contains a cross-encoder.
         device: Device such as "cpu", "cuda" or "mps"; None lets sentence-transformers choose.
         batch_size: Number of texts that the model reads at the same time.
 
@@ -403,7 +403,7 @@ class LLMReranker(Reranker, PromptMixin):
 
     Each passage is truncated to about 500 tokens, around the terms of the question. If the passages do not all fit in
     one prompt, the last passages are sorted first. The better half of these is then sorted together with the passages
-    before them, and so on up to the first passage. The calls are made one after another.
+    before them, and this is repeated up to the first passage. The calls are made one after another.
 
     An LLM returns an order but no probabilities: the score of a hit is 1 / rank, and a threshold does not apply.
     Unknown ids are ignored, and passages that are missing from the reply come after the listed passages. If a reply

@@ -308,7 +308,7 @@ def rank(
 def best_chunks(
     index: ChunkIndex, ranking: Ranking, question: str, *, count: int, results: int, rerank: bool
 ) -> tuple[Ranking, list[Chunk], list[Spot]]:
-    """Return the first chunks of a ranking, their best sentences or rows, and the ranking in which these count.
+    """Return the first chunks of a ranking, their best sentences or rows, and the ranking that includes their scores.
 
     Args:
         index: The index that was ranked.

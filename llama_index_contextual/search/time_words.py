@@ -47,8 +47,8 @@ _PHRASES = tuple(
 def explicit_times(question: str, reference: date) -> str:
     """Add the dates of a question's time words in brackets after the words; English only.
 
-    Quarters and years are calendar quarters and years. "Fiscal year" is not changed, nor are phrases that do not depend
-    on the reference date ("the last quarter of 2023") or that are already followed by a bracket.
+    Quarters and years are calendar quarters and years. "Fiscal year" is not changed. Phrases that do not depend on the
+    reference date ("the last quarter of 2023") or that are already followed by a bracket are not changed either.
 
     Args:
         question: The question.

@@ -57,7 +57,7 @@ def make_app(
     Args:
         projects: The projects to show.
         token: Token that clients need; None allows everyone who can reach the application to read.
-        allowed_hosts: Host names that clients use for the server, in addition to those of the loopback interface.
+        allowed_hosts: Host names that clients use for the server, in addition to the names of the loopback interface.
         document_folders: Folders with the original files, for images of their pages.
 
     Raises:
@@ -153,7 +153,7 @@ def _server_address(host: str, port: int, allowed_hosts: Sequence[str]) -> str:
 
 
 def _start_page(request: Request) -> Response:
-    """Show the list of projects, or redirect to the project if there is only one."""
+    """Show the list of projects; if there is only one project, redirect to it."""
     projects = request.app.state.projects
     if len(projects) == 1:
         return RedirectResponse(Links(next(iter(projects))).search(), 303)

@@ -122,7 +122,7 @@ def page(
 
     Args:
         request: The request.
-        template: Name of a template, usually one that extends base.html.
+        template: Name of a template, which usually extends base.html.
         status_code: HTTP status.
         headers: Further headers.
         **values: Values for the template, which also gets `project`, the Project or None; `links`, the project's
