@@ -56,8 +56,8 @@ class Provider:
         cache: Method of caching the common prefix of several calls: automatic ("prefix"), up to a mark in the message
             ("point"), in the slot that computed the prefix ("slot"), or no caching (None).
         min_cached_tokens: Number of tokens in the shortest prefix that is cached.
-        min_cached_by_model: The same number for specific models, as pairs of a pattern for their names and the number;
-            the first match applies.
+        min_cached_by_model: The number for specific models, as pairs of a name pattern and the number; the first match
+            applies.
         takes_cache_key: Whether `prompt_cache_key` is accepted.
         takes_json_schema: Whether `response_format` is accepted.
         takes_stream_options: Whether `stream_options` is accepted, and can be used to request token counts for streams.
@@ -458,10 +458,10 @@ class ModelObject:
 
     Attributes:
         setting: Value of the setting `embed_model` that the object replaced.
-        name: Its name, as returned by `model_name`.
-        kind: Its class.
-        dimensions: Length of its vectors, if set on the object.
-        url: Address of its server without credentials, if it has one.
+        name: Name of the model, as returned by `model_name`.
+        kind: Class of the model.
+        dimensions: Length of the vectors, if set on the object.
+        url: Address of the model's server without credentials, if it has a server.
     """
 
     setting: str

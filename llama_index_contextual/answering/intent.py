@@ -285,7 +285,7 @@ def intent_messages(
 
 
 def read_intent(answer: str) -> Intent | None:
-    """Return the intent in a model's reply, or None if the reply contains no intent or several.
+    """Return the intent in a model's reply, or None unless the reply contains exactly one intent.
 
     Example:
         >>> read_intent("Out_of_scope."), read_intent("I think so")

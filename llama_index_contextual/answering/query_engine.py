@@ -574,7 +574,7 @@ def _sync_readable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
 
 
 def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:
-    """Return the response that has hits or, if both have hits, a higher confidence; its intent is that of the first."""
+    """Return the response with hits or, if both have hits, with the higher confidence; keep the first intent."""
     order = [(bool(response.results), response.confidence or 0.0) for response in (first, second)]
     return replace(second, intent=first.intent) if order[1] > order[0] else first
 

@@ -302,7 +302,7 @@ class CallForm:
 
         Args:
             request: The call.
-            cached: Number of tokens that it reads from the cache.
+            cached: Number of tokens that the call reads from the cache.
         """
         if self.cache is None:
             return 0

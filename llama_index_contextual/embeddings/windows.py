@@ -33,7 +33,7 @@ class KnownModel:
     """Properties of an embedding model.
 
     Attributes:
-        names: Regular expression for its names, which may be part of a path.
+        names: Regular expression for the names of the model, which may be part of a path.
         query: Prefix of a query.
         passage: Prefix of a passage.
         max_tokens: Number of tokens that the model reads; None if it can read any chunk from this package. This value
@@ -206,7 +206,7 @@ def window_splitter(model: BaseEmbedding, name: str, window: int | Literal["auto
 
     Args:
         model: The embedding model.
-        name: Its name, as in the settings.
+        name: Name of the model, as in the settings.
         window: Number of tokens that the model reads; "auto" to determine it; None for no windows.
     """
     if window is None:

@@ -664,7 +664,7 @@ def _quarter(words: Sequence[str], first: int, last: int, number: int) -> Iterat
     Args:
         words: The tokens of the text.
         first: Position of the first word of the name.
-        last: Position of its last word.
+        last: Position of the last word of the name.
         number: The number of the quarter; 0 if there is none.
     """
     if not number:

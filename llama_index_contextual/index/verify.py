@@ -77,8 +77,8 @@ class Problem:
     Attributes:
         file: Path of the file, relative to the project.
         message: Description of the problem.
-        remedy: Command that solves it.
-        harmless: Whether queries still work.
+        remedy: Command that solves the problem.
+        harmless: Whether queries work despite the problem.
         documents: Ids of the documents in a damaged part, if they can be read.
     """
 

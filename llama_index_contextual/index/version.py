@@ -337,7 +337,7 @@ class OpenVersion:
         )
 
     def lost_documents(self) -> list[str]:
-        """Return the ids of documents whose vectors are missing; nothing is read if they are in files.
+        """Return the ids of documents whose vectors are missing; if the vectors are in files, nothing is read.
 
         Raises:
             BackendError: The engine does not respond.

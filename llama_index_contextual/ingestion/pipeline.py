@@ -569,7 +569,7 @@ async def abuild(
 
     Args:
         jobs: The documents, read on demand.
-        stages: Components that process them.
+        stages: Components that process the documents.
         builder: Builder of the version.
         progress: Counter of the finished work.
         batches_ahead: Minimum number of batches to start ahead of the current batch.

@@ -61,16 +61,16 @@ class RunOptions:
     """Options of one run.
 
     Attributes:
-        replace: Remove all documents that are not among the inputs.
+        replace: Whether to remove all documents that are not among the inputs.
         remove: Ids of documents to remove.
-        retry_failed: Process documents again if the context of a chunk failed. With `max_cost`, this includes contexts
-            that are held back; see `ChunkFailure`.
-        reread: Read files again even if their content has not changed.
+        retry_failed: Whether to process documents again if the context of a chunk failed. With `max_cost`, this
+            includes contexts that are held back; see `ChunkFailure`.
+        reread: Whether to read files again even if their content has not changed.
         file_metadata: Function that returns additional metadata for a file; None keeps the metadata from earlier calls.
         limits: Limits for reading a file.
         passwords: Passwords of encrypted PDFs.
         max_cost: Limit in dollars, or None.
-        batch: Request contexts through the provider's Batch API.
+        batch: Whether to request contexts through the provider's Batch API.
         purpose: Purpose of the run, for its receipt. If it is "sync", the inputs are folders, and documents whose file
             is gone are removed.
         removable: Ids of the documents that a sync may remove; None for all.
@@ -124,8 +124,8 @@ class Job:
         nodes: Chunks of the document, or None if `document` has not been cut into chunks yet.
         doc_id: Id of the document.
         content_hash: xxh3 of the file, or a hash of text and metadata.
-        path: Path of its file with links resolved, or None.
-        facts: The user's metadata for its file, or None.
+        path: Path of the file with links resolved, or None.
+        facts: The user's metadata for the file, or None.
         contexts: Contexts that an LLM wrote earlier for the same text, by the span and text of their chunk.
     """
 

@@ -46,7 +46,7 @@ class Origin:
 
     Attributes:
         node: The node.
-        text: Its text without metadata.
+        text: Text of the node, without metadata.
         source: The document, with empty metadata.
         base: Offset of the text's first character in the document, or None if unknown.
         is_segment: Whether the node is a segment. A node split from a segment has the same metadata keys.
@@ -208,7 +208,7 @@ class PartSpan:
 
 @dataclass(frozen=True)
 class SegmentCutter:
-    """Splits one document into segments of at most `size` tokens.
+    """Split one document into segments of at most `size` tokens.
 
     Attributes:
         tokens: The document's text and tokens.

@@ -212,7 +212,7 @@ class SkippedFile:
 
     Attributes:
         path: Path of the file as it was passed, or the id of the Document.
-        reason: The reason why it was skipped, and what to do about it.
+        reason: The reason why the file was skipped, and what to do about it.
         absent: Whether there is no file at the path that was passed.
     """
 

@@ -36,7 +36,7 @@ class TextLine(NamedTuple):
 
     Attributes:
         text: The line.
-        start: Offset of its first character.
+        start: Offset of the first character.
         cells: Number of separate pieces on the line.
         indent: Horizontal position at which the line begins, in any unit.
     """

@@ -145,7 +145,7 @@ def estimate_confidence(
 
     Args:
         ranking: The ranking of a search.
-        evidence: Scores and ranks of its first hits: at least `SCORED_HITS`, or all if there are fewer.
+        evidence: Scores and ranks of the first hits: at least `SCORED_HITS`, or all if there are fewer.
         hits: The first hits: at least `READ`, or all if there are fewer.
         question: The question in words.
         is_filtered: Whether only some of the chunks were ranked.

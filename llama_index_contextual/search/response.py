@@ -103,8 +103,8 @@ class Source:
         """Return the source of a span of the document, with its own pages and section if they are known.
 
         Args:
-            start: Offset of its first character.
-            end: Offset after its last character.
+            start: Offset of the first character of the span.
+            end: Offset after the last character of the span.
             places: The places of the chunk or the document, in order.
         """
         source = replace(self, start_char=start, end_char=end)
@@ -125,10 +125,10 @@ class Mark(NamedTuple):
     """The sentence or table row of a passage that matches the question best.
 
     Attributes:
-        start: Offset of its first character in the document's text, or in the passage if that has no offsets.
-        end: Offset after its last character.
-        text: Its text.
-        source: Its own pages and section.
+        start: Offset of the first character in the document's text, or in the passage if the passage has no offsets.
+        end: Offset after the last character.
+        text: Text of the sentence or row.
+        source: Pages and section of the sentence or row.
     """
 
     start: int
@@ -231,10 +231,10 @@ class Hit(BaseHit):
         chunk: The chunk.
         rank: Position among the results, starting at 1.
         score: Score of the whole search, comparable only within one response.
-        relevance: Estimated probability that it is relevant, or None.
+        relevance: Estimated probability that the chunk is relevant, or None.
         semantic: Score and rank in the semantic index, or None if it is not among its hits.
         lexical: Score and rank in the lexical index, or None if it is not among its hits.
-        document: Score and rank of its document, or None.
+        document: Score and rank of the chunk's document, or None.
         spotlight: The sentence or table row that matches the question best, or None if nothing in it matches.
     """
 
@@ -393,8 +393,8 @@ class SearchResponse:
         version: Name of the version that was searched.
         blend: The texts that were searched, or None if only the question was searched.
         intent: The intent of the question, if the search depends on it; for some intents, nothing is searched.
-        explanations: Reasons for the rank of each result; only on request.
-        near_misses: Explanations of the next hits, with their difference from the last result; only on request.
+        explanations: Reasons for the rank of each result, if requested.
+        near_misses: Explanations of the next hits, with their difference from the last result, if requested.
     """
 
     query: str

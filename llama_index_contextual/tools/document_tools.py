@@ -326,7 +326,7 @@ _MAX_NAMED = 8
 
 
 def find_record(records: Sequence[DocumentRecord], name: str, project: str) -> DocumentRecord:
-    """Return the document with this id, or else the only document with this file name or title.
+    """Return the document with this id, otherwise the only document with this file name or title.
 
     Raises:
         InputError: No document or more than one document matches.

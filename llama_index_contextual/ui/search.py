@@ -253,7 +253,7 @@ class Facet:
 
     Attributes:
         key: The key.
-        values: For each value, its text, the condition, and whether the search is narrowed to it.
+        values: For each value, the text, the condition, and whether the search is narrowed to this value.
     """
 
     key: str

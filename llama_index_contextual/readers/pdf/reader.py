@@ -314,7 +314,7 @@ def clean(text: str) -> str:
 
 
 class HyphenJoiner:
-    """Rejoins words that are hyphenated at the end of a line.
+    """Rejoin words that are hyphenated at the end of a line.
 
     The hyphen is removed if the joined word occurs elsewhere in the document ("agree-ment"), and kept if the hyphenated
     word does ("long-term"). If neither occurs, the hyphen is removed only if other words in the document are certainly

@@ -157,11 +157,11 @@ class _Candidate:
         title: The text of the heading.
         label: The numbering of the heading.
         size: Font size.
-        bold: Whether it is bolder than the body text.
-        sure: Whether its style or the table of contents confirms that it is a heading.
-        centred: Whether it is centred; only known for headings without numbering.
-        run_in: Whether its paragraph continues on the same line.
-        lines: Number of lines that it occupies.
+        bold: Whether the line is bolder than the body text.
+        sure: Whether the style or the table of contents confirms that the line is a heading.
+        centred: Whether the heading is centred; known only for headings without numbering.
+        run_in: Whether the paragraph continues on the same line after the heading.
+        lines: Number of lines that the heading occupies.
         gap: Number of characters between the previous heading on the page and this heading.
     """
 
