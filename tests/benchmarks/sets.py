@@ -118,7 +118,7 @@ def load(data: Path, name: str) -> QuestionSet:
 
 def _evidence(row: dict[str, Any], item: Any) -> dict[str, Any]:
     if isinstance(item, str):
-        return {"file": row["file"], "words": Counter(words(item))}
+        return {"file": row["file"], "text": item, "words": Counter(words(item))}
     if "page" in item:
         return {"file": row["file"], "page": item["page"]}
     return {"file": item.get("file", row.get("file")), "span": (item["start"], item["end"])}
