@@ -260,23 +260,9 @@ class Spotlight:
             asked = self._asked(question, weights)
             has_term = self._vocabulary.holders(list(weights))
             vectors = self._vocabulary.vectors
-        words, counts = np.concatenate([one.words for one in units]), np.concatenate([one.counts for one in units])
-        equal = has_term[:, words].astype(np.float32)
-        credit = np.maximum(equal, _similarity(list(weights), asked, words, vectors))
-        starts = np.cumsum(counts) - counts
-        equal, credit = (np.maximum.reduceat(one, starts, axis=1) if len(starts) else one for one in (equal, credit))
-        of_terms = np.array(list(weights.values()), dtype=np.float32)
-        spots, start = [], 0
-        for one in units:
-            end = start + len(one.counts)
-            stands_before: NDArray[np.bool_] = np.any(has_term[:, one.before], axis=1)
-            spots.append(
-                _spot(one, of_terms, equal[:, start:end], credit[:, start:end], stands_before, vector)
-                if len(one.counts)
-                else Spot(0, 0, 0.0, 0.0, False)
-            )
-            start = end
-        return spots
+        filled = [one for one in units if one.spans]
+        spots = iter(_spots(filled, weights, asked, has_term, vectors, vector) if filled else ())
+        return [next(spots) if one.spans else Spot(0, 0, 0.0, 0.0, False) for one in units]
 
     def _asked(self, question: str, weights: Mapping[str, float]) -> dict[str, int]:
         """Return the word number of each weighted term that occurs in the question itself."""
@@ -322,57 +308,100 @@ def _directions(
     return unit_vectors(unit_vectors(sums) + unit_vectors(before))
 
 
-def _similarity(
-    terms: Sequence[str], asked: Mapping[str, int], words: NDArray[np.int64], vectors: Floats | None
-) -> Floats:
-    """Return the square of the similarity of each word to the word of each term, if it is above `SIMILAR`.
-
-    Returns:
-        Shape (terms, words).
-    """
-    squares = np.zeros((len(terms), len(words)), dtype=np.float32)
-    if vectors is None or not asked:
-        return squares
-    distinct, places = np.unique(words, return_inverse=True)
-    cosines = unit_vectors(vectors[list(asked.values())]) @ unit_vectors(vectors[distinct]).T
-    squares[[terms.index(term) for term in asked]] = (np.where(cosines > SIMILAR, cosines, 0.0) ** 2)[:, places]
-    return squares
-
-
-def _spot(
-    units: Units,
-    weights: Floats,
-    equal: Floats,
-    credit: Floats,
-    stands_before: NDArray[np.bool_],
+def _spots(
+    units: Sequence[Units],
+    weights: Mapping[str, float],
+    asked: Mapping[str, int],
+    has_term: NDArray[np.bool_],
+    vectors: Floats | None,
     vector: Floats | None,
-) -> Spot:
-    length = (1 - _LENGTH_SHARE + _LENGTH_SHARE * units.counts / _AVERAGE_LENGTH) ** _LENGTH_POWER
-    words = weights @ np.where(stands_before[:, None], 1.0, credit) / length
-    meaning = 0.0 if units.vectors is None or vector is None else float((units.vectors @ vector).max())
-    start, end = _marked(units, weights, equal, stands_before, vector)
-    return Spot(start, end, float(words.max()), meaning, units.is_code)
+) -> list[Spot]:
+    """Return how well the units of passages match a question; the units of all passages are columns of one array."""
+    counts = np.concatenate([one.counts for one in units])
+    sizes = np.array([len(one.counts) for one in units], dtype=np.int64)
+    starts = np.cumsum(sizes) - sizes
+    of_passage = np.repeat(np.arange(len(units)), sizes)
+    of_terms = np.array(list(weights.values()), dtype=np.float32)[:, None]
+    equal, credit = _matches(weights, asked, has_term, np.concatenate([one.words for one in units]), counts, vectors)
+    before = np.stack([has_term[:, one.before].any(axis=1) for one in units], axis=1)[:, of_passage]
+
+    length = (1 - _LENGTH_SHARE + _LENGTH_SHARE * counts / _AVERAGE_LENGTH) ** _LENGTH_POWER
+    words = (of_terms * np.where(before, 1.0, credit)).sum(axis=0) / length
+    meaning = np.zeros(len(counts), dtype=np.float32)
+    if vector is not None and vectors is not None:
+        meaning = np.concatenate([one.vectors for one in units if one.vectors is not None]) @ vector
+
+    # The unit to mark has most of the question's words and is short, or else is the closest in meaning.
+    covered = (of_terms * np.where(before, OF_HEADER, 1.0) * _with_neighbours(equal, starts)).sum(axis=0)
+    spans = np.array([span for one in units for span in one.spans])
+    most_words = np.lexsort((spans[:, 1] - spans[:, 0], -covered.round(5), of_passage))[starts]
+    closest = np.lexsort((-meaning, of_passage))[starts]
+    has_words = np.logical_or.reduceat(equal.any(axis=0), starts)
+    marked = spans[np.where(has_words, most_words, closest)]
+    if not meaning.any():
+        marked[~has_words] = 0
+    best = zip(np.maximum.reduceat(words, starts).tolist(), np.maximum.reduceat(meaning, starts).tolist(), strict=True)
+    return [
+        Spot(start, end, by_words, by_meaning, one.is_code)
+        for one, (start, end), (by_words, by_meaning) in zip(units, marked.tolist(), best, strict=True)
+    ]
 
 
-def _marked(
-    units: Units, weights: Floats, equal: Floats, stands_before: NDArray[np.bool_], vector: Floats | None
-) -> tuple[int, int]:
-    """Return the span of the unit to mark: the one with most of the question's words, or else the closest in meaning.
+def _matches(
+    weights: Mapping[str, float],
+    asked: Mapping[str, int],
+    has_term: NDArray[np.bool_],
+    words: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    vectors: Floats | None,
+) -> tuple[Floats, Floats]:
+    """Return how well each unit matches each term: by an equal word, and by an equal or a similar word.
+
+    A similar word counts with the square of its cosine similarity to the word of the term, if that is above `SIMILAR`.
 
     Returns:
-        The start and end of the shortest such unit; both are 0 if no unit matches.
+        Two arrays of shape (terms, units).
     """
-    if equal.any():
-        nearby = np.zeros_like(equal)
-        nearby[:, 1:] = equal[:, :-1]
-        nearby[:, :-1] = np.maximum(nearby[:, :-1], equal[:, 1:])
-        held = np.maximum(equal, OF_NEIGHBOUR * nearby)
-        covered = (weights * np.where(stands_before, OF_HEADER, 1.0)) @ held
-        lengths = [end - start for start, end in units.spans]
-        return units.spans[int(np.lexsort((lengths, -covered.round(5)))[0])]
-    if units.vectors is None or vector is None or not vector.any():
-        return 0, 0
-    return units.spans[int((units.vectors @ vector).argmax())]
+    used = np.zeros(has_term.shape[1], dtype=np.bool_)
+    used[words] = True
+    distinct = np.flatnonzero(used)
+    equal = has_term[:, distinct].astype(np.float32)
+    credit = equal.copy()
+    if vectors is not None and asked:
+        rows = [row for row, term in enumerate(weights) if term in asked]
+        of_asked = unit_vectors(vectors[[asked[term] for term in weights if term in asked]])
+        cosines = of_asked @ unit_vectors(vectors[distinct]).T
+        credit[rows] = np.maximum(equal[rows], np.where(cosines > SIMILAR, cosines, 0.0) ** 2)
+
+    # Few words match any term, so only their positions in the units are compared.
+    column = np.full(len(used), -1)
+    column[distinct[credit.any(axis=0)]] = np.flatnonzero(credit.any(axis=0))
+    columns = column[words]
+    matching = columns >= 0
+    of_unit = np.repeat(np.arange(len(counts)), counts)[matching]
+    first = np.flatnonzero(np.diff(of_unit, prepend=-1))
+
+    def by_unit(of_words: Floats) -> Floats:
+        best = np.zeros((len(of_words), len(counts)), dtype=np.float32)
+        if len(first):
+            best[:, of_unit[first]] = np.maximum.reduceat(of_words[:, columns[matching]], first, axis=1)
+        return best
+
+    return by_unit(equal), by_unit(credit)
+
+
+def _with_neighbours(equal: Floats, starts: NDArray[np.int64]) -> Floats:
+    """Return which unit has each term, where the units before and after it in its passage count in part.
+
+    Args:
+        equal: Which unit has each term; shape (terms, units).
+        starts: Number of the first unit of each passage.
+    """
+    before, after = np.zeros_like(equal), np.zeros_like(equal)
+    before[:, 1:], after[:, :-1] = equal[:, :-1], equal[:, 1:]
+    before[:, starts] = 0.0
+    after[:, starts[1:] - 1] = 0.0
+    return np.maximum(equal, OF_NEIGHBOUR * np.maximum(before, after))
 
 
 # ---- ranking ---------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_the_terms_of_the_units_before_and_after_count_a_fifth() -> None:
     (spot,) = Spotlight(ENGLISH).spots(weights, "fee for pumps", [passage(text)])
     assert text[spot.start : spot.end] == "Garden water."  # 3.0
     (spot,) = Spotlight(ENGLISH).spots({**weights, "garden": 0.5}, "fee for pumps", [passage(text)])
-    assert text[spot.start : spot.end] == "The fee is due."  # 2.0 + 0.2 x 1.0, as the last unit, and shorter
+    assert text[spot.start : spot.end] == "The fee is due."  # 2.0 + 0.2 x 1.0, like the last unit, but shorter
 
 
 def test_without_a_matching_word_the_unit_closest_in_meaning_is_marked() -> None:
