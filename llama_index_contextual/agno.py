@@ -30,7 +30,7 @@ class ContextualKnowledge:
 
     Pass it to an agent: `Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)`. The `meta_data` of a
     passage contains its node id, score, relevance, file, pages and context. Errors are returned to the model as
-    messages that it can act on; only `search` and `asearch` raise them.
+    messages that it can act on; only `search` and `asearch` raise exceptions.
 
     Args:
         source: A project, or a retriever of a project, whose mode and filters are then used.

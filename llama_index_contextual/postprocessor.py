@@ -260,7 +260,7 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
     """Return the span of consecutive sentences that best cover a query within a token budget.
 
     A query word has more weight if fewer sentences contain it, and counts only once. If several spans are equally good,
-    the shortest is chosen, then the first. If no sentence contains a query word, the beginning is chosen.
+    the first of the shortest spans is chosen. If no sentence contains a query word, the beginning is chosen.
 
     Args:
         text: The passage.
@@ -334,7 +334,7 @@ class ContextWindowPacker(BaseNodePostprocessor):
     """Keep the best results that fit into a token budget, in reading order.
 
     Results are chosen greedily, by score if all results have a score, otherwise in the given order. A result that does
-    not fit is left out, or with `compress` cut to its best sentences, before the next result is tried. If no result
+    not fit is left out or, with `compress`, cut to its best sentences before the next result is tried. If no result
     fits, the best result is cut to its best sentences even without `compress`. Documents are ordered by their best
     result, and the passages of a document are in text order. Tokens are counted with o200k_base in the text that an LLM
     reads, including metadata.

@@ -31,9 +31,9 @@ def unconnected(model: T) -> T:
     """Return a copy of a model; the copy creates its clients on first use and keeps them.
 
     This applies to OpenAI models (recognised by the field `reuse_client`), to Ollama models, and to models with a
-    client that can be copied, such as Anthropic models. Other models are returned unchanged. So are models with an HTTP
-    client that the user may have configured: such a client cannot be copied, because httpx does not expose its
-    certificates, proxies and transport.
+    client that can be copied, such as Anthropic models. Other models are returned unchanged, as are models with an HTTP
+    client that the user may have configured, because httpx does not expose a client's certificates, proxies and
+    transport.
     """
     from llama_index.core.schema import BaseComponent
 

@@ -20,8 +20,8 @@ def excerpt(text: str, terms: Iterable[str], width: int) -> str:
     """Return the part of the text that begins shortly before the most specific terms; the caller truncates it.
 
     Of all windows that begin with a term, the window with the rarest terms is chosen: each term counts once, weighted
-    by the inverse of its frequency in the text. If several windows are equal, the last of them is chosen, because it
-    begins closest to the terms.
+    by the inverse of its frequency in the text. If several windows have the same weight, the last of them is chosen,
+    because it begins closest to the terms.
 
     Args:
         text: The passage, on one line.

@@ -1,7 +1,8 @@
 """Select the opening lines that identify a document.
 
 Many documents begin with lines that do not identify them: a table of contents, a copyright notice, a disclaimer, or the
-boxes and captions of a form. They are recognised by their shape, and notices by a few words.
+boxes and captions of a form. Such lines are recognised by their shape; notices and disclaimers are recognised by
+typical words.
 """
 
 from __future__ import annotations

@@ -231,9 +231,9 @@ class BatchRunner:
     async def collect(self) -> int:
         """Wait until all batches are finished, and store the replies of each batch as soon as it is finished.
 
-        Replies of a batch that expired or was cancelled are kept; its other requests can be submitted again. If more
-        requests may be charged than there are replies, the batch stays open: none of its requests is submitted again,
-        and the next run tries again to read its replies.
+        Replies of a batch that expired or was cancelled are kept; its other requests can be submitted again. If the
+        provider may charge for more requests than there are replies, the batch stays open: none of its requests is
+        submitted again, and the next run tries again to read its replies.
 
         Returns:
             The number of requests without a reply that can be submitted again.

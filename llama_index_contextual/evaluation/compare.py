@@ -2,7 +2,8 @@
 
 `compare` accepts any retrievers. `compare_variants` indexes a project's documents with several kinds of context in a
 temporary directory and compares the results. `sweep_variants` and `sweep_answers` evaluate all combinations of chunk
-size, kind of context, mode and number of results: the former evaluates the passages, the latter the answers of an LLM.
+size, kind of context, mode and number of results: the first evaluates the passages, and the second evaluates an LLM's
+answers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Evaluation of a retriever on a question set: results, ranks, metrics, and an assertion for tests.
 
-A metric is a pure function that compares the ranking for one question with its evidence. Its value is between 0 and 1,
-and 0 if nothing was retrieved.
+A metric is a pure function that compares the ranking for one question with its evidence. Its value is between 0 and 1;
+if nothing was retrieved, it is 0.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@
 term. Text in scripts without spaces between words is cut into overlapping pairs of characters, as is Korean text,
 because of its word endings.
 
-All spellings of a fiscal year, quarter or date have the same term. A question may contain "FY2018", but the report
-"fiscal year ended May 31, 2018"; the name of a file may contain "2018Q1", but its first page "first quarter of 2018".
-Analysed as words, these spellings share at most the year, which also occurs in every table of the next year's report.
-The terms are `fy2018` for a fiscal year, `2018q1` for a quarter, and `2018-12-31` for a date. The end date of a year or
-quarter also yields the term of that year or quarter: "quarter ended June 30, 2022" yields `2022q2` too. A fiscal year
-that ends in January yields the terms of both years, because companies use either name for it. The names of months and
-quarters are English. In "31.12.2022" the day comes first; in "12/31/2022" the month comes first, unless it would be
-greater than 12.
+All spellings of a fiscal year, quarter or date have the same term. A question may contain "FY2018" while the report
+contains "fiscal year ended May 31, 2018"; the name of a file may contain "2018Q1" while its first page contains "first
+quarter of 2018". Analysed as words, these spellings share at most the year, which also occurs in every table of the
+next year's report. The terms are `fy2018` for a fiscal year, `2018q1` for a quarter, and `2018-12-31` for a date. The
+end date of a year or quarter also yields the term of that year or quarter: "quarter ended June 30, 2022" yields
+`2022q2` too. A fiscal year that ends in January yields the terms of both years, because companies use either name for
+it. The names of months and quarters are English. In "31.12.2022" the day comes first; in "12/31/2022" the month comes
+first, unless it would be greater than 12.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A chunk that lacks the key, or whose value is None, matches only `!=`, `nin` and
 in-memory store. Numbers are compared only with numbers, and strings only with strings; True and False count as 1 and 0.
 Where the in-memory store raises TypeError, nothing matches.
 
-`>`, `>=`, `<` and `<=` compare strings character by character, but two dates as points in time (`moment`).
+`>`, `>=`, `<` and `<=` compare strings character by character, but they compare two dates as points in time; see
+`moment`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Receipts: the cost of every run, with one row per run in the ledger file.
 
-Before a run sends calls, it records their maximum cost. If the process is killed, its row therefore shows at least the
-amount that the provider may charge. All answers by one model on the same day share a row. Receipts are kept when
+Before a run sends calls, it records their maximum cost. If the process is killed, the row therefore shows at least the
+amount that the provider may charge. All answers from one model on the same day share a row. Receipts are kept when
 contexts are forgotten.
 """
 

@@ -301,8 +301,8 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
 
     The rankings of a `SemanticRetriever` and a `LexicalRetriever` for the same index are fused without reading any
     nodes, and the document scores of the index are added. For other retrievers, and for several generated queries,
-    LlamaIndex's own code is used with the same fusion: by node id, weighted, and without changing the scores of the
-    given nodes.
+    LlamaIndex's own code is used with the same weighted fusion, by node id; the scores of the given nodes are not
+    changed.
 
     Args:
         retrievers: The retrievers to fuse ("legs").

@@ -169,8 +169,8 @@ class CrossEncoderReranker(Reranker):
     depends on the model, so look at some results before you choose a threshold.
 
     A passage that is too long for the model is divided into windows. Each window begins with the head of the passage
-    (context, column headers, own metadata) if the head fits in half a window. The passage has the score of its best
-    window.
+    (context, column headers, the user's own metadata) if the head fits in half a window. The passage has the score of
+    its best window.
 
     Args:
         name: Name of a cross-encoder on the Hugging Face hub, or a folder that contains a cross-encoder.

@@ -317,8 +317,8 @@ class HyphenJoiner:
     """Rejoin words that are hyphenated at the end of a line.
 
     The hyphen is removed if the joined word occurs elsewhere in the document ("agree-ment"), and kept if the hyphenated
-    word does ("long-term"). If neither occurs, the hyphen is removed only if other words in the document are certainly
-    hyphenated at line ends and the two halves are not words themselves.
+    word occurs elsewhere ("long-term"). If neither occurs, the hyphen is removed only if other words in the document
+    are certainly hyphenated at line ends and the two halves are not words themselves.
 
     Args:
         pages: The lines of the whole document.
