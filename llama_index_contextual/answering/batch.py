@@ -1,4 +1,4 @@
-"""Answer many questions, compare the answers with the correct answers, and export them to files."""
+"""Answer many questions, compare the answers with the correct answers, and export the results to files."""
 
 from __future__ import annotations
 
@@ -318,5 +318,5 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _cell(text: str) -> str:
-    """Escape a text so that spreadsheets do not interpret it as a formula."""
+    """Escape a string so that spreadsheets do not interpret it as a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -96,7 +96,7 @@ class Judge:
 
     @property
     def settings(self) -> str:
-        """The settings that affect the answer shown, for use in the cache key."""
+        """The settings that affect the displayed answer, for use in the cache key."""
         return f"{model_name(self.llm)} {self.min_confidence} {self.fallback} {self.prompt.get_template()}"
 
     async def ajudge(

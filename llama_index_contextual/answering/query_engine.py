@@ -545,7 +545,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return text if self.guards is None else self.guards.hide(text)
 
     def _key(self, messages: Sequence[ChatMessage], response: RetrievalResponse, question: str) -> str:
-        """Return the key of an answer in the cache; white space and characters in the question are normalised."""
+        """Return the key of an answer in the cache; white space and Unicode in the question are normalised."""
         normalised = " ".join(unicodedata.normalize("NFC", question).split())
         values = [getattr(self._llm, name, None) for name in _MODEL_SETTINGS]
         settings = f"{self.options} {self.guards} {self.judge and self.judge.settings} {values}"

@@ -158,8 +158,7 @@ class AnswerStream:
                     yield part
                 meter.read_usage(piece.raw)
                 problem = self._problem_of(_finish_reason(piece), completion.text) or problem
-                # Do not use `wait_for`: in Python 3.11, it loses a cancellation that arrives at the same time as a
-                # piece.
+                # Do not use `wait_for`: in Python 3.11, it loses a cancellation that coincides with a piece.
                 async with asyncio.timeout(self.timeouts.between_tokens):
                     piece = await anext(pieces, None)
             if rest := keys.flush():

@@ -326,7 +326,7 @@ class _Work:
 
 
 _TIMES = 4
-"""Maximum number of requests for a chunk if the answers are unusable, but not refusals."""
+"""Maximum number of requests for a chunk if the answers are unusable; a refusal is not requested again."""
 
 _UNREAD = (
     "its reply in a batch cannot be read, but may be charged: its maximum price stays booked, and the next run tries to"

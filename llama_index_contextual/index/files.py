@@ -173,7 +173,7 @@ def replace_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file, and sync the copy and its directory. The target only appears when the copy is complete."""
+    """Copy a file, and sync the copy and its directory. The target appears only when the copy is complete."""
     temporary = target.with_name(f"{target.name}{NEW}")
     try:
         with open(source, "rb") as file:

@@ -419,7 +419,7 @@ def _selection(version: int, condition: models.Filter | None = None) -> Any:
 
 
 def has_facet(facets: Sequence[int]) -> Any:
-    """Return the filter for the chunks that have at least one of some facets."""
+    """Return the filter for the chunks that have at least one of the given facets."""
     models = models_module()
     return models.Filter(must=[models.FieldCondition(key=FACETS, match=models.MatchAny(any=list(facets)))])
 
@@ -592,7 +592,7 @@ def _engine(project_dir: Path) -> QdrantEngine | None:
 
 
 def use_engine(project_dir: Path, config: ProjectConfig) -> QdrantEngine | None:
-    """Open the collection for writing, and name it on first use; return None if vectors are stored in files.
+    """Open the collection for writing, and give it a name on first use; return None if vectors are stored in files.
 
     The project's write lock must be held.
 

@@ -104,7 +104,7 @@ class VersionBuilder:
         return self.appended + len(self._kept_ids())
 
     def _kept_ids(self) -> set[str]:
-        """Return the ids of the documents in shared parts of the previous version that are kept."""
+        """Return the ids of the kept documents in parts that are shared with the previous version."""
         return {record.doc_id for part in self._base for record in part.records} - self.dropped
 
     def append(

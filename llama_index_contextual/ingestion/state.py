@@ -180,7 +180,8 @@ class ProjectState:
     def answering_llm(self) -> LLM:
         """Return the LLM for questions and answers: the object that was passed, or the LLM in the settings.
 
-        If the key or package for the latter is missing, the LLM assigned to LlamaIndex's `Settings.llm` is used.
+        If the key or package for the LLM in the settings is missing, the LLM assigned to LlamaIndex's `Settings.llm` is
+        used.
 
         Raises:
             ModelError: The LLM cannot be loaded because of a missing key or package, or an unknown name.
