@@ -5,6 +5,9 @@ also depends on the number of texts, on their mean length and on the number of t
 when a query needs it. An index can therefore consist of several parts: except for rounding, the scores are the same as
 in a single index built from all texts.
 
+Numbers do not count in the length of a text. Otherwise, the few words of a table with hundreds of figures would weigh
+less than the same words in prose.
+
 Source: the formula is Lucene's, with k1 = 1.5 and b = 0.75, as in bm25s (Lù, "BM25S: Orders of magnitude faster lexical
 search via eager sparse scoring", 2024).
 """
@@ -76,7 +79,7 @@ class TermCounts:
         pointers: Start of each term's entries in the next two arrays; shape (terms + 1,).
         holders: For each term, the rows of the texts that contain it, in ascending order; shape (entries,).
         frequencies: Frequency of the term in each of these texts; shape (entries,).
-        lengths: Number of terms in each text, with repetitions; shape (texts,).
+        lengths: Number of terms of each text, with repetitions but without numbers; shape (texts,).
     """
 
     vocabulary: Mapping[str, int]
@@ -361,11 +364,18 @@ class TermCountsBuilder:
         # Entries as (number of the term << 32 | row), with their frequencies.
         self._entries: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []
         self._pending: list[NDArray[np.int32]] = []
+        self._pending_lengths: list[int] = []
         self._pending_terms = 0
 
-    def add(self, terms: NDArray[np.int32]) -> None:
-        """Add a text, given as the numbers of its terms, with repetitions."""
+    def add(self, terms: NDArray[np.int32], length: int | None = None) -> None:
+        """Add a text, given as the numbers of its terms, with repetitions.
+
+        Args:
+            terms: Numbers of the terms in the vocabulary.
+            length: Length of the text; None for the number of all terms. See `TermCounts.lengths`.
+        """
         self._pending.append(terms)
+        self._pending_lengths.append(len(terms) if length is None else length)
         self._pending_terms += len(terms)
         if self._pending_terms >= _PENDING:
             self._count()
@@ -391,15 +401,15 @@ class TermCountsBuilder:
         """Count the occurrences of the terms in the pending texts."""
         if not self._pending:
             return
-        lengths = np.fromiter(map(len, self._pending), dtype=np.int32)
-        rows = np.repeat(np.arange(self._size, self._size + len(lengths), dtype=np.int64), lengths)
+        sizes = np.fromiter(map(len, self._pending), dtype=np.int32)
+        rows = np.repeat(np.arange(self._size, self._size + len(sizes), dtype=np.int64), sizes)
         occurrences = np.concatenate(self._pending).astype(np.int64) << 32 | rows
         occurrences.sort()
         first = np.flatnonzero(np.diff(occurrences, prepend=-1))
         self._entries.append((occurrences[first], np.diff(first, append=len(occurrences)).astype(np.int32)))
-        self._lengths.append(lengths)
-        self._size += len(lengths)
-        self._pending, self._pending_terms = [], 0
+        self._lengths.append(np.array(self._pending_lengths, dtype=np.int32))
+        self._size += len(sizes)
+        self._pending, self._pending_lengths, self._pending_terms = [], [], 0
 
     def build(self) -> TermCounts:
         """Return the counts."""
@@ -432,6 +442,7 @@ class LexicalIndexBuilder(TermCountsBuilder):
         super().__init__()
         self.analyzer = Analyzer(language, has_periods=True)
         self._numbers = Memory(self._term_numbers)
+        self._numerals = Memory(self._numeral_terms)
 
     def add_texts(self, texts: Iterable[str]) -> None:
         """Add texts; their rows come after the rows of earlier texts."""
@@ -439,7 +450,12 @@ class LexicalIndexBuilder(TermCountsBuilder):
             words = tokens(text)
             numbers = itertools.chain.from_iterable(map(self._numbers.__getitem__, words))
             of_periods = map(self.vocabulary.__getitem__, periods(words))
-            self.add(np.fromiter(itertools.chain(numbers, of_periods), dtype=np.int32))
+            terms = np.fromiter(itertools.chain(numbers, of_periods), dtype=np.int32)
+            self.add(terms, len(terms) - sum(map(self._numerals.__getitem__, words)))
 
     def _term_numbers(self, token: str) -> tuple[int, ...]:
         return tuple(map(self.vocabulary.__getitem__, self.analyzer.analyse(token)))
+
+    def _numeral_terms(self, token: str) -> int:
+        """Return the number of terms of a token without letters, such as a figure of a table; 0 for other tokens."""
+        return 0 if any(map(str.isalpha, token)) else len(self.analyzer.analyse(token))

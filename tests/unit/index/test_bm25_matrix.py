@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.index.bm25 import LexicalIndex, TermCounts, TermCountsBuilder
+from llama_index_contextual.index.bm25 import LexicalIndex, LexicalIndexBuilder, TermCounts, TermCountsBuilder
 
 VOCABULARY = ("pump", "dry", "valve", "sump")
 texts = st.lists(st.lists(st.integers(0, len(VOCABULARY) - 1), max_size=9), min_size=1, max_size=9)
@@ -87,3 +87,18 @@ def test_the_weight_of_a_term_is_lucenes() -> None:
     # "pump": 1 of 2 texts, idf log(1 + 1.5 / 1.5); twice among 3 terms where the mean is 2: 2 / (1.5 * 1.375 + 2).
     expected = np.log(2) * 2 / (1.5 * (0.25 + 0.75 * 1.5) + 2)
     np.testing.assert_allclose(index.scores({"pump": 1.0}), [expected, 0.0], rtol=1e-6)
+
+
+def test_numbers_do_not_count_in_the_length_of_a_text() -> None:
+    builder = LexicalIndexBuilder()
+    builder.add_texts(["Net sales $ 1,234 (5,678) 2023", "Net sales", "TS-999 pump of 2023", "FY2018 12 %", "12.5"])
+    # "TS-999" has the terms ts-999, ts and 999, and "FY2018" has fy2018 and 2018.
+    assert builder.build().lengths.tolist() == [2, 2, 4, 2, 0]
+
+
+def test_the_words_of_a_table_weigh_as_much_as_those_of_a_sentence() -> None:
+    figures = " ".join(str(number) for number in range(500))
+    index = LexicalIndex.build(["net sales grew slowly", f"net sales grew slowly {figures}", "other words of a text"])
+    scores = index.scores("sales").tolist()
+    assert scores[0] == scores[1] > scores[2] == 0
+    assert index.scores("499")[1] > 0, "numbers are still found"

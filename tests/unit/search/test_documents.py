@@ -199,7 +199,7 @@ def test_nothing_is_taken_off_the_only_chunk_of_a_document(texts: list[str]) -> 
 
 @pytest.mark.parametrize(("document_idf", "best"), [(False, "l0"), (True, "l99")])
 def test_among_the_chunks_of_a_document_its_name_counts_little(document_idf: bool, best: str) -> None:
-    lease = ["Borealis signs.", *[f"Borealis and Aurora agree on {point}." for point in range(98)], "Fee: 7."]
+    lease = ["Borealis signs.", *[f"Borealis and Aurora agree on {point}." for point in range(98)], "Fee: seven."]
     documents = chunks_of("l", *lease), chunks_of("o", *["Another fee."] * 110, *["Some text."] * 300)
     options = {"fusion": "score", "sibling_weight": 1.0, "document_idf": document_idf}
     assert retriever(*documents, **options).rank("Borealis fee", 20).first(1)[0][0] == best
