@@ -117,7 +117,7 @@ def foreign() -> set[str]:
 
 def test_all_names_together_import_no_provider_and_no_terminal(process: dict[str, Any], foreign: set[str]) -> None:
     results = {name.partition(".")[0] for name in process["imported"]}
-    assert {PACKAGE, "llama_index", "faiss", "bm25s"} <= results
+    assert {PACKAGE, "llama_index", "bm25s"} <= results
     assert results & HEAVY - foreign == set()
 
 
