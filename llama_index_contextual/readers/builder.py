@@ -8,7 +8,7 @@ from itertools import chain, islice
 
 from llama_index_contextual.metadata import DocumentMap, Heading, Table
 from llama_index_contextual.readers.files import FileAccount, ParsedFile, one_line
-from llama_index_contextual.readers.tables import is_figure
+from llama_index_contextual.readers.tables import MAX_ABOVE, MAX_CAPTION_WORDS, SHORT_DATE, is_figure, naming_lines
 from llama_index_contextual.readers.text import plain_headings
 
 GAP = "  "
@@ -23,7 +23,6 @@ PEEK = 50  # number of first rows that are searched for column headers
 _CONTROLS = dict.fromkeys((*range(0x20), 0x7F)) | {0x09: " ", 0x0A: "\n", 0x0B: "\n", 0x0C: "\n", 0x0D: "\n"}
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _LINE_END = re.compile(r"[ \u00a0]*\r?\n[ \u00a0]*")
-_DAY = re.compile(r"\d{1,2}[./]\d{1,2}[./](?:\d\d){1,2}")
 
 
 class DocumentBuilder:
@@ -47,12 +46,14 @@ class DocumentBuilder:
         self._size = self._feeds = 0
         self._starts: list[int] = []
         self._labels: list[str] = []
+        self._above: list[str] = []  # paragraphs since the last heading or table
 
     def page(self, label: str) -> None:
         """Start a page, sheet or slide."""
         self._break(2)
         self._starts.append(self._size)
         self._labels.append(one_line(label))
+        self._above.clear()
 
     def heading(self, level: int, title: str) -> None:
         """Add a heading on its own line, marked with one # per level, up to six."""
@@ -60,6 +61,7 @@ class DocumentBuilder:
             self._break(2)
             self.headings.append(Heading(self._size, level, title))
             self._add(f"{'#' * min(level, 6)} {title}")
+            self._above.clear()
 
     def paragraph(self, text: str, *, follows: bool = False, keeps_space: bool = False) -> None:
         """Add a paragraph after a blank line, or on the next line if it `follows` the previous paragraph.
@@ -74,8 +76,9 @@ class DocumentBuilder:
         if text:
             self._break(1 if follows else 2)
             self._add(text)
+            self._above = [*self._above, text][-MAX_ABOVE:]
 
-    def table(self, rows: Iterable[Sequence[str]], *, head_before: str = "") -> str:
+    def table(self, rows: Iterable[Sequence[str]], *, head_before: str = "", caption: str = "") -> str:
         """Add the rows of a table as lines, and return its column headers.
 
         Blank rows are omitted, as are leading columns that are blank in all of the first rows.
@@ -83,6 +86,7 @@ class DocumentBuilder:
         Args:
             rows: The cells of each row.
             head_before: Column headers to use if the table has none because it continues another table.
+            caption: Title of the table, which is the last paragraph.
         """
         filled = (row for row in map(self._stripped, rows) if any(row))
         first = list(islice(filled, PEEK))
@@ -90,9 +94,11 @@ class DocumentBuilder:
             return head_before
         margin = min(next(at for at, cell in enumerate(row) if cell) for row in first)
         at_head = next((at for at, row in enumerate(first) if sum(map(bool, row)) > 1), None)
-        if at_head is not None and any(is_figure(cell) and not _DAY.fullmatch(cell) for cell in first[at_head]):
+        if at_head is not None and any(is_figure(cell) and not SHORT_DATE.fullmatch(cell) for cell in first[at_head]):
             at_head = None
-        head = head_before if at_head is None else row_line(first[at_head][margin:])[:MAX_HEAD]
+        head = head_before if at_head is None else self._head(first[: at_head + 1], margin, caption)
+        is_list = all(sum(map(bool, row)) == 1 for row in first)  # such as titles above a blank row of a sheet
+        self._above = [row_line(row[margin:]) for row in first[-MAX_ABOVE:]] if is_list else []
         self._break(2)
         start = body = self._size
         for number, row in enumerate(chain(first, filled)):
@@ -105,6 +111,13 @@ class DocumentBuilder:
             self._account.add_text(len(head))  # many tables in a sheet can share the headers of the first
             self.tables.append(Table(start, body, self._size - 1, head))
         return head
+
+    def _head(self, rows: Sequence[Sequence[str]], margin: int, caption: str) -> str:
+        """Return the column headers in the last row, below the title, the unit and the period of the table."""
+        *titles, columns = (row_line(row[margin:])[:MAX_HEAD] for row in rows)
+        named = [line for line in titles[-MAX_ABOVE:] if len(line.split()) <= MAX_CAPTION_WORDS]
+        above = [caption[:MAX_HEAD]] if caption else naming_lines(self._above)
+        return "\n".join([*above, *named, columns])
 
     def _stripped(self, row: Sequence[str]) -> list[str]:
         """Return the cells of a row without superfluous white space, and count their text."""

@@ -153,9 +153,10 @@ class _Walk:
             return False
         if tag == "table" and _lists_data(element):
             self.flush()
-            for caption in element.iterchildren("caption"):
-                self._builder.paragraph(_flat(caption))
-            self._builder.table(_rows(element))
+            captions = [text for caption in element.iterchildren("caption") if (text := _flat(caption))]
+            for caption in captions:
+                self._builder.paragraph(caption)
+            self._builder.table(_rows(element), caption=" ".join(captions))
             return False
         if tag in _BLOCKS:
             self.flush()

@@ -29,6 +29,7 @@ MAX_LABELS = 4  # maximum number of consecutive lines with only a label; more su
 MAX_LABEL_WORDS = 14
 MAX_SENTENCE_WORDS = 6  # maximum number of words in a label with a full stop
 MAX_CAPTION_WORDS = 30
+MAX_ABOVE = 4  # lines above column headers that are searched for the title, the unit and the period
 
 
 class TextLine(NamedTuple):
@@ -81,8 +82,8 @@ def _pipe_tables(text: str) -> Iterator[Table]:
         if columns:
             (start, stop), (body, _), (_, end) = block[below - 1], block[below + 1], block[-1]
             start += len(text[start:stop]) - len(text[start:stop].lstrip())
-            caption = _caption_above(text, start) if below == 1 else ""
-            yield Table(start, body, end, join_headers([line for line in (caption, columns) if line]))
+            above = _lines_above(text, start) if below == 1 else []
+            yield Table(start, body, end, join_headers([*naming_lines(above), columns]))
 
 
 def _is_delimiter(line: str) -> bool:
@@ -95,14 +96,12 @@ def _header_cells(line: str) -> str:
     return " | ".join(cells) if any(cells) else ""
 
 
-def _caption_above(text: str, start: int) -> str:
-    """Return the line above a table, with or without a blank line between them, if it is a caption."""
-    above = text[max(0, start - MAX_HEAD) : start].rstrip()
-    if text.count("\n", max(0, start - MAX_HEAD) + len(above), start) > 2:
-        return ""
-    line = above.rpartition("\n")[2].strip()
-    is_caption = _CAPTION.match(line) and len(line.split()) <= MAX_CAPTION_WORDS
-    return _INLINE.sub("", line) if is_caption else caption_of(line)
+def _lines_above(text: str, start: int) -> list[str]:
+    """Return the lines above a table, or none if more than one blank line separates them."""
+    above = text[max(0, start - MAX_HEAD) : start]
+    lines = above.rstrip().splitlines()
+    is_near = above.count("\n", len(above.rstrip())) <= 2
+    return [_INLINE.sub("", line).strip() for line in lines if line.strip()] if is_near else []
 
 
 # Lines with cells
@@ -115,6 +114,7 @@ _NUMBER = re.compile(r"\d[\d.,'’\u00a0/:]*(?:x|bps?|pts?|[KMB]|[a-e])?")
 _DASHES = re.compile(r"[-−–—―.…]+")
 _YEAR = re.compile(r"(?:19|20)\d\d(?:[-–/](?:\d\d|(?:19|20)\d\d))?|(?:Q[1-4]|[1-4]Q|FY|F|H[12])['’]?\d*")
 _DAY = re.compile(r"(?:[12]?\d|3[01]),?")
+SHORT_DATE = re.compile(r"\d{1,2}[./]\d{1,2}[./](?:\d\d){1,2}")
 _MONTH = re.compile(
     r"(?:Jan(?:uary?)?|Feb(?:ruary?)?|Mar(?:ch)?|März|Apr(?:il)?|Ma[iy]|Jun[ei]?|Jul[iy]?|Aug(?:ust)?|Sept?(?:ember)?|"
     r"O[ck]t(?:ober)?|Nov(?:ember)?|De[cz](?:ember)?)\.?",
@@ -129,6 +129,10 @@ _HEAD_WORD = re.compile(
     re.IGNORECASE,
 )
 _UNIT = re.compile(r"\((?:in|dollars|amounts|shares|unaudited|\$)\b", re.IGNORECASE)
+_SCALE = re.compile(
+    r"(?i)\b(?:thousands?|millions?|billions?|tausend|tsd|millionen|mio|milliarden|mrd|teur|milliers|milliards|miles"
+    r"|millones|migliaia|milioni|miliardi|duizend(?:en)?|miljoen(?:en)?)\b|[$€£¥]\s?000\b|\([$€£¥]\)|\bunaudited\b"
+)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\S)")
 
 
@@ -207,6 +211,8 @@ def _count_figures(words: Sequence[str]) -> tuple[int, int]:
         elif at and _DAY.fullmatch(bare) and _MONTH.fullmatch(words[at - 1].strip(_MARKS)):
             days += 1
             at -= 1
+        elif SHORT_DATE.fullmatch(bare):
+            days += 1
         elif _NUMBER.fullmatch(bare) or _DASHES.fullmatch(word):
             figures += 1
         elif bare and word not in _NEUTRAL:
@@ -324,9 +330,52 @@ def _labels_before(read: Sequence[_Sorted], place: int) -> int:
 
 def _head_text(read: Sequence[_Sorted], first: int, last: int, done: int) -> str:
     lines = [one.line.text for one in read[first : last + 1]]
-    if first > done and (caption := caption_of(read[first - 1].line.text)):
-        lines.insert(0, caption)
-    return join_headers(lines)
+    start = first
+    while start > max(done, first - MAX_ABOVE) and read[start - 1].kind in ("label", "columns"):
+        start -= 1
+    above = [one.line.text for one in read[max(done, min(start, first - 1)) : first]]
+    return join_headers([*naming_lines(above, has_unit=_names_columns(read[first])), *lines])
+
+
+def naming_lines(above: Sequence[str], *, has_unit: bool = False) -> list[str]:
+    """Return the lines right above column headers that give the title, the unit and the period of the table.
+
+    Short lines are returned if one of them is a caption, or contains a unit or a date; a longer line, if it ends with a
+    colon.
+
+    Args:
+        above: The lines above the column headers.
+        has_unit: Whether the headers begin with the unit or the period, so that the line above them is the title.
+
+    Example:
+        >>> naming_lines(["Sales fell.", "Statements of income", "(in millions)"])
+        ['Statements of income', '(in millions)']
+    """
+    lines: list[str] = []
+    for line in reversed(above[-MAX_ABOVE:]):
+        if not _is_short(line) and not _is_caption(line):
+            break
+        lines.insert(0, line)
+        if _is_caption(line):
+            break
+    if any(map(_names_table, lines)):
+        return lines
+    caption = caption_of(above[-1]) if above else ""
+    return [caption] if caption else lines[-1:] if has_unit else []
+
+
+def _is_short(line: str) -> bool:
+    """Return whether a line may be part of a title: neither a sentence nor a heading nor an item of a list."""
+    is_sentence = line.endswith((".", ",", ";")) or len(line.split()) > MAX_LABEL_WORDS
+    return not is_sentence and not line.startswith("#") and not _BULLET.match(line)
+
+
+def _is_caption(line: str) -> bool:
+    return _CAPTION.match(line) is not None and len(line.split()) <= MAX_CAPTION_WORDS
+
+
+def _names_table(line: str) -> bool:
+    return _is_caption(line) or _SCALE.search(line) is not None or _count_figures(line.split())[1] > 0
 
 
 def caption_of(text: str) -> str:

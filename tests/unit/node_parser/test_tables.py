@@ -106,6 +106,18 @@ def test_no_row_of_a_recorded_table_is_divided(segment_size: int) -> None:
         assert set(chunk.text.splitlines()) <= {*rows, "Item 2023 2022"}
 
 
+@pytest.mark.parametrize("above", ["Statements of income\n(in millions)", "Statements of income\n\n(in millions)"])
+def test_every_part_of_a_statement_is_indexed_with_its_title_unit_and_years(above: str) -> None:
+    rows = "\n".join(f"| Cost of service {n} | {n * 17} | {n * 13} |" for n in range(90))
+    text = f"{prose(100, seed=3)}\n\n{above}\n\n| Year ended June 30, | 2023 | 2022 |\n|---|--:|--:|\n{rows}"
+    parts = [node for node in StructuralContextualizer()(chunks_of(Document(text=text))) if "service" in node.text]
+    assert len(parts) > 3
+    for node in parts:
+        indexed = node.get_content(MetadataMode.EMBED)
+        for words in ("Statements of income", "(in millions)", "Year ended June 30, | 2023 | 2022"):
+            assert indexed.count(words) == 1
+
+
 # ---- tables that no reader has recorded ------------------------------------------------------------------------------
 
 

@@ -135,6 +135,24 @@ def test_a_markdown_table_has_its_first_line_as_head_and_the_caption_above() -> 
 
 
 @pytest.mark.parametrize(
+    ("above", "named"),
+    [
+        ("**Bilanz**\n\n(in Mio. €)\n", ["Bilanz", "(in Mio. €)"]),
+        ("Compte de résultat\nen milliers d'euros\n", ["Compte de résultat", "en milliers d'euros"]),
+        ("Sales\n31.12.2023\n", ["Sales", "31.12.2023"]),
+        ("# Sales\nin thousands\n", ["in thousands"]),
+        ("- in thousands\n", []),
+        ("in thousands\n\n\n", []),
+        ("A sentence about millions of people.\n", []),
+        ("Sales\n", []),
+    ],
+)
+def test_the_lines_above_a_markdown_table_that_name_its_unit_are_in_its_head(above: str, named: list[str]) -> None:
+    (table,) = tables_in_text(f"Some text.\n\n{above}{PIPES.partition('Fees')[2].lstrip()}")
+    assert table.head.splitlines() == [*named, "Service | 2023 | 2022"]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "a | b\nc | d\n",  # no row of hyphens

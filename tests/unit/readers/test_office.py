@@ -218,7 +218,43 @@ def test_every_table_has_its_column_head_recorded() -> None:
     builder.table([["Only", "row"]])
     text = builder.text()
     spans = [(text[one.start : one.body], text[one.body : one.end], one.head) for one in builder.tables]
-    assert spans == [("–  2023  2024\n", "East  1  2", "–  2023  2024"), ("", "West  3  4", "–  2023  2024")]
+    whole = "Report\n–  2023  2024"
+    assert spans == [("–  2023  2024\n", "East  1  2", whole), ("", "West  3  4", whole)]
+
+
+STATEMENT = ["Statements of income", "(in millions, except per share data)", "Years ended June 30"]
+ROWS = [["", "2023", "2022"], ["Revenue", "211", "198"], ["Net income", "72", "73"]]
+
+
+def html(above: str, title_rows: str = "") -> bytes:
+    rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in ROWS)
+    return f"<h1>Report</h1><p>Revenue grew.</p>{above}<table>{title_rows}{rows}</table>".encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.html", html("".join(f"<p>{line}</p>" for line in STATEMENT))),
+        ("a.html", html(f"<div>{'<br>'.join(STATEMENT)}</div>")),
+        ("a.html", html("", "".join(f"<tr><td colspan=3>{line}</td></tr>" for line in STATEMENT))),
+        ("a.html", html("", f"<caption>{' '.join(STATEMENT)}</caption>")),
+        ("a.csv", "\n".join([*(f'"{line}"' for line in STATEMENT), *map(",".join, ROWS)]).encode()),
+        ("a.xlsx", xlsx(Income=[*([line] for line in STATEMENT), *ROWS])),
+        ("a.xlsx", xlsx(Income=[*([line] for line in STATEMENT), [], *ROWS])),
+    ],
+    ids=["paragraphs", "lines", "rows", "caption", "csv", "xlsx", "above a blank row"],
+)
+def test_the_head_of_a_table_has_its_title_unit_and_period(name: str, data: bytes) -> None:
+    (table,) = read(name, data).map.tables
+    assert " ".join(table.head.split()) == " ".join([*STATEMENT, "– 2023 2022"])
+
+
+def test_sentences_and_other_short_lines_above_a_table_are_not_in_its_head() -> None:
+    for above in ("<p>Figures in millions are not audited.</p>", "<p>Overview</p>", "<ul><li>in millions</li></ul>"):
+        (table,) = read("a.html", html(above)).map.tables
+        assert table.head == "–  2023  2022"
+    heading = html("<p>in millions</p><h2>Sales</h2>")
+    assert read("a.html", heading).map.tables[0].head == "–  2023  2022"
 
 
 # ---- mail: headers, text, attachments --------------------------------------------------------------------------------
