@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.files import IMAGE_SUFFIXES, FileSource, ReadLimits, one_line
-from llama_index_contextual.readers.pdf.scans import OcrPages, Page, mean_confidence
+from llama_index_contextual.readers.pdf.scans import OcrPages, Page, is_vertical, mean_confidence
 from llama_index_contextual.readers.process import ChildProcess, answer_requests
 
 if TYPE_CHECKING:
@@ -266,22 +266,33 @@ class OcrWorker:
         if request["what"] == "open":
             return {"pages": file.page_count, "digest": digest}
         if self._drawn is None or self._drawn[:2] != (digest, request["page"]):
-            drawn, dpi = file.draw(request["page"], DPI, MAX_PIXELS, "L")
-            self._drawn = (digest, request["page"], np.array(drawn, dtype=np.uint8), dpi)
+            self._drawn = (digest, request["page"], *grey_page(file, request["page"]))
         _, _, image, dpi = self._drawn
         if request["what"] == "draw":
-            return {"image": hashlib.sha256(repr(image.shape).encode() + image.tobytes()).hexdigest()}
+            return {"image": image_hash(image)}
         boxes: list[list[Any]] = []
+        turns = 0
         if np.ptp(image) >= MIN_CONTRAST:
             if self._engine is None:
                 threads, is_tesseract = request["threads"], request["engine"] == "tesseract"
                 self._engine = Tesseract(request["language"], threads) if is_tesseract else RapidOcr(threads)
-            boxes, image = read_upright(self._engine, image)
-        height, width = image.shape
-        return {"width": width, "height": height, "dpi": dpi, "boxes": boxes}
+            boxes, turns = read_upright(self._engine, image)
+        height, width = image.shape[::-1] if turns % 2 else image.shape
+        return {"width": width, "height": height, "dpi": dpi, "turns": turns, "boxes": boxes}
 
 
 # ---- Images ----------------------------------------------------------------------------------------------------------
+
+
+def grey_page(file: PdfFile | ImageFile, index: int) -> tuple[Pixels, float]:
+    """Return a page as it is read by OCR, and its resolution."""
+    drawn, dpi = file.draw(index, DPI, MAX_PIXELS, "L")
+    return np.array(drawn, dtype=np.uint8), dpi
+
+
+def image_hash(image: Pixels) -> str:
+    """Return the hash of a page's image, see `OcrEngine.key`."""
+    return hashlib.sha256(repr(image.shape).encode() + image.tobytes()).hexdigest()
 
 
 class OpenFile:
@@ -330,7 +341,7 @@ class PdfFile:
             page = self.pdf[index]
             width, height = page.get_size()
             scale = min(dpi / 72, (max_pixels / max(width * height, 1.0)) ** 0.5)
-            bitmap = page.render(scale=scale, grayscale=mode == "L")
+            bitmap = page.render(scale=scale, grayscale=mode == "L", may_draw_forms=mode == "RGB")  # OCR reads no forms
             image = bitmap.to_pil().convert(mode)
             bitmap.close()
             page.close()
@@ -407,22 +418,20 @@ class Engine(Protocol):
         """Recognise the text in a greyscale image."""
 
 
-def read_upright(engine: Engine, image: Pixels) -> tuple[list[list[Any]], Pixels]:
-    """Read an image, rotated by quarter turns if that improves the result; return the boxes and the rotated image."""
-    best, best_image = engine.read(image), image
-    if not best.boxes:
-        return [], image
-    if best.confidence >= GOOD and not best.is_sideways:
-        return best.boxes, best_image
+def read_upright(engine: Engine, image: Pixels) -> tuple[list[list[Any]], int]:
+    """Read an image, rotated if that improves the result; return the boxes and the anticlockwise quarter turns."""
+    best, turns = engine.read(image), 0
+    if not best.boxes or (best.confidence >= GOOD and not best.is_sideways):
+        return best.boxes, turns
     for quarters in (1, 3) if best.is_sideways else (2,):
         turned = np.ascontiguousarray(np.rot90(image, quarters))
         reading = engine.read(turned)
         is_better = reading.confidence > best.confidence or (best.is_sideways and not reading.is_sideways)
         if reading.boxes and is_better:
-            best, best_image = reading, turned
+            best, turns = reading, quarters
         if best.confidence >= GOOD and not best.is_sideways:
             break
-    return best.boxes, best_image
+    return best.boxes, turns
 
 
 class RapidOcr:
@@ -457,13 +466,8 @@ class RapidOcr:
             for text, score, corners in zip(result.txts, result.scores, result.boxes, strict=True)
             if text.strip()
         ]
-        vertical = sum(len(box[0]) for box in boxes if _is_vertical(box))
+        vertical = sum(len(box[0]) for box in boxes if is_vertical(box[0], box[2:]))
         return Reading(boxes, 2 * vertical > sum(len(box[0]) for box in boxes))
-
-
-def _is_vertical(box: list[Any]) -> bool:
-    text, _score, x0, y0, x1, _y1, _x2, _y2, _x3, y3 = box
-    return len(text) > 1 and abs(y3 - y0) >= 1.5 * abs(x1 - x0)
 
 
 def _model_path(kind: str) -> str:

@@ -34,7 +34,7 @@ from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.readers.boundaries import Rank, skip_space, strip_end, structural_offsets
 
 if TYPE_CHECKING:
-    from llama_index_contextual.index.bm25 import LexicalIndex
+    from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
     from llama_index_contextual.search.rank import Leg, Ranking
 
 Floats = NDArray[np.float32]
@@ -424,14 +424,26 @@ def spots_of(
     semantic, terms = ranking.leg("semantic"), ranking.terms
     if terms is None and lexical is not None:
         terms = lexical.query(question)
-    weights = {} if terms is None else terms.weights
     analyzer = Analyzer("none") if terms is None else terms.analyzer
     return _spotlight(analyzer.language, analyzer.has_periods, has_vectors).spots(
-        {term: weights[term] for term in nlargest(_MAX_TERMS, weights, key=weights.__getitem__)},
+        _heaviest(terms),
         question,
         [HeadedText.of(chunk.text, chunk.metadata) for chunk in chunks],
         _question_vector(semantic, question) if has_vectors and semantic is not None else None,
     )
+
+
+def spot_of(chunk: Chunk, question: str, lexical: LexicalIndex) -> Spot:
+    """Return how well the units of one chunk match the words of a question; `meaning` is 0."""
+    terms = lexical.query(question)
+    spotlight = _spotlight(terms.analyzer.language, terms.analyzer.has_periods, False)
+    return spotlight.spots(_heaviest(terms), question, [HeadedText.of(chunk.text, chunk.metadata)])[0]
+
+
+def _heaviest(terms: QueryTerms | None) -> dict[str, float]:
+    """Return the terms with the largest weights."""
+    weights = {} if terms is None else terms.weights
+    return {term: weights[term] for term in nlargest(_MAX_TERMS, weights, key=weights.__getitem__)}
 
 
 def spotlight_shares(ranking: Ranking, spots: Sequence[Spot]) -> NDArray[np.float64]:

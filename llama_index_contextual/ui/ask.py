@@ -37,6 +37,7 @@ from llama_index_contextual.errors import ContextualError, InputError, ModelErro
 from llama_index_contextual.postprocessor import MergedChunk
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source, visible
+from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.tools.filters import parse_conditions
 from llama_index_contextual.ui.markdown import render_markdown
 from llama_index_contextual.ui.search import MAX_CONDITIONS, facets_of
@@ -194,27 +195,40 @@ class ShownAnswer:
 
 
 def shown_sources(
-    hits: Sequence[NodeWithScore], link: Callable[[str], str], cited: Sequence[tuple[int, Source]] = ()
+    hits: Sequence[NodeWithScore], link: Callable[..., str], cited: Sequence[tuple[int, Source]] = ()
 ) -> list[ShownSource]:
     """Return the passages in a prompt as sources for the list below the answer.
 
     Args:
         hits: The passages, in the order of the prompt.
-        link: Function that returns the address of a chunk.
+        link: Function that returns the address of a chunk, see `Links.passage`.
         cited: Number of a passage and the place in it, for each citation.
     """
-    places: dict[int, list[str]] = {}
+    places: dict[int, list[Source]] = {}
     for number, place in cited:
-        places.setdefault(number, []).append(str(place))
-    return [
-        ShownSource(
-            number=at,
-            label=" and ".join(places.get(at) or [str(Source.of(hit.node))]),
-            url=link(hit.node.node_id),
-            is_cited=at in places,
-        )
-        for at, hit in enumerate(hits, start=1)
-    ]
+        places.setdefault(number, []).append(place)
+    sources = []
+    for at, hit in enumerate(hits, start=1):
+        of_hit = places.get(at) or [RetrievedChunk.of(at, hit).place]
+        label, url = " and ".join(map(str, of_hit)), address_of(hit, of_hit[0], link)
+        sources.append(ShownSource(number=at, label=label, url=url, is_cited=at in places))
+    return sources
+
+
+def address_of(hit: NodeWithScore, place: Source, link: Callable[..., str]) -> str:
+    """Return the address at which a place in a passage is marked.
+
+    Args:
+        hit: The passage. If it was merged from several chunks, the address is that of the chunk in which the place
+            begins.
+        place: The place; if it is the whole passage, no sentence is marked.
+        link: Function that returns the address of a chunk, see `Links.passage`.
+    """
+    start, end = place.start_char, place.end_char
+    if start is None or end is None or place == Source.of(hit.node):
+        return link(hit.node.node_id)
+    chunk = hit.chunk_at(start) if isinstance(hit, MergedChunk) else None
+    return link((chunk or hit.node).node_id, mark=(start, end))
 
 
 # ---- findings --------------------------------------------------------------------------------------------------------
@@ -489,8 +503,10 @@ def _shown_answer(project: Project, engine: GroundedQueryEngine, draft: Draft, c
     sources = shown_sources(draft.hits, partial(links.passage, q=draft.question), response.cited_sources)
 
     def link_quotation(quotation: Quotation) -> str:
-        node_id = chunk_of(draft.hits, quotation)
-        return links.passage(node_id, q=quotation.text) if node_id else ""
+        if quotation.found_in is None:
+            return ""
+        hit = draft.hits[quotation.found_in - 1]
+        return address_of(hit, quotation.source or Source.of(hit.node), partial(links.passage, q=quotation.text))
 
     usage = "No model was called"
     if response.usage is not None:
@@ -504,16 +520,3 @@ def _shown_answer(project: Project, engine: GroundedQueryEngine, draft: Draft, c
         reasoning=response.reasoning,
         usage=f"{usage}.",
     )
-
-
-def chunk_of(hits: Sequence[NodeWithScore], quotation: Quotation) -> str | None:
-    """Return the id of the chunk in which a quotation begins, or None if no passage contains it.
-
-    A passage that was merged from several chunks has the id of the best chunk.
-    """
-    if quotation.found_in is None:
-        return None
-    hit = hits[quotation.found_in - 1]
-    start = quotation.source.start_char if quotation.source else None
-    chunk = hit.chunk_at(start) if isinstance(hit, MergedChunk) and start is not None else None
-    return (chunk or hit.node).node_id

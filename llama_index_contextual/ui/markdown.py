@@ -16,10 +16,16 @@ from markupsafe import Markup, escape
 
 from llama_index_contextual.index.analysis import Analyzer, match_spans
 from llama_index_contextual.readers.text import read_front_matter
+from llama_index_contextual.ui.marks import align
 
 IN_PASSAGE = "in-passage"
 """CSS class of the blocks of the passage."""
 
+SPOTLIGHT = "spotlight"
+"""CSS class of the sentence or row that answers the question."""
+
+_PIECES = frozenset({"text", "code_inline", "fence", "code_block"})
+_SIGNS = re.compile(r"[^\w\s]{0,4}")
 _MARKED_BLOCKS = frozenset({"paragraph_open", "heading_open", "fence", "code_block", "tr_open", "hr"})
 _TAGS = frozenset(
     {"a", "blockquote", "br", "code", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "mark", "ol", "p", "pre"}
@@ -30,12 +36,14 @@ _MARKABLE = ("p", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "tr", "hr", "span")
 _MAX_NESTING = 60
 """Maximum nesting depth of lists and quotations; content that is nested more deeply is omitted."""
 _FIRST_BLOCK = re.compile(rf'<\w+(?= class="{IN_PASSAGE}")')
+_FIRST_MARK = re.compile(rf'<mark(?= class="{SPOTLIGHT}")')
 _WEB = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 
 
 def render_markdown(
     text: str,
     passage: tuple[int, int] = (0, 0),
+    sentence: tuple[int, int] = (0, 0),
     *,
     mark_words: Callable[[str], Markup] = escape,
 ) -> Markup:
@@ -47,7 +55,9 @@ def render_markdown(
     Args:
         text: The Markdown.
         passage: Start and end of the passage in the text; the blocks that contain it get the class `IN_PASSAGE`, and
-            the first of them gets the id "passage".
+            the first of them gets the id "passage", unless there is a sentence.
+        sentence: Start and end of the sentence or row to mark, which gets `<mark>` elements with the class `SPOTLIGHT`,
+            the first of them with the id "passage".
         mark_words: Function, such as `highlight`, that returns part of the passage's text as HTML.
 
     Example:
@@ -61,10 +71,11 @@ def render_markdown(
     options = {"html": False, "maxNesting": _MAX_NESTING}
     parser = MarkdownIt("commonmark", options, renderer_cls=_Renderer).enable(["table", "strikethrough"])
     tokens = parser.parse(body)
-    first, last = _lines(body, passage[0] - start, passage[1] - start)
-    _mark_blocks(tokens, first, last)
-    html = parser.renderer.render(tokens, parser.options, {"mark_words": mark_words})
-    return head + Markup(_FIRST_BLOCK.sub(_with_id, _safe_html(html), count=1))
+    _mark_blocks(tokens, *_lines(body, passage[0] - start, passage[1] - start))
+    _mark_sentence(tokens, body, sentence[0] - start, sentence[1] - start)
+    html = _safe_html(parser.renderer.render(tokens, parser.options, {"mark_words": mark_words}))
+    target = _FIRST_MARK if _FIRST_MARK.search(html) else _FIRST_BLOCK
+    return head + Markup(target.sub(_with_id, html, count=1))
 
 
 def _lines(text: str, start: int, end: int) -> tuple[int, int]:
@@ -90,6 +101,37 @@ def _mark_blocks(tokens: Sequence[Token], first: int, last: int) -> None:
             token.meta["is_bare"] = before is not None and before.hidden
 
 
+def _mark_sentence(tokens: Sequence[Token], text: str, start: int, end: int) -> None:
+    """Store in each piece of text the span that belongs to a sentence or row of the Markdown source.
+
+    The tokens of Markdown have no offsets, so the text of their lines is aligned with the source.
+    """
+    first, last = _lines(text, start, end)
+    pieces, lines = [], set()
+    for token in tokens:
+        if token.map and token.map[0] < last and token.map[1] > first:
+            pieces += (of_token := [piece for piece in token.children or [token] if piece.type in _PIECES])
+            lines |= set(token.map) if of_token else set()
+    if not pieces:
+        return
+    breaks = [0, *(match.end() for match in re.finditer(r"\r\n?|\n", text)), len(text)]
+    begin, finish = breaks[min(lines)], breaks[min(max(lines), len(breaks) - 1)]
+    places = align("".join(piece.content for piece in pieces), text[begin:finish])
+    found = [place for place in places[max(0, start - begin) : end - begin] if place is not None]
+    at = 0
+    for piece in pieces:
+        if found and at <= max(found) and min(found) < at + len(piece.content):
+            span = max(min(found) - at, 0), min(max(found) + 1 - at, len(piece.content))
+            piece.meta["sentence"] = _with_punctuation(piece.content, *span)
+        at += len(piece.content)
+
+
+def _with_punctuation(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return a span of a text with the signs next to its first and last word."""
+    after, before = _SIGNS.match(text, end), _SIGNS.match(text[:start][::-1])
+    return start - (before.end() if before else 0), after.end() if after else end
+
+
 class _Renderer(RendererHTML):
     """Renderer that marks words of the passage and replaces images with their descriptions."""
 
@@ -109,8 +151,17 @@ class _Renderer(RendererHTML):
 
     def text(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
         """Return a piece of text."""
-        content = tokens[idx].content
-        return str(env["mark_words"](content) if env["in_passage"] else escape(content))
+        return self._marked(tokens[idx], env, is_marked=env["in_passage"])
+
+    def code_inline(
+        self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]
+    ) -> str:
+        """Return a piece of code within a line."""
+        return f"<code>{self._marked(tokens[idx], env, is_marked=env['in_passage'])}</code>"
+
+    def _marked(self, token: Token, env: MutableMapping[str, Any], *, is_marked: bool) -> str:
+        mark_words = env["mark_words"] if is_marked else escape
+        return str(mark_sentence(token.content, token.meta.get("sentence", (0, 0)), mark_words))
 
     def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
         """Return the description of an image."""
@@ -125,7 +176,7 @@ class _Renderer(RendererHTML):
         """Return a block of code."""
         token = tokens[idx]
         is_marked = token.attrGet("class") == IN_PASSAGE
-        code = env["mark_words"](token.content) if is_marked else escape(token.content)
+        code = self._marked(token, env, is_marked=is_marked)
         mark = f' class="{IN_PASSAGE}"' if is_marked else ""
         return f"<pre{mark}><code>{code}</code></pre>\n"
 
@@ -136,7 +187,7 @@ def _safe_html(html: str) -> str:
         tags=set(_TAGS),
         clean_content_tags={"script", "style"},
         attributes=_ATTRIBUTES,
-        allowed_classes={tag: {IN_PASSAGE} for tag in _MARKABLE},
+        allowed_classes={**{tag: {IN_PASSAGE} for tag in _MARKABLE}, "mark": {SPOTLIGHT}},
         attribute_filter=_web_address,
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
@@ -152,7 +203,31 @@ def _web_address(_tag: str, attribute: str, value: str) -> str | None:
     return None if attribute == "href" and not _WEB.match(value) else value
 
 
-# ---- Matching words --------------------------------------------------------------------------------------------------
+# ---- Marks -----------------------------------------------------------------------------------------------------------
+
+
+def mark_sentence(
+    text: str, sentence: tuple[int, int], mark_words: Callable[[str], Markup] = escape, anchor: str = ""
+) -> Markup:
+    """Return a text as HTML, with a sentence in a `<mark>` element of the class `SPOTLIGHT`.
+
+    Args:
+        text: The text; its own markup is escaped.
+        sentence: Start and end of the sentence; nothing is marked if it is empty.
+        mark_words: Function, such as `highlight`, that returns text as HTML.
+        anchor: Id of the element, or "".
+
+    Example:
+        >>> mark_sentence("Yes. It is <due>. No.", (5, 17))
+        Markup('Yes. <mark class="spotlight">It is &lt;due&gt;.</mark> No.')
+    """
+    start, end = sentence
+    if start >= end:
+        return mark_words(text)
+    element = Markup('<mark class="{}"{}>{}</mark>')
+    attribute = Markup(' id="{}"').format(anchor) if anchor else Markup("")
+    marked = element.format(SPOTLIGHT, attribute, mark_words(text[start:end]))
+    return Markup("").join((mark_words(text[:start]), marked, mark_words(text[end:])))
 
 
 def highlight(text: str, terms: Collection[str], analyzer: Analyzer) -> Markup:

@@ -14,6 +14,8 @@ from difflib import SequenceMatcher
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
+from llama_index_contextual.readers.pdf.scans import Page, is_vertical
+
 ANCHORS = (24, 12, 6)
 """Minimum lengths of equal pieces, in letters, for each pass of the search; pieces in the last pass must be unique."""
 MAX_REPEATS = 16
@@ -47,13 +49,57 @@ class Box(NamedTuple):
     y1: float
 
 
-def mark_words(chars: Sequence[Char], places: Sequence[int | None], spans: Iterable[tuple[int, int]]) -> list[Box]:
-    """Return the boxes of words of a passage on a page.
+def scan_chars(page: Page, size: tuple[float, float]) -> list[Char]:
+    """Return the characters of a page that OCR read, spread evenly over the boxes of its lines.
+
+    Args:
+        page: The page; if it was turned to be read, its boxes are turned back.
+        size: Width and height of the displayed page in points.
+    """
+    chars: list[Char] = []
+    turns = page.get("turns", 0)
+    width, height = (page["height"], page["width"]) if turns % 2 else (page["width"], page["height"])
+    across, down = size[0] / width, size[1] / height
+    for text, _confidence, *edges in page["boxes"]:
+        corners = list(zip(edges[::2], edges[1::2], strict=True))
+        if is_vertical(text, edges):
+            corners = [*corners[3:], *corners[:3]]  # the text runs upwards
+        corners = _turned_back(corners, page["width"], page["height"], turns)
+        for at, sign in enumerate(text):
+            ends = [_between(*side, (at + step) / len(text)) for step in (0, 1) for side in _sides(corners)]
+            xs, ys = zip(*ends, strict=True)
+            chars.append(Char(sign, across * min(xs), down * min(ys), across * max(xs), down * max(ys)))
+    return chars
+
+
+Point = tuple[float, float]
+
+
+def _sides(corners: Sequence[Point]) -> tuple[tuple[Point, Point], tuple[Point, Point]]:
+    """Return the sides of a box along its text, each in the direction of the text."""
+    first, second, third, fourth = corners
+    return (first, second), (fourth, third)
+
+
+def _between(start: Point, end: Point, share: float) -> Point:
+    return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
+
+
+def _turned_back(points: Sequence[Point], width: float, height: float, turns: int) -> list[Point]:
+    """Return points of an image as they were before it was turned anticlockwise by quarters."""
+    for _ in range(turns):
+        points = [(height - y, x) for x, y in points]
+        width, height = height, width
+    return list(points)
+
+
+def mark_spans(chars: Sequence[Char], places: Sequence[int | None], spans: Iterable[tuple[int, int]]) -> list[Box]:
+    """Return the boxes of spans of a passage, such as words, on a page.
 
     Args:
         chars: The characters of the page.
         places: For each character of the passage, the index of the matching character on the page; from `align`.
-        spans: Start and end of each word in the passage.
+        spans: Start and end of each span in the passage.
     """
     boxes = []
     for start, end in spans:

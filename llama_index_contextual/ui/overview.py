@@ -321,7 +321,8 @@ class _PageView:
 
 
 def _pages(project: Project, hit: RetrievedChunk, question: str, originals: Originals) -> list[_PageView]:
-    view = passage_view(project, hit.node_id, question=question, originals=originals)
+    mark = None if hit.spotlight is None else (hit.spotlight.start, hit.spotlight.end)
+    view = passage_view(project, hit.node_id, question=question, mark=mark, originals=originals)
     if view is None or view.original.kind != "pages":
         return []
     file = originals.find(view.record)
@@ -378,7 +379,7 @@ class FileLinks(Links):
         """Return the id of the HTML element that contains a chunk."""
         return self._chunks.get(node_id, "documents")
 
-    def passage(self, node_id: str, q: str = "") -> str:
+    def passage(self, node_id: str, *_: object, **__: object) -> str:
         """Return the address of a chunk."""
         return f"#{self.anchor(node_id)}"
 

@@ -23,9 +23,10 @@ from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile, SourceFinder
 from llama_index_contextual.readers.files import IMAGE_SUFFIXES, PDF_SUFFIXES
-from llama_index_contextual.readers.ocr import OpenFile, PdfFile
+from llama_index_contextual.readers.ocr import OpenFile, PdfFile, grey_page, image_hash
+from llama_index_contextual.readers.pdf.scans import Page
 from llama_index_contextual.readers.process import ChildProcess, answer_requests
-from llama_index_contextual.ui.marks import Box, Char, align, line_boxes, mark_words
+from llama_index_contextual.ui.marks import Box, Char, align, mark_spans, scan_chars
 
 CHILD = __name__
 PROCESSES = 2
@@ -46,8 +47,9 @@ class PageMarks:
         width: Width of the displayed page.
         height: Height of the displayed page.
         pages: Number of pages in the file.
-        has_text: Whether the page has text; scanned pages cannot be marked.
+        has_text: Whether the page has text, in the file or read by OCR; other pages cannot be marked.
         lines: The lines of the passage.
+        mark: The lines of the sentence or row to mark.
         words: Words of the passage to emphasise.
     """
 
@@ -56,6 +58,7 @@ class PageMarks:
     pages: int
     has_text: bool
     lines: Sequence[Box]
+    mark: Sequence[Box]
     words: Sequence[Box]
 
 
@@ -88,7 +91,15 @@ class PageRenderer:
         self._lock = threading.Lock()
         self._images: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
-    def marks(self, file: SourceFile, page: int, text: str, words: Sequence[tuple[int, int]] = ()) -> PageMarks:
+    def marks(
+        self,
+        file: SourceFile,
+        page: int,
+        text: str,
+        words: Sequence[tuple[int, int]] = (),
+        sentence: tuple[int, int] = (0, 0),
+        scan: Page | None = None,
+    ) -> PageMarks:
         """Return the marks for a passage on a page.
 
         Args:
@@ -96,19 +107,29 @@ class PageRenderer:
             page: Number of the page, from 1.
             text: The part of the passage on this page.
             words: Start and end of each word of the text to emphasise.
+            sentence: Start and end of the sentence or row to mark.
+            scan: The page as read by OCR, if it has no text layer.
 
         Raises:
             ReadError: The page cannot be shown; `reason` contains the cause.
         """
-        answer = self._ask(file, {"what": "marks", "page": page, "text": text, "words": list(words)})
+        request = {"what": "marks", "page": page, "text": text, "words": list(words), "sentence": list(sentence)}
+        answer = self._ask(file, {**request, "scan": scan})
         return PageMarks(
             width=answer["width"],
             height=answer["height"],
             pages=answer["pages"],
             has_text=answer["has_text"],
-            lines=[Box(*edges) for edges in answer["lines"]],
-            words=[Box(*edges) for edges in answer["words"]],
+            **{name: [Box(*edges) for edges in answer[name]] for name in ("lines", "mark", "words")},
         )
+
+    def scan_hash(self, file: SourceFile, page: int) -> str:
+        """Return the hash of a page's image under which its text is stored after OCR.
+
+        Raises:
+            ReadError: The page cannot be shown; `reason` contains the cause.
+        """
+        return str(self._ask(file, {"what": "hash", "page": page})["image"])
 
     def image(self, file: SourceFile, page: int) -> bytes:
         """Return a page as PNG.
@@ -208,27 +229,33 @@ class PageWorker:
             png = io.BytesIO()
             image.save(png, "PNG", compress_level=COMPRESSION)
             return {"png": base64.b64encode(png.getvalue()).decode("ascii")}
+        if request["what"] == "hash":
+            return {"image": image_hash(grey_page(file, index)[0])}
         if isinstance(file, PdfFile):
             size, chars = _page_chars(file.pdf, index)
         else:
             image, _ = file.draw(index, DPI, MAX_PIXELS, "RGB")
             size, chars = (image.width * 72 / DPI, image.height * 72 / DPI), []
-        return {"pages": file.page_count, **_marks(size, chars, request["text"], request["words"])}
+        if request["scan"] is not None:
+            chars = scan_chars(request["scan"], size)
+        return {"pages": file.page_count, **_marks(size, chars, request)}
 
 
-def _marks(
-    size: tuple[float, float], chars: Sequence[Char], text: str, words: Sequence[Sequence[int]]
-) -> dict[str, Any]:
-    """Return the size of a page, and the boxes of a passage and of its words."""
-    places = align([char.text for char in chars], text)
-    lines = line_boxes(chars, {at for at in places if at is not None})
-    marked = mark_words(chars, places, ((start, end) for start, end in words))
+def _marks(size: tuple[float, float], chars: Sequence[Char], request: dict[str, Any]) -> dict[str, Any]:
+    """Return the size of a page, and the boxes of a passage, its sentence and its words."""
+    places = align([char.text for char in chars], request["text"])
     return {
         "width": size[0],
         "height": size[1],
         "has_text": any(char.text.isalnum() for char in chars),
-        "lines": [_clip_to_page(box, *size) for box in lines],
-        "words": [_clip_to_page(box, *size) for box in marked],
+        **{
+            name: [_clip_to_page(box, *size) for box in mark_spans(chars, places, spans)]
+            for name, spans in (
+                ("lines", [(0, len(places))]),
+                ("mark", [request["sentence"]]),
+                ("words", request["words"]),
+            )
+        },
     }
 
 

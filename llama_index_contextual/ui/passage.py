@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,17 +24,22 @@ from starlette.routing import Route
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import InputError, ReadError
+from llama_index_contextual.errors import InputError, ProjectError, ReadError
 from llama_index_contextual.index.analysis import Analyzer, match_spans
+from llama_index_contextual.index.base import Chunk
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.files import MARKDOWN_SUFFIXES
+from llama_index_contextual.readers.ocr import OcrEngine, engine_for
+from llama_index_contextual.readers.pdf.scans import Page
 from llama_index_contextual.search.live import SearchableVersion
-from llama_index_contextual.search.response import Source, visible
+from llama_index_contextual.search.response import Mark, Source, visible
+from llama_index_contextual.search.spotlight import spot_of
 from llama_index_contextual.ui import views
-from llama_index_contextual.ui.markdown import highlight, render_markdown
+from llama_index_contextual.ui.markdown import highlight, mark_sentence, render_markdown
 from llama_index_contextual.ui.pages import Originals, PageMarks, has_pages, suffix_of
 
 CSS_PIXELS = 96 / 72
@@ -70,7 +78,7 @@ class MarkedPage:
         label: The printed page number, or "".
         marks: The marks, or None if the page cannot be shown.
         note: Reason why the page cannot be shown or has no marks, or "".
-        is_first_marked: Whether the marks of the passage begin on this page.
+        is_first_marked: Whether the browser opens at the marks on this page.
     """
 
     number: int
@@ -112,6 +120,7 @@ class OriginalView:
         kind: Form of display: images of pages, formatted Markdown, or text.
         pages: The pages, for "pages".
         file_pages: Number of pages in the file, for "pages".
+        begins_on: Page on which the passage begins, if this is before the displayed pages, or None.
         page_before: Number of the page before the displayed pages, or None.
         page_after: Number of the page after the displayed pages, or None.
         html: The text with the passage marked, for the other kinds.
@@ -123,6 +132,7 @@ class OriginalView:
     kind: Literal["pages", "markdown", "text"]
     pages: Sequence[MarkedPage] = ()
     file_pages: int = 0
+    begins_on: int | None = None
     page_before: int | None = None
     page_after: int | None = None
     html: Markup = field(default_factory=Markup)
@@ -159,7 +169,9 @@ class PassageView:
         node_id: Id of the chunk.
         record: The record of the document.
         source: Location of the passage in the document.
-        text: The text of the chunk, with the words of the question marked.
+        place: Location of the marked sentence or row, or of the passage without one.
+        mark: Start and end of the marked sentence or row in the document's text, or None.
+        text: The text of the chunk, with the sentence and the words of the question marked.
         structure: The structural part of the context, with marks.
         written: The part of the context written by an LLM or a person, with marks.
         writer: Author of this part: "llm", "given", …
@@ -178,6 +190,8 @@ class PassageView:
     node_id: str
     record: DocumentRecord
     source: Source
+    place: Source
+    mark: tuple[int, int] | None
     text: Markup
     structure: Markup
     written: Markup
@@ -215,6 +229,7 @@ def passage_view(
     node_id: str,
     *,
     question: str = "",
+    mark: tuple[int, int] | None = None,
     originals: Originals | None = None,
     page_number: int | None = None,
 ) -> PassageView | None:
@@ -224,6 +239,8 @@ def passage_view(
         project: The project.
         node_id: Id of the chunk.
         question: Question whose words are marked.
+        mark: Start and end, in the document's text, of the sentence to mark; if it is None or outside the passage, the
+            sentence or row that matches the question best is marked.
         originals: The original files; if None, only the text is shown.
         page_number: Page of the file to show instead of the pages of the passage.
 
@@ -243,7 +260,12 @@ def passage_view(
     ids = [other.node_id for other in around]
     at = ids.index(node_id)
     structure, written = keys.context_parts(node.metadata)
-    original = _Original(version, record, node, marker)
+    chunk, frame = Chunk.of(node), version.frame(record.doc_id)
+    where = DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
+    span = _span_in(chunk, mark, record) or _best_span(version, chunk, question)
+    start, end = span or (0, 0)
+    place = Source.of(node)
+    original = _Original(version, record, chunk, span, marker, where if frame else None)
     if originals is not None and has_pages(record):
         shown = original.as_pages(project, originals, page_number)
     else:
@@ -251,10 +273,12 @@ def passage_view(
     return PassageView(
         node_id=node_id,
         record=record,
-        source=Source.of(node),
-        text=marker.html(node.get_content()),
-        structure=marker.html(visible(structure)),
-        written=marker.html(visible(written)),
+        source=place,
+        place=place if span is None else place.at(start, end, where.places(start, end)),
+        mark=span,
+        text=marker.html(chunk.text, _within(span, chunk.start or 0, len(chunk.text))),
+        structure=marker.words(visible(structure)),
+        written=marker.words(visible(written)),
         writer=str(node.metadata.get(keys.CONTEXT_SOURCE) or ""),
         table_head=str(node.metadata.get(keys.TABLE_HEAD) or ""),
         tokens=node.metadata.get(keys.TOKEN_COUNT),
@@ -276,13 +300,46 @@ class _Marker:
     analyzer: Analyzer
     terms: frozenset[str]
 
-    def html(self, text: str) -> Markup:
+    def words(self, text: str) -> Markup:
         """Return the text as HTML with these words marked."""
         return highlight(text, self.terms, self.analyzer)
+
+    def html(self, text: str, sentence: tuple[int, int] = (0, 0), anchor: str = "") -> Markup:
+        """Return the text as HTML with these words and a sentence marked."""
+        return mark_sentence(text, sentence, self.words, anchor)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the start and end of each of these words."""
         return match_spans(text, self.terms, self.analyzer)
+
+
+# ---- the marked sentence -------------------------------------------------------------------------------------------
+
+
+def _span_in(chunk: Chunk, mark: tuple[int, int] | None, record: DocumentRecord) -> tuple[int, int] | None:
+    """Return a requested mark, or None if it is not in the document or not in the chunk."""
+    if mark is None:
+        return None
+    first, (start, end) = chunk.start or 0, mark
+    is_inside = start < end <= max(record.characters, len(chunk.text))
+    return mark if is_inside and first < end and start < first + len(chunk.text) else None
+
+
+def _best_span(version: SearchableVersion, chunk: Chunk, question: str) -> tuple[int, int] | None:
+    """Return the offsets in the document of the sentence or row that has most words of the question, or None."""
+    lexical = version.index.lexical
+    if not question or lexical is None:
+        return None
+    spot = spot_of(chunk, question, lexical)
+    mark = Mark.of(chunk, spot.start, spot.end)
+    return (mark.start, mark.end) if mark.start < mark.end else None
+
+
+def _within(span: tuple[int, int] | None, start: int, length: int) -> tuple[int, int]:
+    """Return the offsets of a span of the document in a text that begins at `start`, clipped to the text."""
+    if span is None or span[0] >= start + length or span[1] <= start:
+        return 0, 0
+    return max(0, span[0] - start), min(length, span[1] - start)
 
 
 def _nodes_around(version: SearchableVersion, record: DocumentRecord, node: BaseNode) -> list[BaseNode]:
@@ -319,17 +376,16 @@ def _listed_chunk(node: BaseNode, *, is_current: bool) -> ListedChunk:
 # ---- the original --------------------------------------------------------------------------------------------------
 
 
-def parts_on_pages(node: BaseNode, where: DocumentMap) -> list[PagePart]:
+def parts_on_pages(chunk: Chunk, where: DocumentMap) -> list[PagePart]:
     """Return the part of a chunk on each of its pages.
 
     Args:
-        node: The chunk.
+        chunk: The chunk.
         where: The map of its document; without pages, the whole text may be on any page in the chunk's metadata.
     """
-    text = node.get_content()
-    start = getattr(node, "start_char_idx", None)
+    text, start = chunk.text, chunk.start
     if start is None or not where.page_starts:
-        first, last = node.metadata.get(keys.PAGE_START), node.metadata.get(keys.PAGE_END)
+        first, last = chunk.metadata.get(keys.PAGE_START), chunk.metadata.get(keys.PAGE_END)
         pages = range(first, (last or first) + 1) if isinstance(first, int) and first > 0 else range(0)
         return [PagePart(number, 0, len(text)) for number in pages]
     parts = []
@@ -346,43 +402,73 @@ def parts_on_pages(node: BaseNode, where: DocumentMap) -> list[PagePart]:
 
 
 class _Original:
-    """The original of one passage."""
+    """The original of one passage.
 
-    def __init__(self, version: SearchableVersion, record: DocumentRecord, node: BaseNode, marker: _Marker) -> None:
-        self._version, self._record, self._node, self._marker = version, record, node, marker
-        self._text = node.get_content()
-        self._start: int | None = getattr(node, "start_char_idx", None)
+    Args:
+        version: The version.
+        record: Record of the document.
+        chunk: The chunk.
+        span: Start and end of the sentence to mark in the document's text, or None. If it continues before or after the
+            chunk, so does the passage.
+        marker: Marker for words.
+        where: Map of the document; None if it was ingested as chunks.
+    """
+
+    def __init__(
+        self,
+        version: SearchableVersion,
+        record: DocumentRecord,
+        chunk: Chunk,
+        span: tuple[int, int] | None,
+        marker: _Marker,
+        where: DocumentMap | None,
+    ) -> None:
+        self._version, self._record, self._marker, self._where = version, record, marker, where
+        if span is not None and chunk.start is not None and where is not None:
+            start, end = chunk.start, chunk.start + len(chunk.text)
+            first, last = max(min(start, span[0]), start - AROUND), min(max(end, span[1]), end + AROUND)
+            if (first, last) != (start, end):
+                chunk = replace(chunk, text=version.read_text(record, first, last), start=first, end=last)
+        self._chunk, self._text, self._start = chunk, chunk.text, chunk.start
+        self._sentence = _within(span, chunk.start or 0, len(chunk.text))
 
     def as_pages(self, project: Project, originals: Originals, page_number: int | None) -> OriginalView:
         """Return the pages of the file, or the text with the reason why the pages cannot be shown."""
         file = originals.find(self._record)
         if file.path is None:
             return self.as_text(*_no_file_reason(file, project, self._record))
-        frame = self._version.frame(self._record.doc_id)
-        where = DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
-        parts = parts_on_pages(self._node, where)
-        shown = parts[:MAX_PAGES]
+        where = self._where or DocumentMap()
+        parts = parts_on_pages(self._chunk, where)
+        shown = [part for part in parts if part.end > self._sentence[0]][:MAX_PAGES]
         if page_number is not None:
             shown = [part for part in parts if part.page == page_number] or [PagePart(page_number, 0, 0)]
-        pages = [self._marked(file, part, where, originals) for part in shown or [PagePart(1, 0, 0)]]
+        scans = _ScannedPages(project)
+        pages = [self._marked(file, part, where, originals, scans) for part in shown or [PagePart(1, 0, 0)]]
         drawn = [page for page in pages if page.marks is not None]
         if not drawn:
             return self.as_text(pages[0].note)
-        first = next((page for page in pages if page.marks is not None and page.marks.lines), None)
+        marked = [page for page in drawn if page.marks is not None and page.marks.lines]
+        first = next((page for page in marked if page.marks is not None and page.marks.mark), next(iter(marked), None))
         file_pages = max(page.marks.pages for page in drawn if page.marks is not None)
         return OriginalView(
             kind="pages",
             pages=[replace(page, is_first_marked=page is first) for page in pages],
             file_pages=file_pages,
+            begins_on=parts[0].page if page_number is None and parts and parts[0].page < pages[0].number else None,
             page_before=pages[0].number - 1 or None,
             page_after=pages[-1].number + 1 if pages[-1].number < file_pages else None,
         )
 
-    def _marked(self, file: SourceFile, part: PagePart, where: DocumentMap, originals: Originals) -> MarkedPage:
+    def _marked(
+        self, file: SourceFile, part: PagePart, where: DocumentMap, originals: Originals, scans: _ScannedPages
+    ) -> MarkedPage:
         text = self._text[part.start : part.end]
+        sentence = _within(self._sentence, part.start, len(text))
         label = where.page_labels[part.page - 1] if part.page <= len(where.page_labels) else ""
+        was_scanned = any(where.page_confidences[part.page - 1 : part.page])
         try:
-            marks = originals.renderer.marks(file, part.page, text, self._marker.spans(text))
+            scan = scans.find(originals.renderer.scan_hash(file, part.page)) if text and was_scanned else None
+            marks = originals.renderer.marks(file, part.page, text, self._marker.spans(text), sentence, scan)
         except ReadError as error:
             return MarkedPage(part.page, label, None, _reason_sentence(error.reason))
         note = ""
@@ -396,21 +482,23 @@ class _Original:
 
     def as_text(self, note: str = "", command: str = "") -> OriginalView:
         """Return the text around the passage, formatted if it is Markdown."""
-        frame = self._version.frame(self._record.doc_id)
-        if self._start is None or frame is None:
-            html = Markup('<div class="in-passage" id="passage">{}</div>').format(self._marker.html(self._text))
-            return OriginalView(kind="text", html=html, note=note, command=command)
+        has_sentence = self._sentence[0] < self._sentence[1]
+        passage = Markup('<div class="in-passage"{}>{}</div>').format(
+            Markup("") if has_sentence else Markup(' id="passage"'),
+            self._marker.html(self._text, self._sentence, "passage"),
+        )
+        if self._start is None or self._where is None:
+            return OriginalView(kind="text", html=passage, note=note, command=command)
         end = self._start + len(self._text)
-        first, last = self._surroundings(DocumentMap.from_metadata(dict(frame.metadata)), self._start, end)
+        first, last = self._surroundings(self._where, self._start, end)
         is_markdown = suffix_of(self._record) in MARKDOWN_SUFFIXES
         text = self._version.read_text(self._record, first, last)
         start, stop = self._start - first, end - first
         if is_markdown:
-            html = render_markdown(text, (start, stop), mark_words=self._marker.html)
+            sentence = start + self._sentence[0], start + self._sentence[1]
+            html = render_markdown(text, (start, stop), sentence, mark_words=self._marker.words)
         else:
-            html = Markup('{}<div class="in-passage" id="passage">{}</div>{}').format(
-                text[:start], self._marker.html(text[start:stop]), text[stop:]
-            )
+            html = Markup("{}{}{}").format(text[:start], passage, text[stop:])
         return OriginalView(
             kind="markdown" if is_markdown else "text",
             html=html,
@@ -431,6 +519,26 @@ class _Original:
         after = [head for head in heads if end <= head <= last]
         line = text.rfind("\n", end - first)
         return (0 if first == 0 else before[0]), after[-1] if after else last if line < 0 else first + line
+
+
+class _ScannedPages:
+    """The pages that OCR read, from the ledger of a project, which is not written.
+
+    Args:
+        project: The project.
+    """
+
+    def __init__(self, project: Project) -> None:
+        self._path, self._engine = project.directory / LEDGER_FILE, engine_for(project.config.ocr)
+
+    def find(self, image: str) -> Page | None:
+        """Return the page with this hash of its image, or None if the ledger has none or cannot be read."""
+        if not isinstance(self._engine, OcrEngine):
+            return None
+        with contextlib.suppress(ProjectError), contextlib.closing(Ledger(self._path, read_only=True)) as ledger:
+            page = ledger.page(self._engine.key(image))
+            return None if page is None else json.loads(page)
+        return None
 
 
 def _no_file_reason(file: SourceFile, project: Project, record: DocumentRecord) -> tuple[str, str]:
@@ -484,6 +592,7 @@ def passage(request: Request) -> Response:
         project,
         request.path_params["node_id"],
         question=question,
+        mark=_mark(request),
         originals=request.app.state.originals,
         page_number=_page_number(request, "page"),
     )
@@ -505,6 +614,12 @@ def image(request: Request) -> Response:
         return Response(originals.renderer.image(file, number), media_type="image/png")
     except ReadError as error:
         return PlainTextResponse(_reason_sentence(error.reason), 404)
+
+
+def _mark(request: Request) -> tuple[int, int] | None:
+    """Return the start and end of the sentence to mark from the address, or None if they are not two numbers."""
+    match = re.fullmatch(r"([0-9]{1,12})-([0-9]{1,12})", request.query_params.get("mark", ""))
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _page_number(request: Request, name: str) -> int | None:

@@ -21,7 +21,7 @@ from llama_index_contextual.search.response import Explanation, Source, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.tools.filters import parse_conditions
 from llama_index_contextual.ui import views
-from llama_index_contextual.ui.markdown import highlight
+from llama_index_contextual.ui.markdown import highlight, mark_sentence
 
 EXCERPT = 420
 """Number of characters in an excerpt."""
@@ -73,8 +73,9 @@ class Result:
     Attributes:
         node_id: Id of the chunk.
         rank: Position in the ranking, starting at 1.
-        source: Location of the passage in the document.
-        excerpt: The text around the words of the question, with these words marked.
+        source: Location of the marked sentence or row in the document, or of the passage without one.
+        mark: Start and end of this sentence or row in the document's text, or None.
+        excerpt: The text from this sentence or row, which is marked, as are the words of the question.
         structure: The structural part of the context, with marks.
         written: The part of the context written by an LLM or a person, with marks.
         writer: Author of this part: "llm", "given", …
@@ -88,6 +89,7 @@ class Result:
     node_id: str
     rank: int
     source: Source
+    mark: tuple[int, int] | None
     excerpt: Markup
     structure: Markup
     written: Markup
@@ -112,14 +114,17 @@ def _result_view(
 ) -> Result:
     terms = of_question | set(hit.lexical.matched_terms if hit.lexical else ())
     structure, written = keys.context_parts(hit.node.metadata)
-    text = hit.excerpt(" ".join(terms), EXCERPT)
+    text, spotlight = hit.excerpt(" ".join(terms), EXCERPT), hit.spotlight
     if len(text) > EXCERPT:
         text = f"{text[:EXCERPT].rpartition(' ')[0] or text[:EXCERPT]}\u00a0…"
+    start = 2 if text.startswith("… ") else 0
+    sentence = (start, start + len(visible(spotlight.text))) if spotlight else (0, 0)
     return Result(
         node_id=hit.node_id,
         rank=hit.rank,
-        source=hit.source,
-        excerpt=highlight(text, terms, analyzer),
+        source=hit.place,
+        mark=(spotlight.start, spotlight.end) if spotlight else None,
+        excerpt=mark_sentence(text, sentence, lambda part: highlight(part, terms, analyzer)),
         structure=highlight(visible(structure), terms, analyzer),
         written=highlight(visible(written), terms, analyzer),
         writer=str(hit.node.metadata.get(keys.CONTEXT_SOURCE) or ""),

@@ -57,9 +57,28 @@ class Links:
         """Return the address of the search, with parameters such as `q` and `where`; empty parameters are omitted."""
         return _with_query(f"{self._base}/", parameters)
 
-    def passage(self, node_id: str, q: str = "") -> str:
-        """Return the address of a passage in which the words of `q` are marked."""
-        return _with_query(f"{self._base}/passage/{quote(node_id, safe='')}", {"q": q})
+    def passage(
+        self,
+        node_id: str,
+        q: str = "",
+        mark: tuple[int, int] | None = None,
+        *,
+        page: int | None = None,
+        anchor: str = "#passage",
+    ) -> str:
+        """Return the address of a passage.
+
+        Args:
+            node_id: Id of the chunk.
+            q: Question whose words are marked.
+            mark: Start and end, in the document's text, of the sentence or row to mark; None for the one that matches
+                `q` best.
+            page: Page of the file to show instead of the pages of the passage.
+            anchor: Place at which the browser opens the view: the mark, or "" for the top.
+        """
+        span = f"{mark[0]}-{mark[1]}" if mark else ""
+        path = f"{self._base}/passage/{quote(node_id, safe='')}"
+        return f"{_with_query(path, {'q': q, 'mark': span, 'page': page})}{anchor}"
 
     def image(self, doc_id: str, page: int, **parameters: Any) -> str:
         """Return the address of the image of a page."""

@@ -30,7 +30,9 @@ FILLED = 0.6  # share of the width of a column of prose that at least half of it
 MAX_CROSSING = 0.5  # lines across the gap between columns, such as headings, relative to lines of the shorter column
 
 Page = Mapping[str, Any]
-"""A page as returned by the child processes: its width and height in pixels, its resolution, and its boxes.
+"""A page as returned by the child processes: its width and height in pixels, its resolution, its turns, and its boxes.
+
+The width, the height and the boxes are those of the image after `turns` anticlockwise quarter turns.
 
 A box consists of a string, its confidence, and its four corners in pixels, clockwise from the upper left.
 """
@@ -127,6 +129,12 @@ def page_content(page: Page) -> PageContent:
     _set_font_sizes(cells)
     runs = [Run(cell.text, cell.x0, cell.x1, cell.y, cell.size, SPACE * cell.size, cell.angle) for cell in cells]
     return PageContent(page_lines(runs), True, (0.0, page["height"] * scale))
+
+
+def is_vertical(text: str, corners: Sequence[float]) -> bool:
+    """Return whether the text in a box runs up or down."""
+    x0, y0, x1, *_, y3 = corners
+    return len(text) > 1 and abs(y3 - y0) >= VERTICAL * abs(x1 - x0)
 
 
 def mean_confidence(boxes: Sequence[Sequence[Any]]) -> float:

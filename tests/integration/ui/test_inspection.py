@@ -112,9 +112,11 @@ def test_the_page_of_a_result_is_shown_with_its_marks(filled: Project, tmp_path:
     question = "Are exports of bronze fittings free of duty?"
     page = inspection_page(filled, [question], top_k=1)
     images = [str(attributes["src"]) for tag, attributes in tags(page) if tag == "img"]
-    assert [base64.b64decode(image.partition(",")[2])[:4] for image in images] == [b"\x89PNG"] * 2
+    assert [base64.b64decode(image.partition(",")[2])[:4] for image in images] == [
+        b"\x89PNG"
+    ]  # from the page of the mark
     assert "Page 2 of 2" in words(page)
-    assert 'class="mark-line"' in page
+    assert 'class="mark-sentence"' in page
 
     reports = filled.directory.parent.with_name("texts")
     moved = reports.rename(tmp_path / "moved")

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pypdfium2
 import pytest
 from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
+from PIL import Image, ImageDraw, ImageFont
 from starlette.testclient import TestClient
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.ui import make_app
+from llama_index_contextual.ui.marks import Box
 from llama_index_contextual.ui.pages import Originals, PageRenderer
 from llama_index_contextual.ui.passage import PagePart, parts_on_pages, passage_view
 from llama_index_contextual.ui.views import Links
@@ -28,6 +34,12 @@ LEXICAL = ProjectConfig.local(mode="lexical", indexes="lexical", chunk_size=60, 
 PAGES = [
     [f"Clause {page}.{line}: the lessee pays {page}{line}00 euros of rent." for line in range(8)] for page in range(3)
 ]
+WORDS = ("water", "bread", "paper", "light")
+SCANNED = (
+    "The pump of the plant runs from the first day of May to September.",
+    "The valve is closed on the last day of October and opened in April.",
+    "Water for the garden is free for all houses of the lower valley.",
+)
 NOTES = "# Notes\n\n" + "\n\n".join(
     f"## Part {part}\n\n- item *{part}* of the notes\n- {ATTACK}\n\n" + f"Sentence {part} about valves. " * 20
     for part in range(30)
@@ -120,7 +132,7 @@ def test_the_page_of_a_passage_links_its_image_marks_and_neighbours(browser: Tes
     response = browser.get(image)
     assert (response.status_code, response.headers["content-type"]) == (200, "image/png")
     assert response.content.startswith(b"\x89PNG")
-    assert re.search(r'<rect id="passage" class="mark-line" x="[\d.]+" y="[\d.]+" width="[\d.]+"', page)
+    assert re.search(r'<rect id="passage" class="mark-sentence" x="[\d.]+" y="[\d.]+" width="[\d.]+"', page)
     assert page.count('id="passage"') == 1
     assert 'class="mark-word"' in page
     assert re.search(r'href="/p/all/passage/[^"]+\?q=rent\+of\+the\+lessee" rel="next"', page)
@@ -148,10 +160,151 @@ def test_only_pages_of_documents_are_served(browser: TestClient, query: str) -> 
 def test_parts_of_a_passage_follow_the_pages() -> None:
     node = TextNode(text="abcdefgh", start_char_idx=6, end_char_idx=14)
     where = DocumentMap(page_starts=(0, 8, 10, 11, 20))
-    assert parts_on_pages(node, where) == [PagePart(1, 0, 2), PagePart(2, 2, 4), PagePart(3, 4, 5), PagePart(4, 5, 8)]
+    assert parts_on_pages(Chunk.of(node), where) == [
+        PagePart(1, 0, 2),
+        PagePart(2, 2, 4),
+        PagePart(3, 4, 5),
+        PagePart(4, 5, 8),
+    ]
     both = TextNode(text="ab", metadata={"page_start": 4, "page_end": 5})
-    assert parts_on_pages(both, DocumentMap()) == [PagePart(4, 0, 2), PagePart(5, 0, 2)]
-    assert parts_on_pages(TextNode(text="ab"), DocumentMap()) == []
+    assert parts_on_pages(Chunk.of(both), DocumentMap()) == [PagePart(4, 0, 2), PagePart(5, 0, 2)]
+    assert parts_on_pages(Chunk.of(TextNode(text="ab")), DocumentMap()) == []
+
+
+# ---- the marked sentence ---------------------------------------------------------------------------------------------
+
+SENTENCES = [[f"Sentence {page}.{at} says that {word} is free." for at in range(6)] for page, word in enumerate(WORDS)]
+
+
+def boxed_text(path: Path, number: int, boxes: Sequence[Box]) -> str:
+    """Return the letters and digits of a page whose middle is in one of the boxes."""
+    with closing(pypdfium2.PdfDocument(path)) as document:
+        page = document[number - 1]
+        text, height = page.get_textpage(), page.get_height()
+        signs = []
+        for at, sign in enumerate(text.get_text_range()):
+            x0, y0, x1, y1 = text.get_charbox(at)
+            x, y = (x0 + x1) / 2, height - (y0 + y1) / 2
+            if sign.isalnum() and any(box.x0 <= x <= box.x1 and box.y0 <= y <= box.y1 for box in boxes):
+                signs.append(sign)
+    return "".join(signs)
+
+
+def letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text))
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose PDF has one sentence in each line, and as many pages as there are words."""
+    folder = tmp_path_factory.mktemp("sentences")
+    (folder / "words.pdf").write_bytes(pdf_of(map(lines, SENTENCES)).data())
+    config = ProjectConfig.local(mode="lexical", indexes="lexical", chunk_size=600)
+    project = ProjectManager(folder / "knowledge").create("all", config)
+    project.ingest([folder / "words.pdf"])
+    return project
+
+
+def marked_sentence(project: Project, page: int, at: int) -> tuple[str, tuple[int, int]]:
+    """Return the id of the chunk with a sentence, and its start and end in the document."""
+    (record,) = project.documents()
+    sentence = SENTENCES[page][at]
+    start = project.read(record.doc_id).index(sentence)
+    return chunk(project, "words.pdf", sentence), (start, start + len(sentence))
+
+
+@pytest.mark.parametrize(("page", "at"), [(0, 0), (1, 3), (2, 5), (3, 2)])
+def test_the_boxes_of_the_mark_contain_the_words_of_the_sentence_and_no_others(
+    sentences: Project, originals: Originals, page: int, at: int
+) -> None:
+    node_id, mark = marked_sentence(sentences, page, at)
+    by_question = passage_view(sentences, node_id, question=f"{page}.{at} {WORDS[page]}", originals=originals)
+    for view in (passage_view(sentences, node_id, mark=mark, originals=originals), by_question):
+        assert view is not None
+        assert view.mark == mark
+        first = view.original.pages[0]
+        assert (first.number, first.is_first_marked) == (page + 1, True)
+        assert (view.place.page_start, view.place.page_end) == (page + 1, page + 1)
+        assert view.original.begins_on == (1 if page else None)
+        assert first.marks is not None
+        path = Path(view.record.path or "")
+        assert boxed_text(path, page + 1, first.marks.mark) == letters(SENTENCES[page][at])
+        assert boxed_text(path, page + 1, first.marks.lines) == letters(" ".join(SENTENCES[page]))
+        marked = view.text.partition('<mark class="spotlight">')[2]
+        assert words(marked).replace(" .", ".").startswith(SENTENCES[page][at])
+
+
+@pytest.mark.parametrize(
+    "mark", ["", "5", "5-", "9-5", "-1-5", "5-5", "1e3-2e3", "٣-٤", "0-99999999999", "9" * 5000, "<b>"]
+)
+def test_a_mark_that_is_not_in_the_document_is_ignored(sentences: Project, mark: str) -> None:
+    node_id, _ = marked_sentence(sentences, 0, 0)
+    app = make_app([sentences])
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        response = client.get(f"/p/all/passage/{node_id}", params={"mark": mark})
+    app.state.originals.renderer.close()
+    assert response.status_code == 200
+    assert "mark-sentence" not in response.text
+    assert '<rect id="passage" class="mark-line"' in response.text
+
+
+def test_a_mark_that_ends_in_the_next_chunk_is_marked_to_its_end(project: Project) -> None:
+    record = next(record for record in project.documents() if record.doc_id.endswith("plain.txt"))
+    first, second = project.chunks(record.doc_id)[3:5]
+    span = (first.end_char_idx - 5, second.start_char_idx + 30)
+    view = passage_view(project, first.node_id, mark=span)
+    assert view is not None
+    marked = re.search(r'<mark class="spotlight" id="passage">(.*?)</mark>', view.original.html, re.DOTALL)
+    assert marked is not None
+    assert html.unescape(marked[1]) == project.read(record.doc_id)[slice(*span)]
+
+
+def test_the_sentence_is_marked_in_text_and_markdown(browser: TestClient, project: Project) -> None:
+    page = browser.get(address(chunk(project, "plain.txt", "Row 200"), "?q=row+200")).text
+    assert '<mark class="spotlight" id="passage"><mark>Row</mark> <mark>200</mark>\t<mark>200</mark></mark>' in page
+    page = browser.get(address(chunk(project, "notes.md", "item *12*"), "?q=item+12")).text
+    assert '<mark id="passage" class="spotlight"><mark>item</mark> </mark><em>' in page
+    assert page.count('id="passage"') == 1
+
+
+@pytest.mark.skipif(not all(map(find_spec, ("rapidocr", "onnxruntime"))), reason="needs the extra `ocr`")
+@pytest.mark.parametrize("kind", ["pdf", "png", "sideways"])
+def test_the_sentence_is_marked_on_a_scan(tmp_path: Path, originals: Originals, kind: str) -> None:
+    image = Image.new("L", (1240, 600), "white")
+    draw, places = ImageDraw.Draw(image), []
+    for at, line in enumerate(SCANNED):
+        draw.text((100, 100 + 90 * at), line, font=ImageFont.load_default(36), fill="black")
+        places.append(draw.textbbox((100, 100 + 90 * at), line, font=ImageFont.load_default(36)))
+    path = tmp_path / ("scan.pdf" if kind == "pdf" else "scan.png")
+    if kind == "pdf":
+        image.save(path, resolution=150)
+    else:
+        (image.rotate(-90, expand=True) if kind == "sideways" else image).save(path)
+    project = ProjectManager(tmp_path / "knowledge").create("one", LEXICAL)
+    project.ingest([path])
+    ledger = (project.directory / "ledger.sqlite").read_bytes()
+    (node,) = project.chunks(project.documents()[0].doc_id)
+    view = passage_view(project, node.node_id, question="When is the valve closed?", originals=originals)
+    assert view is not None
+    (page,) = view.original.pages
+    assert page.marks is not None
+    assert page.note == ""
+    if kind != "sideways":  # where each word is a box
+        assert (len(page.marks.lines), len(page.marks.mark)) == (len(SCANNED), 1)
+    edges = list(zip(*page.marks.mark, strict=True))
+    box = Box(*map(min, edges[:2]), *map(max, edges[2:]))
+    left, top, right, bottom = places[1]
+    if kind == "sideways":
+        left, top, right, bottom = image.height - bottom, left, image.height - top, right
+    scale = page.marks.width / (image.height if kind == "sideways" else image.width)
+    expected = Box(*(scale * edge for edge in (left, top, right, bottom)))
+    assert max(abs(one - other) for one, other in zip(box, expected, strict=True)) < 25 * scale
+    assert (project.directory / "ledger.sqlite").read_bytes() == ledger
+
+    (project.directory / "ledger.sqlite").write_bytes(b"damaged")
+    view = passage_view(project, node.node_id, question="valve", originals=originals)
+    assert view is not None
+    assert view.original.pages[0].note.startswith("This page is an image without a text layer")
 
 
 # ---- if the page cannot be shown -------------------------------------------------------------------------------------
@@ -203,7 +356,7 @@ def test_the_text_is_shown_with_the_reason_if_the_page_cannot_be(
 
 def test_markdown_is_rendered_with_the_passage_marked_and_nothing_active(browser: TestClient, project: Project) -> None:
     page = browser.get(address(chunk(project, "notes.md", "item *12*"), "?q=notes")).text
-    assert "<em>12</em>" in page
+    assert re.search(r"<em>(<mark[^>]*>)?12(</mark>)?</em>", page)
     assert 'class="in-passage"' in page
     assert page.count('id="passage"') == 1
     assert "<script>alert" not in page

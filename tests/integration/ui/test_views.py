@@ -56,7 +56,14 @@ def test_a_result_has_its_source_its_words_its_contexts_and_its_score(browser: T
     assert f"= {sum(hit.explanations[0].shares.values()):.3f}" in words(page)
     assert "version v000001" in page
     assert "Tariff note tariff.pdf" in words(page)
-    assert "pages 1–2" in words(page)
+    assert "tariff.pdf" in words(page)
+    for one in hit:
+        assert f"?q=What+does+error+TS-999+mean%3F&amp;mark={one.spotlight.start}-{one.spotlight.end}#passage" in page
+        assert f"page {one.place.page_start}" in words(page) or one.place.page_start is None
+    best = " ".join(hit[0].spotlight.text.split())
+    excerpt = re.search(r'<p class="excerpt">(?:… )?<mark class="spotlight">(.*?)</p>', page)
+    assert excerpt is not None
+    assert words(excerpt[1]).replace(" ", "").startswith(best[:300].replace(" ", ""))
 
 
 def test_filters_are_offered_narrow_the_search_and_stay_selected(browser: TestClient) -> None:

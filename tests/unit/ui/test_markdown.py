@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.ui.markdown import IN_PASSAGE, highlight, mark, render_markdown
+from llama_index_contextual.ui.markdown import IN_PASSAGE, SPOTLIGHT, highlight, mark, render_markdown
 from tests.support.source import ROOT
 
 ALLOWED = {
@@ -143,9 +143,47 @@ def test_words_are_marked_in_the_passage_only() -> None:
 
     text = "A pump.\n\nTwo *pumps* & `pump`.\n\n    pump code"
     page = render_markdown(text, (9, len(text)), mark_words=words)
-    assert page.count("<mark>") == 2
+    assert page.count("<mark>") == 3
     assert "<p>A pump.</p>" in page
     assert "<em><mark>pumps</mark></em> &amp;" in page
+
+
+SOURCE = """# Tariff
+
+It is *due* on the [first day](https://example.org/due) of `May`. It is due in June as well, as the town decided long
+ago and wrote down. It is due on the first day of May only for houses.
+
+- one
+- two *three*
+
+| Zone | Price |
+|---|---|
+| Upper Vale | 2.95 |
+| Lower Vale | 2.95 |
+
+    line of code
+    pump = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("It is *due* on the [first day](https://example.org/due) of `May`.", "It is due on the first day of May"),
+        ("It is due on the first day of May only for houses.", "It is due on the first day of May only for houses."),
+        ("two *three*", "two three"),
+        ("| Lower Vale | 2.95 |", "Lower Vale2.95"),
+        ("pump = 3", "pump = 3"),
+        ("# Tariff", "Tariff"),
+    ],
+)
+def test_a_sentence_of_the_source_is_marked_in_what_it_becomes(sentence: str, expected: str) -> None:
+    start = SOURCE.index(sentence)
+    page = str(render_markdown(SOURCE, (0, len(SOURCE)), (start, start + len(sentence))))
+    pieces = re.findall(rf'<mark (?:id="passage" )?class="{SPOTLIGHT}">(.*?)</mark>', page)
+    assert html.unescape("".join(pieces)) == expected
+    assert page.count('id="passage"') == 1
+    assert page.index('id="passage"') == page.index("<mark ") + len("<mark ")
 
 
 def test_an_image_is_replaced_by_its_description() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.ui.marks import Box, Char, align, line_boxes, mark_words
+from llama_index_contextual.ui.marks import Box, Char, align, line_boxes, mark_spans, scan_chars
 
 WIDTH, HEIGHT, LEADING = 6.0, 10.0, 14.0
 LINES = (
@@ -131,11 +131,43 @@ def test_a_footnote_mark_does_not_interrupt_a_line() -> None:
     assert len(mark_lines(chars, "Income before taxes and interest")) == 1
 
 
+def test_the_characters_of_a_scan_are_spread_over_the_boxes_of_its_lines() -> None:
+    corners = [200, 100, 600, 100, 600, 150, 200, 150]
+    page = {"width": 1000, "height": 2000, "dpi": 200, "boxes": [["ab c", 0.9, *corners]]}
+    chars = scan_chars(page, (500.0, 1000.0))
+    assert [char.text for char in chars] == ["a", "b", " ", "c"]
+    assert [tuple(char[1:]) for char in chars] == [(100 + 50 * at, 50, 150 + 50 * at, 75) for at in range(4)]
+    assert mark_lines(chars, "ab c") == [Box(100, 50, 300, 75)]
+
+
+@pytest.mark.parametrize(
+    ("turns", "size", "first", "last"),
+    [
+        (0, (100, 50), (10, 20, 20, 30), (40, 20, 50, 30)),
+        (1, (50, 100), (20, 10, 30, 20), (20, 40, 30, 50)),
+        (2, (100, 50), (80, 20, 90, 30), (50, 20, 60, 30)),
+        (3, (50, 100), (20, 80, 30, 90), (20, 50, 30, 60)),
+    ],
+)
+def test_the_boxes_of_a_page_that_was_turned_are_turned_back(
+    turns: int, size: tuple[int, int], first: tuple[int, ...], last: tuple[int, ...]
+) -> None:
+    box = ["abcd", 0.9, 10, 20, 50, 20, 50, 30, 10, 30]
+    chars = scan_chars({"width": 100, "height": 50, "dpi": 72, "turns": turns, "boxes": [box]}, size)
+    assert [tuple(round(edge) for edge in chars[at][1:]) for at in (0, -1)] == [first, last]
+
+
+def test_text_of_a_scan_that_runs_upwards_begins_below() -> None:
+    page = {"width": 100, "height": 100, "dpi": 72, "boxes": [["abcd", 0.9, 10, 20, 20, 20, 20, 60, 10, 60]]}
+    first, *_, last = scan_chars(page, (100, 100))
+    assert (tuple(first), tuple(last)) == (("a", 10, 50, 20, 60), ("d", 10, 20, 20, 30))
+
+
 def test_words_are_marked_on_their_own() -> None:
     chars = page(LINES)
     text = "Late payment bears interest of 5 % a year"
     places = align([char.text for char in chars], text)
-    boxes = mark_words(chars, places, [(5, 12), (19, 27)])
+    boxes = mark_spans(chars, places, [(5, 12), (19, 27)])
     assert text_in(chars, boxes) == "paymentinterest"
     assert len(boxes) == 3
 
