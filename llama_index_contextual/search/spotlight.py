@@ -70,6 +70,7 @@ OF_HEADER, OF_NEIGHBOUR = 0.05, 0.2
 The first is small because such a term applies to all units. `python -m tests.benchmarks.spotlight` prints the effect.
 """
 
+_HEADING = 40  # length below which a line that ends with a letter, a colon or an asterisk is taken for a heading
 _WRAPPED = 50  # length from which a line may be continued by a line that begins with a lower-case letter
 _FEW_TERMS = 3
 _QUESTION_PARTS = re.compile(r"(?<=[.!?;:。！？；：])\s*")
@@ -109,7 +110,7 @@ class Units:
     """The units of a passage as words of a vocabulary.
 
     Attributes:
-        spans: Start and end of each unit in the passage.
+        spans: Start and end in the passage of what is marked for each unit.
         counts: Number of words of each unit.
         words: The words of all units, in the order of the units.
         before: The words of the context and the column headers.
@@ -291,10 +292,25 @@ class Spotlight:
             flat = np.array([number for one in of_units for number in one], dtype=np.int64)
             vectors = _directions(self._vocabulary.vectors, flat, counts, heading)
             known[passage] = Units(
-                of_passage, counts, flat, np.array(before, dtype=np.int64), vectors, is_code(passage.text)
+                _with_text_below(passage.text, of_passage),
+                counts,
+                flat,
+                np.array(before, dtype=np.int64),
+                vectors,
+                is_code(passage.text),
             )
             self._units.put(passage, known[passage])
         return [known[passage] for passage in passages]
+
+
+def _with_text_below(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans of units in which short headings are extended to the end of the next unit."""
+    ends = [end for _, end in spans[1:]]
+    extended = [
+        (start, after if end - start < _HEADING and (text[end - 1].isalpha() or text[end - 1] in ":*") else end)
+        for (start, end), after in zip(spans, ends, strict=False)
+    ]
+    return [*extended, *spans[-1:]]
 
 
 def _directions(
@@ -331,10 +347,10 @@ def _spots(
     if vector is not None and vectors is not None:
         meaning = np.concatenate([one.vectors for one in units if one.vectors is not None]) @ vector
 
-    # The unit to mark has most of the question's words and is short, or else is the closest in meaning.
+    # Mark the longest of the units with most of the question's words, or else the one that is closest in meaning.
     covered = (of_terms * np.where(before, OF_HEADER, 1.0) * _with_neighbours(equal, starts)).sum(axis=0)
     spans = np.array([span for one in units for span in one.spans])
-    most_words = np.lexsort((spans[:, 1] - spans[:, 0], -covered.round(5), of_passage))[starts]
+    most_words = np.lexsort((-counts, -covered.round(5), of_passage))[starts]
     closest = np.lexsort((-meaning, of_passage))[starts]
     has_words = np.logical_or.reduceat(equal.any(axis=0), starts)
     marked = spans[np.where(has_words, most_words, closest)]

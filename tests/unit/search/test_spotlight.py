@@ -113,12 +113,32 @@ def test_a_term_that_stands_before_the_passage_counts_for_all_units_and_hardly_f
 
 
 def test_the_terms_of_the_units_before_and_after_count_a_fifth() -> None:
-    text = "Garden water.\nIt is free.\nThe fee is due.\nPumps stop.\nThe fee is high."
+    text = (
+        "Water for the garden is metered apart (p. 1)\nSome of it is free of charge in spring (p. 2)\n"
+        "The fee for it is due by the end of May (p. 3)\nPumps stop when they are running dry (p. 4)\n"
+        "The fee is high (p. 5)"
+    )
     weights = {"fee": 2.0, "garden": 3.0, "pump": 1.0}
     (spot,) = Spotlight(ENGLISH).spots(weights, "fee for pumps", [passage(text)])
-    assert text[spot.start : spot.end] == "Garden water."  # 3.0
+    assert text[spot.start : spot.end].endswith("(p. 1)")  # 3.0
     (spot,) = Spotlight(ENGLISH).spots({**weights, "garden": 0.5}, "fee for pumps", [passage(text)])
-    assert text[spot.start : spot.end] == "The fee is due."  # 2.0 + 0.2 x 1.0, like the last unit, but shorter
+    assert text[spot.start : spot.end].endswith("(p. 3)")  # 2.0 + 0.2 x 1.0, like the last unit, but shorter
+
+
+@pytest.mark.parametrize(
+    ("text", "marked"),
+    [
+        ("Dry running\nThe pump has no water.\nOpen the valve.", "Dry running\nThe pump has no water."),
+        ("**E-1, dry.** The pump has no water. Open the valve.\n" + "x " * 70, "**E-1, dry.** The pump has no water."),
+        ("| dry | 3 |\n| wet | 4 |", "| dry | 3 |"),
+        ("Running dry 2,100\nRunning wet 2,200", "Running dry 2,100"),
+        ("The pump runs dry.\nOpen the valve.", "The pump runs dry."),
+        ("Open the valve.\nDry running", "Dry running"),
+    ],
+)
+def test_a_short_heading_is_marked_with_the_text_below_it_and_a_row_alone(text: str, marked: str) -> None:
+    (spot,) = Spotlight(ENGLISH).spots({"dri": 3.0}, "dry", [passage(text)])
+    assert text[spot.start : spot.end] == marked
 
 
 def test_without_a_matching_word_the_unit_closest_in_meaning_is_marked() -> None:
