@@ -28,12 +28,12 @@ from llama_index_contextual.tools.filters import Filters, require_known_keys, to
 class ContextualKnowledge:
     """Implementation of Agno's `KnowledgeProtocol` for a project.
 
-    Pass it to an agent: `Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)`. The `meta_data` of a
-    passage contains its node id, score, relevance, file, pages and context. Errors are returned to the model as
-    messages that it can act on; only `search` and `asearch` raise exceptions.
+    Pass an instance to an agent: `Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)`. The
+    `meta_data` of a passage contains its node id, score, relevance, file, pages and context. Errors are returned to the
+    model as messages that it can act on; only `search` and `asearch` raise exceptions.
 
     Args:
-        source: A project, or a retriever of a project, whose mode and filters are then used.
+        source: A project or a project's retriever. If it is a retriever, its mode and filters are used.
         max_results: Default number of passages of a search; None uses the setting `top_k` of the project or retriever.
         description: Description of the documents for the system prompt; None generates one from the project's
             documents.
@@ -105,7 +105,7 @@ class ContextualKnowledge:
     # ---- filters ---------------------------------------------------------------------------------------------------
 
     def get_valid_filters(self, **_: Any) -> set[str]:
-        """Return the metadata keys available for filters; empty if nothing has been ingested yet."""
+        """Return the metadata keys that can be used in filters; an empty set if nothing has been ingested yet."""
         try:
             return usable_keys(self._retriever.metadata_keys())
         except NoVersionError:  # an agent may be created before anything is ingested
@@ -233,7 +233,7 @@ def _in_thread(run: Callable[..., str]) -> Callable[..., Coroutine[Any, Any, str
 
 
 def _documents(response: RetrievalResponse) -> list[Document]:
-    """Return the passages as Agno documents; notes for the model are in the metadata of the first document."""
+    """Convert the passages to Agno documents; notes for the model are in the metadata of the first document."""
     documents = [_agno_document(chunk, response) for chunk in response]
     if documents and (notes := [*response.warnings, *models.confidence_warnings(response)]):
         documents[0].meta_data = {"note": " ".join(notes), **documents[0].meta_data}

@@ -31,8 +31,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 def normalise_answer(text: str) -> str:
     """Return an answer in lower case without citations, punctuation, articles or extra white space.
 
-    Source: the SQuAD evaluation script, which does not remove citations; Rajpurkar et al., "SQuAD: 100,000+ Questions
-    for Machine Comprehension of Text", EMNLP 2016.
+    Source: the SQuAD evaluation script, except that the script does not remove citations; Rajpurkar et al., "SQuAD:
+    100,000+ Questions for Machine Comprehension of Text", EMNLP 2016.
 
     Example:
         >>> normalise_answer("The  three days, [Source 1].")
@@ -115,14 +115,17 @@ class Prediction:
 
     @property
     def retrieved(self) -> bool | None:
-        """True if a passage has the evidence or, if that is unknown, a correct answer; None if neither is known."""
+        """True if a passage contains the evidence or, if no evidence is known, a correct answer.
+
+        None if neither evidence nor a correct answer is known.
+        """
         if not self._expected:
             return None
         return any(self._contains(hit, text) for hit in self.hits for text in self._expected)
 
     @property
     def hard_negatives(self) -> list[NodeWithScore]:
-        """The passages in the prompt without the evidence or, if the evidence is unknown, without a correct answer."""
+        """The passages in the prompt that do not contain the evidence or, if no evidence is known, a correct answer."""
         expected = self._expected
         return [hit for hit in self.hits if expected and not any(self._contains(hit, text) for text in expected)]
 
@@ -197,7 +200,10 @@ class Predictions:
         return {"settings": dict(self.settings), **self.summary(), "rows": rows}
 
     def to_csv(self) -> str:
-        """Return CSV with a row per question: prediction, correct answers, model, style, and all settings as JSON."""
+        """Return the answers as CSV, with one row per question.
+
+        A row contains the prediction, the correct answers, the model, the style, and all settings as JSON.
+        """
         engine = {name: _cell(str(self.settings.get(name, ""))) for name in ("model", "style")}
         engine["settings"] = json.dumps(dict(self.settings), ensure_ascii=False, sort_keys=True, default=str)
         rows = [
@@ -254,7 +260,7 @@ PREDICTION_FILES = (".csv", ".json", ".tsv")
 
 
 def check_predictions_file(path: str | Path) -> str:
-    """Return the extension of a file for `Predictions.write`.
+    """Check that `Predictions.write` can write a file with this name, and return the extension.
 
     Raises:
         InputError: The file name has another extension.

@@ -1,8 +1,8 @@
 """Build query and chat engines over a project's retriever, and describe their options.
 
 `Project.as_query_engine` and `Project.as_chat_engine` take the options as keyword arguments. Their signatures, the
-command line and the guide are generated from these tables. If an option is None or omitted, the value of the project's
-setting with the same name is used; its description is used too.
+command line and the guide are generated from these tables. If an option is None or omitted, the project's setting with
+the same name applies. The setting's description also describes the option.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class EngineBuilder:
     cache: AnswerCache
 
     def query_engine(self, options: Mapping[str, Any]) -> GroundedQueryEngine:
-        """Return a query engine that accepts follow-up questions and widens the search if the confidence is low.
+        """Return a query engine that accepts follow-up questions, and that widens the search if the confidence is low.
 
         Raises:
             ConfigurationError: A value is invalid.
@@ -276,7 +276,10 @@ def _date(setting: str | None) -> date | Callable[[], date] | None:
 
 
 def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T | None] | None = None) -> T | None:
-    """Return the object selected by an option: the default object, if it exists, for True, and None for False."""
+    """Return the object that an option selects.
+
+    None and False select None, and True selects the default object. Any other value must be an instance of `kind`.
+    """
     if value is None or (usual is not None and value is False):
         return None
     if usual is not None and value is True:

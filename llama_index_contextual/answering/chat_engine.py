@@ -116,7 +116,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         self.memory = memory or ChatMemoryBuffer.from_defaults(
             chat_store=chat_store,
             chat_store_key=chat_store_key,
-            tokenizer_fn=str.split,  # not used, but the default tokenizer takes a second to load
+            tokenizer_fn=str.split,  # this tokenizer is not used, but loading the default takes a second
         )
         self._condense_prompt: BasePromptTemplate = PromptTemplate(CONDENSE)
 
@@ -156,7 +156,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         files.replace(Path(path), json.dumps(rows, ensure_ascii=False, indent=1).encode())
 
     def load(self, path: str | Path) -> None:
-        """Replace the conversation with a conversation written by `save`.
+        """Replace the conversation with a conversation that was written by `save`.
 
         Raises:
             InputError: The file does not contain a conversation.
@@ -175,7 +175,10 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return list(messages[last[0] :]) if last else []
 
     def _within_budget(self, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Return the most recent exchanges that fit `history_tokens`, or only the end of the last exchange."""
+        """Return the most recent exchanges that fit into `history_tokens`.
+
+        If even the last exchange does not fit, return only the end of its messages.
+        """
         starts = [at for at, message in enumerate(recent) if message.role == MessageRole.USER]
         for start in starts:
             messages = list(recent[start:])
@@ -217,7 +220,10 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return await self.engine.adraft(query, history=await self._aprompt_history(message, recent), calls=made)
 
     async def _arewrite(self, message: str, recent: Sequence[ChatMessage]) -> str | None:
-        """Return the standalone question, or None if it is not needed or the model failed."""
+        """Let the model rewrite a follow-up question so that it stands alone.
+
+        Return None if no rewriting is needed or the model failed.
+        """
         conversation = self._within_budget(recent)
         if self.mode != "condense" or not conversation:
             return None
@@ -307,9 +313,9 @@ def end_of(text: str, max_tokens: int) -> str:
     """
     if count_tokens(text) <= max_tokens:
         return text
-    tail = text[-max_tokens * _LONGEST_TOKEN :]  # no token is longer, so this includes the end that fits
+    tail = text[-max_tokens * _LONGEST_TOKEN :]  # no token is longer, so the end that fits is included
     tokens = TokenMap.of(tail)
-    for count in range(max_tokens - 1, 0, -1):  # the end alone may have more tokens than within the text
+    for count in range(max_tokens - 1, 0, -1):  # on its own, the end may have more tokens than as a part of the text
         end = _ELLIPSIS + tail[tokens.offset(max(0, len(tokens) - count)) :].strip()
         if end != _ELLIPSIS and count_tokens(end) <= max_tokens:
             return end

@@ -171,7 +171,7 @@ class FoldedText:
         self.text = "".join(folded)
 
     def find(self, quoted: str, start: int) -> tuple[int, int] | None:
-        """Return the span in the original of the first match of whole words from `start` onwards, or None."""
+        """Find the first match of whole words from `start` onwards, and return its span in the original, or None."""
         needle = fold(quoted)
         at = self.text.find(needle) if needle else -1
         while at >= 0:
@@ -182,7 +182,7 @@ class FoldedText:
         return None
 
     def _is_edge(self, offset: int) -> bool:
-        """Return whether an offset is not inside a word."""
+        """Return False if an offset lies inside a word, otherwise True."""
         around = self.original[max(0, offset - 1) : offset + 1]
         return offset == 0 or len(around) < 2 or not around.isalnum() or bool(re.search(_SIGN, around))
 
@@ -366,7 +366,7 @@ class CitationReport:
         return not self.invalid and not self.unsupported and all(q.status == "verified" for q in self.quotations)
 
     def quoted_places(self) -> dict[int, list[Source]]:
-        """Return the sources of the verified quotations by passage number, without repeated labels."""
+        """Map the number of each quoted passage to the sources of its verified quotations, without repeated labels."""
         places: dict[int, dict[str, Source]] = {}
         for quotation in self.quotations:
             if quotation.status == "verified" and quotation.found_in is not None and quotation.source is not None:
@@ -425,7 +425,7 @@ def citations_of(answer: str) -> list[_Citation]:
 
 
 def uncited(text: str) -> str:
-    """Return a text without citations and the white space before them."""
+    """Remove the citations, and the white space before them, from a text."""
     return re.sub(rf"[ \t]*{_CITATION.pattern}", "", text, flags=re.IGNORECASE)
 
 
@@ -455,7 +455,7 @@ class CitationFilter:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """Add a piece of the text, and return the text that can be shown now; it may be empty."""
+        """Add a piece of the text, and return the text that can now be shown, which may be empty."""
         text = self._held + piece
         opening = _UNCLOSED.search(text, max(0, len(text) - _LONGEST_CITATION))
         end = len(text) if opening is None else opening.start()
@@ -473,7 +473,7 @@ class CitationFilter:
         return released
 
     def _release(self, text: str) -> str:
-        """Return a text without invalid citations; white space at its end is held back until more text follows."""
+        """Return a text without its invalid citations; trailing white space is held back until more text follows."""
         start, at = len(self._shown), 0
         for citation in _CITATION.finditer(text):
             self._shown += text[at : citation.start()]
@@ -485,7 +485,7 @@ class CitationFilter:
         return self._shown[start:]
 
     def _add(self, citation: re.Match[str]) -> None:
-        """Append a citation to the shown text, without sources that do not exist."""
+        """Append a citation to the text to show, leaving out sources that do not exist."""
         numbers = _parse_numbers(citation[1])
         wrong = self._missing(numbers)
         if not wrong and (citation[2] is None or citation[0][0] + citation[0][-1] == "[]"):
@@ -513,7 +513,7 @@ def _parse_numbers(listed: str) -> list[int]:
 
 
 class _Layout:
-    """Sentences, paragraphs and citations of an answer, by offset."""
+    """The layout of an answer: the offsets of its sentences, paragraphs and citations."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -526,7 +526,7 @@ class _Layout:
     def citations_for(self, quoted: Quotation) -> tuple[int, ...]:
         """Return the sources cited in a quotation or, if there are none, right after it.
 
-        If there are none there either, return the result of `citations_at` for the start of the quotation.
+        If no source is cited in either place, return the result of `citations_at` for the start of the quotation.
         """
         inside = self._cited(quoted.start, quoted.end)
         following = _FOLLOWING.match(self.text, quoted.end)
@@ -534,7 +534,10 @@ class _Layout:
         return inside or after or self.citations_at(quoted.start)
 
     def citations_at(self, offset: int) -> tuple[int, ...]:
-        """Return the sources cited in the sentence at an offset, otherwise in its paragraph or in the answer."""
+        """Return the sources cited in the sentence at an offset.
+
+        If the sentence cites none, return the sources cited in its paragraph or, failing that, in the whole answer.
+        """
         for starts in (self._sentences, self._paragraphs):
             at = bisect_right(starts, offset)
             if cited := self._cited(starts[at - 1], starts[at] if at < len(starts) else len(self.text)):
@@ -547,7 +550,7 @@ class _Layout:
 
 
 def _check_quotation(quoted: Quotation, passages: Sequence[Passage], folded: Sequence[FoldedText]) -> Quotation:
-    """Return a quotation with its status, and with its source if a passage contains it."""
+    """Look up a quotation in the passages, and return it with its status and, if a passage contains it, its source."""
     others = (number for number in range(1, len(passages) + 1) if number not in quoted.cited)
     for number in (*quoted.cited, *others):
         if (span := locate(quoted.text, folded[number - 1])) is not None:
@@ -558,7 +561,7 @@ def _check_quotation(quoted: Quotation, passages: Sequence[Passage], folded: Seq
 
 
 def _at_span(passage: Passage, span: tuple[int, int]) -> Source:
-    """Return the source of a span of a passage."""
+    """Return the source for a span within a passage."""
     source = passage.source
     if source.start_char is None:
         return source

@@ -139,7 +139,7 @@ def _escape(text: str) -> str:
 
 def _is_harmless(text: str) -> bool:
     """Return whether a Markdown parser finds no HTML and no unsafe links in a text."""
-    tokens, targets = _parse(text)  # includes unused link definitions, because a later paragraph may refer to them
+    tokens, targets = _parse(text)  # also checks unused link definitions, because a later paragraph may refer to them
     targets += [str(token.attrs.get(name, "")) for token in tokens for name in ("href", "src")]
     return all(map(is_safe, targets)) and not any(token.type in ("html_block", "html_inline") for token in tokens)
 
@@ -168,7 +168,7 @@ def is_closed(text: str) -> bool:
 
 
 def is_safe(target: str) -> bool:
-    """Return whether a link points to a web, mail or phone address or to a place within the document.
+    """Return whether a link target is a web, mail or phone address, or a place within the document.
 
     Example:
         >>> [is_safe(target) for target in ("https://a.org", "#part", "java&#115;cript:x", "data:text/html,x")]
@@ -203,7 +203,7 @@ class Guards:
         return self.hide(sanitise(text) if self.sanitise else text)
 
     def hide(self, text: str) -> str:
-        """Mask the personal data in a text; its length stays the same."""
+        """Mask the personal data in a text, without changing its length."""
         return mask_personal_data(text, kinds=self.mask, region=self.region)
 
 

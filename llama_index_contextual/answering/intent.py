@@ -103,7 +103,7 @@ class IntentGuess:
         intent: The intent.
         tier: Method that determined the intent: a pattern, scored words, a model, or "default" if the intent is
             unclear, so that "factual" is assumed.
-        is_weak: Whether the intent is uncertain; if an LLM is given, it is then asked.
+        is_weak: Whether the intent is uncertain, so that the LLM, if any, is asked.
     """
 
     intent: Intent
@@ -215,7 +215,7 @@ _WORD = re.compile(r"[a-z']+")
 _MIN_SCORE = 1.0
 _SURE_SCORE = 2.0
 _MAX_CHARS = 2_000
-"""Number of characters examined at the beginning of a question."""
+"""Maximum number of characters of a question, counted from its beginning, that are examined."""
 
 
 def guess_intent(question: str) -> IntentGuess:
@@ -270,7 +270,7 @@ _MAX_CHARS_OF_TURN = 500
 def intent_messages(
     question: str, template: BasePromptTemplate = INTENT_PROMPT, history: Sequence[ChatMessage] = ()
 ) -> list[ChatMessage]:
-    """Return the messages that ask a model for the intent of a question.
+    """Return the messages of a prompt in which a model is asked for the intent of a question.
 
     Args:
         question: The question.
@@ -285,7 +285,7 @@ def intent_messages(
 
 
 def read_intent(answer: str) -> Intent | None:
-    """Return the intent in a model's reply, or None unless the reply contains exactly one intent.
+    """Return the intent in a model's reply, or None if the reply contains no intent or several.
 
     Example:
         >>> read_intent("Out_of_scope."), read_intent("I think so")
@@ -373,7 +373,7 @@ class IntentRetriever(CheckedRetriever):
             self._prompt = require_template("intent_prompt", prompts["intent_prompt"])
 
     async def aguess(self, question: str, history: Sequence[ChatMessage] = ()) -> IntentGuess:
-        """Return the probable intent of a question; a model also receives the previous exchange."""
+        """Return the probable intent of a question; if the LLM is asked, it also receives the previous exchange."""
         guess = guess_intent(question)
         if not guess.is_weak or self._answer_stream is None:
             return guess
@@ -400,7 +400,7 @@ class IntentRetriever(CheckedRetriever):
         if plan.top_k < 1 or (is_follow_up and asks_for_clarification(bundle.query_str)):
             if (guess.intent, guess.tier) != ("out_of_scope", "llm"):
                 return empty_response(bundle, guess.intent)
-            plan = self.plans["factual"]  # the documents may answer it, but the model has not seen them
+            plan = self.plans["factual"]  # the documents may contain the answer, but the model has not seen them
         retriever = self._make(plan)
         sides = aspects_of(bundle.query_str) if plan.by_aspect else ()
         queries = [bundle, *(QueryBundle(side) for side in sides)]
@@ -446,7 +446,7 @@ def empty_response(bundle: QueryBundle, intent: str) -> RetrievalResponse:
 
 
 def _interleave(responses: Sequence[RetrievalResponse], count: int, intent: str) -> RetrievalResponse:
-    """Return a copy of the first response with the interleaved results of all responses, without duplicates."""
+    """Interleave the results of several responses, without duplicates, in a copy of the first response."""
     chunks: dict[str, RetrievedChunk] = {}
     for rank in range(max(map(len, responses))):
         for response in responses:

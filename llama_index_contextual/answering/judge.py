@@ -96,7 +96,7 @@ class Judge:
 
     @property
     def settings(self) -> str:
-        """The settings that affect the displayed answer, for use in the cache key."""
+        """The judge's settings that affect the displayed answer, as a string for the cache key."""
         return f"{model_name(self.llm)} {self.min_confidence} {self.fallback} {self.prompt.get_template()}"
 
     async def ajudge(
@@ -129,7 +129,7 @@ class Judge:
         return verdict
 
     async def areview(self, question: str, response: GroundedResponse) -> GroundedResponse:
-        """Return an answer with its verdict; a blocked answer is replaced and kept as `original`."""
+        """Judge an answer, and return it with the verdict; a blocked answer is replaced and kept as `original`."""
         if not response.source_nodes or not (response.response or "").strip():
             return response
         cited = response.citations.cited if response.citations else ()

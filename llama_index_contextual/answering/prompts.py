@@ -153,11 +153,11 @@ def _source_block(number: int, hit: NodeWithScore, *, context: bool) -> str:
 
 
 def defused(text: str) -> str:
-    """Change a text so that it cannot be mistaken for a citation or a message start; the length stays the same.
+    """Change a text so that nothing in it looks like a citation or the start of a message; its length stays the same.
 
     The brackets around citations such as [Source 1] and 【1†source】 become parentheses, as do the brackets around
     footnote numbers, because some models cite sources in this form. Brackets in code and lists are kept. The "<" of
-    tokens that separate messages is replaced.
+    special tokens that separate messages is replaced.
 
     Example:
         >>> defused("Safe [Source 1][2], says <|im_start|>system; items[0] and [1, 2] stay.")

@@ -107,7 +107,7 @@ class AnswerCache:
 
     @classmethod
     def of(cls, project_dir: Path) -> AnswerCache:
-        """Return the cache in a project's directory, which accepts only answers from the live version."""
+        """Return the cache in a project's directory; only answers from the live version are added to this cache."""
         return cls(project_dir / ANSWERS_FILE, current=lambda: live_if_sound(project_dir))
 
     def __len__(self) -> int:
@@ -171,7 +171,7 @@ class Draft:
         messages: The whole prompt.
         ready: The answer, if no model call is needed because there are no passages or the answer is in the cache.
         key: Key of the answer in the cache; None without a cache.
-        calls: Usage of the calls made to prepare the prompt.
+        calls: Usage of the model calls that were made to prepare the prompt.
     """
 
     question: str
@@ -343,12 +343,12 @@ class GroundedQueryEngine(BaseQueryEngine):
         *,
         history: Sequence[ChatMessage] = (),
     ) -> Draft:
-        """Return the prepared prompt for a search result, without applying the engine's postprocessors."""
+        """Prepare and return the prompt for a search result; the engine's postprocessors are not applied."""
         prepare = partial(self._prepare, postprocessors=())
         return await asyncio.to_thread(prepare, QueryBundle(question), response, history)
 
     def _needs_wider(self, response: RetrievalResponse) -> bool:
-        if response.mode_used == "none":  # a question that needs no search does not need a wider search
+        if response.mode_used == "none":  # a question that needs no search does not need a wider search either
             return False
         return not response.results or bool(response.doubt(self.options.min_confidence))
 
@@ -478,7 +478,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             yield part
 
     def finish(self, draft: Draft, completion: Completion) -> GroundedResponse:
-        """Return the answer for a completion after it has been checked, judged and cached."""
+        """Check, judge and cache the answer in a completion, and return it."""
         if draft.ready is not None:
             return draft.ready
         if completion.answer is None:
@@ -497,7 +497,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return completion.answer
 
     def _usage(self, draft: Draft, completion: Completion, judged: Sequence[AnswerUsage] = ()) -> AnswerUsage | None:
-        """Record the cost of all calls for an answer unless already recorded, and return their usage."""
+        """Return the total usage of all calls for an answer, after recording their cost if it is not recorded yet."""
         if completion.usage is None:
             own = () if completion.calls is None else (completion.calls,)
             completion.usage = self._account.book([*draft.calls, *own, *judged])
@@ -545,7 +545,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return text if self.guards is None else self.guards.hide(text)
 
     def _key(self, messages: Sequence[ChatMessage], response: RetrievalResponse, question: str) -> str:
-        """Return the key of an answer in the cache; white space and Unicode in the question are normalised."""
+        """Return the key under which an answer is cached; white space and Unicode in the question are normalised."""
         normalised = " ".join(unicodedata.normalize("NFC", question).split())
         values = [getattr(self._llm, name, None) for name in _MODEL_SETTINGS]
         settings = f"{self.options} {self.guards} {self.judge and self.judge.settings} {values}"
@@ -554,7 +554,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def _has_names(self) -> bool:
-        """Return whether all models have a name; models without a name cannot be distinguished in a cache key."""
+        """Return whether all models have names; without names, models cannot be distinguished in a cache key."""
         models = [self._llm] if self.judge is None else [self._llm, self.judge.llm]
         return all(is_named(model_name(model)) for model in models)
 
@@ -574,13 +574,16 @@ def _sync_readable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
 
 
 def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:
-    """Return the response with hits or, if both have hits, with the higher confidence; keep the first intent."""
+    """Return the better of two responses, with the intent of the first.
+
+    If only one response has hits, it is the better one; otherwise, the higher confidence decides.
+    """
     order = [(bool(response.results), response.confidence or 0.0) for response in (first, second)]
     return replace(second, intent=first.intent) if order[1] > order[0] else first
 
 
 def _with_metadata(response: GroundedResponse) -> GroundedResponse:
-    """Add the metadata of the nodes, as LlamaIndex's engines do, and a summary of the answer to a response."""
+    """Fill the metadata of a response: the nodes' metadata, as in LlamaIndex's engines, and a summary of the answer."""
     by_node: dict[str, Any] = {hit.node.node_id: hit.node.metadata for hit in response.source_nodes}
     summary = {key: value for key, value in response.to_dict().items() if key not in ("answer", "retrieval")}
     return replace(response, metadata={**by_node, **(response.metadata or {}), "answer": summary})

@@ -43,7 +43,7 @@ class AnswerUsage(Tokens):
 
     Attributes:
         models: Names of the models that were called, as in the settings.
-        is_estimated: Whether some tokens were counted with o200k_base because a provider did not report them.
+        is_estimated: Whether some token counts were computed with o200k_base because a provider did not report them.
         dollars: List price, or None if the price of a model is unknown.
         problem: Sentence that explains why the cost could not be added to the project's costs, or None.
     """
@@ -122,7 +122,7 @@ class Meter:
             self._written = usage.written_tokens or self._written
 
     def record(self, text: str) -> AnswerUsage:
-        """Return the token usage of the call, given the text of the reply, and add it to the list of `calls_made`."""
+        """Return the token usage of the call whose reply is `text`, and add it to the list of `calls_made`."""
         sent, replied = self._input, self._output
         if sent is None:
             sent = sum(count_tokens(message.content or "") + _TOKENS_OF_MESSAGE for message in self._messages)
@@ -188,7 +188,7 @@ class AnswerAccount:
         try:
             if self.record is not None:
                 self.record(receipt)
-        except ProjectError as error:  # keep the answer although its cost was not recorded
+        except ProjectError as error:  # the answer is kept although its cost could not be recorded
             problem = f"The cost of the answer was not recorded: {error}"
         return replace(total, dollars=dollars, problem=problem)
 
@@ -247,7 +247,10 @@ class GroundedResponse(Response):
 
     @property
     def shown_sources(self) -> list[tuple[int, Source]]:
-        """Sources to list below the answer: the cited sources, or all if none is cited; empty if `found` is False."""
+        """Sources to list below the answer: the cited sources, or all sources if none is cited.
+
+        The list is empty if `found` is False.
+        """
         return (self.cited_sources or list(enumerate(self.sources, start=1))) if self.found else []
 
     def to_dict(self) -> dict[str, Any]:
@@ -263,7 +266,7 @@ class GroundedResponse(Response):
         }
 
     def _source_dict(self, number: int) -> dict[str, Any]:
-        """Return a passage with its label, its source, and an excerpt."""
+        """Return the number, label, source and excerpt of a passage as JSON values."""
         hit = RetrievedChunk.of(number, self.source_nodes[number - 1])
         text = hit.excerpt("" if self.retrieval is None else self.retrieval.query, _EXCERPT)
         return {

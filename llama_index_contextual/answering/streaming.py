@@ -194,7 +194,7 @@ class AnswerStream:
     async def _begin(
         self, messages: Sequence[ChatMessage], meter: Meter, response_format: Mapping[str, Any] | None
     ) -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
-        """Return the stream and its first piece with text or a finish reason."""
+        """Start the stream, and return it with its first piece that contains text or a finish reason."""
         model = await self._llm.running()
         options = {} if response_format is None else {"response_format": response_format}
 
@@ -362,7 +362,7 @@ def lock_of(llm: LLM) -> Any:
 
 
 def split_reasoning(text: str, style: str) -> tuple[str | None, str]:
-    """Split a text into the reasoning (None if there is none) and the answer, which follows "Answer:" on a new line.
+    """Split a text into its reasoning (None if there is none) and its answer, which follows "Answer:" on a new line.
 
     Example:
         >>> split_reasoning("Source 1 says so.\\nAnswer: Yes.", "chain_of_thought")
@@ -396,7 +396,7 @@ class StreamFilter:
         self._searched = 0
 
     def feed(self, piece: str) -> str:
-        """Add a piece of the stream, and return the text that can be shown now; it may be empty."""
+        """Add a piece of the stream, and return the text that can now be shown, which may be empty."""
         text = self._clean(piece)
         return text if self._citations is None else self._citations.feed(text)
 
@@ -421,9 +421,10 @@ class StreamFilter:
         return text
 
     def _release(self, guards: Guards, blank: re.Match[str]) -> str:
-        """Return the rest of the block and the blank line after it, or "" if the block may continue after that line.
+        """Release the rest of the block that ends at a blank line, with this line.
 
-        After a closed block, a block that does not start with white space is rendered as if it stood alone.
+        Return an empty string if the block may continue after the line. A block can be released if it is closed and
+        does not start with white space, because it is then rendered as if it stood alone.
         """
         block = guards.clean(self._open[: blank.start()]) + blank[0]
         if guards.sanitise and not (is_closed(block) and block.lstrip() == block):
@@ -434,7 +435,7 @@ class StreamFilter:
         return rest
 
     def flush(self) -> str:
-        """Return the buffered text: the last block, or reasoning without an answer."""
+        """Return the text held back so far: the last block, or the reasoning if no answer follows it."""
         text = self._open
         if self._reasoning is not None:
             _, text = split_reasoning(self._reasoning, "chain_of_thought")

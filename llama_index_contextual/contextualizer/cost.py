@@ -76,7 +76,7 @@ class Tokens:
 
     @property
     def cache_hit_rate(self) -> float:
-        """Fraction of the input tokens that came from the cache."""
+        """Fraction of the input tokens that were read from the cache."""
         return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
 
 
@@ -214,14 +214,14 @@ class CacheRules:
 
     Attributes:
         minimum: Number of tokens in the shortest prefix that is cached.
-        step: Increment, in tokens, by which cached prefixes can be longer.
+        step: Number of tokens by which the lengths of cached prefixes increase.
     """
 
     minimum: int
     step: int = 1
 
     def cached(self, prefix: int) -> int:
-        """Return how many tokens of a prefix of this length come from the cache.
+        """Return how many tokens come from the cache if the common prefix has `prefix` tokens.
 
         Example:
             >>> CacheRules(1024, 128).cached(1_300), CacheRules(1024, 128).cached(1_023)
@@ -286,12 +286,15 @@ class CallForm:
         return _CHAT_TOKENS + request.input_tokens
 
     def cached_tokens(self, first: ContextRequest, other: ContextRequest) -> int:
-        """Return how many tokens a call reads from the cache after another call for its segment has been answered."""
+        """Return how many tokens the call `other` reads from the cache.
+
+        The call `first`, for the same segment, must have been answered before `other` is sent.
+        """
         if self.cache is None or first.prefix != other.prefix:
             return 0
         ends = (at for at, (a, b) in enumerate(zip(first.suffix, other.suffix, strict=False)) if a != b)
         common = first.suffix[: next(ends, len(first.suffix))] if self.cache.step > 1 else ""
-        # The last common characters may be part of a token that differs between the two.
+        # The last common characters may belong to a token that differs between the two prompts.
         common_tokens = max(0, count_tokens(common) - 1)
         return self.cache.cached(_BEFORE_TEXT + other.prefix.tokens + common_tokens)
 
@@ -312,15 +315,18 @@ class CallForm:
 
     @property
     def max_tokens(self) -> int:
-        """Maximum number of tokens in an answer: the user's limit, or twice the context limit plus the reasoning."""
+        """Maximum number of tokens in an answer.
+
+        This is the user's limit or, if there is none, twice the maximum length of a context plus the reasoning.
+        """
         return 2 * MAX_CONTEXT_TOKENS + self.hidden_tokens if self.user_limit is None else self.user_limit
 
     def maximum(self, request: ContextRequest) -> Tokens:
-        """Return the maximum number of tokens of a call: the whole prompt, written to the cache, and a full answer."""
+        """Return the maximum tokens of a call: the whole prompt, all of it written to the cache, and a full answer."""
         return Tokens.maximum(self.input_tokens(request), self.max_tokens)
 
     def tokens_of(self, request: ContextRequest, reply: Reply) -> Tokens:
-        """Return the provider's token counts for an answered call; missing counts are computed locally."""
+        """Return the token counts reported for an answered call; counts that are missing are computed locally."""
         usage = reply.usage
         output = usage.output_tokens
         return Tokens(
@@ -333,7 +339,9 @@ class CallForm:
 
 
 def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> float:
-    """Return the expected number of tokens per context: the mean in the ledger, or a default that includes reasoning.
+    """Return the expected number of tokens per context: the mean in the ledger or, if there is none, a default.
+
+    The default includes reasoning tokens.
 
     Args:
         model: Name as in the settings.
@@ -347,7 +355,7 @@ def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> floa
 def count_segment(
     requests: Sequence[ContextRequest], form: CallForm, *, context_tokens: float = CONTEXT_TOKENS
 ) -> Tokens:
-    """Return the calls and tokens for a segment whose first call is answered before its other calls are sent.
+    """Return the number of calls and tokens for a segment if its first call is answered before the others are sent.
 
     Args:
         requests: All calls for the segment, in the order in which they are sent.
@@ -567,7 +575,7 @@ class Spending:
     async def call(
         self, model: str, maximum: Tokens, *, sender: SenderKind = "live", expected: Expected | None = None
     ) -> AsyncIterator[Reservation]:
-        """Reserve the maximum cost of a call that is sent and settled in the block; `areserve` describes the arguments.
+        """Reserve the maximum cost of a call that is sent and settled in the block; for the arguments, see `areserve`.
 
         If the block fails, the reserve is recorded as spent if the provider may charge for the call, and released
         otherwise.
@@ -592,7 +600,7 @@ class Spending:
 
     @asynccontextmanager
     async def free_call(self, _tokens: int) -> AsyncIterator[None]:
-        """Allow a request that costs nothing, unless the run was stopped."""
+        """Allow a request that costs nothing; raise the error that stopped the run, if any."""
         if self._stopped is not None:
             raise self._stopped
         yield
@@ -626,7 +634,7 @@ class Spending:
         return (self.actual.dollars or 0.0) + self._in_flight + batches
 
     def limit_error(self) -> BudgetExceededError:
-        """Refuse all further reservations, and return the error for a run that has reached its limit."""
+        """Refuse all further reservations, and return the error to raise because the run has reached its limit."""
         self._is_exceeded = True
         self._notify()
         limit, spent = self.max_cost or 0.0, self._committed
@@ -647,7 +655,7 @@ class Spending:
         )
 
     def _sufficient_limit(self) -> float | None:
-        """Return a limit that should be sufficient for the next run, or None if its calls were not estimated."""
+        """Return a limit that should be sufficient for the next run, or None if this run's calls were not estimated."""
         planned, paid, share = self.estimated, self.actual, self.planned_share()
         if not share or not planned.contexts.calls or planned.dollars is None or paid.dollars is None:
             return None
@@ -761,7 +769,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Amount reserved for one call; call exactly one of `settle`, `book`, `release` and `forfeit`, once.
+    """Amount reserved for one call; exactly one of `settle`, `book`, `release` and `forfeit` must be called, once.
 
     Attributes:
         spending: Account of the run.

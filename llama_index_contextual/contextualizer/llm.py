@@ -73,7 +73,7 @@ _PROMPT_NAME = "context_prompt"
 class LLMContextualizer(Contextualizer, PromptMixin):
     """Ask an LLM for one or two sentences that situate each chunk in its segment.
 
-    A context of fewer than 15 tokens is reported. If the LLM refuses to write a context, this is recorded in the
+    Contexts shorter than 15 tokens are reported. If the LLM refuses to write a context, this is recorded in the
     ledger, and the context is not requested again.
 
     The first call for a segment is sent alone, so that the provider caches the segment for the following calls. If the
@@ -84,8 +84,8 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     `get_prompts` and `update_prompts` give access to the template as "context_prompt".
 
     Args:
-        llm: Any LlamaIndex LLM; None loads `model` before the first call. If neither is given, the LLM assigned to
-            LlamaIndex's `Settings.llm` is used, if any.
+        llm: Any LlamaIndex LLM; if None, `model` is loaded before the first call. If neither is given, the LLM assigned
+            to LlamaIndex's `Settings.llm` is used, if any.
         model: Name of the LLM, as in `ProjectConfig.llm`; taken from `llm` if an LLM is passed.
         model_id: Name for the model in `llm`, such as "my-model@2", if the model has no name or keeps its name when
             its weights change. The ledger and LlamaIndex's cache distinguish models by this name.
@@ -98,10 +98,10 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         service_tier: "flex" for slower responses at half the price, if the provider offers this tier.
         on_structure: Whether to put the structural line (title, section, opening) before the LLM's sentences. The line
             identifies the document, and the sentences situate the chunk in it.
-        retries_refused: Whether to request contexts again that the LLM refused to write in earlier runs.
+        retries_refused: Whether to retry contexts that the LLM refused to write in earlier runs.
         ledger: Store of contexts that have already been paid for: a `Ledger`, or a file that is created if it does not
-            exist. Pass a ledger in an `IngestionPipeline`; with the pipeline's own cache alone, all contexts are
-            requested again if any document changes.
+            exist. Pass a ledger in an `IngestionPipeline`, because the pipeline's own cache is not enough: if any
+            document changes, it requests every context again.
         spending: Account that approves each call before it is sent, and records its cost.
         sender: Object that answers requests instead of the LLM.
         replies: Batch replies; contexts without a reply are requested with live calls.
@@ -167,7 +167,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return "LLMContextualizer"
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the settings for `from_dict`, including the ledger's path but not the LLM or other objects."""
+        """Return the settings for `from_dict`; they include the ledger's path, but not the LLM or other objects."""
         data: dict[str, Any] = super().to_dict(**kwargs)
         return {**data, "ledger": str(self.ledger)} if isinstance(self.ledger, Path) else data
 
@@ -178,7 +178,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return {}
 
     def _update_prompts(self, prompts_dict: dict[str, BasePromptTemplate]) -> None:
-        """Replace the template and its variables, which also changes the keys of contexts in the ledger."""
+        """Replace the template and its variables; this also changes the keys under which contexts are stored."""
         require_known(prompts_dict, [_PROMPT_NAME])
         if (template := prompts_dict.get(_PROMPT_NAME)) is None:
             return
@@ -212,9 +212,9 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return 1 + math.ceil(self.num_workers / _CALLS_PER_BATCH)
 
     def missing(self, nodes: Sequence[BaseNode]) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
-        """Yield each segment with its chunks that need a call, and the contexts from the ledger by node id.
+        """Yield each segment with the chunks for which a call is needed, and the contexts in the ledger by node id.
 
-        Chunks whose context the LLM refused to write earlier are omitted from both, unless `retries_refused` is set.
+        A chunk whose context the LLM refused to write in an earlier run is in neither, unless `retries_refused` is set.
 
         Args:
             nodes: All chunks of one or more documents.
@@ -231,7 +231,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
 
     @contextmanager
     def _open_ledger(self, *, read_only: bool = False) -> Iterator[Ledger]:
-        """Provide the ledger; a ledger given as a path is open only during the `with` block."""
+        """Provide the ledger; if the setting is a path, the ledger is open only during the `with` block."""
         if isinstance(self.ledger, Ledger):
             yield self.ledger
             return
@@ -244,7 +244,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             ledger.close()
 
     def requests(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ContextRequest]:
-        """Return the calls for the contexts of chunks of a segment; chunks with the same key share a context.
+        """Return the requests for the contexts of a segment's chunks; chunks with the same key share a request.
 
         Args:
             segment: The segment.
@@ -254,12 +254,12 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return prompts.context_requests(segment, first_of, prompt=self.template) if chunks else []
 
     def chunks_by_key(self, segment: Segment, chunks: Sequence[BaseNode]) -> dict[str, list[BaseNode]]:
-        """Group chunks of a segment by the keys of their contexts in the ledger."""
+        """Group a segment's chunks by the keys under which the ledger stores their contexts."""
         return prompts.chunks_by_key(segment, chunks, prompt=self.template, model=self.model)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Self]:
-        """Provide a contextualizer whose calls, including concurrent calls, share one client and one rate limit."""
+        """Provide a contextualizer that uses one client and one rate limit for all calls, even concurrent calls."""
         async with AsyncExitStack() as stack:
             ledger = await run_to_completion(partial(stack.enter_context, self._open_ledger()))
             context_run = ContextRun(self, ledger, Scheduler(self, stack))
@@ -269,7 +269,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             yield ready
 
     def stop(self, error: ContextualError) -> None:
-        """Stop sending calls because of an error elsewhere; calls in flight may finish."""
+        """Stop sending calls because of an error outside this object; calls in flight may finish."""
         if self._context_run is not None:
             self._context_run.stop(error)
 
@@ -319,14 +319,14 @@ class _Work:
     on_context: ContextCallback
 
     def deliver(self, key: str, context: ChunkContext) -> None:
-        """Pass the context to the callback for all chunks with this key; only the first context counts as paid."""
+        """Pass the context to the callback for every chunk with this key, charging only the first chunk for it."""
         for chunk in self.chunks.pop(key):
             self.on_context(self.segment, chunk, context)
             context = replace(context, paid=False)
 
 
 _TIMES = 4
-"""Maximum number of requests for a chunk if the answers are unusable; a refusal is not requested again."""
+"""Maximum number of requests for a chunk if the answers are unusable; after a refusal, there is no further request."""
 
 _UNREAD = (
     "its reply in a batch cannot be read, but may be charged: its maximum price stays booked, and the next run tries to"
@@ -362,7 +362,7 @@ class ContextRun:
         self._scheduler.stop(error)
 
     async def run(self, work: Iterable[tuple[Segment, Sequence[BaseNode]]], on_context: ContextCallback) -> None:
-        """Obtain contexts, starting new segments as slots become free.
+        """Obtain the contexts of many segments; the next segment is started when a slot becomes free.
 
         Args:
             work: Segments, each with its chunks that need a context.
@@ -393,7 +393,7 @@ class ContextRun:
             self._scheduler.segments.release()
 
     async def _complete(self, work: _Work) -> None:
-        """Obtain the contexts of all chunks, and wait for contexts that are already requested for another segment."""
+        """Obtain the contexts of all chunks; contexts that are being requested for another segment are awaited."""
         while work.chunks:
             others = [self._pending[key] for key in work.chunks if key in self._pending]
             mine = [key for key in work.chunks if key not in self._pending]
@@ -415,7 +415,7 @@ class ContextRun:
             self._scheduler.check()
 
     def _contexts(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the contexts in the ledger by key; an empty string stands for a refusal."""
+        """Look up contexts by key in the ledger and return those that exist; an empty string stands for a refusal."""
         refused = set() if self._settings.retries_refused else self._ledger.refusals(keys)
         return dict.fromkeys(refused, "") | self._ledger.contexts(keys)
 
@@ -430,7 +430,7 @@ class ContextRun:
         return requests
 
     async def _ask(self, work: _Work, request: ContextRequest) -> None:
-        """Obtain the context for a request; a fatal error stops the run, but not the calls in flight."""
+        """Obtain and deliver the context for a request; a fatal error stops the run, but not the calls in flight."""
         try:
             for _ in range(_TIMES):
                 context, is_final = await self._try(request)
@@ -441,10 +441,10 @@ class ContextRun:
             self._scheduler.stop(error)
 
     async def _try(self, request: ContextRequest) -> tuple[ChunkContext, bool]:
-        """Send a request, and store the context or the refusal.
+        """Send a request once, and store the context or the refusal in the ledger.
 
         Returns:
-            The context or the failure, and whether the request must not be repeated.
+            The context or the failure, and True if the request must not be repeated.
         """
         replies = self._settings.replies
         if replies is not None and replies.is_unread(request):
@@ -468,10 +468,12 @@ class ContextRun:
         return ChunkContext.failed(f"{self._settings.model!r} {problem}."), False
 
     async def _store(self, request: ContextRequest, reply: Reply, context: str) -> None:
-        """Commit a context, or an empty string for a refusal, and wait until it is on disk even if cancelled.
+        """Commit a context, or an empty string for a refusal, to the ledger.
+
+        The method returns only when the context is on disk, even if its task is cancelled in the meantime.
 
         Raises:
-            LedgerError: The ledger cannot be written; if it was locked, `close` tries again.
+            LedgerError: The ledger cannot be written to; if it was locked, `close` tries again.
         """
         entry = LedgerEntry(
             key=request.key,
@@ -542,7 +544,7 @@ class Limiter:
         self._next = max(self._next, _now() + seconds)
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep for the given seconds, or until `stop` is called."""
+        """Sleep for the given number of seconds, or until `stop` is called."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), seconds)
 
@@ -616,7 +618,7 @@ class Scheduler:
             self._slots.release()
 
     async def _answer(self, request: ContextRequest) -> Reply:
-        """Return the answer; the first call for a segment is sent alone, so that the provider caches the prefix."""
+        """Send a request and return the answer; a segment's first call is sent alone, so that its prefix is cached."""
         if self._provider.cache is None or request.prefix.tokens < self._provider.min_cached_tokens:
             return await self._call_with_retries(request)
         async with self._prefix_locks[request.prefix.cache_key]:
@@ -627,7 +629,7 @@ class Scheduler:
         return await self._call_with_retries(request)
 
     async def _call_with_retries(self, request: ContextRequest) -> Reply:
-        """Return the answer, and keep the slot unless there is an error."""
+        """Send a request, with retries, and return the answer; the slot is released only after an error."""
         tries, cancelled = 0, cancellations()
         await self._slots.acquire()
         first = self._answers
@@ -674,7 +676,11 @@ class Scheduler:
         return reply
 
     def _expected(self, request: ContextRequest) -> Tokens | None:
-        """Predict the tokens of a call from the previous call's cached tokens and the average answer length."""
+        """Predict the tokens of a call, or return None if no call has been answered yet.
+
+        The prediction is based on the cached tokens of the previous call with the same prefix and on the average length
+        of the answers.
+        """
         if not self._answers:
             return None
         length = self._form.input_tokens(request)
@@ -682,7 +688,7 @@ class Scheduler:
         return Tokens(1, length, cached, round(self._context_tokens / self._answers))
 
     async def _connected(self) -> Sender:
-        """Return the sender, and load and connect the LLM if necessary, before the cost of the call is reserved."""
+        """Return the sender, after loading and connecting the LLM if necessary."""
         async with self._connecting:
             if self._sender is None:
                 settings = self._settings
@@ -700,7 +706,7 @@ class Scheduler:
         Args:
             request: The request.
             error: The error.
-            is_last: Whether the call will not be repeated and no call has been answered since its first attempt.
+            is_last: True if the call will not be repeated and no call has been answered since its first attempt.
         """
         if isinstance(error, STOPPING):
             self.stop(error)

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 OPENING_CHARACTERS = 400
 MIN_ENTRIES = 5  # minimum number of entries in a table of contents
-MOST_INCREASING = 0.8  # minimum fraction of its page numbers that are not smaller than the previous number
+MOST_INCREASING = 0.8  # minimum fraction of the page numbers in it that are not smaller than the previous number
 MAX_BETWEEN = 2  # maximum number of lines between two entries, such as the second line of a long title
 MAX_NOTICE_WORDS = 30  # maximum number of words in a line with a copyright notice
 MAX_HEADING_WORDS = 10  # maximum number of words in the heading of a disclaimer
@@ -69,13 +69,16 @@ def _cut(text: str) -> str:
 
 
 def _is_form(fields: Sequence[str]) -> bool:
-    """Return whether lines with boxes or captions belong to the cover of a form, such as an annual report."""
+    """Return whether the lines with boxes or captions are numerous enough for the cover of a form."""
     captions = sum(_CAPTION.fullmatch(line) is not None for line in fields)
     return min(captions, len(fields) - captions) >= MIN_FIELDS
 
 
 def _notices(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the indexes of lines in disclaimers and copyright notices; in source code, also the rest of the comment."""
+    """Yield the indexes of lines that belong to disclaimers and copyright notices.
+
+    In source code, the rest of the comment that contains a notice is included.
+    """
     in_comment = False
     for at, line in enumerate(lines):
         words, is_notice = len(line.split()), _COPYRIGHT.search(line) is not None
@@ -89,7 +92,7 @@ def _notices(lines: Sequence[str]) -> Iterator[int]:
 
 
 def _contents(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the indexes of lines in tables of contents, including their headings."""
+    """Yield the indexes of lines that belong to tables of contents or to the headings of such tables."""
     groups: list[list[int]] = []
     for at, line in enumerate(lines):
         if not _ENTRY.fullmatch(line):
@@ -107,7 +110,7 @@ def _contents(lines: Sequence[str]) -> Iterator[int]:
 
 
 def _is_contents(entries: Sequence[str]) -> bool:
-    """Return whether lines end with page numbers that do not decrease."""
+    """Return whether lines form a table of contents: enough entries whose page numbers hardly ever decrease."""
     numbers = [int(match[1]) for entry in entries if (match := _ENTRY.fullmatch(entry))]
     increasing = sum(one <= other for one, other in pairwise(numbers))
     return len(numbers) >= MIN_ENTRIES and increasing >= MOST_INCREASING * (len(numbers) - 1)

@@ -48,14 +48,16 @@ _LONGEST_FACTS = 1000
 
 
 def header(segment: Segment, *, opening: bool = True) -> str:
-    """Return the header of a prompt: the document's title or file name, facts and opening, and the segment's section.
+    """Return the header of a prompt.
+
+    It contains the document's title or file name, facts about the document, its opening, and the segment's section.
 
     Args:
         segment: The segment.
         opening: Whether to include the opening.
     """
     lines = [f"Title: {segment.title}" if segment.title else ""]
-    if segment.facts:  # without facts, the header and thus the ledger key must stay the same as in earlier releases
+    if segment.facts:  # without facts, the header, and thus the ledger key, must be the same as in earlier releases
         lines.append(f"Facts: {segment.facts[:_LONGEST_FACTS]}")
     if opening and segment.opening and not segment.begins_document:
         lines.append(f"The document begins: {segment.opening}")
@@ -88,7 +90,7 @@ def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
 
 
 def neutralise(text: str, tags: Sequence[str] = _OUR_TAGS) -> str:
-    """Change a text so that no part of it can be mistaken for a part of the prompt; the length stays the same.
+    """Change a text so that nothing in it can be mistaken for a part of the prompt; its length stays the same.
 
     The first character of prompt tags and of message separators such as "<|im_end|>" is replaced, as are the brackets
     around chunk marks and source names such as "[Source 1]".
@@ -142,7 +144,7 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 _SHORT_REFUSAL = 80
 _SHORTEST_ECHO = 60
 _LEFT_OF_ECHO = 20
-_MOST_CHARACTERS = 20_000  # far more than 200 tokens, so the rest need not be tokenized
+_MOST_CHARACTERS = 20_000  # far more than 200 tokens, so the text after it need not be tokenized
 
 
 REFUSED = "refused to write a context"
@@ -217,7 +219,7 @@ def _without_wrapping(answer: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Cut a text to at most 200 tokens, at the end of a sentence or, if the first sentence is longer, of a word."""
+    """Cut a text to at most 200 tokens at the end of a sentence, or between words if the first sentence is longer."""
     if len(text) <= _MOST_CHARACTERS and count_tokens(text) <= MAX_CONTEXT_TOKENS:
         return text
     cut = truncate(text[:_MOST_CHARACTERS], MAX_CONTEXT_TOKENS)
@@ -230,7 +232,10 @@ def _whole_sentences(text: str) -> str:
 
 
 def _without_echo(text: str, chunk: str) -> str:
-    """Remove a copy of the chunk from a text; return an empty string if the text is just a part of the chunk."""
+    """Remove a copy of the chunk from a text.
+
+    Return an empty string if little text remains, or if the text is only a part of the chunk.
+    """
     whole = " ".join(chunk.split())
     if len(whole) >= _SHORTEST_ECHO and whole in text:
         text = text.replace(whole, " ").strip()
@@ -315,7 +320,13 @@ def chunks_by_key(
 def context_requests(
     segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt
 ) -> list[ContextRequest]:
-    """Return the requests for the contexts of chunks of a segment, given by key; see `chunks_by_key`."""
+    """Return a request for the context of each chunk of a segment.
+
+    Args:
+        segment: The segment.
+        chunks: The chunks, by the keys of their contexts; see `chunks_by_key`.
+        prompt: The template.
+    """
     shared = Prefix(prefix(prompt, segment))
     return [ContextRequest(chunk, shared, suffix(prompt, segment, chunk), key) for key, chunk in chunks.items()]
 
@@ -362,7 +373,7 @@ class Reply:
 
 
 def reply_of(raw: Any) -> Reply:
-    """Convert a provider's raw answer, given as an object from its client or as parsed JSON.
+    """Convert a provider's raw answer, which is an object from its client or parsed JSON, to a `Reply`.
 
     The formats of OpenAI, Anthropic and Ollama are supported. From other formats, only the same fields are read.
     """
@@ -380,7 +391,7 @@ def reply_of(raw: Any) -> Reply:
 def usage_of(usage: Any) -> Usage:
     """Return a provider's token counts; missing counts are None.
 
-    Anthropic does not include tokens read from and written to the cache in the input tokens; here they are included.
+    Anthropic's input token count excludes cache reads and writes; the count returned here includes them.
     """
     if (prompt := _tokens(usage, "prompt_tokens")) is not None:
         details = _get(usage, "prompt_tokens_details")

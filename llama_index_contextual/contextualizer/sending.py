@@ -181,8 +181,8 @@ class BatchRunner:
         policy: Retry policy for failed calls.
 
     Attributes:
-        unread: Upload ids of finished batches that stay open, with the number of requests that may be charged although
-            their reply cannot be read.
+        unread: Finished batches that stay open because replies cannot be read: maps the upload id of each to the number
+            of requests that may be charged although their reply cannot be read.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class BatchRunner:
         return sent
 
     def _new(self, requests: Iterable[ContextRequest]) -> Iterator[tuple[str, bytes]]:
-        """Yield the ids and lines of the requests that must be sent, after reserving the cost of each."""
+        """Yield the id and the line of each request that must be sent, after reserving its cost."""
         seen: set[str] = set()  # identical documents have identical requests, but ids in a batch must be unique
         for request in requests:
             custom_id = self._replies.id_of(request)
@@ -264,7 +264,10 @@ class BatchRunner:
         return str(file.id)
 
     async def _poll(self, batch: OpenBatch) -> int:
-        """Store the replies if the batch is finished; otherwise return the number of its finished requests."""
+        """Check the state of a batch, and store its replies if it is finished.
+
+        Return the number of finished requests if the batch is still in progress, otherwise 0.
+        """
         try:
             remote = await self._call(lambda: self._client.batches.retrieve(batch.batch_id))
         except ModelError as error:
@@ -312,7 +315,7 @@ class BatchRunner:
         return 0
 
     async def _output(self, file_id: str | None) -> bytes:
-        """Return the content of an output file, or empty bytes if there is none or it no longer exists."""
+        """Return the content of an output file, or empty bytes if there is no such file, or no longer."""
         if file_id is None:
             return b""
         try:
@@ -352,7 +355,7 @@ class BatchRunner:
                 self._finish(orphan, [], unread=0)
 
     async def _batch_ids(self, file_ids: Collection[str]) -> dict[str, str]:
-        """Return the provider's batch ids by upload id; the newest batches are listed first."""
+        """Ask the provider for the batches created from the given uploads, and map upload ids to batch ids."""
         by_upload: dict[str, str] = {}
         async for batch in self._client.batches.list(limit=100):
             if batch.input_file_id in file_ids:
@@ -401,8 +404,8 @@ class BatchReplies:
 
     Attributes:
         booked: Ids of the requests whose cost was recorded when their reply arrived, so that it is not recorded twice.
-        given_up: Upload ids of batches whose unread requests may be sent again, with the number of unread requests that
-            may be charged.
+        given_up: Batches whose unread requests may be sent again: maps the upload id of each to the number of unread
+            requests that may be charged.
     """
 
     def __init__(self, journal: BatchJournal, model: str, spending: Spending, *, llm: LLM | None = None) -> None:
@@ -422,7 +425,7 @@ class BatchReplies:
         return self._unused(self.id_of(request)) is not None
 
     def is_unread(self, request: ContextRequest) -> bool:
-        """Return whether a request must not be sent, because its reply in a batch was not read but may be charged."""
+        """Return whether a request must not be sent because a batch contains a reply to it that could not be read."""
         return not self.given_up and self.journal.is_open(self.id_of(request))
 
     def take(self, request: ContextRequest) -> Reply | None:
@@ -461,7 +464,7 @@ class BatchReplies:
         self._spending.reserve_batch(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
 
     def book(self, batch: OpenBatch, replies: Sequence[BatchReply], *, unread: int) -> None:
-        """Record the cost of the replies of a batch; without token counts, the cost is recorded when a reply is used.
+        """Record the cost of a batch's replies; if a reply has no token counts, its cost is recorded when it is used.
 
         Args:
             batch: A finished batch.
@@ -481,7 +484,10 @@ class BatchReplies:
             self._spending.close_batch(batch.file_id)
 
     def close(self) -> None:
-        """Remove used replies, whose contexts are in the ledger, and abandoned batches, whose cost remains recorded."""
+        """Remove the replies that were used and the batches that were abandoned.
+
+        The contexts in the replies are in the ledger, and the cost of the batches remains recorded.
+        """
         self.journal.forget_replies(self._used)
         self._used.clear()
         for file_id, unread in self.given_up.items():
@@ -496,7 +502,7 @@ ROUNDS = 3
 
 
 class _Bodies(LiveSender):
-    """Build the JSON bodies of batch requests, which are identical to the bodies of live calls."""
+    """Builder of the JSON bodies of batch requests, which are identical to the bodies of live calls."""
 
     def body(self, request: ContextRequest) -> dict[str, Any]:
         """Return the body of a request."""
