@@ -276,7 +276,10 @@ class SegmentCutter:
         return None
 
     def _lowest(self, offsets: Iterable[int], known: int) -> int | None:
-        """Return the offset whose surrounding text has the lowest hash and that divides no grapheme or table row."""
+        """Return the offset whose surrounding text has the lowest hash, or None if there is no suitable offset.
+
+        Offsets within a grapheme or a table row are not suitable.
+        """
         text = self.tokens.text
         outside = (o for o in offsets if not boundaries.containing(self.rows, o))
         undivided = (o for o in outside if boundaries.is_clean(text, o, known))
@@ -299,7 +302,10 @@ class SegmentCutter:
         return boundaries.skip_space(text, min(starts, key=self._hash) if starts else max(high, known + 1))
 
     def _overlap_start(self, end: int, next_core: int, core: int) -> int:
-        """Return the start of the next segment, which shares 75 to 100 % of the overlap, or less if necessary."""
+        """Return the offset at which the next segment, with its overlap, starts.
+
+        The overlap is 75 to 100 % of `overlap`, or less if necessary.
+        """
         tokens = self.tokens
         at = tokens.index(end)
         low = max(core + 1, tokens.offset(at - max(0, self.overlap - _MARGIN)))
@@ -315,7 +321,7 @@ class SegmentCutter:
         return next(iter(boundaries.grapheme_boundaries(tokens.text, words, core)), next_core)
 
     def _fit(self, start: int, core: int, end: int) -> int:
-        """Move the start of the overlap forward until the segment fits when it is encoded alone."""
+        """Move the start of the overlap forward until the segment fits when it is encoded alone, and return it."""
         while start < core and self.tokens.count(start, end) > self.size:
             start = next(iter(boundaries.word_starts(self.tokens.text, start + 1, core)), core)
         return start

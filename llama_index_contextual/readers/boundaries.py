@@ -176,12 +176,12 @@ def word_starts(text: str, low: int, high: int) -> list[int]:
 
 
 def word_ends(text: str, low: int, high: int) -> list[int]:
-    """Return the offsets after non-word characters, such as a comma that is not followed by a space."""
+    """Return the offsets that follow a non-word character, such as a comma without a space after it."""
     return [match.end() for match in NON_WORD_CHARACTER.finditer(text, low, high)]
 
 
 def is_clean(text: str, offset: int, known: int = 0) -> bool:
-    """Return whether a cut at `offset` divides no grapheme, except white space followed by a combining mark."""
+    """Return whether a cut at `offset` leaves graphemes whole. White space with a combining mark may be divided."""
     return text[offset - 1].isspace() or grapheme_floor(text, offset, known) == offset
 
 
@@ -201,7 +201,10 @@ def grapheme_floor(text: str, offset: int, known: int = 0) -> int:
 
 
 def grapheme_boundaries(text: str, offsets: Sequence[int], known: int = 0) -> list[int]:
-    """Return the grapheme boundaries among the sorted `offsets`; `known` is an earlier boundary."""
+    """Return those of the sorted `offsets` that are grapheme boundaries.
+
+    The text before `known`, an earlier boundary, is not read.
+    """
     if not offsets:
         return []
     first = grapheme_floor(text, offsets[0], known)

@@ -113,14 +113,17 @@ class DocumentBuilder:
         return head
 
     def _head(self, rows: Sequence[Sequence[str]], margin: int, caption: str) -> str:
-        """Return the column headers in the last row, below the title, the unit and the period of the table."""
+        """Return the text of the column headers, preceded by the title, the unit and the time period of the table.
+
+        The last of the `rows` contains the column headers; the rows before it may be titles.
+        """
         *titles, columns = (row_line(row[margin:])[:MAX_HEAD] for row in rows)
         named = [line for line in titles[-MAX_ABOVE:] if len(line.split()) <= MAX_CAPTION_WORDS]
         above = [caption[:MAX_HEAD]] if caption else naming_lines(self._above)
         return "\n".join([*above, *named, columns])
 
     def _stripped(self, row: Sequence[str]) -> list[str]:
-        """Return the cells of a row without superfluous white space, and count their text."""
+        """Return the cells of a row with normalised white space, and count their characters towards the limit."""
         cells = [" ".join(clean_text(cell).split()) for cell in row]
         self._account.add_text(sum(len(cell) + len(GAP) for cell in cells if cell))
         return cells
@@ -155,7 +158,7 @@ class DocumentBuilder:
         return ParsedFile(text, where, one_line(title or "") or None, tuple(self.warnings), metadata or {}, digest)
 
     def _break(self, feeds: int) -> None:
-        """End the last line, and leave a blank line if `feeds` is 2."""
+        """Make the text end with at least `feeds` line feeds: 1 ends the line, and 2 also adds a blank line."""
         if self._size and self._feeds < feeds:
             self._add("\n" * (feeds - self._feeds))
 

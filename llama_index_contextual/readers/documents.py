@@ -259,7 +259,7 @@ class DocumentReader:
         return with_ocr_notes(parsed, scans)
 
     def _ocr_reader(self) -> OcrReader | str:
-        """Return the reader for scanned pages, or advice on how to install or enable an OCR engine."""
+        """Return the OCR reader; without an OCR engine, return a message on how to install or enable one."""
         with self._ocr_lock:
             if self._ocr is None:
                 engine = engine_for(self.ocr)
@@ -383,7 +383,7 @@ def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]
 
 
 def _check(ref: FileRef) -> None:
-    """Check that the file has not been replaced since it was discovered."""
+    """Raise `ReadError` if the file has been replaced since it was discovered, or cannot be accessed."""
     try:
         status = os.stat(ref.path)
     except OSError as error:

@@ -334,7 +334,7 @@ class Discovery:
             self._skip(name, "contains no file")
 
     def _add_folder(self, root: Path, pattern: Sequence[str]) -> bool:
-        """Add the entries below a folder that match a pattern, and return whether there are any."""
+        """Add the entries below a folder that match a pattern. Return False if no entry matches."""
         entries = list(matching_entries(root, pattern)) if os.path.isdir(root) else []
         here = Counter(_identity(found) for _, found in entries if not isinstance(found, str))
         is_unnamed = root.name in ("", "..")
@@ -350,7 +350,10 @@ class Discovery:
         return bool(entries)
 
     def _add_file(self, path: Path, status: os.stat_result, absolute: Path, depth: int = 1) -> None:
-        """Add a file with a unique id, unless it must be skipped; the shortest id has `depth` components."""
+        """Add a file with a unique document id, or record the reason why it is skipped.
+
+        The id consists of at least the last `depth` components of the path.
+        """
         suffix, shown, identity = path.suffix.lower(), printable(str(path)), _identity(status)
         if (reason := special_reason(status.st_mode)) or (
             reason := suffix_reason(suffix) if suffix not in SUFFIXES else size_reason(status.st_size, self._limits)
@@ -372,7 +375,7 @@ class Discovery:
 
 
 def suffix_reason(suffix: str) -> str:
-    """Return the reason why files with this extension are not read, and what to do."""
+    """Explain why files with this extension are not read, and what to do instead."""
     kind = f"has the type {printable(suffix)}" if suffix else "has no file extension"
     remedy = f"open it and save it as {_SAVE_AS[suffix]}" if suffix in _SAVE_AS else CONVERT
     if suffix in _ARCHIVES:
@@ -387,19 +390,21 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def size_reason(size: int, limits: ReadLimits) -> str | None:
-    """Return the reason why a file of this size is not read, or None if it is within the limit."""
+    """Explain why a file of this size is too large, or return None if the size is within the limit."""
     if size <= limits.max_bytes:
         return None
     return f"has more than {limits.max_bytes:,} bytes: {SPLIT}"
 
 
 def special_reason(mode: int) -> str | None:
-    """Return the reason why a special file is not read, or None for a regular file."""
+    """Explain why a special file, such as a device or a pipe, is not read. Return None for a regular file."""
     return None if stat.S_ISREG(mode) else "is not a regular file but, for example, a pipe, a socket or a device"
 
 
 def notes_on_ids(refs: Iterable[FileRef], *, hint: str = "") -> list[FileWarning]:
-    """Return a warning if documents get longer ids because the shortest ids are taken.
+    """Return a list with a warning if any documents have longer ids because the shortest ids are taken.
+
+    Otherwise the list is empty.
 
     Args:
         refs: The files, with the ids of their documents.
@@ -440,7 +445,7 @@ def _accepts(pattern: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def _can_continue(pattern: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether a path below this path can match."""
+    """Return whether the glob can match a path below the folder whose path is `names`."""
     fixed = list(takewhile(lambda part: part != "**", pattern))
     is_longer = len(fixed) < len(pattern) or len(names) < len(fixed)
     return is_longer and all(map(_matches_name, names, fixed))
@@ -486,7 +491,7 @@ def matching_entries(
 
 
 def _visit(path: Path, depth: int) -> os.stat_result | str:
-    """Return the status of an entry, or the reason why it is not read."""
+    """Return the status of an entry of a folder, or the reason why the entry is not read."""
     try:
         status = os.lstat(path)
     except OSError as error:

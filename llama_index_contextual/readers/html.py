@@ -205,7 +205,10 @@ def _flat(element: Element) -> str:
 
 
 def _lists_data(table: Element) -> bool:
-    """Return whether a table contains data: a row has several cells, and no element is typical of page layout."""
+    """Return whether a table contains data and is not used for page layout.
+
+    In a table with data, at least one row has several cells, and no element is typical of page layout.
+    """
     if table.get("role") == "presentation":
         return False
     elements = table.iterdescendants()

@@ -213,7 +213,7 @@ class OcrReader:
         )
 
     def _page(self, child: ChildProcess, file: _File, number: int) -> Page:
-        """Return a page from the store, or read it and store it."""
+        """Return the text boxes of a page from the store, or read the page by OCR and store the result."""
         key = self.engine.key(file.ask(child, "draw", number)["image"])
         stored = None if self._store is None else self._store.page(key)
         if stored is not None:
@@ -226,7 +226,7 @@ class OcrReader:
 
 
 class _File(NamedTuple):
-    """A file to read, the common fields of all requests for it, and an event that is set when the run is stopped."""
+    """A file to read, with the fields that all requests for it share, the time limit, and the event to stop the run."""
 
     path: Path
     request: dict[str, Any]
@@ -234,7 +234,7 @@ class _File(NamedTuple):
     stopped: threading.Event
 
     def ask(self, child: ChildProcess, what: str, number: int = 1) -> dict[str, Any]:
-        """Send a child a request to open the file, or to render or read one of its pages."""
+        """Ask a child process to open the file, or to render or read one of its pages, and return the response."""
         if self.stopped.is_set():
             raise ReadError(str(self.path), "the run was stopped")
         return child.ask(self.path, {**self.request, "what": what, "page": number - 1}, seconds=self.seconds)
@@ -253,7 +253,10 @@ ImageMode = Literal["L", "RGB"]
 
 
 class OcrWorker:
-    """State of a child: the open file, the last page rendered, and the engine, which is loaded for the first page."""
+    """State of a child process: the open file, the last rendered page, and the OCR engine.
+
+    The engine is loaded when the first page is read.
+    """
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
@@ -303,7 +306,10 @@ class OpenFile:
         self._digest = ""
 
     def get(self, request: Mapping[str, Any]) -> tuple[PdfFile | ImageFile, str]:
-        """Return the file with the "path" and "digest" in a request, and its xxh3-128."""
+        """Open the file that a request specifies by "path" and "digest". Return the file and its xxh3-128.
+
+        The last file is kept open and returned again if the next request contains the same digest.
+        """
         if self._file is None or self._digest != request["digest"]:
             self._file = None
             path = Path(request["path"])

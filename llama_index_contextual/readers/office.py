@@ -1,4 +1,4 @@
-"""Read the files that are parsed in a child process: Word, PowerPoint, Excel, CSV, mail and HTML.
+"""Read files of the formats that are parsed in a child process: Word, PowerPoint, Excel, CSV, mail and HTML.
 
 Office files are ZIP archives of XML; `_check_package` measures them before a library opens them. Macros are never run,
 and links to other files and pages are never followed.
@@ -323,7 +323,10 @@ def _read_csv(source: FileSource) -> ParsedFile:
 
 
 def _delimiter(sample: str) -> str:
-    """Return the delimiter that gives most of the first rows the same number of cells, preferring more cells."""
+    """Return the delimiter that divides the most rows of a CSV sample into the same number of cells.
+
+    If two delimiters do so equally well, the delimiter with more cells per row is chosen.
+    """
     lines = sample.splitlines(keepends=True)[:100]
 
     def score(delimiter: str) -> tuple[float, int]:
@@ -404,7 +407,7 @@ def _date(message: Message) -> str:
 
 
 def _leaves(message: Message) -> Iterator[Message]:
-    """Yield the parts that contain no other parts."""
+    """Yield the parts of a mail that are not themselves divided into parts."""
     inner: Any = message.get_payload()
     if message.get_content_maintype() == "multipart" and isinstance(inner, list):
         for part in inner:
@@ -469,7 +472,7 @@ def _filename(part: Message) -> str:
 
 
 def _is_text(part: Message) -> bool:
-    """Return whether a part is text of the mail and not an attachment."""
+    """Return whether a part belongs to the text of the mail, and is not an attachment."""
     is_attached = part.get_content_disposition() == "attachment" or _filename(part)
     return part.get_content_type() in ("text/plain", "text/html") and not is_attached
 

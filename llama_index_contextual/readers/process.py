@@ -115,7 +115,10 @@ class ChildProcess:
         return self._process
 
     def _exchange(self, process: subprocess.Popen[str], path: Path, request: str, seconds: float) -> str:
-        """Send a line and return the answer, which is also one line."""
+        """Send a request as one line to the child, and return the line with which it answers.
+
+        Raises `ReadError` if the child crashed or took longer than `seconds`.
+        """
         is_late = threading.Event()
 
         def stop() -> None:
@@ -141,7 +144,7 @@ class ChildProcess:
         return line
 
     def _talk(self, process: subprocess.Popen[str], path: Path, request: str) -> str:
-        """Return the answer, or the incomplete answer of a child that has ended or was closed."""
+        """Send a request and return the answer, which is incomplete if the child has ended or was closed."""
         stdin, stdout = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
         with suppress(OSError, ValueError):
             self._stderr.seek(0)
@@ -159,7 +162,7 @@ class ChildProcess:
                 self._on_page(path, int(pages[1]), int(pages[2]))
 
     def _crash(self, process: subprocess.Popen[str]) -> str:
-        """Kill the child if it is still running, and describe the crash."""
+        """Kill the child if it is still running, and return a description of the crash for an error message."""
         process.kill()
         code = process.wait()
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
@@ -172,7 +175,7 @@ class ChildProcess:
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment and module path of this process, without secrets."""
+    """Return the environment variables of this process without secrets, with its module path as PYTHONPATH."""
     env = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
     return env | {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
 

@@ -238,7 +238,7 @@ def is_figure(text: str) -> bool:
 
 
 def _is_table(read: Sequence[_Sorted], at: int) -> bool:
-    """Return whether another row follows the row at `at`, with only labels between them."""
+    """Return whether the next line after the row at `at`, apart from labels, is another row."""
     below = (other.kind for other in read[at + 1 : at + 2 + MAX_LABELS] if other.kind != "label")
     return next(below, None) == "row"
 
@@ -258,7 +258,11 @@ def _page_number(line: TextLine) -> int:
 
 
 def _head_lines(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
-    """Return the indexes of the first and the last line of the column headers above the row at `at`, or None."""
+    """Return the indexes of the first and the last line of the column headers above a table row.
+
+    The row is the line with the index `at`, and the lines before the index `done` are not used. The result is None if
+    the row has no column headers.
+    """
     above = range(at - 1, max(done, at - MAX_LABELS) - 1, -1)
     last = next((place for place in above if read[place].kind != "label" or _is_column_label(read, place, at)), None)
     if last is None or read[last].kind not in ("columns", "label"):
@@ -273,7 +277,10 @@ def _head_lines(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] 
 
 
 def _narrow_head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
-    """Return the lines of headers that are stored column by column, starting at the unit or the dates, or None."""
+    """Return the indexes of the first and the last line of column headers that are stored column by column.
+
+    Such headers begin with a unit or with dates. The arguments and the result are the same as in `_head_lines`.
+    """
     for first in range(at - 1, max(done, at - MAX_NARROW_LINES) - 1, -1):
         if read[first].kind not in ("label", "columns"):
             return None
@@ -288,7 +295,10 @@ def _names_columns(one: _Sorted) -> bool:
 
 
 def _is_column_label(read: Sequence[_Sorted], place: int, row: int) -> bool:
-    """Return whether a line with one cell is above a column of figures and not above the labels."""
+    """Return whether a line with one cell is a column header.
+
+    It must be indented further than the row, and contain a date or a word that is typical of column headers.
+    """
     line = read[place].line
     return (
         read[place].kind == "label"
@@ -314,7 +324,10 @@ def _end(read: Sequence[_Sorted], at: int) -> int:
 
 
 def _kind_within(read: Sequence[_Sorted], place: int) -> Kind:
-    """Return the kind of a line inside a table, where long text without a full stop before a row is a wrapped label."""
+    """Return the kind of a line inside a table.
+
+    Here, a long line that does not end a sentence and is followed by a row is a wrapped label, not prose.
+    """
     text, kind = read[place].line.text, read[place].kind
     is_label = not text.endswith((".", ":", ";")) and len(text.split()) <= 2 * MAX_LABEL_WORDS
     follows_row = place + 1 < len(read) and read[place + 1].kind == "row"
@@ -338,14 +351,14 @@ def _head_text(read: Sequence[_Sorted], first: int, last: int, done: int) -> str
 
 
 def naming_lines(above: Sequence[str], *, has_unit: bool = False) -> list[str]:
-    """Return the lines right above column headers that give the title, the unit and the period of the table.
+    """Return the lines directly above column headers that give the title, the unit and the time period of the table.
 
-    Short lines are returned if one of them is a caption, or contains a unit or a date; a longer line, if it ends with a
-    colon.
+    Short lines are returned if one of them is a caption or contains a unit or a date. A longer line is returned if it
+    ends with a colon.
 
     Args:
         above: The lines above the column headers.
-        has_unit: Whether the headers begin with the unit or the period, so that the line above them is the title.
+        has_unit: Whether the headers begin with the unit or the time period, so that the line above them is the title.
 
     Example:
         >>> naming_lines(["Sales fell.", "Statements of income", "(in millions)"])
@@ -385,7 +398,7 @@ def caption_of(text: str) -> str:
 
 
 def join_headers(lines: Sequence[str]) -> str:
-    """Join the lines of column headers, and omit the upper lines if the result would be too long."""
+    """Join the lines of column headers, and omit lines from the top if the result would be too long."""
     kept: list[str] = []
     size = 0
     for line in reversed(list(dict.fromkeys(lines))):

@@ -191,7 +191,11 @@ def _legacy_encoding(data: bytes) -> str | None:
 
 
 def _share(sample: bytes, encoding: str) -> float:
-    """Return the share of the non-ASCII characters, apart from punctuation, that belong to one alphabet."""
+    """Decode a sample, and return the share of its non-ASCII characters that belong to one alphabet.
+
+    The alphabet is the one, among the alphabets of the encoding, that contains the most of these characters.
+    Punctuation is not counted.
+    """
     try:
         text = sample.decode(encoding)
     except UnicodeDecodeError:
@@ -273,7 +277,7 @@ def _heading_level(candidate: _Candidate, ranks: list[int]) -> int:
 
 
 def _candidate(before: str, head: str, after: str) -> _Candidate | None:
-    """Return a paragraph as a candidate if it may be a heading; otherwise return None.
+    """Return a candidate for a heading if the paragraph may be a heading; otherwise return None.
 
     Args:
         before: Beginning of the previous paragraph.
@@ -435,7 +439,7 @@ def read_front_matter(text: str) -> FrontMatter | None:
 
 
 def _entries(block: str) -> dict[str, Scalar] | None:
-    """Return the top-level scalars that have a value."""
+    """Return the top-level scalars of a YAML block, without empty values, or None if the block is not a mapping."""
     import yaml
 
     try:

@@ -55,7 +55,7 @@ class Run(NamedTuple):
 
 @dataclass(slots=True)
 class Cell:
-    """Adjacent text on one line; `bold` is the number of bold characters."""
+    """Adjacent text on one line; the fields are as in `Run`, except that `bold` is the number of bold characters."""
 
     text: str
     x0: float
@@ -219,7 +219,7 @@ def with_blanks(rows: list[Row]) -> list[Row]:
 
 
 def _tables(rows: Sequence[Row]) -> Iterator[list[int]]:
-    """Yield, for each table, the indexes of its rows that have a label and figures."""
+    """Yield, for each table on the page, the indexes of the rows that have a label and figures."""
     table: list[int] = []
     for at, row in enumerate(rows):
         if _has_figures(row):
@@ -249,7 +249,7 @@ def _follows(row: Row, other: Row) -> bool:
 
 
 def _columns(rows: Sequence[Row]) -> list[tuple[float, float]]:
-    """Return the horizontal ranges of the columns of figures; empty if the figures do not form clear columns."""
+    """Return the left and right edges of each column of figures, or an empty list if there are no clear columns."""
     figures = sorted((cell.x0, cell.x1) for row in rows for cell in row[1:] if is_figure(cell.text))
     columns: list[tuple[float, float]] = []
     counts: list[int] = []

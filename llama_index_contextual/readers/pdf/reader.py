@@ -177,7 +177,10 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PageS
 
 
 def _place_lines(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
-    """Rejoin hyphenated words, assign an offset to each line, and find the paragraphs."""
+    """Return the lines of each page with hyphenated words rejoined, offsets in the document, and separators.
+
+    The separator after a line, `Line.end`, is a space within a paragraph and a line feed at its end.
+    """
     joiner = HyphenJoiner([[line.text for line in page] for page in pages])
     placed: list[list[Line]] = []
     start = 0
@@ -197,7 +200,7 @@ def _place_lines(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
 
 
 def _text(pages: Sequence[Sequence[Line]], heads: set[int]) -> str:
-    """Return the whole text, with pages joined by line feeds and each heading on a new line."""
+    """Return the text of the document, with pages joined by line feeds and each heading on a new line."""
     return "\n".join(_page_text(page, heads) for page in pages)
 
 
@@ -265,7 +268,7 @@ def _line_blocks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
 
 
 def _distance(line: Line, following: Line) -> float:
-    """Return the distance to the next line in font sizes, or NaN if a position is unknown."""
+    """Return the distance to the next line as a multiple of the font size, or NaN if a position is unknown."""
     return (line.y - following.y) / (line.size or 1.0)
 
 

@@ -91,7 +91,10 @@ def strip_running(pages: Sequence[PageContent]) -> Running:
 
 
 def _chain_texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[tuple[int, int]]]:
-    """Return the text of each chain and the lines to remove, and write the page numbers to `labels`."""
+    """Return the distinct texts of running lines, and the lines to remove as pairs of a page index and a line's `id()`.
+
+    The page numbers that the lines contain are written to `labels`.
+    """
     texts: dict[str, str] = {}
     lines: set[tuple[int, int]] = set()
     for key, members, counter in chains:
@@ -108,7 +111,7 @@ def _chain_texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str]
 
 
 def _running_lines(pages: Sequence[PageContent], *, foot: bool) -> list[_Chain]:
-    """Return the running lines at one edge of the pages, from the outside in."""
+    """Return the running lines at the top of the pages, or at the bottom if `foot`, beginning at the outer edge."""
     inward = [_inward(page.lines, foot=foot) for page in pages]
     steps = sorted(abs(a.y - b.y) for lines in inward for a, b in pairwise(lines) if abs(a.y - b.y) > 0.5 * a.size)
     step = steps[len(steps) // 4] if steps else 0.0  # a low quantile, because short pages have many gaps
@@ -143,7 +146,7 @@ def _inward(lines: Sequence[Line], *, foot: bool) -> list[Line]:
 
 
 def _accept(levels: Sequence[Sequence[_Chain]], shapes: Sequence[int]) -> list[_Chain]:
-    """Return the chains that are running headers or footers, from the outside in."""
+    """Return the chains that are running headers or footers, beginning at the outer edge of the pages."""
     different = {id(chain): len({shapes[m.page] for m in chain.members}) for level in levels for chain in level}
     accepted: set[int] = set()
     further_out: set[int] = set()  # pages with a running line one level further out
@@ -175,7 +178,10 @@ def _shape(text: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
 
 
 def _repeated(key: str, group: Sequence[_MarginLine], page_count: int) -> list[_Chain]:
-    """Return chains of repeated lines with the same shape whose numbers stay the same or increase with the pages."""
+    """Group lines of the same shape into chains whose numbers stay the same or increase with the page number.
+
+    The result is empty if none of the chains is a repeated line.
+    """
     runs: list[list[_MarginLine]] = []
     for candidate in group:
         if runs and _continues(runs[-1], candidate):
@@ -201,7 +207,7 @@ def _continues(run: Sequence[_MarginLine], other: _MarginLine) -> bool:
 
 
 def _counts_pages(one: _MarginLine, other: _MarginLine) -> bool:
-    """Return whether a number that changes stands alone at the beginning or end of the line and is not a year."""
+    """Return whether a number that differs between two lines begins or ends the line and is not a year."""
     return any(
         a != b and not MIN_YEAR <= a <= b <= MAX_YEAR and _is_at_edge(other.line.text, position)
         for position, (a, b) in enumerate(zip(one.numbers, other.numbers, strict=True))

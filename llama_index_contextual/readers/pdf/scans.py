@@ -144,7 +144,10 @@ def mean_confidence(boxes: Sequence[Sequence[Any]]) -> float:
 
 
 def _cells(boxes: Sequence[Sequence[Any]], scale: float, height: float) -> list[Cell]:
-    """Return the boxes in points, rotated to correct the skew of the page; the size of a cell is its box's height."""
+    """Convert text boxes to cells in points, and rotate them to correct the skew of the page.
+
+    The size of a cell is the height of its box.
+    """
     skew = _skew(boxes)
     along, across = math.cos(math.radians(skew)), math.sin(math.radians(skew))
     out = []
@@ -197,7 +200,7 @@ def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _set_font_sizes(cells: Sequence[Cell]) -> None:
-    """Replace the heights of boxes with font sizes; boxes of about the same height get the same size."""
+    """Replace the height of each cell with a font size, which is the same for cells of about the same height."""
     rest = sorted(cells, key=lambda cell: cell.size)
     while rest:
         usual = _weighted_median([(cell.size, len(cell.text)) for cell in rest])
@@ -208,7 +211,7 @@ def _set_font_sizes(cells: Sequence[Cell]) -> None:
 
 
 def _rows(boxes: Sequence[Cell]) -> list[Row]:
-    """Return the boxes row by row from the top, with columns of prose one after another."""
+    """Return the boxes in rows from top to bottom; if prose is set in columns, the columns follow one another."""
     gap = _gap(boxes)
     if gap is None:
         return _by_height(boxes)
@@ -237,7 +240,7 @@ def _by_height(boxes: Iterable[Cell]) -> list[Row]:
 
 
 def _gap(boxes: Sequence[Cell]) -> float | None:
-    """Return an x position between two columns of prose, or None."""
+    """Return the x position that divides two columns of prose, or None if there are no such columns."""
     prose = [box for box in boxes if box.angle == 0 and _is_prose(box.text)]
     best, most = None, 0.0
     for x in sorted({box.x1 for box in prose}):
@@ -257,7 +260,7 @@ def _is_filled(column: Sequence[Cell]) -> bool:
 
 
 def _sides(boxes: Sequence[Cell], x: float) -> tuple[list[Cell], list[Cell], list[Cell]]:
-    """Return the boxes to the left of a position, to the right of it, and across it."""
+    """Return the boxes to the left of the position `x`, those to its right, and those that cross it."""
     sides: tuple[list[Cell], list[Cell], list[Cell]] = [], [], []
     for box in boxes:
         slack = 0.3 * box.size

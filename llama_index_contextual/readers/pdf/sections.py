@@ -74,7 +74,10 @@ FEWER = 3  # if the ratio of headings to bookmarks is higher, the bookmarks cove
 
 
 def _supplement(marks: Sequence[Heading], detected: Sequence[Heading]) -> list[Heading]:
-    """Add detected headings below the bookmarks; a heading with a bookmark keeps the bookmark's level."""
+    """Combine the bookmarks with the headings detected in the text, whose levels are below those of the bookmarks.
+
+    Detected headings that have a bookmark are omitted; those before the first bookmark keep their levels.
+    """
     at = {mark.start for mark in marks}
     titles = {letters(mark.title) for mark in marks}
     deepest = max(mark.level for mark in marks)
@@ -126,7 +129,7 @@ def _similarity(matcher: SequenceMatcher[str], line: Line) -> float:
 
 
 def _begins(wanted: str, lines: Sequence[Line]) -> bool:
-    """Return whether the title is the first line, the first lines joined, or the beginning of the first line."""
+    """Return whether the lines, joined, begin with the title `wanted`, compared as returned by `letters`."""
     joined = accumulate(letters(line.text) for line in lines)
     return bool(letters(lines[0].text)) and any(text.startswith(wanted) for text in joined)
 
@@ -273,7 +276,7 @@ def _quantile(counts: Counter[int], share: float) -> float:
 
 
 def _of_page(style: _BodyStyle, lines: Sequence[Line]) -> _BodyStyle:
-    """Return the style of a page, with the font size of its running text if that is larger."""
+    """Return the body style for a page: its own font size is used if its running text is larger than usual."""
     sizes: Counter[float] = Counter()
     for placed in lines:
         if len(placed.text) >= MIN_PROSE // 2:
@@ -311,7 +314,7 @@ def _contents(pages: Pages) -> _Contents:
 
 
 def _is_contents(lines: Sequence[Line], entries: Sequence[tuple[int, str, str]]) -> bool:
-    """Return whether lines with page numbers are a table of contents."""
+    """Return whether the entries, which are lines that end with a page number, form a table of contents."""
     numbers = {int(page) for _, _, page in entries if page.isdecimal()}
     named = any(_CONTENTS.fullmatch(placed.text) for placed in lines[: entries[0][0] + 1])
     labelled = sum(label_in(text) is not None for _, text, _ in entries)
@@ -347,7 +350,7 @@ def _is_row(placed: Line) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """A page to search for headings.
+    """A page to be searched for headings.
 
     Attributes:
         number: Index of the page.
@@ -411,7 +414,7 @@ class _Page:
         return self._styled(at) if is_free and line.cells == 1 else None
 
     def _numbered(self, at: int, label: Label) -> _Candidate | None:
-        """Return a heading that begins with a number or keyword."""
+        """Return the heading that begins with a number or keyword on the line `at`, or None."""
         line, title = self.lines[at], label.title
         bold, larger = self.style.is_bolder(line), self.style.is_larger(line)
         is_keyword = label.is_keyword
@@ -456,7 +459,7 @@ class _Page:
         return make(title=text.strip(), sure=strong or is_keyword, lines=count)
 
     def _with_line_below(self, at: int) -> tuple[str, int]:
-        """Return a number on its own line, joined with any title below it, and the number of lines."""
+        """Return a number on its own line, joined with any title on the next lines, and the number of these lines."""
         line = self.lines[at]
         following = self.lines[at + 1] if at + 1 < len(self.lines) else line
         same = abs(following.size - line.size) < 0.25 * line.size and following.cells == 1 and following.end != " "
@@ -469,7 +472,7 @@ class _Page:
         return f"{line.text} {text}", 1 + count
 
     def _wrapped(self, at: int) -> tuple[str, int]:
-        """Return the text of a heading with its continuation lines, and the number of lines."""
+        """Return the text of a heading joined with its continuation lines, and the number of its lines."""
         placed = self.lines[at]
         parts = [placed.text]
         for index in range(at + 1, min(len(self.lines), at + MAX_LINES)):
@@ -525,7 +528,7 @@ class _Page:
         return any(re.match(r"(?i)(?:by|name|title|its)\s*:|/s/|.*(?:/s/|_{6})", text) for text in near)
 
     def _is_beside(self, at: int, count: int) -> bool:
-        """Return whether other text is next to a line, as in column headers."""
+        """Return whether there is other text beside a heading of `count` lines, as there is in column headers."""
         lines, size = self.lines, self.lines[at].size or 1.0
         before = lines[at - 1].y - lines[at].y if at else size
         after = lines[at + count - 1].y - lines[at + count].y if at + count < len(lines) else size
@@ -642,7 +645,10 @@ def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
 
 
 def _leveled(found: Sequence[_Candidate], style: _BodyStyle, title: Heading | None) -> list[Heading]:
-    """Assign levels, based on one order of the kinds of headings for the whole document."""
+    """Return the headings with their levels, which follow one order of the kinds of headings in the whole document.
+
+    The title is added before the headings, unless a heading begins at or before it.
+    """
     sizes: dict[str, list[float]] = defaultdict(list)
     first: dict[str, int] = {}
     for at, each in enumerate(found):

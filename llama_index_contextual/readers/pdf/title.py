@@ -303,7 +303,10 @@ def _is_instrument(line: Line) -> bool:
 
 
 def _cover_parties(page: Sequence[Line]) -> list[str]:
-    """Return the names above and below a line that contains only "and"."""
+    """Return the names of the parties on a cover, which are above and below a line that contains only "and".
+
+    The result is an empty list if there is no such line.
+    """
     for at, line in enumerate(page[1 : 2 * TOP_LINES], 1):
         if line.text.strip(" ,-–—").casefold() == "and" and at + 1 < len(page):
             names = [_spaced(page[at - 1].text.strip(" ,")), _spaced(page[at + 1].text.strip(" ,"))]
@@ -328,7 +331,10 @@ def _parties(text: str) -> list[str]:
 
 
 def _pair(first: str, after: str) -> list[str]:
-    """Return the names at the beginning of `first` and after the next "and" in `after`, or an empty list."""
+    """Return two names: the name at the beginning of `first` and the name after the first "and" in `after`.
+
+    The result is an empty list if either of them is missing.
+    """
     joint = _JOINT.search(after[:400])
     if joint is None:
         return []
@@ -357,7 +363,7 @@ def _name_end(text: str, stops: Sequence[re.Pattern[str]]) -> int:
 
 
 def _prominent(page: Sequence[Line]) -> Stated | None:
-    """Return the title of any other document: the largest lines on its first page."""
+    """Return the largest text on the first page as the title of a document that is neither a filing nor a contract."""
     sizes: Counter[float] = Counter()
     for line in page:
         sizes[round(line.size, 1)] += len(line.text)
@@ -380,7 +386,7 @@ def _title_case(title: str) -> str:
 
 
 def _date_line(text: str) -> str:
-    """Return a date on one line, in title case if it is in capitals."""
+    """Return a date with normalised white space, and in title case if it is in capitals."""
     return _spaced(text.title() if text.isupper() else text)
 
 
