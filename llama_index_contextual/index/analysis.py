@@ -191,7 +191,7 @@ class Analyzer:
         self._terms_of_word = Memory(self._analyse_word, _MAX_WORDS)
 
     def terms(self, text: str) -> list[str]:
-        """Return the terms of a text, in order, with repetitions."""
+        """Return all terms of a text in order, including repeated terms."""
         words = tokens(text)
         of_periods = periods(words) if self.has_periods else ()
         return [*chain.from_iterable(map(self._terms_of.__getitem__, words)), *of_periods]
@@ -217,7 +217,7 @@ class Analyzer:
             yield TermSpan((period.term,), places[period.first][1][0].start, places[period.last][1][-1].stop)
 
     def query_terms(self, text: str) -> list[str]:
-        """Return the terms of a question, in order, with repetitions, without question words.
+        """Return the terms of a question in order, including repeated terms but no question words.
 
         Question words are left out because they are unrelated to the subject of a question. A word in capitals is
         treated as a name and kept.
@@ -231,7 +231,7 @@ class Analyzer:
         return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *of_periods]
 
     def matching(self, terms: frozenset[str]) -> Callable[[str], frozenset[str]]:
-        """Return a function that finds the given terms in a text, and is faster than `terms`.
+        """Return a function that returns which of the given terms a text contains, and is faster than `terms`.
 
         Example:
             >>> Analyzer("english").matching(frozenset({"pump", "fee"}))("Pumps lift water.")
@@ -250,7 +250,10 @@ class Analyzer:
         return match
 
     def is_foreign(self, text: str) -> bool:
-        """Return whether a text has at least two function words of another language, and fewer of this language.
+        """Return whether a text seems to be in another language, judging by its function words.
+
+        This is the case if it contains at least two function words of another language, and fewer function words of
+        this language.
 
         Function words that both languages have are not counted. For `none`, and for a language without a list of
         function words, no text is foreign.
@@ -269,7 +272,7 @@ class Analyzer:
         return max(lists.values(), default=0) > max(own, 1)
 
     def stems(self, words: Set[str]) -> set[str]:
-        """Return the terms of lower-case words, except question words."""
+        """Return the set of terms of the given lower-case words, without those of question words."""
         return {self._stem(word) for word in words} - self._question_stems
 
     def analyse(self, token: str) -> tuple[str, ...]:
@@ -294,7 +297,7 @@ class Analyzer:
         return tuple(dict.fromkeys(terms))
 
     def _analyse_word(self, word: str) -> tuple[str, ...]:
-        """Return the terms of a run of characters without white space."""
+        """Return the terms of a word, which is any run of characters without white space."""
         return tuple(chain.from_iterable(map(self._terms_of.__getitem__, tokens(word))))
 
     def _analyse_query(self, token: str) -> tuple[str, ...]:
@@ -345,7 +348,7 @@ def stop_word_list(name: str | None) -> frozenset[str]:
 
 @functools.cache
 def _lists_by_word() -> Mapping[str, Sequence[str]]:
-    """Return the names of the stop word lists that contain each word."""
+    """Return a mapping of each stop word to the names of the lists that contain it."""
     lists: dict[str, list[str]] = {}
     for name in dict.fromkeys(_STOPWORD_LISTS.values()):
         for word in stop_word_list(name):
@@ -354,7 +357,7 @@ def _lists_by_word() -> Mapping[str, Sequence[str]]:
 
 
 def tokens(text: str) -> list[str]:
-    """Return the words, compounds and runs of characters of a text, in order."""
+    """Return the tokens of a text in order: words, compounds, and runs of characters in scripts without spaces."""
     unified = normalise(text)
     if _SIMPLE.fullmatch(unified):
         return _SIMPLE_TOKEN.findall(unified)
@@ -366,7 +369,7 @@ def tokens(text: str) -> list[str]:
 
 
 def token_spans(text: str) -> list[tuple[str, Sequence[range]]]:
-    """Return the tokens of a text, as `tokens` does, each with the positions of its characters in the text.
+    """Return the same tokens as `tokens`, each with the range of text positions of each of its characters.
 
     Example:
         >>> [(token, places[0].start, places[-1].stop) for token, places in token_spans("two ﬁles")]
@@ -403,7 +406,7 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def match_spans(text: str, terms: Collection[str], analyzer: Analyzer) -> list[tuple[int, int]]:
-    """Return the spans of the words that have at least one of the given terms, in order, without overlap.
+    """Return the spans of the words that yield at least one of the given terms, in order and without overlap.
 
     A compound counts as one word. A time period that is more than one word long is one span. In scripts without spaces
     between words, pairs of characters are matched.
@@ -433,7 +436,7 @@ def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def normalise(text: str) -> str:
-    """Return the text with compatibility characters unified and invisible characters removed, for search only."""
+    """Return the text as it is searched: with compatibility characters unified and invisible characters removed."""
     if text.isascii():
         return text
     # NFKC turns full-width characters into plain characters, which may also have to be unified.
@@ -524,7 +527,7 @@ class Period(NamedTuple):
 
 
 def periods(words: Sequence[str]) -> list[str]:
-    """Return the terms of the time periods that are more than one token long, in text order, with repetitions.
+    """Return the terms of all time periods that are more than one token long, in the order of the text.
 
     Args:
         words: The tokens of the text, from `analysis.tokens`.
@@ -556,7 +559,7 @@ def find_periods(words: Sequence[str]) -> Iterator[Period]:
 
 
 def period_token(token: str) -> tuple[str, ...]:
-    """Return the term of a token that is a year or quarter, and the term of its year; empty for other tokens.
+    """Return the term of a token that is a year or quarter, and the term of its year; () for other tokens.
 
     Example:
         >>> period_token("FY2018"), period_token("2018Q1"), period_token("1Q18"), period_token("TS-999")
@@ -574,7 +577,7 @@ def period_token(token: str) -> tuple[str, ...]:
 
 
 def date_token(token: str) -> str | None:
-    """Return the term of a date in figures, or None for other tokens.
+    """Return the term of a token that is a date written in digits, or None for other tokens.
 
     Example:
         >>> date_token("31.12.2022"), date_token("12/31/2022"), date_token("1.2.3")
@@ -601,7 +604,7 @@ def may_have_words(term: str) -> bool:
 
 
 def _word(words: Sequence[str], at: int) -> str:
-    """Return a token in lower case, or "" if the position is outside the text."""
+    """Return the token at a position in lower case, or "" if the position is outside the text."""
     return words[at].lower() if 0 <= at < len(words) else ""
 
 

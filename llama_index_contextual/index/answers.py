@@ -39,10 +39,10 @@ class _DamageError(Exception):
 
 
 class AnswerFile:
-    """Answers by key; the oldest are removed when there are too many.
+    """Store for answers with their keys; the oldest answers are removed when there are too many.
 
     Args:
-        path: The file; it is created with the first answer, and only its owner can read it.
+        path: The file, which is created when the first answer is stored, and which only its owner can read.
         max_entries: Maximum number of answers; an answer of more than 64,000 bytes is not stored.
     """
 

@@ -89,7 +89,7 @@ class TermCounts:
     lengths: NDArray[np.int32]
 
     def of(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
-        """Return the rows that contain a term and its frequency in each row, or None for an unknown term."""
+        """Return the rows that contain a term and the term's frequency in each of them, or None for an unknown term."""
         number = self.vocabulary.get(term)
         if number is None:
             return None
@@ -135,7 +135,10 @@ class _IndexPart:
         self._norms = np.asarray(_K1 * (1 - _B + _B * counts.lengths / mean), dtype=np.float64)
 
     def entries(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.float64]] | None:
-        """Return the rows that contain a term and its saturated frequencies, frequency / (norm + frequency)."""
+        """Return the rows that contain a term, and the term's saturated frequency in each of these rows.
+
+        The saturated frequency is frequency / (norm + frequency). The result is None for an unknown term.
+        """
         result = self.counts.of(term)
         if result is None:
             return None
@@ -176,14 +179,17 @@ class QueryTerms:
         return {term: count * math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, count, n in counts}
 
     def contributions(self, number: int, rows: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return a mask of the given rows that contain a term, and its contribution to the scores of these rows."""
+        """Return a mask of the given rows that contain a term, and the term's contributions to their scores.
+
+        The term is `known[number]`.
+        """
         holders, values = self.postings[number]
         places = holders.searchsorted(rows)
         contains = holders.take(places, mode="clip") == rows
         return contains, values[places[contains]]
 
     def frequencies_within(self, number: int, starts: NDArray[np.int32], stops: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return the number of rows of each document that contain a term.
+        """Return, for each document, the number of its rows that contain a term.
 
         Args:
             number: Number of the term in `known`.
@@ -194,7 +200,7 @@ class QueryTerms:
         return holders.searchsorted(stops) - holders.searchsorted(starts)
 
     def matched(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
-        """Return the known terms that each of the given rows contains."""
+        """Return, for each of the given rows, the terms of the query that it contains."""
         row_ids = np.asarray(rows, dtype=np.int32)
         contains = np.empty((len(row_ids), len(self.known)), dtype=np.bool_)
         for at, (holders, _) in enumerate(self.postings):
@@ -257,7 +263,7 @@ class LexicalIndex:
         return terms if corrected == terms.counts else QueryTerms(self, corrected, terms.omitted)
 
     def _heaviest(self, counts: Mapping[str, float]) -> QueryTerms:
-        """Return the terms with the largest weight times idf, for a query with too many terms."""
+        """Reduce a query with too many terms to the terms with the largest product of weight and idf."""
         terms = QueryTerms(self, counts)
         known = frozenset(terms.known)
         ordered = sorted(counts, key=lambda term: (term not in known, -terms.weights[term]))  # ties keep their order
@@ -293,7 +299,7 @@ class LexicalIndex:
         return 0 if postings is None else len(postings[0])
 
     def _known_terms(self, terms: Iterable[str]) -> set[str]:
-        """Return the terms that occur in any part."""
+        """Return those of the given terms that the index contains."""
         return {term for term in terms if any(term in part.counts.vocabulary for part in self._parts)}
 
     def specificity(self, text: str) -> float:
@@ -325,7 +331,7 @@ class LexicalIndex:
         return Hits(rows, best.astype(np.float64)), scale
 
     def postings(self, term: str) -> Postings | None:
-        """Return the rows that contain a term and its contribution to their scores, or None for an unknown term."""
+        """Return the rows that contain a term and its contributions to their scores, or None for an unknown term."""
         postings = self._postings.get(term)
         if postings is None and (postings := self._computed_postings(term)) is not None:
             self._postings.put(term, postings)
@@ -343,7 +349,7 @@ class LexicalIndex:
 
 
 def _term_weights(texts: Sequence[tuple[str, float]], analyse: Callable[[str], list[str]]) -> dict[str, float]:
-    """Return the distinct terms of texts, each with the total weight of the texts that contain it."""
+    """Return the distinct terms of weighted texts, each with the total weight of the texts that contain it."""
     weights: dict[str, float] = {}
     for text, weight in texts:
         for term in dict.fromkeys(analyse(text)):
@@ -457,5 +463,5 @@ class LexicalIndexBuilder(TermCountsBuilder):
         return tuple(map(self.vocabulary.__getitem__, self.analyzer.analyse(token)))
 
     def _numeral_terms(self, token: str) -> int:
-        """Return the number of terms of a token without letters, such as a figure of a table; 0 for other tokens."""
+        """Return the number of terms of a token without letters, such as a figure in a table, or 0 for other tokens."""
         return 0 if any(map(str.isalpha, token)) else len(self.analyzer.analyse(token))

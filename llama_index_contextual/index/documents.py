@@ -83,7 +83,7 @@ class DocumentIndex:
 
     @cached_property
     def emphasis(self) -> float:
-        """Factor for the weight of documents: 1 for a mean of ten chunks, larger for longer documents.
+        """Factor for the weight of document scores: 1 if documents have ten chunks on average, more if they are longer.
 
         The best of many chunks can have a high score by chance, so the weight grows with the logarithm of the mean
         number of chunks per document.
@@ -91,7 +91,9 @@ class DocumentIndex:
         return math.log1p(np.bincount(self.rows, minlength=1).mean()) / math.log1p(_ORDINARY_CHUNKS)
 
     def support(self, query: LexicalQuery, chunks: NDArray[np.int64]) -> DocumentScores:
-        """Return the score and rank of each chunk's document; documents with equal scores share the best rank.
+        """Return, for each of the chunks, the score and the rank of its document.
+
+        Documents with equal scores share the best rank.
 
         Fiscal years and quarters have full weight, because they identify documents rather than passages.
         """

@@ -93,7 +93,7 @@ _NO_SPACE = {
 
 @contextlib.contextmanager
 def _needs_space(path: Path) -> Iterator[None]:
-    """Raise NoSpaceError if the operating system has no space for a file.
+    """Convert an OSError within the context to NoSpaceError if there is no space for the file.
 
     Raises:
         NoSpaceError: The disk is full, or a quota or a limit of file sizes is reached.
@@ -241,12 +241,12 @@ def mmap(path: Path, dtype: type[T]) -> NDArray[T]:
 
 
 def walk(directory: Path) -> Iterator[Path]:
-    """Yield every file below a directory, sorted."""
+    """Yield every file below a directory, in sorted order."""
     yield from sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 def xxh3(path: Path) -> str:
-    """Return the 128-bit xxh3 of a file in hexadecimal, for fast detection of damage."""
+    """Return the 128-bit xxh3 of a file in hexadecimal, which is used to detect damage quickly."""
     with open(path, "rb") as file:
         return str(hashlib.file_digest(file, xxhash.xxh3_128).hexdigest())
 

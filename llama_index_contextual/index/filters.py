@@ -35,7 +35,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def moment(text: str) -> int | None:
-    """Return the point in time of an ISO 8601 date in microseconds, or None if the string is not such a date.
+    """Convert an ISO 8601 date to a point in time in microseconds; return None if the string is not such a date.
 
     A date is `2024-03-31`, optionally followed by `T` or a space and a time: `2024-03-31T18:30:00+02:00`. The default
     time is the beginning of the day, and the default time zone is UTC.
@@ -62,7 +62,7 @@ class Column(NamedTuple):
 
     Attributes:
         values: The values, as in JSON; usually distinct.
-        codes: For each row, the position of its value in `values`, or `len(values)` without the key; shape (rows,).
+        codes: For each row, the position of its value in `values`, or `len(values)` if it lacks the key; shape (rows,).
     """
 
     values: Sequence[Any]
@@ -123,7 +123,7 @@ def valid_filters(filters: MetadataFilters | None) -> MetadataFilters | None:
 
 
 def _count_tests(filters: MetadataFilters, nesting: int = 0) -> int:
-    """Check filters, and return their total number."""
+    """Check all filters, including those in nested groups, and return their total number."""
     if nesting > _MAX_NESTING:
         raise InputError(f"The filters are nested more than {_MAX_NESTING} levels deep: join some of them.")
     number = 0
@@ -212,7 +212,7 @@ def _insensitive(wanted: str) -> Passes:
 
 
 class _Kind(NamedTuple):
-    """Types of the value that an operator needs, and their name in messages."""
+    """Types that an operator accepts as the value of a filter, and their name in error messages."""
 
     types: tuple[type, ...]
     name: str

@@ -82,7 +82,7 @@ class Database:
         return self._opened[process]
 
     def _errors(self) -> AbstractContextManager[None]:
-        """Translate SQLite errors that the user can resolve."""
+        """Return a context manager that translates SQLite errors that the user can resolve."""
         return _needs_space(self.path)
 
     def _wait_for_lock(self, work: Callable[[], T]) -> T:
@@ -130,24 +130,24 @@ class Database:
             self._connection.close()
 
     def put(self, key: str, val: dict[str, Any], collection: str) -> None:
-        """Store an object."""
+        """Store a JSON object under a key in a collection, replacing any object with the same key."""
         value = json.dumps(val, ensure_ascii=False)
         self.execute("INSERT OR REPLACE INTO kv VALUES (?, ?, ?)", (collection, key, value))
 
     def get(self, key: str, collection: str) -> dict[str, Any] | None:
-        """Return an object, or None."""
+        """Return the JSON object with this key in a collection, or None if there is none."""
         rows = self.query("SELECT value FROM kv WHERE collection = ? AND key = ?", (collection, key))
         return json.loads(rows[0][0]) if rows else None
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Return whether another program has locked a file."""
+    """Return whether an SQLite error means that another program has locked the file."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 @contextmanager
 def _needs_space(path: Path | None) -> Iterator[None]:
-    """Raise NoSpaceError if SQLite cannot write a file.
+    """Convert an SQLite error within the context to NoSpaceError if SQLite could not write to the file.
 
     SQLite does not report whether the cause is a quota, a limit on file sizes or something else.
     """

@@ -225,7 +225,7 @@ def is_sound(table: str, row: Row) -> bool:
 
 
 def is_plausible(table: str, values: Sequence[Any]) -> bool:
-    """Return whether the values of a row have the types and ranges of its table; used to check imported rows."""
+    """Return whether the values of an imported row have the types and ranges that its table requires."""
     if not all(map(isinstance, values, _TYPES[table])) or not values[0]:
         return False
     if any(isinstance(value, int) and not (type(value) is int and 0 <= value < _MAX_COUNT) for value in values):
@@ -301,7 +301,7 @@ class Ledger(Database):
             raise translate_error(error, self._name) from error
 
     def _has_tables(self) -> bool:
-        """Check the format of the file, and return False if it is new."""
+        """Check the format of the file, and return whether it already contains tables, which a new file does not."""
         names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
         ((version,),) = self.query("PRAGMA user_version")
         if not names and not version:
@@ -378,16 +378,16 @@ class Ledger(Database):
 
     @property
     def batches(self) -> BatchJournal:
-        """Journal of the batches that a provider is working on."""
+        """The journal of the batches that a provider is working on."""
         return BatchJournal(self)
 
     @property
     def receipts(self) -> Receipts:
-        """Receipts with the costs of all runs."""
+        """The receipts with the costs of all runs."""
         return Receipts(self)
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the contexts with the given keys, if they are in the ledger."""
+        """Return a mapping of the given keys to their contexts; keys that are not in the ledger are left out."""
         return {key: context for key, context, *_ in self.rows("contexts", *_one_of(keys)) if context}
 
     def refusals(self, keys: Sequence[str]) -> set[str]:
@@ -402,7 +402,9 @@ class Ledger(Database):
             self.insert("contexts", rows)
 
     def vectors(self, keys: Sequence[str], *, dimensions: int | None = None) -> dict[str, NDArray[np.float32]]:
-        """Return the embeddings with the given keys, if they are in the ledger; all have the same length.
+        """Return a mapping of the given keys to their embeddings, which all have the same length.
+
+        Keys without an embedding of this length are left out.
 
         Args:
             keys: Keys of the embeddings.
@@ -492,13 +494,14 @@ class Ledger(Database):
         files.sync_file(path)
 
     def usage(self, contexts: Sequence[str]) -> tuple[int, int, int] | None:
-        """Return the number of tokens used to write the given contexts, or None if it is unknown for any of them.
+        """Return the numbers of tokens used to generate the given contexts, or None if any of them is unknown.
 
         Args:
             contexts: The contexts of the chunks; a context that is listed several times is counted each time.
 
         Returns:
-            Tokens of the prompts, the part of them that the provider read from its cache, and tokens of the answers.
+            The number of prompt tokens, the number of these that the provider read from its cache, and the number of
+            answer tokens.
         """
         stored = self.rows("contexts", "WHERE context != ''")
         tokens = {context: (sent, cached or 0, answered) for _, context, _, _, sent, cached, answered in stored}
@@ -509,7 +512,7 @@ class Ledger(Database):
         return sent, cached, answered
 
     def info(self) -> LedgerInfo:
-        """Return the size of the ledger."""
+        """Return the number of contexts, embeddings, tokens and other entries in the ledger."""
         contexts, sent, answered = self.query(
             "SELECT total(context != ''), total(input_tokens), total(output_tokens) FROM contexts"
         )[0]
@@ -532,7 +535,7 @@ class Ledger(Database):
 
 
 def damaged_ledgers(project_dir: Path) -> list[Path]:
-    """Return the copies of damaged ledgers that were kept by repairs, and their journals."""
+    """Return the paths of damaged ledgers that repairs kept, and of their journals."""
     return sorted(project_dir.glob(f"{LEDGER_FILE}{DAMAGED}*"))
 
 
@@ -547,7 +550,7 @@ def _one_of(keys: Sequence[str], column: str = "key") -> tuple[str, tuple[str]]:
 def _live_keys(
     keys: Iterable[str], documents: Sequence[Sequence[str]], models: Iterable[tuple[str, int | None]]
 ) -> list[str]:
-    """Return the keys whose embeddings belong to live documents.
+    """Return those of the given keys under which an embedding of a live document is stored.
 
     Args:
         keys: Keys of embeddings.

@@ -72,7 +72,7 @@ class FileEntry(_Entry):
 
     Attributes:
         bytes: Size of the file.
-        xxh3: Checksum for fast detection of damage.
+        xxh3: Checksum used to detect damage quickly.
         sha256: Checksum that proves the content.
     """
 
@@ -262,7 +262,9 @@ class DocumentRecord:
 
 
 class Records(list[DocumentRecord]):
-    """The document records of a version, in the order of their chunks; they must not be changed.
+    """The document records of a version, in the order in which the documents' chunks are stored.
+
+    The records must not be changed.
 
     Example:
         >>> records = Records([DocumentRecord(doc_id="a", content_hash="1")])

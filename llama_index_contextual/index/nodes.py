@@ -91,7 +91,7 @@ class Nodes(ABC):
         return [nodes[node_id] for node_id in node_ids if node_id in nodes]
 
     def assemble(self, node_id: str) -> TextNode | None:
-        """Assemble a parent and its text from its stored children, or return None if no node has this parent."""
+        """Assemble a parent node from its stored children; return None if no stored node has this parent."""
         from llama_index.core.schema import NodeRelationship, ObjectType, RelatedNodeInfo, TextNode
 
         children = [node for node in self.children(node_id) if isinstance(node, TextNode)]
@@ -269,7 +269,7 @@ class NodeTable(Nodes):
         return row_mask(valid, len(self), lambda test: test.mask(self.column(test.key)))
 
     def column(self, key: str) -> Column:
-        """Return the column of a metadata key; the most recently used columns are cached."""
+        """Return the column with the values of a metadata key; the most recently used columns are cached."""
         from llama_index_contextual.index.filters import Column
 
         column = self._columns.get(key)
@@ -283,7 +283,10 @@ class NodeTable(Nodes):
         return column
 
     def distinct_metadata(self) -> list[tuple[str, str | int | float | None]]:
-        """Return the distinct pairs of key and value; values other than strings and numbers are returned as None."""
+        """Return the distinct pairs of metadata key and value.
+
+        A value that is neither a string nor a number is returned as None.
+        """
         pairs = ((key, json.loads(value)) for key, value, _ in self._fields())
         return [
             (key, value if isinstance(value, (str, int, float)) and not isinstance(value, bool) else None)
@@ -295,7 +298,10 @@ class NodeTable(Nodes):
         return sorted({key for key, _, _ in self._fields()})
 
     def _fields(self, key: str | None = None) -> Sequence[tuple[str, str, Any]]:
-        """Return each distinct pair of metadata key and JSON value with its rows; published tables have an index."""
+        """Return the distinct pairs of metadata key and JSON value, each with the rows that have this value.
+
+        Published tables have an index for this; in other tables, all nodes are read.
+        """
         if self._kv.access != "read":
             return self._scanned_fields()
         if key is None:
@@ -327,7 +333,10 @@ class NodeTable(Nodes):
             yield from (_node_of(*row[:-1]) for row in block)
 
     def _blocks(self, columns: str, condition: str = "", parameters: Sequence[Any] = ()) -> Iterator[list[Any]]:
-        """Yield blocks of rows with the given columns and the position, sorted by position."""
+        """Yield the rows of the table in blocks, sorted by position.
+
+        Each row contains the given columns, followed by the position.
+        """
         last = -1
         while rows := self._kv.query(
             f"SELECT {columns}, position FROM nodes WHERE position > ?{condition} ORDER BY position LIMIT 512",
@@ -426,7 +435,10 @@ def _dump(value: Any) -> str:
 
 
 def _span_of_all(children: Sequence[TextNode]) -> tuple[int, int] | None:
-    """Return the span of the segment that contains the nodes, or, if it is unknown, the span of all nodes together."""
+    """Return the span of the segment that contains the child nodes, or, if that is unknown, the span that they cover.
+
+    The result is None if any of the nodes has no offset.
+    """
     starts = [child.start_char_idx for child in children if child.start_char_idx is not None]
     if len(starts) < len(children):
         return None

@@ -77,13 +77,16 @@ class Part:
     # ---- sharing -----------------------------------------------------------------------------------------------------
 
     def acquire(self) -> Part:
-        """Increment the number of users, and return the part."""
+        """Increment the number of users of the part, and return the part."""
         with self._lock:
             self._users += 1
         return self
 
     def release(self) -> None:
-        """Decrement the number of users, and close the files when it reaches zero; they are reopened on use."""
+        """Decrement the number of users, and close the files when no users are left.
+
+        The files are opened again if they are needed later.
+        """
         with self._lock:
             self._users -= 1
             if self._users == 0:
@@ -104,7 +107,10 @@ class Part:
         return [(state.st_ino, state.st_size, state.st_mtime_ns) for state in states]
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
-        """Return the value cached under a name, calling `make` on first use; closing the part clears the cache."""
+        """Return the value cached under a name; on first use, call `make` and cache the result.
+
+        Closing the part clears the cache.
+        """
         with self._lock:
             if name not in self._values:
                 self._values[name] = make()
@@ -203,7 +209,10 @@ _parts: weakref.WeakValueDictionary[str, Part] = weakref.WeakValueDictionary()
 
 
 def _open_part(directory: Path, entry: PartEntry, *, is_new: bool = False) -> Part:
-    """Return a part after verifying its files; if this process has just written them, only their sizes are checked."""
+    """Verify the files of a part and return the part, which the caller must release.
+
+    If this process has just written the files, only their sizes are checked.
+    """
     key = os.path.abspath(directory)
     part = _parts.get(key)
     if part is None or part.entry != entry or not part.is_unchanged():

@@ -158,7 +158,10 @@ def embed_object(project_dir: Path) -> Mapping[str, Any] | None:
 
 
 def record_embed_object(project_dir: Path, described: Mapping[str, Any] | None) -> None:
-    """Record the description of an embedding model object, or None to remove it; the write lock must be held."""
+    """Record the description of an embedding model object, or remove it if `described` is None.
+
+    The write lock must be held.
+    """
     if embed_object(project_dir) != described:
         _write(project_dir, _read(project_dir), embed_object=described)
 
@@ -189,7 +192,7 @@ def read_config(project_dir: Path) -> ProjectConfig:
 
 
 def _read_or_none(project_dir: Path) -> _Content | None:
-    """Return the content of project.json, or None if it cannot be read."""
+    """Return the content of project.json, or None if the file is missing, damaged or unreadable."""
     try:
         return _read(project_dir)
     except (ProjectError, OSError):
@@ -248,7 +251,7 @@ def directory_lock(directory: Path, *, name: str, busy: str) -> Iterator[None]:
     Raises:
         ProjectLockedError: Another process or thread holds the lock.
         ProjectNotFoundError: The directory does not exist.
-        ProjectError: The lock file cannot be written.
+        ProjectError: The lock file cannot be written to.
     """
     if not directory.is_dir():
         # FileLock would create the directory.
@@ -279,7 +282,9 @@ def _not_found(name: str) -> ProjectNotFoundError:
 
 @contextlib.contextmanager
 def write_lock(project_dir: Path) -> Iterator[None]:
-    """Hold the write lock of a project; leftovers of interrupted writers and comparisons are removed first.
+    """Hold the write lock of a project within the context.
+
+    Leftovers of interrupted writers and comparisons are removed first.
 
     Raises:
         ProjectLockedError: Another process or thread is writing.

@@ -271,7 +271,7 @@ class QdrantEngine:
             self._set_died(models.Filter(must=[*alive, *group]), version)
 
     def end_keys(self, keys: Sequence[Key], version: int) -> None:
-        """Mark some vectors as removed in a version."""
+        """Mark the vectors with the given keys as removed in a version."""
         models = models_module()
         for start in range(0, len(keys), _DOCUMENTS):
             ids = [point_id(*key) for key in keys[start : start + _DOCUMENTS]]
@@ -314,7 +314,7 @@ class QdrantEngine:
     def rank(
         self, version: int, vector: NDArray[np.float32], k: int, condition: models.Filter | None = None, *, exact: bool
     ) -> list[tuple[str, float]]:
-        """Return the ids of the k chunks with the largest inner product with a vector, and the products.
+        """Return the ids of the k chunks whose vectors have the largest inner products with a vector, and the products.
 
         Args:
             version: Number of the version.
@@ -343,7 +343,7 @@ class QdrantEngine:
         return [(point.payload[NODE_ID], float(point.score)) for point in response.points]
 
     def vectors(self, keys: Sequence[Key]) -> dict[str, list[float]]:
-        """Return the existing vectors with the given keys, by chunk id."""
+        """Return a mapping of chunk ids to the vectors with the given keys; missing vectors are left out."""
         vectors: dict[str, list[float]] = {}
         for start in range(0, len(keys) if self.exists() else 0, _BATCH):
             ids = [point_id(*key) for key in keys[start : start + _BATCH]]
@@ -377,7 +377,7 @@ class QdrantEngine:
 
 
 def _lost_collection(collection: Collection) -> CorruptVersionError:
-    """Return the error for a version with vectors whose collection does not exist."""
+    """Return the error to raise if a version has vectors but their collection does not exist."""
     return CorruptVersionError(
         f"There is no collection {collection.name!r} at {collection.url}: correct `backend` if it is on another"
         f" server, or restore it from a backup. Without it, `verify --repair` names the documents to ingest again."
@@ -412,14 +412,14 @@ def _point(models: Any, stored: StoredVector) -> Any:
 
 
 def _selection(version: int, condition: models.Filter | None = None) -> Any:
-    """Return the filter for the vectors of a version whose chunks meet a condition."""
+    """Return a Qdrant filter that selects the vectors of a version whose chunks meet the condition, if there is one."""
     models = models_module()
     visible = [_range(models, BORN, lte=version), _range(models, DIED, gt=version)]
     return models.Filter(must=visible if condition is None else [*visible, condition])
 
 
 def has_facet(facets: Sequence[int]) -> Any:
-    """Return the filter for the chunks that have at least one of the given facets."""
+    """Return a Qdrant filter that selects the chunks with at least one of the given facets."""
     models = models_module()
     return models.Filter(must=[models.FieldCondition(key=FACETS, match=models.MatchAny(any=list(facets)))])
 
@@ -432,7 +432,7 @@ def _range(models: Any, field: str, **limits: int) -> Any:
 
 
 def models_module() -> Any:
-    """Return the client's module with the request classes.
+    """Return the module `qdrant_client.models`, which contains the request classes.
 
     Raises:
         ConfigurationError: The client is not installed.
@@ -509,7 +509,10 @@ def _client(url: str, key: str | None, process: int) -> tuple[Any, contextlib.Ab
 
 
 def _unwrapped(send: Callable[[], T]) -> T:
-    """Call the client, and raise connection errors as ConnectionError, so that the call is repeated."""
+    """Call the client, and translate its errors so that the caller retries the call if that may help.
+
+    Connection errors become ConnectionError, and rejections because of too many requests become ProviderError.
+    """
     try:
         return send()
     except Exception as error:  # the client may raise any exception, which is raised again
@@ -592,7 +595,9 @@ def _engine(project_dir: Path) -> QdrantEngine | None:
 
 
 def use_engine(project_dir: Path, config: ProjectConfig) -> QdrantEngine | None:
-    """Open the collection for writing, and give it a name on first use; return None if vectors are stored in files.
+    """Open the collection of a project for writing, and choose its name on first use.
+
+    The result is None if the vectors are stored in files.
 
     The project's write lock must be held.
 
@@ -646,7 +651,10 @@ def drop_unpublished(project_dir: Path, engine: QdrantEngine) -> None:
 
 
 def _base(project_dir: Path) -> int:
-    """Return the number of the live version, or of the newest version if CURRENT is damaged; 0 without a version."""
+    """Return the number of the version on which the next version is based, or 0 if there is none.
+
+    This is the live version or, if CURRENT is damaged, the newest version.
+    """
     try:
         name = current_name(project_dir)
     except ProjectError:

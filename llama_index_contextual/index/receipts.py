@@ -152,7 +152,9 @@ class Receipts:
             self.insert(next((_sum(row, cost) for row in rows if _shares_row(row, cost)), cost))
 
     def close_batch(self, file_id: str, *, unread: int = 0) -> None:
-        """Remove a batch from the receipt of the run that sent it; the run that fetches its replies records their cost.
+        """Remove a batch from the receipt of the run that sent it.
+
+        The run that fetches the replies records their cost.
 
         Args:
             file_id: The provider's id of the upload.
@@ -165,7 +167,11 @@ class Receipts:
             self.write(replace(receipt, batches=batches, unsettled_calls=calls, unsettled=dollars))
 
     def read_batch(self, file_id: str, booked: Callable[[float], float]) -> None:
-        """Change the maximum cost recorded for a batch after some of its replies have been read."""
+        """Update the maximum cost of a batch after some of its replies have been read.
+
+        Args:     file_id: The provider's id of the upload.     booked: Function that takes the recorded maximum cost
+        and returns the new one.
+        """
         if (receipt := self._sender(file_id)) is not None:
             self.write(replace(receipt, batches={**receipt.batches, file_id: booked(receipt.batches[file_id])}))
 

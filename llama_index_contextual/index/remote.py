@@ -208,7 +208,7 @@ class RemoteVectors:
 
     @cached_property
     def _sample(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Vectors of a sample of the rows, and the number of rows that each vector represents."""
+        """The vectors of a sample of the rows, and the number of rows that each of these vectors represents."""
         samples = [(part, part_sample(part, self._dimensions)) for part in self.nodes.parts if part.size]
         weights = [np.full(len(sample), part.size / len(sample)) for part, sample in samples]
         vectors = [np.zeros((0, self._dimensions), dtype=np.float32), *(sample for _, sample in samples)]
@@ -324,7 +324,9 @@ def lost_vector(node_id: str) -> CorruptVersionError:
 
 
 def check_vectors(version: OpenVersion) -> None:
-    """Compare the vectors of a version in an engine with its parts: the number of vectors, and some sampled vectors.
+    """Compare the vectors that an engine stores for a version with the parts of the version.
+
+    The number of vectors and the values of some sampled vectors are compared.
 
     Raises:
         BackendError: The engine does not respond.
@@ -348,7 +350,7 @@ def check_vectors(version: OpenVersion) -> None:
 
 
 def sampled(rows: int) -> NDArray[np.int64]:
-    """Return at most 1,024 row numbers, evenly spaced over a number of rows."""
+    """Return the numbers of at most 1,024 rows, evenly spaced among `rows` rows."""
     return np.linspace(0, rows - 1, min(rows, SAMPLE)).round().astype(np.int64)
 
 

@@ -21,13 +21,13 @@ _MAX_HASHES = 4096
 
 
 def inputs_of(records: Iterable[DocumentRecord]) -> dict[str, str]:
-    """Return the paths to ingest so that documents get the same ids again: the original folder, or the file.
+    """Return, for each document, the original folder or file to ingest so that the document gets the same id again.
 
     Args:
         records: Records of the documents.
 
     Returns:
-        The path for each document id, for documents whose file still exists.
+        A mapping of document ids to paths, for documents whose files still exist.
     """
     inputs = {}
     for record in records:
@@ -73,7 +73,7 @@ class SourceFinder:
         self._hashes: dict[tuple[str, int, int, int], str] = {}
 
     def find(self, record: DocumentRecord) -> SourceFile:
-        """Find the original file of a document."""
+        """Return the original file of a document, or the reason why it was not found."""
         if record.path is None:
             return SourceFile(None, problem="text")
         has_changed = False

@@ -126,7 +126,11 @@ def _similarities(index: Any, query: NDArray[np.float32]) -> NDArray[np.float32]
 
 
 def _scanned(matrix: Any, shape: tuple[int, int], query: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the inner products of a query with the rows of a FAISS `float *`, which need not be aligned."""
+    """Return the inner products of a query with the rows of a matrix in memory.
+
+    Args:     matrix: FAISS pointer (`float *`) to the matrix, which need not be aligned.     shape: Number of rows and
+    columns of the matrix.     query: The query; shape (columns,).
+    """
     rows, dimensions = shape
     if rows and dimensions != len(query):
         raise InputError(f"The query's embedding has {len(query)} dimensions, the index {dimensions}.")

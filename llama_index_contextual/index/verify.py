@@ -290,7 +290,7 @@ def _check_versions(project_dir: Path, names: Sequence[str], known: PartFaults |
 
 
 def _part_faults(place: Path, entry: PartEntry) -> list[CorruptVersionError]:
-    """Compare every file of a part with its SHA-256, and return the errors."""
+    """Compare every file of a part with its SHA-256, and return an error for each damaged file."""
     faults: list[CorruptVersionError] = []
     for name, expected in entry.files.items():
         try:
@@ -301,7 +301,10 @@ def _part_faults(place: Path, entry: PartEntry) -> list[CorruptVersionError]:
 
 
 def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> list[Problem]:
-    """Record versions with damaged vectors in `checked`, and return other problems with the engine."""
+    """Check the vectors in an engine, add versions with damaged vectors to `checked`, and return other problems.
+
+    Other problems are errors of the engine, and vectors left behind by interrupted writers.
+    """
     verify = _command(project_dir, "verify")
     try:
         _check_vectors(project_dir, names, checked)
@@ -321,7 +324,7 @@ def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> l
 
 
 def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -> None:
-    """Record versions with damaged vectors in an engine in `checked`."""
+    """Compare the vectors in an engine with the versions, and add versions with damaged vectors to `checked`."""
     for name in names:
         manifest = checked.manifests.get(name)
         if name in checked.faults or manifest is None or manifest.engine == FILES:
@@ -342,12 +345,19 @@ def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -
 
 
 def _highest(names: Sequence[str]) -> int:
-    """Return the number of the newest version; vectors with a higher number were never published."""
+    """Return the number of the newest version, or 0 if there is none.
+
+    Vectors with a higher number were never published.
+    """
     return max(map(number, names), default=0)
 
 
 def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Iterator[Problem]:
-    """Yield the problems of versions; damage to a shared part is reported once, for the live or the newest version."""
+    """Yield the problems found in versions.
+
+    Damage to a part that versions share is reported once, for the live version if it is affected, or else for the
+    newest.
+    """
     live = live_if_sound(project_dir)
     problems: dict[str, Problem] = {}
     named: set[str] = set()
@@ -376,7 +386,7 @@ def records_of(project_dir: Path, part: str) -> Sequence[DocumentRecord]:
 
 
 def _remedy(project_dir: Path, name: str, live: str | None, sound: Sequence[str], checked: _Checked) -> str:
-    """Return the command that repairs a damaged version."""
+    """Return the command that the user should run to repair a damaged version."""
     faults = checked.faults[name]
     if (of_format := next((error for error in faults if isinstance(error, FormatError)), None)) is not None:
         return _other_format(of_format)
@@ -392,7 +402,10 @@ def _remedy(project_dir: Path, name: str, live: str | None, sound: Sequence[str]
 
 
 def _missing_inputs(project_dir: Path, name: str, live: str, checked: _Checked) -> list[str]:
-    """Return the files and folders of documents that the live version lacks because it replaced a damaged version."""
+    """Return the files and folders to ingest in order to restore documents that were lost in a repair.
+
+    These are documents of the damaged version that the live version, which replaced it, does not contain.
+    """
     former, now = checked.manifests.get(name), checked.manifests.get(live)
     if former is None or now is None or now.keeps != name or live in checked.faults:
         return []
@@ -465,7 +478,8 @@ def _ledger_damage(path: Path) -> tuple[str | None, Mapping[str, Sequence[str]]]
     """Check a ledger; if a write was interrupted, SQLite rolls it back first.
 
     Returns:
-        The problem that SQLite reports for the file, or None; and the keys of rows with a wrong checksum, by table.
+        The problem that SQLite reports for the file, or None, and a mapping of table names to the keys of rows whose
+        checksums are wrong.
 
     Raises:
         FormatError: The file was written by another release.
@@ -541,7 +555,7 @@ def salvage(damaged: Path, ledger: Ledger) -> None:
 
 
 def _sound_rows(damaged: Path, table: str) -> Iterator[Row]:
-    """Yield the readable, undamaged rows of a table; some may be yielded twice.
+    """Yield the rows of a table that can be read and are undamaged; some rows may be yielded twice.
 
     Rows after a damaged page are read backwards from the end, and rows between damaged pages by key range.
     """

@@ -56,7 +56,7 @@ class VersionNodes(Nodes):
         return self._open_parts
 
     def close(self) -> None:
-        """Prevent further use of the parts."""
+        """Drop the references to the parts, so that they cannot be used any more."""
         self._open_parts = None
 
     # ---- rows --------------------------------------------------------------------------------------------------------
@@ -70,14 +70,17 @@ class VersionNodes(Nodes):
         return [node_id for part in self.parts for node_id in part.docstore.ids]
 
     def places(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], Part, NDArray[np.int64]]]:
-        """Yield (positions in `rows`, part, rows within the part) for each part that contains any of the rows."""
+        """Find the parts that contain the given rows.
+
+        Yields:     For each of these parts: positions in `rows`, the part, and the numbers of the rows within the part.
+        """
         for start, part in zip(self._starts.tolist(), self.parts, strict=False):
             selected = np.flatnonzero((rows >= start) & (rows < start + part.size))
             if len(selected):
                 yield selected, part, rows[selected] - start
 
     def rows(self, node_ids: Sequence[str]) -> list[int]:
-        """Return the rows of the given nodes in the indexes."""
+        """Return the row numbers of the given nodes, which are the same in all indexes."""
         rows: dict[str, int] = {}
         for part, start in zip(self.parts, self._starts.tolist(), strict=False):
             rows.update((node_id, start + at - 1) for node_id, at in part.docstore.positions(node_ids).items())

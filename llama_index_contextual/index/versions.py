@@ -66,7 +66,10 @@ class Current:
     newest: str | None = None
 
     def was_live(self, name: str) -> bool:
-        """Return whether a version was ever live; a newer version was left by an interrupted writer."""
+        """Return whether a version was ever live.
+
+        A version that is newer than `newest` was left by an interrupted writer.
+        """
         return self.newest is not None and number(name) <= number(self.newest)
 
 
@@ -189,7 +192,10 @@ def leftovers(project_dir: Path) -> list[Path]:
 
 
 def unused_parts(project_dir: Path) -> list[Path]:
-    """Return the parts that no published version lists, or an empty list if a manifest cannot be read."""
+    """Return the directories of parts that no published version lists.
+
+    If a manifest cannot be read, the list is empty.
+    """
     directory = project_dir / PARTS
     if not directory.is_dir():
         return []

@@ -76,7 +76,7 @@ class VersionBuilder:
         self._base: Sequence[Part] = self.before.parts if self.before is not None and self._shares else []
 
     def _remote_version(self) -> RemoteVersion | None:
-        """Prepare the engine that stores the vectors, or return None if they are stored in files."""
+        """Prepare the vectors of the new version in the engine; return None if vectors are stored in files."""
         engine = use_engine(self.project_dir, self.config)
         if engine is None:
             return None
@@ -104,7 +104,7 @@ class VersionBuilder:
         return self.appended + len(self._kept_ids())
 
     def _kept_ids(self) -> set[str]:
-        """Return the ids of the kept documents in parts that are shared with the previous version."""
+        """Return the ids of kept documents whose parts the new version shares with the previous version."""
         return {record.doc_id for part in self._base for record in part.records} - self.dropped
 
     def append(
@@ -211,7 +211,10 @@ class VersionBuilder:
         return manifest
 
     def _kept_parts(self) -> list[Part]:
-        """Return the parts of the previous version without dropped documents, after merging small parts."""
+        """Return parts that contain the kept documents of the previous version.
+
+        Parts with dropped documents are rewritten without them, and small parts are merged.
+        """
         base = [part for part in self._base if not self.dropped.issuperset(part.records.by_id)]
         sizes = [sum(record.chunks for record in part.records if record.doc_id not in self.dropped) for part in base]
         start = merged_from(sizes)
