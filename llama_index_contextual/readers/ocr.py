@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.files import IMAGE_SUFFIXES, FileSource, ReadLimits, one_line
-from llama_index_contextual.readers.pdf.scans import OcrPages, Page, is_vertical, mean_confidence
+from llama_index_contextual.readers.pdf.scans import OcrPages, Page, mean_confidence
 from llama_index_contextual.readers.process import ChildProcess, answer_requests
 
 if TYPE_CHECKING:
@@ -472,8 +472,13 @@ class RapidOcr:
             for text, score, corners in zip(result.txts, result.scores, result.boxes, strict=True)
             if text.strip()
         ]
-        vertical = sum(len(box[0]) for box in boxes if is_vertical(box[0], box[2:]))
+        vertical = sum(len(box[0]) for box in boxes if _is_vertical(box))
         return Reading(boxes, 2 * vertical > sum(len(box[0]) for box in boxes))
+
+
+def _is_vertical(box: list[Any]) -> bool:
+    text, _score, x0, y0, x1, _y1, _x2, _y2, _x3, y3 = box
+    return len(text) > 1 and abs(y3 - y0) >= 1.5 * abs(x1 - x0)
 
 
 def _model_path(kind: str) -> str:

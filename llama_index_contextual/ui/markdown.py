@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from llama_index_contextual.index.analysis import Analyzer, match_spans
 from llama_index_contextual.readers.text import read_front_matter
-from llama_index_contextual.ui.marks import align
+from llama_index_contextual.ui.marks import Span, align
 
 IN_PASSAGE = "in-passage"
 """CSS class of the blocks of the passage."""
@@ -42,8 +42,8 @@ _WEB = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 
 def render_markdown(
     text: str,
-    passage: tuple[int, int] = (0, 0),
-    sentence: tuple[int, int] = (0, 0),
+    passage: Span = (0, 0),
+    sentence: Span = (0, 0),
     *,
     mark_words: Callable[[str], Markup] = escape,
 ) -> Markup:
@@ -206,9 +206,7 @@ def _web_address(_tag: str, attribute: str, value: str) -> str | None:
 # ---- Marks -----------------------------------------------------------------------------------------------------------
 
 
-def mark_sentence(
-    text: str, sentence: tuple[int, int], mark_words: Callable[[str], Markup] = escape, anchor: str = ""
-) -> Markup:
+def mark_sentence(text: str, sentence: Span, mark_words: Callable[[str], Markup] = escape, anchor: str = "") -> Markup:
     """Return a text as HTML, with a sentence in a `<mark>` element of the class `SPOTLIGHT`.
 
     Args:
@@ -224,10 +222,9 @@ def mark_sentence(
     start, end = sentence
     if start >= end:
         return mark_words(text)
-    element = Markup('<mark class="{}"{}>{}</mark>')
     attribute = Markup(' id="{}"').format(anchor) if anchor else Markup("")
-    marked = element.format(SPOTLIGHT, attribute, mark_words(text[start:end]))
-    return Markup("").join((mark_words(text[:start]), marked, mark_words(text[end:])))
+    before, marked, after = mark_words(text[:start]), mark_words(text[start:end]), mark_words(text[end:])
+    return Markup('{}<mark class="{}"{}>{}</mark>{}').format(before, SPOTLIGHT, attribute, marked, after)
 
 
 def highlight(text: str, terms: Collection[str], analyzer: Analyzer) -> Markup:

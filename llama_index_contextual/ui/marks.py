@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from llama_index_contextual.readers.pdf.scans import Page, is_vertical
+from llama_index_contextual.readers.pdf.scans import Page
 
 ANCHORS = (24, 12, 6)
 """Minimum lengths of equal pieces, in letters, for each pass of the search; pieces in the last pass must be unique."""
@@ -28,6 +28,10 @@ BRIDGE = 2
 """Maximum number of unmatched letters, such as a footnote reference, that do not interrupt a mark on a line."""
 MIN_SHARE = 0.5
 """Minimum share of the letters between two anchors that must match; otherwise, none of these matches is used."""
+
+
+Span = tuple[int, int]
+"""Start and end of a part of a text."""
 
 
 class Char(NamedTuple):
@@ -53,47 +57,26 @@ def scan_chars(page: Page, size: tuple[float, float]) -> list[Char]:
     """Return the characters of a page that OCR read, spread evenly over the boxes of its lines.
 
     Args:
-        page: The page; if it was turned to be read, its boxes are turned back.
+        page: The page. If it was turned anticlockwise to be read, its boxes are turned back.
         size: Width and height of the displayed page in points.
     """
     chars: list[Char] = []
-    turns = page.get("turns", 0)
-    width, height = (page["height"], page["width"]) if turns % 2 else (page["width"], page["height"])
-    across, down = size[0] / width, size[1] / height
     for text, _confidence, *edges in page["boxes"]:
-        corners = list(zip(edges[::2], edges[1::2], strict=True))
-        if is_vertical(text, edges):
-            corners = [*corners[3:], *corners[:3]]  # the text runs upwards
-        corners = _turned_back(corners, page["width"], page["height"], turns)
+        corners = [complex(x, y) for x, y in zip(edges[::2], edges[1::2], strict=True)]
+        width, height = page["width"], page["height"]
+        for _ in range(page.get("turns", 0)):
+            corners = [height + 1j * corner for corner in corners]
+            width, height = height, width
+        upper_left, upper_right, lower_right, lower_left = corners
+        sides = (upper_left, upper_right - upper_left), (lower_left, lower_right - lower_left)
         for at, sign in enumerate(text):
-            ends = [_between(*side, (at + step) / len(text)) for step in (0, 1) for side in _sides(corners)]
-            xs, ys = zip(*ends, strict=True)
-            chars.append(Char(sign, across * min(xs), down * min(ys), across * max(xs), down * max(ys)))
+            ends = [start + side * (at + step) / len(text) for start, side in sides for step in (0, 1)]
+            xs, ys = [end.real * size[0] / width for end in ends], [end.imag * size[1] / height for end in ends]
+            chars.append(Char(sign, min(xs), min(ys), max(xs), max(ys)))
     return chars
 
 
-Point = tuple[float, float]
-
-
-def _sides(corners: Sequence[Point]) -> tuple[tuple[Point, Point], tuple[Point, Point]]:
-    """Return the sides of a box along its text, each in the direction of the text."""
-    first, second, third, fourth = corners
-    return (first, second), (fourth, third)
-
-
-def _between(start: Point, end: Point, share: float) -> Point:
-    return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
-
-
-def _turned_back(points: Sequence[Point], width: float, height: float, turns: int) -> list[Point]:
-    """Return points of an image as they were before it was turned anticlockwise by quarters."""
-    for _ in range(turns):
-        points = [(height - y, x) for x, y in points]
-        width, height = height, width
-    return list(points)
-
-
-def mark_spans(chars: Sequence[Char], places: Sequence[int | None], spans: Iterable[tuple[int, int]]) -> list[Box]:
+def mark_spans(chars: Sequence[Char], places: Sequence[int | None], spans: Iterable[Span]) -> list[Box]:
     """Return the boxes of spans of a passage, such as words, on a page.
 
     Args:

@@ -26,7 +26,7 @@ from llama_index_contextual.readers.files import IMAGE_SUFFIXES, PDF_SUFFIXES
 from llama_index_contextual.readers.ocr import OpenFile, PdfFile, grey_page, image_hash
 from llama_index_contextual.readers.pdf.scans import Page
 from llama_index_contextual.readers.process import ChildProcess, answer_requests
-from llama_index_contextual.ui.marks import Box, Char, align, mark_spans, scan_chars
+from llama_index_contextual.ui.marks import Box, Char, Span, align, mark_spans, scan_chars
 
 CHILD = __name__
 PROCESSES = 2
@@ -96,8 +96,8 @@ class PageRenderer:
         file: SourceFile,
         page: int,
         text: str,
-        words: Sequence[tuple[int, int]] = (),
-        sentence: tuple[int, int] = (0, 0),
+        words: Sequence[Span] = (),
+        sentence: Span = (0, 0),
         scan: Page | None = None,
     ) -> PageMarks:
         """Return the marks for a passage on a page.

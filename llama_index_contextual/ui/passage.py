@@ -36,10 +36,11 @@ from llama_index_contextual.readers.files import MARKDOWN_SUFFIXES
 from llama_index_contextual.readers.ocr import OcrEngine, engine_for
 from llama_index_contextual.readers.pdf.scans import Page
 from llama_index_contextual.search.live import SearchableVersion
-from llama_index_contextual.search.response import Mark, Source, visible
+from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.spotlight import spot_of
 from llama_index_contextual.ui import views
 from llama_index_contextual.ui.markdown import highlight, mark_sentence, render_markdown
+from llama_index_contextual.ui.marks import Span
 from llama_index_contextual.ui.pages import Originals, PageMarks, has_pages, suffix_of
 
 CSS_PIXELS = 96 / 72
@@ -191,7 +192,7 @@ class PassageView:
     record: DocumentRecord
     source: Source
     place: Source
-    mark: tuple[int, int] | None
+    mark: Span | None
     text: Markup
     structure: Markup
     written: Markup
@@ -229,7 +230,7 @@ def passage_view(
     node_id: str,
     *,
     question: str = "",
-    mark: tuple[int, int] | None = None,
+    mark: Span | None = None,
     originals: Originals | None = None,
     page_number: int | None = None,
 ) -> PassageView | None:
@@ -304,11 +305,11 @@ class _Marker:
         """Return the text as HTML with these words marked."""
         return highlight(text, self.terms, self.analyzer)
 
-    def html(self, text: str, sentence: tuple[int, int] = (0, 0), anchor: str = "") -> Markup:
+    def html(self, text: str, sentence: Span = (0, 0), anchor: str = "") -> Markup:
         """Return the text as HTML with these words and a sentence marked."""
         return mark_sentence(text, sentence, self.words, anchor)
 
-    def spans(self, text: str) -> list[tuple[int, int]]:
+    def spans(self, text: str) -> list[Span]:
         """Return the start and end of each of these words."""
         return match_spans(text, self.terms, self.analyzer)
 
@@ -316,26 +317,23 @@ class _Marker:
 # ---- the marked sentence -------------------------------------------------------------------------------------------
 
 
-def _span_in(chunk: Chunk, mark: tuple[int, int] | None, record: DocumentRecord) -> tuple[int, int] | None:
+def _span_in(chunk: Chunk, mark: Span | None, record: DocumentRecord) -> Span | None:
     """Return a requested mark, or None if it is not in the document or not in the chunk."""
-    if mark is None:
+    if mark is None or not mark[0] < mark[1] <= max(record.characters, len(chunk.text)):
         return None
-    first, (start, end) = chunk.start or 0, mark
-    is_inside = start < end <= max(record.characters, len(chunk.text))
-    return mark if is_inside and first < end and start < first + len(chunk.text) else None
+    return mark if any(_within(mark, chunk.start or 0, len(chunk.text))) else None
 
 
-def _best_span(version: SearchableVersion, chunk: Chunk, question: str) -> tuple[int, int] | None:
+def _best_span(version: SearchableVersion, chunk: Chunk, question: str) -> Span | None:
     """Return the offsets in the document of the sentence or row that has most words of the question, or None."""
     lexical = version.index.lexical
     if not question or lexical is None:
         return None
-    spot = spot_of(chunk, question, lexical)
-    mark = Mark.of(chunk, spot.start, spot.end)
-    return (mark.start, mark.end) if mark.start < mark.end else None
+    spot, first = spot_of(chunk, question, lexical), chunk.start or 0
+    return (first + spot.start, first + spot.end) if spot.start < spot.end else None
 
 
-def _within(span: tuple[int, int] | None, start: int, length: int) -> tuple[int, int]:
+def _within(span: Span | None, start: int, length: int) -> Span:
     """Return the offsets of a span of the document in a text that begins at `start`, clipped to the text."""
     if span is None or span[0] >= start + length or span[1] <= start:
         return 0, 0
@@ -419,7 +417,7 @@ class _Original:
         version: SearchableVersion,
         record: DocumentRecord,
         chunk: Chunk,
-        span: tuple[int, int] | None,
+        span: Span | None,
         marker: _Marker,
         where: DocumentMap | None,
     ) -> None:
@@ -442,8 +440,7 @@ class _Original:
         shown = [part for part in parts if part.end > self._sentence[0]][:MAX_PAGES]
         if page_number is not None:
             shown = [part for part in parts if part.page == page_number] or [PagePart(page_number, 0, 0)]
-        scans = _ScannedPages(project)
-        pages = [self._marked(file, part, where, originals, scans) for part in shown or [PagePart(1, 0, 0)]]
+        pages = [self._marked(project, file, part, originals) for part in shown or [PagePart(1, 0, 0)]]
         drawn = [page for page in pages if page.marks is not None]
         if not drawn:
             return self.as_text(pages[0].note)
@@ -459,16 +456,14 @@ class _Original:
             page_after=pages[-1].number + 1 if pages[-1].number < file_pages else None,
         )
 
-    def _marked(
-        self, file: SourceFile, part: PagePart, where: DocumentMap, originals: Originals, scans: _ScannedPages
-    ) -> MarkedPage:
-        text = self._text[part.start : part.end]
+    def _marked(self, project: Project, file: SourceFile, part: PagePart, originals: Originals) -> MarkedPage:
+        text, where, renderer = self._text[part.start : part.end], self._where or DocumentMap(), originals.renderer
         sentence = _within(self._sentence, part.start, len(text))
         label = where.page_labels[part.page - 1] if part.page <= len(where.page_labels) else ""
         was_scanned = any(where.page_confidences[part.page - 1 : part.page])
         try:
-            scan = scans.find(originals.renderer.scan_hash(file, part.page)) if text and was_scanned else None
-            marks = originals.renderer.marks(file, part.page, text, self._marker.spans(text), sentence, scan)
+            scan = _read_scan(project, renderer.scan_hash(file, part.page)) if text and was_scanned else None
+            marks = renderer.marks(file, part.page, text, self._marker.spans(text), sentence, scan)
         except ReadError as error:
             return MarkedPage(part.page, label, None, _reason_sentence(error.reason))
         note = ""
@@ -482,11 +477,9 @@ class _Original:
 
     def as_text(self, note: str = "", command: str = "") -> OriginalView:
         """Return the text around the passage, formatted if it is Markdown."""
-        has_sentence = self._sentence[0] < self._sentence[1]
-        passage = Markup('<div class="in-passage"{}>{}</div>').format(
-            Markup("") if has_sentence else Markup(' id="passage"'),
-            self._marker.html(self._text, self._sentence, "passage"),
-        )
+        anchor = Markup("") if any(self._sentence) else Markup(' id="passage"')
+        marked = self._marker.html(self._text, self._sentence, "passage")
+        passage = Markup('<div class="in-passage"{}>{}</div>').format(anchor, marked)
         if self._start is None or self._where is None:
             return OriginalView(kind="text", html=passage, note=note, command=command)
         end = self._start + len(self._text)
@@ -507,7 +500,7 @@ class _Original:
             command=command,
         )
 
-    def _surroundings(self, where: DocumentMap, start: int, end: int) -> tuple[int, int]:
+    def _surroundings(self, where: DocumentMap, start: int, end: int) -> Span:
         """Return the range of the document to show: all of it, or whole sections or lines around the passage."""
         characters = self._record.characters
         if characters <= WHOLE:
@@ -521,24 +514,14 @@ class _Original:
         return (0 if first == 0 else before[0]), after[-1] if after else last if line < 0 else first + line
 
 
-class _ScannedPages:
-    """The pages that OCR read, from the ledger of a project, which is not written.
-
-    Args:
-        project: The project.
-    """
-
-    def __init__(self, project: Project) -> None:
-        self._path, self._engine = project.directory / LEDGER_FILE, engine_for(project.config.ocr)
-
-    def find(self, image: str) -> Page | None:
-        """Return the page with this hash of its image, or None if the ledger has none or cannot be read."""
-        if not isinstance(self._engine, OcrEngine):
-            return None
-        with contextlib.suppress(ProjectError), contextlib.closing(Ledger(self._path, read_only=True)) as ledger:
-            page = ledger.page(self._engine.key(image))
-            return None if page is None else json.loads(page)
-        return None
+def _read_scan(project: Project, image: str) -> Page | None:
+    """Return the page that OCR read from an image with this hash, or None if the ledger has none or cannot be read."""
+    engine = engine_for(project.config.ocr)
+    page, path = None, project.directory / LEDGER_FILE
+    if isinstance(engine, OcrEngine):
+        with contextlib.suppress(ProjectError), contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            page = ledger.page(engine.key(image))
+    return None if page is None else json.loads(page)
 
 
 def _no_file_reason(file: SourceFile, project: Project, record: DocumentRecord) -> tuple[str, str]:
@@ -616,7 +599,7 @@ def image(request: Request) -> Response:
         return PlainTextResponse(_reason_sentence(error.reason), 404)
 
 
-def _mark(request: Request) -> tuple[int, int] | None:
+def _mark(request: Request) -> Span | None:
     """Return the start and end of the sentence to mark from the address, or None if they are not two numbers."""
     match = re.fullmatch(r"([0-9]{1,12})-([0-9]{1,12})", request.query_params.get("mark", ""))
     return (int(match[1]), int(match[2])) if match else None

@@ -22,6 +22,7 @@ from llama_index_contextual.search.results import RetrievalResponse, RetrievedCh
 from llama_index_contextual.tools.filters import parse_conditions
 from llama_index_contextual.ui import views
 from llama_index_contextual.ui.markdown import highlight, mark_sentence
+from llama_index_contextual.ui.marks import Span
 
 EXCERPT = 420
 """Number of characters in an excerpt."""
@@ -89,7 +90,7 @@ class Result:
     node_id: str
     rank: int
     source: Source
-    mark: tuple[int, int] | None
+    mark: Span | None
     excerpt: Markup
     structure: Markup
     written: Markup

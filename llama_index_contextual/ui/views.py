@@ -27,6 +27,7 @@ from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.project_file import is_project
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import visible
+from llama_index_contextual.ui.marks import Span
 
 MAX_QUESTION = 4_000
 """Maximum number of characters in a question."""
@@ -58,13 +59,7 @@ class Links:
         return _with_query(f"{self._base}/", parameters)
 
     def passage(
-        self,
-        node_id: str,
-        q: str = "",
-        mark: tuple[int, int] | None = None,
-        *,
-        page: int | None = None,
-        anchor: str = "#passage",
+        self, node_id: str, q: str = "", mark: Span | None = None, *, page: int | None = None, anchor: str = "#passage"
     ) -> str:
         """Return the address of a passage.
 

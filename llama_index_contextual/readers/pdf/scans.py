@@ -131,12 +131,6 @@ def page_content(page: Page) -> PageContent:
     return PageContent(page_lines(runs), True, (0.0, page["height"] * scale))
 
 
-def is_vertical(text: str, corners: Sequence[float]) -> bool:
-    """Return whether the text in a box runs up or down."""
-    x0, y0, x1, *_, y3 = corners
-    return len(text) > 1 and abs(y3 - y0) >= VERTICAL * abs(x1 - x0)
-
-
 def mean_confidence(boxes: Sequence[Sequence[Any]]) -> float:
     """Return the mean confidence of the characters in boxes, or 0 if there are none."""
     letters = sum(len(text) for text, *_ in boxes)

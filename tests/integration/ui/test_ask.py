@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,28 @@ def test_a_question_is_answered_with_events(client: Any, llm: ScriptedLLM) -> No
     assert "The pump runs dry" in shown.text
     assert "price unknown." in shown.text, "list prices are named only where there is a price"
     assert len(llm.history) == 1
+
+
+def test_citations_and_sources_open_at_the_sentence(root: Path) -> None:
+    question = "What does error TS-999 mean?"
+    (record,) = [one for one in ProjectManager(root).load("reports").documents() if one.file_name == "manual.txt"]
+    text = ProjectManager(root).load("reports").read(record.doc_id)
+    quoted = next(line for line in text.splitlines() if "TS-999" in line).strip().rstrip(".")
+    app = make_app([ProjectManager(root).load("reports", llm=ScriptedLLM(default=f"“{quoted}” [Source 1]."))])
+    with testclient.TestClient(app, base_url="http://127.0.0.1", follow_redirects=True) as client:
+        shown = client.post("/p/reports/ask", data={"q": question}).text
+        links = [html.unescape(link) for link in re.findall(r'href="(/p/reports/passage/[^"]+)"', shown)]
+        span = f"mark={text.index(quoted)}-{text.index(quoted) + len(quoted)}#passage"
+        verified, citation, source, *others = links
+        assert verified.endswith(span)
+        assert citation == source
+        assert citation.endswith(span)
+        assert others
+        assert all(re.search(r"&mark=\d+-\d+#passage$", link) for link in others)
+        page = client.get(citation).text
+        app.state.originals.renderer.close()
+    marked = page.partition('<mark class="spotlight" id="passage">')[2].partition("\n")[0]
+    assert html.unescape(re.sub("<[^>]+>", "", marked)).startswith(quoted)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])

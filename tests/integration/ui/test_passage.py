@@ -248,6 +248,15 @@ def test_a_mark_that_is_not_in_the_document_is_ignored(sentences: Project, mark:
     assert '<rect id="passage" class="mark-line"' in response.text
 
 
+def test_without_a_lexical_index_only_the_requested_sentence_is_marked(tmp_path: Path) -> None:
+    project = ProjectManager(tmp_path).create("one", ProjectConfig.local(indexes="semantic"))
+    project.ingest([Document(text="The pump runs. The valve is closed.", id_="a")])
+    (node,) = project.chunks("a")
+    shown: list[Any] = [passage_view(project, node.node_id, question="valve", mark=mark) for mark in (None, (15, 35))]
+    assert [view.mark for view in shown] == [None, (15, 35)]
+    assert "The <mark>valve</mark> is closed.</mark>" in shown[1].original.html
+
+
 def test_a_mark_that_ends_in_the_next_chunk_is_marked_to_its_end(project: Project) -> None:
     record = next(record for record in project.documents() if record.doc_id.endswith("plain.txt"))
     first, second = project.chunks(record.doc_id)[3:5]

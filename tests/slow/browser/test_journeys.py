@@ -70,6 +70,20 @@ def test_the_mark_on_the_page_covers_the_words_of_the_passage(page: Page, served
     assert sum(covered) / len(covered) > 0.98
 
 
+@pytest.mark.parametrize(("question", "file"), [(LEAKAGE, PDF), (STOP, "station-manual.md")])
+def test_the_browser_opens_a_result_at_its_sentence(page: Page, served: Served, question: str, file: str) -> None:
+    search(page, served, question)
+    card = page.locator(".result", has_text=file).first
+    sentence = " ".join(card.locator(".excerpt .spotlight").all_inner_texts())
+    follow(card.locator(".result-link"))
+    page.wait_for_function("scrollY > 0")
+    assert page.evaluate(
+        "() => { const at = passage.getBoundingClientRect().top; return at > 0 && at < innerHeight / 2 }"
+    )
+    marked = " ".join(page.locator(".passage-beside .spotlight").all_inner_texts())
+    assert "".join(marked.split())[:60] == "".join(sentence.split())[:60]
+
+
 # ---- ways of using it ------------------------------------------------------------------------------------------------
 
 
@@ -90,8 +104,11 @@ def test_the_keyboard_is_enough(page: Page, served: Served) -> None:
     page.keyboard.press("ArrowDown")
     expect(page.locator(".result-link").first).to_be_focused()
     page.keyboard.press("Enter")
-    expect(page).to_have_url(re.compile("/passage/"))
+    expect(page).to_have_url(re.compile("/passage/.*#passage$"))
     page.wait_for_load_state()
+    page.keyboard.press("Tab")  # from the mark
+    expect(page.get_by_role("link", name="Skip to the content")).not_to_be_focused()
+    page.goto(page.url.partition("#")[0])
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")

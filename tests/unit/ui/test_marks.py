@@ -157,12 +157,6 @@ def test_the_boxes_of_a_page_that_was_turned_are_turned_back(
     assert [tuple(round(edge) for edge in chars[at][1:]) for at in (0, -1)] == [first, last]
 
 
-def test_text_of_a_scan_that_runs_upwards_begins_below() -> None:
-    page = {"width": 100, "height": 100, "dpi": 72, "boxes": [["abcd", 0.9, 10, 20, 20, 20, 20, 60, 10, 60]]}
-    first, *_, last = scan_chars(page, (100, 100))
-    assert (tuple(first), tuple(last)) == (("a", 10, 50, 20, 60), ("d", 10, 20, 20, 30))
-
-
 def test_words_are_marked_on_their_own() -> None:
     chars = page(LINES)
     text = "Late payment bears interest of 5 % a year"
