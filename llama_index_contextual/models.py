@@ -56,8 +56,8 @@ class Provider:
         cache: Method of caching the common prefix of several calls: automatic ("prefix"), up to a mark in the message
             ("point"), in the slot that computed the prefix ("slot"), or no caching (None).
         min_cached_tokens: Number of tokens in the shortest prefix that is cached.
-        min_cached_by_model: The number for specific models, as pairs of a name pattern and the number; the first match
-            applies.
+        min_cached_by_model: Values of `min_cached_tokens` for specific models, as pairs of a name pattern and a number;
+            the first match applies.
         takes_cache_key: Whether `prompt_cache_key` is accepted.
         takes_json_schema: Whether `response_format` is accepted.
         takes_stream_options: Whether `stream_options` is accepted, and can be used to request token counts for streams.
@@ -190,7 +190,10 @@ PROVIDERS: Mapping[str, Provider] = {
 
 
 def provider_of(name: str) -> Provider | None:
-    """Return a model's provider, with the properties for this model, or None; `name` is as returned by `model_name`."""
+    """Return the provider of a model, with the properties that apply to this model, or None if it is unknown.
+
+    `name` is a name as returned by `model_name`.
+    """
     provider, _, model = name.partition(":")
     known = PROVIDERS.get(provider)
     least = next((least for part, least in known.min_cached_by_model if part.search(model)), None) if known else None
@@ -264,7 +267,10 @@ def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbeddi
 
 
 def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Provider, str, Any, dict[str, Any]]:
-    """Return a model's provider, its name without the provider, its class, and options from the environment."""
+    """Import the class of a model, after checking that its package and key are available.
+
+    Return the model's provider, its name without the provider, the class, and the options from the environment.
+    """
     traits, model, target = _resolve(name, setting=setting)
     if traits.key and not os.environ.get(traits.key):
         assigned = Settings._embed_model if setting == "embed_model" else settings_llm()
@@ -291,7 +297,10 @@ def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Pr
 
 
 def _resolve(name: str, *, setting: ModelSetting, option: str | None = None) -> tuple[Provider, str, str]:
-    """Return a model's provider, its name without the provider, and the provider's class for models of this kind."""
+    """Look up a model's provider, and return it with the model's name without the provider and the path of the class.
+
+    The setting determines whether the path of the LLM class or of the embedding class is returned.
+    """
     provider, _, model = name.partition(":")
     is_embedding = setting == "embed_model"
     targets = {each: traits.embedding if is_embedding else traits.llm for each, traits in PROVIDERS.items()}
@@ -337,7 +346,9 @@ def settings_llm() -> LLM | None:
 
 
 def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) -> str | None:
-    """Return a message about the package or key that a model lacks, or None; nothing is imported or called.
+    """Return a message if a package or key that a model needs is missing, otherwise None.
+
+    The model's package is not imported, and nothing is sent.
 
     Args:
         name: Name of the model, as in `load_llm` and `load_embed_model`.
@@ -472,7 +483,12 @@ class ModelObject:
 
     @classmethod
     def of(cls, model: BaseEmbedding, *, setting: str) -> ModelObject:
-        """Return the description of a model."""
+        """Describe a model object.
+
+        Args:
+            model: The object.
+            setting: Value of the setting `embed_model` that the object replaces.
+        """
         dimensions, kind = getattr(model, "dimensions", None), type(model)
         return cls(
             setting=setting,
@@ -502,7 +518,10 @@ class ModelObject:
 
 
 def contextual_model(name: str) -> ContextualEmbedding | None:
-    """Return the contextual embedding model with a given name, or None for other models; no key is needed."""
+    """Return the contextual embedding model with a given name, or None if the name belongs to another kind of model.
+
+    No API key is needed to create the model.
+    """
     provider, _, model = name.partition(":")
     if provider != "voyage" or not model:
         return None

@@ -60,9 +60,10 @@ class _ChunkRun:
     nodes: list[TextNode]
 
     def take(self, node: TextNode, max_tokens: int) -> bool:
-        """Append a chunk that starts no earlier than this run.
+        """Append a chunk that starts no earlier than this run, and return True.
 
-        Return False if text between the run and the chunk is missing, or the run would become too long.
+        Return False, without appending the chunk, if text between the run and the chunk is missing, if the run would
+        become too long, or if the texts do not agree where the chunk overlaps the run.
         """
         gap = _start(node) - self.start - len(self.text)
         if gap > 0 and (gap > _MOST_UNKNOWN or not _follows(self.nodes[-1], node)):
@@ -81,7 +82,7 @@ class _ChunkRun:
 
 
 def _join(nodes: Iterable[TextNode], max_tokens: int) -> list[_ChunkRun]:
-    """Join consecutive chunks of one document into runs, in text order, without repeated overlaps.
+    """Join consecutive chunks of one document into runs, in text order; text in which chunks overlap is not repeated.
 
     Args:
         nodes: Chunks with offsets, in any order.
@@ -196,7 +197,7 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
 
 
 def _merge(run: _ChunkRun, best: NodeWithScore) -> MergedChunk:
-    """Return a passage as a new node; the nodes of its chunks are not changed."""
+    """Return a passage whose node contains the text of all chunks of a run; the nodes of the chunks are not changed."""
     node, first, last = cast(TextNode, best.node), run.nodes[0], run.nodes[-1]
     relationships = {k: v for k, v in node.relationships.items() if k not in _NEIGHBOURS}
     for kind, end in zip(_NEIGHBOURS, (first, last), strict=True):
@@ -235,7 +236,10 @@ def _metadata(run: _ChunkRun, best: TextNode) -> dict[str, Any]:
 
 
 def _context(run: _ChunkRun, best: TextNode) -> dict[str, Any]:
-    """Return the metadata of the joint context: the structural part of the best hit and all written sentences."""
+    """Return the metadata for the context of a passage, or an empty dict if no chunk has written sentences.
+
+    The context consists of the structural part of the best hit's context and the sentences written for all chunks.
+    """
     written = {keys.context_parts(node.metadata)[1]: node for node in reversed(run.nodes)}
     written.pop("", None)
     if not written:
@@ -390,7 +394,10 @@ class ContextWindowPacker(BaseNodePostprocessor):
 
 
 def _in_reading_order(packed: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-    """Sort hits, which are given best first, by the best hit of their document, then by position in the text."""
+    """Sort hits, which are given best first, by document and then by position in the text.
+
+    The document with the best hit comes first.
+    """
     documents = [hit.node.ref_doc_id or hit.node.node_id for hit in packed]
     first = {document: rank for rank, document in reversed(list(enumerate(documents)))}
 
@@ -406,7 +413,7 @@ def _tokens(hit: NodeWithScore) -> int:
 
 
 def _shortened(hit: NodeWithScore, query: str, free: int) -> NodeWithScore | None:
-    """Return a hit with its best run of sentences that fits, or None if none fits."""
+    """Return a hit cut to the sentences that best cover the query within `free` tokens, or None if none fits."""
     node = hit.node
     if not isinstance(node, TextNode):
         return None
@@ -547,14 +554,14 @@ class SpotlightRerank(BaseNodePostprocessor):
 
 
 def _marked(hit: NodeWithScore, score: float, spot: Spot, rank: int) -> RetrievedChunk:
-    """Return a hit with its new score and rank, and a mark on the sentence or row that matches best."""
+    """Return a copy of a hit with a new score and rank, and with the sentence or row that matches best marked."""
     chunk = hit if isinstance(hit, RetrievedChunk) else RetrievedChunk.of(rank, hit)
     mark = Mark.of(Chunk.of(hit.node), spot.start, spot.end) if spot.end > spot.start else None
     return chunk.model_copy(update={"score": score, "rank": rank, "spotlight": mark})
 
 
 def _headed_text(hit: NodeWithScore) -> HeadedText:
-    """Return the passage to compare: the text of a node, preceded by the metadata that is embedded with it."""
+    """Return the text to compare with a question: the node's text with the metadata that is embedded before it."""
     text = replace_surrogates(hit.node.get_content(MetadataMode.NONE))
     before = replace_surrogates(hit.node.get_metadata_str(mode=MetadataMode.EMBED))
     heading = replace_surrogates(HeadedText.of("", hit.node.metadata).heading)
@@ -572,7 +579,7 @@ def _term_rarity(analyzer: Analyzer, question: str, passages: Sequence[HeadedTex
 
 
 def _standardised(values: Sequence[float]) -> NDArray[np.float64]:
-    """Return the standard scores (z-scores) of values; zeros if all values are equal."""
+    """Return the standard scores (z-scores) of values, or zeros if all values are equal."""
     array = np.asarray(values, dtype=np.float64)
     deviation = float(array.std())
     return (array - array.mean()) / deviation if deviation > 0 else np.zeros(len(array))

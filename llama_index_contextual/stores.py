@@ -65,7 +65,7 @@ _DOCUMENTS = f"{DEFAULT_NAMESPACE}{DEFAULT_REF_DOC_COLLECTION_SUFFIX}"
 class IndexDocumentStore(KVDocumentStore):
     """Read-only document store with the nodes of a published version.
 
-    Every attempt to change it raises `ReadOnlyVersionError`.
+    Every attempt to change the store raises `ReadOnlyVersionError`.
 
     Args:
         nodes: The nodes.
@@ -79,15 +79,18 @@ class IndexDocumentStore(KVDocumentStore):
         return len(self.nodes)
 
     def __bool__(self) -> bool:
-        # LlamaIndex uses `docstore or SimpleDocumentStore()`, which must not replace an empty store.
+        # LlamaIndex evaluates `docstore or SimpleDocumentStore()`, which must not replace an empty store.
         return True
 
     def get_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
-        """Return nodes in the order of `node_ids`, with one query; parents are assembled from their stored children."""
+        """Return nodes in the order of `node_ids`.
+
+        All nodes are read with one query; the text of a parent node is assembled from its stored children.
+        """
         return self.nodes.get_nodes(node_ids, raise_error)
 
     async def aget_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
-        """Return nodes in the order of `node_ids`."""
+        """Asynchronous version of `get_nodes`."""
         return self.nodes.get_nodes(node_ids, raise_error)
 
     def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
@@ -179,11 +182,11 @@ class IndexVectorStore(BasePydanticVectorStore):
         return len(self._index.ids)
 
     def __bool__(self) -> bool:
-        # LlamaIndex uses `vector_store or SimpleVectorStore()`, which must not replace an empty store.
+        # LlamaIndex evaluates `vector_store or SimpleVectorStore()`, which must not replace an empty store.
         return True
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """Return nodes, their cosine similarities (-1 to 1) and their ids for a LlamaIndex query."""
+        """Run a LlamaIndex query, and return the nodes, their cosine similarities (-1 to 1) and their ids."""
         if query.query_embedding is None:
             raise InputError("The query has no embedding: pass an embed_model to the retriever.")
         vector = unit_vectors(np.asarray([query.query_embedding], dtype=np.float32))[0]
@@ -206,7 +209,10 @@ class IndexVectorStore(BasePydanticVectorStore):
         )
 
     def _allowed(self, node_ids: Sequence[str] | None, doc_ids: Sequence[str] | None) -> NDArray[np.int64] | None:
-        """Return the rows that a query selects, or None for all; empty lists, as in VectorStoreIndex, are ignored."""
+        """Return the rows of the nodes that a query is restricted to, or None if it is not restricted.
+
+        Empty lists, which VectorStoreIndex passes, are ignored.
+        """
         docstore = self._index.docstore
         sets = [docstore.rows(docstore.existing_ids(node_ids))] if node_ids else []
         if doc_ids:
@@ -247,7 +253,7 @@ class IndexVectorStore(BasePydanticVectorStore):
         return FaissVectorStore(faiss_index=index)
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the directory of the version, which `from_dict` uses to open it again."""
+        """Return the directory of the version, from which `from_dict` opens the version again."""
         return {"class_name": self.class_name(), "version_directory": self.version_directory}
 
     @classmethod

@@ -45,9 +45,9 @@ def pack(items: Iterable[T], weigh: Callable[[T], tuple[int, ...]], limits: tupl
 
 
 def as_matrix(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
-    """Return vectors as the rows of a matrix, or an empty array if they are invalid or differ in length."""
+    """Return vectors as the rows of a matrix, or an empty array if a vector is invalid or the lengths differ."""
     try:
-        # One row at a time, so that other threads can run in between. Numbers that are too large become infinite.
+        # Rows are converted one at a time, so that other threads can run in between. Too large numbers become infinite.
         with np.errstate(over="ignore"):
             matrix = np.stack([np.array(row, dtype=np.float32) for row in rows])
     except (TypeError, ValueError):
@@ -62,9 +62,9 @@ def embedding_tokens(text: str) -> int:
 
 
 def cut_to_input(text: str) -> str:
-    """Cut the text to the length that an embedding model accepts as a single input.
+    """Cut a text to the length that an embedding model accepts as a single input.
 
-    OpenAI's limit applies to every model. The result is slightly shorter than the limit, because the beginning of a
+    OpenAI's limit is used for every model. The result is slightly shorter than the limit, because the beginning of a
     text may have more tokens on its own than as a part of the text.
 
     Example:
@@ -82,7 +82,7 @@ def cut_to_input(text: str) -> str:
 
 
 def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale each row to length 1; zero rows stay zero, and NaN becomes zero."""
+    """Scale each row to length 1; rows of zeros are not changed, and NaN is replaced with 0."""
     if not np.isfinite(vectors).all():
         vectors = np.nan_to_num(vectors)
     # Scale first, because the squares of large numbers overflow and the squares of small numbers underflow.

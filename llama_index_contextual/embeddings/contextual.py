@@ -33,9 +33,9 @@ MAX_TOKENS_PER_INPUT = 8_192
 
 Vectors = NDArray[np.float32]
 Booking = Callable[[int], AbstractAsyncContextManager[None]]
-"""Function that returns a context manager, entered for each attempt, that records the cost of a request.
+"""Function that returns a context manager that records the cost of a request; a new one is used for each attempt.
 
-Its argument is the number of tokens in the request.
+The argument of the function is the number of tokens in the request.
 """
 
 
@@ -102,7 +102,10 @@ class ContextualEmbedding(BatchEmbedding):
         return embedding_tokens(text)
 
     def requests_for(self, documents: Sequence[Sequence[str]]) -> Iterator[list[int]]:
-        """Yield the indices of the documents in each request; each document must be within the limits."""
+        """Distribute documents over requests, and yield for each request the indices of its documents.
+
+        Each document must be within the limits.
+        """
         limits = self.max_tokens_per_request, self.max_chunks_per_request, self.max_documents_per_request
         tokens = [sum(map(self.count_tokens, texts)) for texts in documents]
         return pack(range(len(documents)), lambda at: (tokens[at], len(documents[at]), 1), limits)
@@ -139,7 +142,7 @@ class ContextualEmbedding(BatchEmbedding):
         return [vectors[0] for vectors in self.get_document_embeddings([[text] for text in texts])]
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        """Set the embeddings of nodes; the chunks of a document are embedded together."""
+        """Embed nodes, the chunks of a document together, and set their embeddings."""
         texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
         parts = document_parts(self, nodes, texts)
         vectors = self.get_document_embeddings([[texts[at] for at in part] for part in parts])
@@ -182,7 +185,10 @@ def document_parts(model: ContextualEmbedding, nodes: Sequence[BaseNode], texts:
 
 
 def _pack_document(texts: Sequence[str], segments: Sequence[object], model: ContextualEmbedding) -> list[list[int]]:
-    """Return the indices of the chunks in each part of a document; chunks of a segment stay together if possible."""
+    """Divide a document into parts within the limits, and return the indices of the chunks in each part.
+
+    The chunks of a segment are in the same part if possible.
+    """
     counts = [model.count_tokens(text) for text in texts]
     limits = min(model.max_tokens_per_document, model.max_tokens_per_request), model.max_chunks_per_request
     require_fitting(counts, model.model_name, limits[0])
@@ -209,7 +215,10 @@ def book_nothing(_tokens: int) -> AbstractAsyncContextManager[None]:
 async def aembed(
     model: BaseEmbedding, texts: Sequence[str], *, name: str, policy: RetryPolicy | None = None
 ) -> Vectors:
-    """Return the unit vectors of `texts`, one row each; see `aembed_groups` for arguments and errors."""
+    """Embed texts and return a matrix with the unit vector of one text per row.
+
+    For the other arguments and the errors, see `aembed_groups`.
+    """
     rows: dict[int, Vectors] = {}
     async for answer in aembed_groups(model, [[text] for text in texts], name=name, policy=policy):
         rows.update(answer)
@@ -224,10 +233,13 @@ async def aembed_groups(
     policy: RetryPolicy | None = None,
     booking: Booking = book_nothing,
 ) -> AsyncGenerator[dict[int, Vectors], None]:
-    """For each request, yield a mapping from the index of each group to its unit vectors, one row for each text.
+    """Embed groups of texts; after each request, yield the unit vectors of each group in it, by the index of the group.
 
-    A contextual model embeds the texts of a group together, within its own limits. OpenAI's limits apply to every other
-    model except the local model, which has no limits. A text without known words has a zero vector.
+    The vectors of a group are a matrix with one row for each text.
+
+
+    A contextual model embeds the texts of a group together, within its own limits. OpenAI's limits are used for every
+    other model except the local model, which has no limits. A text without known words has a zero vector.
 
     Args:
         model: Any LlamaIndex embedding.
@@ -270,7 +282,7 @@ async def aembed_groups(
 async def _retry(
     attempt: Callable[[], Awaitable[Sequence[Any]]], policy: RetryPolicy | None, name: str
 ) -> Sequence[Any]:
-    """Return the vectors for one request, with retries.
+    """Send one request, with retries, and return the vectors of each group.
 
     Raises:
         ModelError: The model failed after all retries.
@@ -284,7 +296,7 @@ async def _retry(
 
 
 async def _send(model: BaseEmbedding, groups: list[list[str]], booking: Booking, tokens: int) -> Sequence[Any]:
-    """Send one request, and return the vectors of each group."""
+    """Send one request, without retries, and return the vectors of each group."""
     async with booking(tokens):
         if isinstance(model, ContextualEmbedding):
             return await asyncio.to_thread(model._get_document_embeddings, groups)
@@ -295,7 +307,7 @@ async def _send(model: BaseEmbedding, groups: list[list[str]], booking: Booking,
 
 
 def _vectors(answer: Sequence[Any], groups: Sequence[Sequence[str]], name: str, dimensions: object) -> Vectors:
-    """Return the unit vectors in an answer, one row for each text.
+    """Check the vectors in a model's answer, and return them as unit vectors, one row for each text.
 
     Raises:
         ModelError: There are too many or too few vectors, or the vectors are not finite or differ in length.
@@ -338,7 +350,12 @@ def require_shape(answer: Sequence[Any], groups: Sequence[Sequence[str]], *, nam
 
 
 def require_fitting(counts: Sequence[int], name: str, limit: int) -> None:
-    """Check that an embedding model accepts texts, given their numbers of tokens.
+    """Check that no text is too long for an embedding model.
+
+    Args:
+        counts: Number of tokens in each text.
+        name: Name of the model, for the message.
+        limit: Maximum number of tokens that the model accepts.
 
     Raises:
         InputError: A text is too long.

@@ -69,7 +69,7 @@ class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the p
         return "TransformerEmbedding"
 
     def _embed(self, inputs: list[Any], prompt_name: str | None = None) -> list[list[float]]:
-        """Return vectors, without the base class's retries, which are meant for network calls."""
+        """Return vectors. Bypasses the base class's retries, which are meant for network calls."""
         with _ONE_AT_A_TIME:
             vectors = self._model.encode(
                 inputs,

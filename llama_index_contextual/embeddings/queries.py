@@ -43,7 +43,7 @@ class QueryEmbedder:
         self.model = model
         self.name = model_name(model)
         self._cache: LRUCache[bytes, tuple[list[float], NDArray[np.float32]]] = LRUCache(_CACHE_SIZE)
-        self._clients: dict[int, BaseEmbedding] = {}  # by process id; a forked child must not share connections
+        self._clients: dict[int, BaseEmbedding] = {}  # one per process id: a forked child must not share connections
 
     def embed(self, texts: Sequence[str]) -> list[float]:
         """Return the embedding of a question.
@@ -90,7 +90,7 @@ class QueryEmbedder:
         return self._clients[process]
 
     def _store(self, key: bytes, embedding: object) -> tuple[list[float], NDArray[np.float32]]:
-        """Cache an embedding from the model, as a list and as the unit vector used for searching.
+        """Check and cache an embedding from the model; return it as a list and as the unit vector used for searching.
 
         Raises:
             ModelError: The embedding is empty, or contains values that are not finite numbers.
@@ -113,7 +113,10 @@ class QueryEmbedder:
         return both
 
     def embed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Return the embeddings of several questions, using concurrent calls, because LlamaIndex cannot batch them."""
+        """Return the embeddings of several questions.
+
+        The calls are made concurrently, because LlamaIndex cannot embed questions in batches.
+        """
         distinct = list(dict.fromkeys(map(tuple, questions)))
         with ThreadPoolExecutor(_CONCURRENT_CALLS) as threads:
             embeddings = dict(zip(distinct, threads.map(self.embed, distinct), strict=True))

@@ -150,7 +150,7 @@ class WindowSplitter:
     spans: TokenSpans
 
     def name(self, model: str) -> str:
-        """Return the name under which averaged vectors from a model are stored."""
+        """Return the name under which averaged vectors from a model are stored in the ledger."""
         return f"{model} in windows of {self.limit} tokens"
 
     def split(self, text: str, context_end: int = 0) -> list[Window]:
@@ -177,7 +177,10 @@ class WindowSplitter:
 
 
 def _even_parts(text: str, spans: Sequence[Span], room: int) -> list[Span]:
-    """Return the token ranges of overlapping parts of similar length, at most `room` tokens, divided between words."""
+    """Divide a text into overlapping parts of similar length, between words if possible.
+
+    Return the range of token numbers of each part, which has at most `room` tokens.
+    """
     overlap = room // OVERLAP
     count = max(1, -(-(len(spans) - overlap) // (room - overlap)))
     size = min(room, -(-(len(spans) + (count - 1) * overlap) // count))
@@ -235,7 +238,10 @@ def _own_limit(inner: Any) -> int | None:
 
 
 def _own_tokenizer(inner: Any) -> Any:
-    """Return a copy of the model's tokenizer without truncation, or None if it is not from the package `tokenizers`."""
+    """Return a copy of the model's tokenizer that does not truncate or pad texts.
+
+    Return None if the tokenizer is not from the package `tokenizers`.
+    """
     tokenizer = getattr(getattr(inner, "tokenizer", None), "backend_tokenizer", None) or _fastembed_tokenizer(inner)
     if tokenizer is None or not hasattr(tokenizer, "to_str"):
         return None
@@ -263,8 +269,11 @@ def _estimated_spans(text: str) -> Sequence[Span]:
 
 
 def average(windows: Sequence[Window], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the mean of the window vectors of a text, weighted by number of tokens, as a matrix with one row."""
-    if len(windows) == 1:  # leave the vector exactly as it is
+    """Return the normalised mean of the vectors of a text's windows, as a matrix with one row.
+
+    Each window is weighted by its number of tokens.
+    """
+    if len(windows) == 1:  # do not change the vector at all
         return vectors
     weights = np.array([[window.tokens] for window in windows], dtype=np.float32)
     return unit_vectors((vectors * weights).sum(axis=0, keepdims=True))

@@ -273,7 +273,7 @@ class Comparison:
         return f"{' and '.join(parts)} {verb} not significantly better"
 
     def _sample_warning(self, chosen: str) -> str:
-        """Return a warning if there are too few questions to be sure of the recommendation, otherwise ""."""
+        """Return a warning if there are too few questions for a reliable recommendation, otherwise an empty string."""
         undecided = [
             self._values(chosen, name, self.metric)
             for name in self.names
@@ -410,7 +410,10 @@ def draw_sample(
 
 
 def _documents_of(question: Question, by_name: Mapping[str, set[str]]) -> frozenset[str]:
-    """Return the documents with the evidence of a question; empty if any of them is unknown."""
+    """Return the ids of the documents that contain a question's evidence.
+
+    Return an empty set if the document of any evidence item is not known.
+    """
     documents = [by_name.get(item.file or "", set()) for item in question.evidence]
     return frozenset().union(*documents) if all(documents) else frozenset()
 
@@ -431,7 +434,7 @@ class Variant:
 
     @property
     def failures(self) -> int:
-        """Number of chunks with only a structural context because the LLM failed."""
+        """Number of chunks that have only a structural context because the LLM failed."""
         return sum(len(record.fallback_chunks) for record in self.live.current().records)
 
     def as_retriever(self, *, similarity_top_k: int, mode: Mode | None = None) -> BaseRetriever:
@@ -448,7 +451,7 @@ def built_variants(
     max_cost: float | None,
     report: ShowVariants,
 ) -> Iterator[dict[str, Variant]]:
-    """Report the price of variants of a project, build them next to the project, and remove them at the end.
+    """Report the price of variants of a project, build them next to the project, yield them, and finally remove them.
 
     Contexts and embeddings in the project's ledger are reused, and new contexts and embeddings are added to the ledger.
     Files left over from an interrupted run are removed.
@@ -487,7 +490,7 @@ def _build(
     excluded: frozenset[str],
     report: ShowVariants,
 ) -> Variant:
-    """Build a variant in a new directory, or use the live version if its settings are the same."""
+    """Build a variant in a new directory, or use the project's live version if it has the same settings."""
     before = origin.live.current()
     with write_lock(origin.directory), project_ledger(origin.directory) as ledger:
         built_with = ProjectConfig(**before.manifest.config)
@@ -513,7 +516,10 @@ def _build(
 
 
 def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger) -> float | None:
-    """Return the cost in dollars of the contexts that an LLM wrote for a version, according to the ledger."""
+    """Return the cost in dollars of the LLM contexts in a version, computed from the token counts in the ledger.
+
+    Return None if the token counts or the price are unknown.
+    """
     if config.context != "llm":
         return 0.0
     contexts = [
@@ -684,7 +690,7 @@ class SweepRow:
 
     @property
     def name(self) -> str:
-        """The settings except `top_k`."""
+        """The settings, except `top_k`, as text."""
         return f"{self.context}, {self.chunk_size} tokens, {self.mode}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -710,7 +716,7 @@ class Sweep:
     notes: Sequence[str] = ()
 
     def best(self) -> SweepRow:
-        """Return the row with the highest measure and, among equal rows, the fewest results."""
+        """Return the row with the highest measure; of several such rows, the row with the fewest results."""
         return max(self.rows, key=lambda row: (row.figures[self.measure] or 0.0, -row.top_k))
 
     def table(self) -> list[dict[str, Any]]:
@@ -792,7 +798,10 @@ def _require_comparable(questions: Sequence[Question], sizes: Sequence[int], con
 
 
 def _configs(config: ProjectConfig, contexts: Sequence[ContextKind], sizes: Sequence[int]) -> dict[str, ProjectConfig]:
-    """Return the settings for each kind of context and chunk size; the overlap is scaled with the size."""
+    """Return settings for each combination of a kind of context and a chunk size, by name.
+
+    If the chunk size differs from the project's setting, the overlap is a fixed fraction of the size.
+    """
     configs = {}
     for kind, size in product(contexts or [config.context], sizes or [config.chunk_size]):
         overlap = config.chunk_overlap if size == config.chunk_size else int(OVERLAP * size)

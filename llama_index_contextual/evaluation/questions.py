@@ -92,7 +92,7 @@ class ResultChunk:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Names that evidence may use for the result's document."""
+        """Names by which evidence may refer to the result's document."""
         source = self.chunk.source
         return frozenset(name for name in (source.file_name, source.file_path, source.doc_id) if name)
 
@@ -230,7 +230,7 @@ class Question:
 
 
 def ids_by_name(documents: Sequence[DocumentRecord]) -> dict[str, set[str]]:
-    """Map the names that evidence may use (document ids and file names) to document ids."""
+    """Map each name by which evidence may refer to documents (a document id or a file name) to the ids of these."""
     ids: dict[str, set[str]] = {}
     for record in documents:
         for name in filter(None, (record.doc_id, record.file_name)):
@@ -255,7 +255,9 @@ def require_files(documents: Sequence[DocumentRecord], questions: Sequence[Quest
 
 
 def absent_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> list[str]:
-    """Return a note if some questions have evidence in files that are not in the project.
+    """Return a list with a note if some questions have evidence in files that are not in the project.
+
+    The list is empty if there are no such questions.
 
     Args:
         documents: The documents of the project.
@@ -355,7 +357,14 @@ def _read_bytes(path: str | Path) -> bytes:
 
 
 def _parse_lines(data: bytes, name: str, row: type[M], parse: Callable[[M, int], T]) -> list[T]:
-    """Parse each line that is not blank as a JSON object; errors contain the line number."""
+    """Parse each line of a JSON Lines file, except blank lines; error messages contain the line number.
+
+    Args:
+        data: Content of the file.
+        name: File name for messages.
+        row: Model that validates the object in a line.
+        parse: Function that converts the validated object, given its line number.
+    """
     items = []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if line.strip():

@@ -74,7 +74,7 @@ def to_csv(result: Result) -> str:
 
 
 def to_json(result: Result) -> str:
-    """Return the figures, all questions with their results, and the hard negatives of failed questions as JSON."""
+    """Return a JSON report with the figures, the results for every question, and the hard negatives of failed ones."""
     return json.dumps(to_dict(result), ensure_ascii=False, indent=1, allow_nan=False)
 
 
@@ -101,7 +101,10 @@ def _evaluations_of(result: Evaluation | Comparison) -> Sequence[Evaluation]:
 
 
 def _all_differences(comparison: Comparison) -> list[Difference]:
-    """Return the differences between all pairs, first for the metric of the recommendation, then for other metrics."""
+    """Return the differences between all pairs of retrievers for each metric except precision.
+
+    The differences for the metric of the recommendation come first.
+    """
     others = (name for name in comparison.evaluations[0].metrics if not name.startswith("precision@"))
     metrics = dict.fromkeys([comparison.metric, *others])
     return [difference for metric in metrics for difference in comparison.differences(metric)]
@@ -137,7 +140,7 @@ def _cell(value: Any) -> Any:
 
 
 def to_html(result: Result) -> str:
-    """Return a self-contained HTML page with bars and intervals, which does not load other files."""
+    """Return an HTML page that shows the figures as bars and intervals; the page does not load any other files."""
     from jinja2 import Environment
 
     values: dict[str, Any] = {

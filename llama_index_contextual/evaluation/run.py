@@ -151,7 +151,7 @@ class QuestionResult:
     context_relevance: float | None = None
 
     def hard_negatives(self, k: int) -> list[RetrievedChunk]:
-        """Return the results without evidence among the first k."""
+        """Return those of the first k results that contain no evidence."""
         return [chunk for chunk, good in zip(self.results[:k], self.relevant, strict=False) if not good]
 
 
@@ -193,7 +193,7 @@ class Evaluation:
         return [*at_k, "MRR", self.main_metric]
 
     def values(self, metric: str) -> NDArray[np.float64]:
-        """Return a metric for every question, shape (questions,), between 0 and 1.
+        """Return the values of a metric for all questions, each between 0 and 1; shape (questions,).
 
         Args:
             metric: "MRR", or recall, precision or nDCG at a number up to the largest of `ks`, such as "recall@5".
@@ -204,7 +204,7 @@ class Evaluation:
         return np.array([self.value(metric, result) for result in self.results])
 
     def value(self, metric: str, result: QuestionResult) -> float:
-        """Return a metric for one question; see `values`."""
+        """Return the value of a metric for one question; see `values`."""
         if metric == "MRR":
             return reciprocal_rank(result.ranks)
         match = _METRIC.fullmatch(metric)
@@ -230,13 +230,16 @@ class Evaluation:
         return float(np.mean(values)) if values else None
 
     def failures(self, k: int | None = None) -> list[QuestionResult]:
-        """Return the questions for which evidence is missing from the first k results (default: all), worst first."""
+        """Return the results of the questions whose evidence is not completely in the first k results, worst first.
+
+        By default, all results are considered.
+        """
         k = max(self.ks) if k is None else k
         failed = [result for result in self.results if recall(result.ranks, k) < 1]
         return sorted(failed, key=lambda result: recall(result.ranks, k))
 
     def summary(self) -> dict[str, float | int | str | None]:
-        """Return the means, the response times in milliseconds, and the context relevance."""
+        """Return the means of the metrics, the response times in milliseconds, and the context relevance."""
         return {
             "name": self.name,
             "questions": len(self.results),
@@ -298,7 +301,7 @@ def evaluate(
 
 
 def as_questions(questions: Questions) -> Sequence[Question]:
-    """Return the questions, which are loaded from a file if a path is given.
+    """Return the given questions; if a path is given, load them from the file.
 
     Raises:
         InputError: There are no questions, or the file cannot be read.

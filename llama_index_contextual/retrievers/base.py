@@ -137,7 +137,7 @@ class CheckedRetriever(BaseRetriever):
 
 
 def respond_of(retriever: BaseRetriever, bundle: QueryBundle) -> RetrievalResponse:
-    """Return the response of any retriever; a retriever without the method `respond` provides no evidence."""
+    """Return the response of any retriever; if the retriever has no method `respond`, the results have no evidence."""
     respond: Callable[[QueryBundle], RetrievalResponse] | None = getattr(retriever, "respond", None)
     if respond is not None:
         return respond(bundle)
@@ -153,7 +153,9 @@ async def arespond_of(retriever: BaseRetriever, bundle: QueryBundle) -> Retrieva
 
 
 def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
-    """Return the specificity of a text for a retriever; at 1, its terms are just enough to identify a single passage.
+    """Return the specificity of a text for a retriever.
+
+    At a specificity of 1, the terms of the text are just enough to identify a single passage.
 
     The value is the sum of the inverse document frequencies of the text's terms, divided by the logarithm of the number
     of passages N: if terms were independent, `N ** (1 - specificity)` passages would contain all of them. The value is
@@ -201,7 +203,10 @@ def with_events(respond: F) -> F:
 
 
 def _has_listener() -> bool:
-    """Return whether there is any handler; otherwise, no span is created, because that takes longer than ranking."""
+    """Return whether LlamaIndex's instrumentation has any handler.
+
+    Without a handler, no span is created, because that takes longer than ranking.
+    """
     dispatcher: Any = _dispatcher
     while dispatcher.propagate and not _has_handlers(dispatcher):
         dispatcher = dispatcher.parent

@@ -126,7 +126,7 @@ class ConversationalRetriever(CheckedRetriever):
         embed_model: The model that embeds the queries of the retriever; None leaves the embedding to the retriever.
         weights: Weights of the conversation.
         reference_date: The date of the question, or a function that returns it, such as `date.today`. With a date,
-            "last quarter" is searched as "last quarter (Q3 2026)". None leaves time words unchanged.
+            "last quarter" is searched as "last quarter (Q3 2026)". None leaves relative time expressions unchanged.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -176,14 +176,20 @@ class ConversationalRetriever(CheckedRetriever):
         return with_warnings(_for_question(await arespond_of(self.retriever, searched), query, blend), notes)
 
     def explicit(self, text: str) -> str:
-        """Add the dates of time words to a question, if the reference date is known."""
+        """Add explicit dates for relative time expressions, such as "last month", to a question.
+
+        Without a reference date, return the question unchanged.
+        """
         if self.reference_date is None:
             return text
         today = self.reference_date() if callable(self.reference_date) else self.reference_date
         return explicit_times(text, today)
 
     def _plan(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
-        """Return the query to search, without an embedding, and the texts that are combined in it."""
+        """Return the query to search, without its embedding, and the texts that it combines.
+
+        The second item is None if the question is searched unchanged.
+        """
         if isinstance(bundle, ConversationQuery) and bundle.rewrite:
             rewritten = self.explicit(cut_query(bundle.rewrite))
             return QueryBundle(rewritten), QueryBlend(rewritten=rewritten)
@@ -226,7 +232,7 @@ def _lexical_texts(
 
 
 def _blend_vectors(vectors: Sequence[Sequence[float]], blend: QueryBlend) -> list[float]:
-    """Return the normalised weighted sum of the normalised vectors; the first vector belongs to the question."""
+    """Normalise the vectors, and return their weighted sum, also normalised; the first vector is the question's."""
     rows = np.asarray(vectors, dtype=np.float64)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     blended = np.asarray([weight for _, weight in blend.embedded]) @ rows
@@ -243,6 +249,6 @@ def _for_question(response: RetrievalResponse, query: QueryType, blend: QueryBle
 
 
 def _messages(query: QueryBundle, role: MessageRole, *, last: int) -> list[str]:
-    """Return the last messages with the given role, oldest first, each limited to the part that is searched."""
+    """Return the texts of the last messages with a role, oldest first, each cut to the part that is searched."""
     texts = [message.content for message in getattr(query, "history", ()) if message.role == role and message.content]
     return [cut_query(text) for text in texts[len(texts) - min(last, len(texts)) :]]

@@ -142,7 +142,7 @@ class ProjectRetriever(CheckedRetriever):
         def run(version: SearchableVersion) -> list[SearchResponse]:
             models = self._models(version)
             if (embedder := models["embedder"]) is not None:
-                # Together, so that the questions are embedded concurrently; `search` finds the vectors in the cache.
+                # Embed all questions now, so that the calls are concurrent; `search` finds the vectors in the cache.
                 embedder.embed_many([query.embedding_strs for query, _ in checked if query.embedding is None])
             return [search(query_of(query), version.index, settings, **models) for query, _ in checked]
 
@@ -156,7 +156,7 @@ class ProjectRetriever(CheckedRetriever):
         return [[*response.results] for response in self.respond_many(as_bundles(queries))]
 
     def specificity(self, text: str) -> float | None:
-        """Return the specificity of a text for the chunks of the live version; see `specificity_of`."""
+        """Return the specificity of a text in the live version; see `specificity_of`."""
 
         def measure(version: SearchableVersion) -> float | None:
             lexical = version.index.lexical
@@ -166,7 +166,10 @@ class ProjectRetriever(CheckedRetriever):
 
     @property
     def analyzer(self) -> Analyzer:
-        """The analyzer of the live version's lexical index; without such an index, a new analyzer for the language."""
+        """The analyzer of the live version's lexical index.
+
+        Without such an index, this is a new analyzer for the language in the settings.
+        """
 
         def find(version: SearchableVersion) -> Analyzer:
             lexical = version.index.lexical
@@ -175,13 +178,13 @@ class ProjectRetriever(CheckedRetriever):
         return self._indexes.run(find)
 
     def _search_settings(self, *, explain: bool = False) -> SearchSettings:
-        # Created for each query, because `mode`, `similarity_top_k` and `filters` can be assigned.
+        # Created for each query, because `mode`, `similarity_top_k` and `filters` can be changed at any time.
         return SearchSettings.of(
             self._config, mode=self.mode, k=self.similarity_top_k, filters=self.filters, explain=explain
         )
 
     def _models(self, version: SearchableVersion) -> dict[str, Any]:
-        """Return the arguments of a search in a version, other than its index."""
+        """Return keyword arguments of `search` for a version: its embedder, the reranker, the slots and its name."""
         mode, _ = usable_mode(version.index, self.mode)
         name = self._config.rerank
         return {

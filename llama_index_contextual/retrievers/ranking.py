@@ -57,7 +57,7 @@ class RankingRetriever(CheckedRetriever):
     Attributes:
         chunk_index: The index.
         similarity_top_k: Number of results of `retrieve`.
-        spotlight: Whether `retrieve` ranks the first nodes again by their best sentence or table row.
+        spotlight: Whether `retrieve` reranks the first nodes by their best sentence or table row.
     """
 
     chunk_index: ChunkIndex
@@ -75,11 +75,14 @@ class RankingRetriever(CheckedRetriever):
         return Ranking(leg.hits, self.chunk_index.ids, [leg])
 
     def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
-        """Rank with the single index of this retriever."""
+        """Rank the k best nodes in the single index of this retriever."""
         raise NotImplementedError(f"{type(self).__name__} does not rank in a single index: implement `leg`.")
 
     def metadata_keys(self) -> list[str]:
-        """Return the metadata keys of the chunks for use in filters; empty if the index has no document store."""
+        """Return the metadata keys of the chunks, for use in filters.
+
+        The list is empty if the index has no document store.
+        """
         docstore = getattr(self.chunk_index, "docstore", None)
         return [] if docstore is None else list(docstore.metadata_keys())
 
@@ -87,7 +90,7 @@ class RankingRetriever(CheckedRetriever):
         """Await any work that would block in `rank`, and cache its result, such as the query's embedding."""
 
     def fetch(self, ranking: Ranking, k: int, question: str) -> list[RetrievedChunk]:
-        """Return the k best nodes of a ranking with their evidence and the sentences or rows that match best."""
+        """Return the k best nodes of a ranking, each with its evidence and its best-matching sentence or row."""
         ranking, chunks, spots = best_chunks(
             self.chunk_index, ranking, question, count=k, results=k, rerank=self.spotlight
         )
@@ -277,7 +280,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         return lexical_leg(self.chunk_index, query_of(query).lexical, k, filters or self._filters)
 
     def specificity(self, text: str) -> float:
-        """Return the specificity of a text for the chunks; see `specificity_of`."""
+        """Return the specificity of a text among the chunks; see `specificity_of`."""
         return self._lexical.specificity(text)
 
     # BM25Retriever comes first in the order of the base classes.
@@ -317,8 +320,8 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         document_weight: Weight of the document scores, relative to the legs' weights, which are scaled to a sum of 1.
             Fusion by score increases this weight if documents have more than ten chunks on average, and decreases it
             if they have fewer.
-        spotlight: Whether the first nodes are ranked again by their best sentence or table row (only for fusion by
-            score, with legs that share an index).
+        spotlight: Whether the first nodes are reranked by their best sentence or table row (only for fusion by score,
+            with legs that share an index).
         sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
         filters: Metadata filters; only nodes that pass are ranked. Requires legs with the same index, and a single
             query.
@@ -421,7 +424,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         return next((value for value in values if value is not None), None)
 
     async def aprepare(self, bundle: QueryBundle) -> None:
-        """Prepare every leg."""
+        """Await `aprepare` of every leg."""
         for leg in self._legs:
             await leg.aprepare(bundle)
 
@@ -436,7 +439,10 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         return await super()._aretrieve(query_bundle)
 
     def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
-        """Fuse the weighted hits of other retrievers by node id; the results are new objects with the same evidence."""
+        """Fuse the hits of retrievers that do not share an index, by node id and with weights.
+
+        The results are new objects with the evidence of the hits.
+        """
         rankings, chunks = [], dict[str, dict[str, Any]]()
         for hits in results.values():
             ordered = sorted(hits, key=lambda hit: hit.score or 0.0, reverse=True)

@@ -49,7 +49,7 @@ _STRENGTH, _COVERAGE = 8.0, 1.5  # chosen on the same sets; 6 to 10 and 1 to 2 g
 
 @dataclass(frozen=True)
 class Logistic:
-    """A probability, 1 / (1 + exp(-(intercept + sum of coefficient x feature)))."""
+    """Logistic model of a probability: 1 / (1 + exp(-(intercept + sum of coefficient x feature)))."""
 
     intercept: float
     coefficients: Mapping[str, float]
@@ -206,7 +206,7 @@ def _near(leg: Leg, chunks: int) -> float:
 
 
 def _cover(hits: Sequence[BaseHit], question: str, terms: QueryTerms) -> float:
-    """Return the largest coverage of the hits.
+    """Return the largest coverage of the question by any hit; see `cover` in `query_features`.
 
     Reading one text takes longer than ranking a thousand, so the hits with the most terms are read first, and hits that
     cannot have a larger coverage are not read.
@@ -226,7 +226,7 @@ def _cover(hits: Sequence[BaseHit], question: str, terms: QueryTerms) -> float:
 
 
 def _limit(parts: Sequence[Mapping[str, float]], matched: set[str]) -> float:
-    """Return the maximum share of any part of the question that the given terms can cover."""
+    """Return an upper bound on the coverage: the largest share of any part of the question that these terms cover."""
     shares = ((sum(part.values()), sum(part[term] for term in matched & part.keys())) for part in parts)
     return max((covered / total for total, covered in shares if total), default=0.0)
 
@@ -275,7 +275,10 @@ def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: flo
 
 
 def _scaled_scores(ranking: Ranking, name: LegName, evidence: Sequence[Evidence], *, zero: bool) -> Array:
-    """Return the hits' scores in an index, in standard deviations from zero or from the mean; 0 for missing scores."""
+    """Return each hit's score in an index, in standard deviations; a missing score becomes 0.
+
+    If `zero` is set, the scale's zero is subtracted from the scores first.
+    """
     leg = ranking.leg(name)
     scale = NO_SCALE if leg is None else leg.scale
     start = scale.zero if zero else 0.0
@@ -284,7 +287,7 @@ def _scaled_scores(ranking: Ranking, name: LegName, evidence: Sequence[Evidence]
 
 
 def _matched_share(ranking: Ranking, evidence: Sequence[Evidence]) -> Array:
-    """Return the share of the query's terms that each hit contains, weighted by idf."""
+    """Return, for each hit, the share of the query's terms that it contains, weighted by idf."""
     weights = {} if (terms := ranking.terms) is None else terms.weights
     total = sum(weights.values()) or 1.0
     terms_of_hits = [() if (lexical := one.get("lexical")) is None else lexical.matched_terms for one in evidence]
@@ -292,7 +295,7 @@ def _matched_share(ranking: Ranking, evidence: Sequence[Evidence]) -> Array:
 
 
 def _rarity(ranking: Ranking) -> float:
-    """Return the mean idf of the query's terms, divided by log(1 + chunks)."""
+    """Return how rare the query's terms are: their mean idf, divided by log(1 + number of chunks)."""
     terms = ranking.terms
     if terms is None or not terms.counts:
         return 0.0
@@ -300,7 +303,7 @@ def _rarity(ranking: Ranking) -> float:
 
 
 def _agreement(ranking: Ranking) -> float:
-    """Return the share of the first 10 hits that all indexes have in common."""
+    """Return the share of the first 10 hits in each index that all indexes have in common."""
     firsts = [set(leg.hits.rows[:_FIRST].tolist()) for leg in ranking.legs]
     longest = max(map(len, firsts), default=0)
     return len(set.intersection(*firsts)) / longest if longest else 0.0

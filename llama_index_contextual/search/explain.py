@@ -40,7 +40,9 @@ class _Share:
 
 
 def explain(ranking: Ranking, hits: Sequence[BaseHit], k: int) -> tuple[list[Explanation], list[Explanation]]:
-    """Return the explanations of the k best hits, and of the next hits with their difference from the last result.
+    """Return the explanations of the k best hits, and those of the other hits, which are near misses.
+
+    The explanation of a near miss contains its difference from the last result.
 
     Args:
         ranking: The ranking.
@@ -98,7 +100,11 @@ def _explanation(ranking: Ranking, hit: BaseHit) -> Explanation:
 
 
 def _matched_terms(ranking: Ranking, hit: BaseHit) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return three groups of matched terms: in text or headers, only in the context, only in the structural part."""
+    """Return the query's terms that a hit contains, in three groups.
+
+    The groups are the terms in the text or the column headers, the terms that occur only in the context, and the terms
+    that occur only in the structural part of a context that has two parts.
+    """
     if ranking.terms is None or hit.lexical is None:
         return (), (), ()
     terms_of = ranking.terms.analyzer.terms
@@ -130,7 +136,10 @@ def _arithmetic(ranking: Ranking, at: int) -> str:
 
 
 def _shares(ranking: Ranking, at: int) -> list[_Share]:
-    """Return the contributions to the score of a hit; for a single index, only the best sentence contributes."""
+    """Return the contributions to the score of the hit at position `at`.
+
+    In the ranking of a single index, the only contribution is that of the best sentence or row.
+    """
     fusion, row = ranking.fusion, int(ranking.hits.rows[at])
     if fusion is None:
         return _share_of_spotlight(ranking, at)
@@ -177,7 +186,10 @@ def _share_of_document(ranking: Ranking, at: int) -> list[_Share]:
 
 
 def _shared_terms(ranking: Ranking, at: int) -> list[_Share]:
-    """Return the deduction for terms that also occur elsewhere in the document."""
+    """Return the deduction from a hit's score for terms that also occur elsewhere in its document.
+
+    Return an empty list if there is no deduction for any hit.
+    """
     if ranking.shared_terms is None or not ranking.shared_terms.any():
         return []
     value = -float(ranking.shared_terms[at])
@@ -192,7 +204,10 @@ def _share_of_best(ranking: Ranking, at: int) -> list[_Share]:
 
 
 def _share_of_spotlight(ranking: Ranking, at: int) -> list[_Share]:
-    """Return the contribution of the best sentence or row; empty if there is none for any hit."""
+    """Return what the best sentence or row contributes to a hit's score.
+
+    Return an empty list if no hit in the ranking has such a contribution.
+    """
     if ranking.spotlight is None or not ranking.spotlight.any():
         return []
     words, meaning = ranking.spotlight[at].tolist() if at < len(ranking.spotlight) else (0.0, 0.0)
@@ -201,7 +216,7 @@ def _share_of_spotlight(ranking: Ranking, at: int) -> list[_Share]:
 
 
 def _with_reason(ranking: Ranking, explanations: Sequence[Explanation], at: int, last: int) -> Explanation:
-    """Return the explanation of a near miss with the difference from the last result."""
+    """Return the explanation of a near miss, extended by the reasons why it ranks below the last result."""
     miss, hit = explanations[at], explanations[last]
     reasons = [f"{hit.score - miss.score:.4f} below result {hit.rank}"]
     shares = list(zip(_shares(ranking, at), _shares(ranking, last), strict=True))

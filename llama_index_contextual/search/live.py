@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FILES_REMOVED = (ContextualError, OSError, sqlite3.Error)
-"""Errors that a query may raise if a writer removed its version before all its files were open."""
+"""Errors that a query may raise if its version was removed before all files of the version were open."""
 
 
 class LiveIndexes:
@@ -97,7 +97,7 @@ class LiveIndexes:
                 stamp = read_stamp(self._project_dir)
                 if self._opened is not None and stamp == self._stamp:
                     return self._opened
-                former, self._opened, self._stamp = self._opened, None, None  # its parts stay open for the next version
+                former, self._opened, self._stamp = self._opened, None, None  # its parts stay open for reuse
                 name = parse_current(self._project_dir, stamp).live
                 if name is None:
                     raise NoVersionError(
@@ -120,7 +120,7 @@ class LiveIndexes:
                 return opened
 
     def _embedder_of(self, model: BaseEmbedding) -> QueryEmbedder:
-        """Return an embedder whose cache is shared by all versions that are searched with the same model."""
+        """Return the embedder for a model; all versions that are searched with the same model share its cache."""
         from llama_index_contextual.embeddings.queries import QueryEmbedder
 
         if self._embedder is None or self._embedder.model is not model:
@@ -128,7 +128,7 @@ class LiveIndexes:
         return self._embedder
 
     def run(self, query: Callable[[SearchableVersion], T]) -> T:
-        """Run a query on the live version; repeat it on the next version if a writer removes the files."""
+        """Run a query on the live version; if a writer removes the files, repeat the query on the next version."""
         while True:
             current = self.current()
             try:
@@ -148,7 +148,7 @@ class LiveIndexes:
                     raise
 
     def _is_superseded(self, current: SearchableVersion) -> bool:
-        """Return whether another version has become live, so that the files of this version may have been removed."""
+        """Return whether another version is now live, so that the files of the given version may have been removed."""
         with self._lock:
             return self._opened is not current or read_stamp(self._project_dir) != self._stamp
 

@@ -76,7 +76,7 @@ class Leg:
         terms: The query as terms of the lexical index.
         vector: The query's embedding as a unit vector, in the semantic index.
         model: Name of the model of that embedding.
-        warnings: Sentences about parts of the query that the index left out.
+        warnings: Sentences about parts of the query that were not searched in the index.
     """
 
     name: LegName
@@ -99,7 +99,7 @@ class Ranking:
         fusion: How they were fused; None for the ranking of a single index.
         document_weight: Weight of the document scores, in the unit of the chunk scores.
         support: Scores of the documents of `hits`; None without an index of documents.
-        best: For each of `hits`, the score of the best chunk of its document, before any share of it was added.
+        best: For each of `hits`, the score of the best chunk of its document, before shares of such scores were added.
         shared_terms: For each of `hits`, the part of its score that was subtracted for terms that also occur elsewhere
             in its document.
         spotlight: The part of the scores of the first hits that is due to their best sentence or row (see `spotlight`);
@@ -117,7 +117,7 @@ class Ranking:
     spotlight: NDArray[np.float64] | None = None
 
     def with_spotlight(self, shares: NDArray[np.float64]) -> tuple[Ranking, list[int]]:
-        """Add shares that are not negative to the scores of the first hits, and sort these again.
+        """Add shares, none of which is negative, to the scores of the first hits, and sort the hits again.
 
         Args:
             shares: Shape (n, 2), for the first n hits.
@@ -154,7 +154,7 @@ class Ranking:
         return next((leg.terms for leg in self.legs if leg.terms is not None), None)
 
     def evidence(self, k: int) -> list[Evidence]:
-        """Return the scores and ranks of the k best hits in each index and in the index of documents."""
+        """Return, for each of the k best hits, its score and rank in each index and those of its document."""
         rows = self.hits.rows[:k].tolist()
         evidence: list[Evidence] = [{} for _ in rows]
         for leg in self.legs:
@@ -292,7 +292,7 @@ def _shared_terms(
 def hits_of(
     ranking: Ranking, chunks: Sequence[Chunk], evidence: Sequence[Evidence], spots: Sequence[Spot] = ()
 ) -> list[Hit]:
-    """Return the first hits of a ranking.
+    """Build the hits for the first rows of a ranking.
 
     Args:
         ranking: The ranking.
@@ -309,7 +309,7 @@ def hits_of(
 
 
 def _checked(embedding: object, dimensions: int | None, model: str) -> NDArray[np.float32]:
-    """Return a query's embedding as a unit vector of an index, or zeros."""
+    """Check that a query's embedding fits an index, and return it as a unit vector; a zero vector stays zero."""
     try:
         with np.errstate(over="ignore"):  # numbers too large for 32 bits become infinite
             vector = np.asarray(embedding, dtype=np.float32)
@@ -342,7 +342,7 @@ ScoredIds = Sequence[tuple[str, float]]
 def reciprocal_rank_fusion(
     rankings: Sequence[ScoredIds], weights: Sequence[float], *, k: float = 60.0
 ) -> list[tuple[str, float]]:
-    """Fuse by weighted reciprocal ranks: score(d) = sum over rankings of weight / (k + rank(d)), ranks from 1.
+    """Fuse by weighted reciprocal ranks: score(d) = sum over rankings of weight / (k + rank(d)); ranks start at 1.
 
     Args:
         rankings: Best first; each id at most once per ranking.
@@ -425,12 +425,12 @@ def fuse(
 
 
 def share_of_rank(ranks: NDArray[np.int64], weight: float, *, k: float) -> NDArray[np.float64]:
-    """Return weight / (k + rank) for each rank from 1."""
+    """Return weight / (k + rank) for each rank; ranks start at 1."""
     return weight / (k + ranks.astype(np.float64))
 
 
 def share_of_score(scores: NDArray[np.float64], weight: float, *, scale: Scale | None = None) -> NDArray[np.float64]:
-    """Return weight * scaled score for each score; without a scale, by min-max over the scores."""
+    """Return weight * scaled score for each score; without a scale, the scores are scaled by `min_max`."""
     zero, unit = scale or min_max(scores)
     return weight * ((scores - zero) / unit if unit > 0 else np.ones(len(scores)))
 
@@ -548,7 +548,7 @@ def _by_name(
 
 
 def _runs(equal: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return (start, stop) of every run of equal neighbours; equal[i] compares i with i + 1."""
+    """Return (start, stop) of every run of equal neighbours; equal[i] is True if the items i and i + 1 are equal."""
     if not equal.any():
         return []
     edges = np.flatnonzero(np.diff(np.concatenate([[False], equal, [False]])))

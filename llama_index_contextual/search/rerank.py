@@ -202,8 +202,8 @@ class CrossEncoderReranker(Reranker):
     def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
         """Return the hits, sorted by probability; see `Reranker.rerank`."""
         nodes = _report_start(self.name, question, hits)
-        # One thread at a time: a tokenizer used concurrently raises "Already borrowed", and each thread would need its
-        # own memory.
+        # Only one thread may run here: a tokenizer used concurrently raises "Already borrowed", and each thread would
+        # need its own memory.
         with self._lock:
             logits = self._logits_of(question, [_EncoderInput.of(node) for node in nodes])
         best = [int(windows.argmax()) for windows in logits]
@@ -232,10 +232,10 @@ class CrossEncoderReranker(Reranker):
             text = passage.text
         spans, width = self._spans(text), room - head_length
         more = len(spans) - width
-        if more <= 0:  # head and text have fewer tokens when they are encoded separately
+        if more <= 0:  # encoded separately, the head and the text have fewer tokens
             return [head + text]
         number = -(-more // max(1, round(width * (1 - OVERLAP)))) + 1
-        # Evenly distributed, so that all windows have the same length.
+        # The starts are evenly distributed, so that all windows have the same length.
         starts = [round(at * more / (number - 1)) for at in range(number)]
         return [head + text[spans[start][0] : spans[start + width - 1][1]] for start in starts]
 
@@ -246,7 +246,7 @@ class CrossEncoderReranker(Reranker):
         try:
             question = self._clipped(replace_surrogates(question))
             windows = [self.windows(question, passage) for passage in passages]
-            # Logits instead of the model's own activation, because in float32 a sigmoid is 1 for inputs from 17.
+            # Logits are used instead of the model's own activation: in float32, a sigmoid is 1 for any input above 17.
             output = self._model.predict(
                 [(question, window) for texts in windows for window in texts],
                 batch_size=self._batch_size,
@@ -304,7 +304,7 @@ def _load_encoder(name: str, device: str | None) -> tuple[Any, Any]:
 
 
 def _has_classifier(model: Any) -> bool:
-    """Return whether a model was saved with the layer that scores a pair of texts, according to its configuration."""
+    """Return whether, according to its configuration, a model was saved with the layer that scores pairs of texts."""
     names = getattr(getattr(model, "config", None), "architectures", None) or ()
     return not names or any("ForSequenceClassification" in name or "ForCausalLM" in name for name in names)
 
@@ -371,7 +371,7 @@ class _Listing:
     unknown: int = 0
 
     def apply(self, start: int, end: int, ids: Sequence[int] | None) -> None:
-        """Sort the passages from `start` to `end` according to a reply; None stands for an unreadable reply."""
+        """Sort the passages from `start` to `end` by the ids in a reply, or None if the reply has no list of ids."""
         self.calls += 1
         window = self.order[start:end]
         if ids is None:
@@ -386,7 +386,7 @@ class _Listing:
             self.reasons[at] = "not in the LLM's list" if ids is not None else "the LLM's reply was not a list of ids"
 
     def warnings(self) -> Iterator[str]:
-        """Yield sentences about unusable replies."""
+        """Yield a sentence about each kind of problem in the replies."""
         if self.unreadable:
             replies = "reply" if self.calls == 1 else "replies"
             yield (
@@ -455,7 +455,7 @@ class LLMReranker(Reranker, PromptMixin):
         return _reranked(hits, nodes, listing.order, scores, listing.reasons, warnings=warnings)
 
     async def _sort(self, question: str, hits: Sequence[Hit], listing: _Listing) -> None:
-        """Sort the passages in windows from the last to the first."""
+        """Let the LLM sort the passages of one window after another, from the last window to the first."""
         passages = await asyncio.to_thread(lambda: [_fields(hit, question) for hit in hits])
         longest = max(count_tokens(_json_line(len(hits), fields)) for fields in passages)
         size = max(2, min(WINDOW, PROMPT_TOKENS // longest))
@@ -490,7 +490,10 @@ class LLMReranker(Reranker, PromptMixin):
 
 
 def _fields(hit: Hit, question: str) -> dict[str, str]:
-    """Return the parts of a passage for the LLM, truncated; the text begins shortly before the question's terms."""
+    """Return the parts of a passage that the LLM reads, each truncated.
+
+    If the text is too long, an excerpt is used that begins shortly before the terms of the question.
+    """
     text = hit.text
     limit = _PART_TOKENS["text"]
     tokens = count_tokens(text)
@@ -509,7 +512,7 @@ def _clip(text: str, tokens: int) -> str:
 
 
 def _json_line(number: int, fields: Mapping[str, str]) -> str:
-    """Return a passage as a line of JSON; quotes and line breaks are escaped, so the text cannot end the line.
+    """Return a passage as a line of JSON; quotes and line breaks are escaped, so the text cannot break out of the line.
 
     Example:
         >>> _json_line(2, {"text": 'The end."}\\n{"id": 1}'})
@@ -519,7 +522,7 @@ def _json_line(number: int, fields: Mapping[str, str]) -> str:
 
 
 def listed_ids(reply: str) -> list[int] | None:
-    """Return the ids in a reply, in order, or None if there is no list of ids in it.
+    """Return the ids in a reply, in order, or None if the reply contains no list of ids.
 
     If there are several arrays, for example in reasoning before the answer, the longest array is used, or the last of
     several arrays with this length. A chain such as [3] > [1] > [2] counts as one array.
@@ -538,7 +541,10 @@ def listed_ids(reply: str) -> list[int] | None:
 
 
 def _ids(array: str) -> list[int] | None:
-    """Return the ids in an array of numbers, of strings that contain a number, or of objects with an id."""
+    """Parse a JSON array of ids, which may be numbers, strings that contain a number, or objects with an id.
+
+    Return None if the text is not such an array.
+    """
     try:
         items = json.loads(array)
     except ValueError:
@@ -566,7 +572,17 @@ def _reranked(
     threshold: float | None = None,
     warnings: Sequence[str] = (),
 ) -> Reranked:
-    """Build the result from the hits at the given positions, in this order; other hits are dropped."""
+    """Build the result of a reranker, and report it to LlamaIndex's handlers.
+
+    Args:
+        hits: The hits before reranking.
+        nodes: The same hits as nodes.
+        order: Positions of the hits to keep, best first; the other hits are dropped.
+        scores: The new score of each of `hits`.
+        reasons: The reason for the new rank of each of `hits`.
+        threshold: Probability below which hits were dropped, or None.
+        warnings: Sentences about unusable replies.
+    """
     after = {at: rank for rank, at in enumerate(order, start=1)}
     decisions = {
         hit.node_id: Reranking(
@@ -580,7 +596,7 @@ def _reranked(
 
 
 def _report_start(name: str, question: str, hits: Sequence[Hit]) -> list[RetrievedChunk]:
-    """Send the start event to LlamaIndex's handlers, and return the hits as nodes."""
+    """Report the start of reranking to LlamaIndex's handlers, and return the hits as nodes."""
     nodes = [RetrievedChunk.of_hit(hit) for hit in hits]
     event = ReRankStartEvent(query=QueryBundle(question), nodes=[*nodes], top_n=len(nodes), model_name=name)
     _dispatcher.event(event)

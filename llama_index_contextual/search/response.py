@@ -100,7 +100,7 @@ class Source:
         return cls(doc_id=doc_id, start_char=start, end_char=end, **fields)
 
     def at(self, start: int, end: int, places: Sequence[keys.Place]) -> Source:
-        """Return the source of a span of the document, with its own pages and section if they are known.
+        """Return the source for a span within the document, with the span's own pages and section if they are known.
 
         Args:
             start: Offset of the first character of the span.
@@ -186,7 +186,7 @@ class BaseHit:
 
     @property
     def place(self) -> Source:
-        """The location to show: that of the best-matching sentence or row, otherwise that of the passage."""
+        """The location to show: that of the best-matching sentence or row or, if there is none, that of the passage."""
         return self.source if self.spotlight is None else self.spotlight.source
 
     @property
@@ -421,7 +421,7 @@ class SearchResponse:
 
     @property
     def searched(self) -> str:
-        """The question that was searched: rewritten to stand alone, with dates for time words, or unchanged."""
+        """The question that was searched: rewritten to stand alone, extended by explicit dates, or unchanged."""
         return self.blend.rewritten if self.blend is not None and self.blend.rewritten else self.query
 
     def doubt(self, min_confidence: float | None = None) -> str:
@@ -523,24 +523,24 @@ def _result_dict(chunk: BaseHit, *, texts: bool) -> dict[str, Any]:
 
 
 def visible(text: str) -> str:
-    """Return the text without characters that control a terminal or change the text direction."""
+    """Return a text on one line, without characters that control a terminal or change the text direction."""
     return " ".join(_CONTROLS.sub(" ", text).split())
 
 
 def _display_words(words: Sequence[str]) -> str:
-    """Return a list of words for display: at most 50, each cut to 60 characters."""
+    """Join at most 50 words, each cut to 60 characters, with commas for display; add the number of other words."""
     shown = [_shorten(word, _MAX_WORD_LENGTH) for word in words[:_MAX_WORDS]]
     more = [f"and {len(words) - len(shown):,} more"] if len(words) > len(shown) else []
     return ", ".join([*shown, *more])
 
 
 def _visible_line(line: str) -> str:
-    """Return a line without characters that control a terminal, keeping its indentation."""
+    """Replace characters that control a terminal or change the text direction in a line, keeping its indentation."""
     return _CONTROLS.sub(" ", line)
 
 
 def _shorten(text: str, width: int = 90) -> str:
-    """Return the text on one line, cut between words unless a word is longer than a third of the width."""
+    """Return a text on one line, cut to at most `width` characters, between words if possible."""
     line = visible(text)
     if len(line) <= width:
         return line

@@ -60,7 +60,10 @@ class RetrievedChunk(BaseHit, NodeWithScore):
     @field_validator("node", mode="before")
     @classmethod
     def _node_of_its_class(cls, value: Any) -> Any:
-        """Restore a node from `to_dict`, because the field is declared with LlamaIndex's abstract class."""
+        """Create a node of the right class from the output of `to_dict`.
+
+        Pydantic cannot do this, because the field is declared with LlamaIndex's abstract class.
+        """
         kind = _NODE_CLASSES.get(value.get("class_name", "")) if isinstance(value, dict) else None
         return value if kind is None else kind.from_dict(value)
 

@@ -1,8 +1,8 @@
 """One search, from the query to the response.
 
-`search` performs all steps: embed, rank by meaning and by words, fuse, fetch, rank the first hits again by their best
-sentence, estimate the confidence, explain and rerank. `asearch` does the same without blocking the event loop. Both
-functions work with any `ChunkIndex`.
+`search` performs all steps: embed, rank by meaning and by words, fuse, fetch, rerank the first hits by their best
+sentence, estimate the confidence, explain, and rerank with a model. `asearch` does the same without blocking the event
+loop. Both functions work with any `ChunkIndex`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class SearchSettings:
         filters: Metadata filters; only chunks that pass are ranked.
         fusion: Settings for the fusion of both rankings.
         acronyms: The user's table of acronyms: if a question contains one form, the other form is searched too.
-        spotlight: Whether the first hits are ranked again by their best sentence or row.
+        spotlight: Whether the first hits are reranked by their best sentence or row.
         rerank_candidates: Number of hits that a reranker reads.
         rerank_threshold: Probability from the reranker below which hits are dropped; None keeps all hits.
         min_confidence: Limit of the level "low"; None uses the default.
@@ -308,15 +308,17 @@ def rank(
 def best_chunks(
     index: ChunkIndex, ranking: Ranking, question: str, *, count: int, results: int, rerank: bool
 ) -> tuple[Ranking, list[Chunk], list[Spot]]:
-    """Return the first chunks of a ranking, their best sentences or rows, and the ranking that includes their scores.
+    """Return the top chunks of a ranking, with the best sentence or row of each, and the updated ranking.
+
+    If `rerank` is set, the scores of the best sentences or rows are added to the scores in the ranking.
 
     Args:
         index: The index that was ranked.
         ranking: The ranking.
         question: The question to compare the chunks with.
         count: Number of chunks that are needed.
-        results: Number of results; for more than 20, more hits are compared.
-        rerank: Whether the first hits are ranked again by their best sentence or row.
+        results: Number of results; above 20, more hits are compared.
+        rerank: Whether the first hits are reranked by their best sentence or row.
     """
     compared = 0 if not rerank else COMPARED if results <= COMPARED else COMPARED_OF_MANY
     chunks = index.fetch(ranking.hits.rows[: max(count, compared)].tolist())
@@ -337,7 +339,7 @@ def _response(
     warnings: Sequence[str],
     version: str | None,
 ) -> SearchResponse:
-    """Return the response, with the hits in the order chosen by the reranker, if one is given."""
+    """Build the response; if the hits were reranked, they are in the order chosen by the reranker."""
     hits, estimate, (explanations, near_misses) = candidates.hits, candidates.estimate, candidates.explanations
     notes = [*warnings, *candidates.warnings]
     if reranked is not None:
@@ -370,7 +372,10 @@ def _response(
 
 
 def usable_mode(index: ChunkIndex, requested: Mode) -> tuple[Mode, list[str]]:
-    """Return the requested mode if the index supports it, or another mode and a warning."""
+    """Return the mode to use and a list of warnings.
+
+    If the index does not support the requested mode, another mode is used, and the list contains a warning.
+    """
     has = {"semantic": index.dimensions is not None, "lexical": index.lexical is not None}
     if (requested == "hybrid" and all(has.values())) or has.get(requested):
         return requested, []
@@ -380,7 +385,7 @@ def usable_mode(index: ChunkIndex, requested: Mode) -> tuple[Mode, list[str]]:
 
 
 def too_long(query: Query) -> list[str]:
-    """Return a warning for each text of a query that is too long to be embedded completely."""
+    """Return a warning for each query text that is too long to embed in full."""
     lengths = [(len(cut_to_input(text)), len(text)) for text in query.embedded]
     return [
         f"The query is longer than an embedding model accepts: only its beginning, {limit:,} characters, was embedded."
@@ -390,7 +395,7 @@ def too_long(query: Query) -> list[str]:
 
 
 def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
-    """Return a query with the missing forms of its acronyms, or None if no form is missing.
+    """Add the missing forms of the acronyms in a query, and return the new query, or None if no form is missing.
 
     Both forms have the same meaning, so all terms of an added form together weigh as much as one term of the question.
     """
@@ -441,14 +446,17 @@ def with_warnings(response: R, warnings: Sequence[str]) -> R:
 
 
 def complete_response(response: SearchResponse, question: str, notes: Sequence[str]) -> SearchResponse:
-    """Log a warning if another mode was used; return the response with the full question and additional warnings."""
+    """Return a response with the full question and additional warnings.
+
+    If another mode was used than requested, a warning is also logged.
+    """
     if response.mode_used != response.mode_requested:
         logger.warning(response.warnings[0])
     return replace(with_warnings(response, notes), query=question) if notes else response
 
 
 def number_of_results(similarity_top_k: int | None, top_k: int | None, default: int) -> int:
-    """Return the number of results, passed as `similarity_top_k` (LlamaIndex's name) or as `top_k`.
+    """Return the number of results, which may be given as `similarity_top_k` (LlamaIndex's name) or as `top_k`.
 
     Raises:
         InputError: Both are given and differ.

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 
 LONG_LINE = 160
-"""Length from which a line is divided into sentences; shorter lines are rows, items or sentences."""
+"""Length above which a line is divided into sentences; shorter lines are rows, items or sentences."""
 
 SIMILAR = 0.5
-"""Cosine similarity from which a word partly matches another; the weight is the square of the similarity."""
+"""Cosine similarity above which a word partly matches another; the weight is the square of the similarity."""
 
 WORDS_WEIGHT, MEANING_WEIGHT = 0.4, 0.8
 """Weights of the best unit in the ranking, relative to those of BM25 and of the cosine similarity of the whole chunk.
@@ -62,7 +62,7 @@ A constant serves as well as the deviation in each project, and is known whichev
 """
 
 COMPARED, COMPARED_OF_MANY = 20, 50
-"""Number of hits that are ranked again; the second number if more than 20 results are requested."""
+"""Number of hits that are reranked; the second number is used if more than 20 results are requested."""
 
 OF_HEADER, OF_NEIGHBOUR = 0.05, 0.2
 """Weight of a term in the text before the passage, and in the unit before or after, when the unit to mark is chosen.
@@ -70,19 +70,19 @@ OF_HEADER, OF_NEIGHBOUR = 0.05, 0.2
 The first is small because such a term applies to all units. `python -m tests.benchmarks.spotlight` prints the effect.
 """
 
-_HEADING = 40  # length below which a line that ends with a letter, a colon or an asterisk is taken for a heading
-_WRAPPED = 50  # length from which a line may be continued by a line that begins with a lower-case letter
+_HEADING = 40  # a shorter line that ends with a letter, a colon or an asterisk is regarded as a heading
+_WRAPPED = 50  # a line of at least this length may be continued by a line that begins with a lower-case letter
 _FEW_TERMS = 3
 _QUESTION_PARTS = re.compile(r"(?<=[.!?;:。！？；：])\s*")
-_AVERAGE_LENGTH, _LENGTH_SHARE, _LENGTH_POWER = 40.0, 0.4, 0.25  # of a unit, in words; long units have more words
+_AVERAGE_LENGTH, _LENGTH_SHARE, _LENGTH_POWER = 40.0, 0.4, 0.25  # unit length in words; longer units match more words
 _CODE_SHARE = 0.3
 _CODE = re.compile(
     r"[{};]\s*$|=>|::|->|\w\s*[+*/|&-]?=\s*\S|\w+\([^)]*\)[;,:{]?\s*$|^\s*[\])}]+[,;]?\s*$"
     r"|^\s*(?:def |class |import |from \w+ import|return\b|#include|pub |fn |let |const |var |use |//|/\*|\*/|@\w)"
 )
 _MAX_WORDS = 200_000
-_LONG_WORD = 100  # length from which a piece between white space is not a word that others can resemble
-_MAX_TERMS = 64  # of a question; others are left out, because memory grows with the terms times the words
+_LONG_WORD = 100  # longer character sequences without white space are not compared with similar words
+_MAX_TERMS = 64  # maximum number of a question's terms, because memory use grows with terms times words
 _REMEMBERED = 2_000  # number of passages whose units are cached
 
 
@@ -110,7 +110,7 @@ class Units:
     """The units of a passage as words of a vocabulary.
 
     Attributes:
-        spans: Start and end in the passage of what is marked for each unit.
+        spans: Start and end offset of the text to mark for each unit.
         counts: Number of words of each unit.
         words: The words of all units, in the order of the units.
         before: The words of the context and the column headers.
@@ -128,11 +128,12 @@ class Units:
 
 
 class Vocabulary:
-    """Words with their terms and vectors, by number.
+    """Numbered words, with the terms and the vector of each word.
 
     Args:
-        analyzer: Returns the terms of a word.
-        embed: Returns a vector for each word; the sum of these is the vector of a text. None without vectors.
+        analyzer: Analyzer that splits words into terms.
+        embed: Function that returns a vector for each word, or None to use no vectors. The sum of the word vectors of a
+            text is the vector of the text.
     """
 
     def __init__(self, analyzer: Analyzer, embed: Callable[[Sequence[str]], Floats] | None) -> None:
@@ -144,12 +145,12 @@ class Vocabulary:
         self._vectors: Floats | None = None
 
     def numbers(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the numbers of the words of each text."""
+        """Split each text into words, and return the numbers of its words; new words get new numbers."""
         numbers = self._numbers
         return [[numbers.setdefault(word, len(numbers)) for word in text.split()] for text in texts]
 
     def complete(self) -> None:
-        """Add the terms and vectors of new words."""
+        """Compute the terms and vectors of words that were added since the last call."""
         count = len(self._numbers) - self._known
         if not count:
             return
@@ -171,7 +172,7 @@ class Vocabulary:
         self._vectors[self._known : size] = vectors
 
     def holders(self, terms: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which words have each term; shape (terms, words)."""
+        """Return, for each term and each word, whether the word contains the term; shape (terms, words)."""
         has_term = np.zeros((len(terms), len(self._numbers)), dtype=np.bool_)
         for row, term in enumerate(terms):
             has_term[row, self._of_term.get(term, ())] = True
@@ -179,22 +180,23 @@ class Vocabulary:
 
     @property
     def vectors(self) -> Floats | None:
-        """The vectors of the words, by number, and some unused rows after them."""
+        """The word vectors, one row per word number, followed by unused rows; None without vectors."""
         return self._vectors
 
     @property
     def is_full(self) -> bool:
-        """Whether the vocabulary has more words than are worth keeping."""
+        """True if the vocabulary has so many words that it should be replaced with an empty vocabulary."""
         return len(self._numbers) > _MAX_WORDS
 
 
 class HeadedText(NamedTuple):
-    """A passage with the text before it, to be compared with a question.
+    """A passage to be compared with a question, with the text before it.
 
     Attributes:
-        text: Its text.
-        before: The context and the column headers of its table.
-        heading: Title, section and column headers of its table.
+        text: The text of the passage.
+        before: Text before the passage for comparing words: the context and column headers or, without a context, the
+            same text as in `heading`.
+        heading: Text before the passage for comparing meanings: title, file name, section and column headers.
     """
 
     text: str
@@ -203,7 +205,7 @@ class HeadedText(NamedTuple):
 
     @classmethod
     def of(cls, text: str, metadata: Mapping[str, object]) -> HeadedText:
-        """Return the text of a chunk with the text before it, taken from its metadata."""
+        """Create an instance from the text and the metadata of a chunk."""
         head = metadata.get(keys.TABLE_HEAD)
         heading = _lined((*(metadata.get(name) for name in (keys.TITLE, keys.FILE_NAME, keys.SECTION)), head))
         context = metadata.get(keys.CONTEXT)
@@ -215,12 +217,12 @@ def _lined(values: Sequence[object]) -> str:
 
 
 class Spotlight:
-    """Compares questions with the units of passages; words and passages are cached.
+    """Compare questions with the units of passages; words and passages are cached.
 
     Args:
         analyzer: The analyzer of the index.
-        embed: Returns the vectors of words; see `Vocabulary`. With None, words match only if they are equal, and the
-            `meaning` of each passage is 0.
+        embed: Function that returns word vectors; see `Vocabulary`. If it is None, words match only if they are equal,
+            and the `meaning` of each passage is 0.
 
     Example:
         >>> spotlight = Spotlight(Analyzer("english"))
@@ -266,7 +268,7 @@ class Spotlight:
         return [next(spots) if one.spans else Spot(0, 0, 0.0, 0.0, False) for one in units]
 
     def _asked(self, question: str, weights: Mapping[str, float]) -> dict[str, int]:
-        """Return the word number of each weighted term that occurs in the question itself."""
+        """Map each weighted term that occurs in the question itself to the number of the word that contains it."""
         of_terms: dict[str, str] = {}
         for word in cut_query(question).split():
             if len(word) > _LONG_WORD:
@@ -304,7 +306,7 @@ class Spotlight:
 
 
 def _with_text_below(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return spans of units in which short headings are extended to the end of the next unit."""
+    """Return the spans of units, but extend the span of a short heading to the end of the next unit."""
     ends = [end for _, end in spans[1:]]
     extended = [
         (start, after if end - start < _HEADING and (text[end - 1].isalpha() or text[end - 1] in ":*") else end)
@@ -316,7 +318,10 @@ def _with_text_below(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[
 def _directions(
     vectors: Floats | None, words: NDArray[np.int64], counts: NDArray[np.int64], heading: Sequence[int]
 ) -> Floats | None:
-    """Return the direction of each unit, with the direction of the heading added."""
+    """Return a unit vector for each unit: the normalised sum of the unit's own direction and that of the heading.
+
+    Return None without word vectors or without units.
+    """
     if vectors is None or len(counts) == 0:
         return None
     sums = np.add.reduceat(vectors[words], np.cumsum(counts) - counts)
@@ -332,7 +337,10 @@ def _spots(
     vectors: Floats | None,
     vector: Floats | None,
 ) -> list[Spot]:
-    """Return how well the units of passages match a question; the units of all passages are columns of one array."""
+    """Return, for each passage, how well its units match a question.
+
+    For speed, the units of all passages are the columns of one array.
+    """
     counts = np.concatenate([one.counts for one in units])
     sizes = np.array([len(one.counts) for one in units], dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
@@ -347,7 +355,8 @@ def _spots(
     if vector is not None and vectors is not None:
         meaning = np.concatenate([one.vectors for one in units if one.vectors is not None]) @ vector
 
-    # Mark the longest of the units with most of the question's words, or else the one that is closest in meaning.
+    # Mark the unit with most of the question's words (the longest of several such units). If no unit contains any of
+    # these words, mark the unit that is closest in meaning.
     covered = (of_terms * np.where(before, OF_HEADER, 1.0) * _with_neighbours(equal, starts)).sum(axis=0)
     spans = np.array([span for one in units for span in one.spans])
     most_words = np.lexsort((-counts, -covered.round(5), of_passage))[starts]
@@ -371,7 +380,7 @@ def _matches(
     counts: NDArray[np.int64],
     vectors: Floats | None,
 ) -> tuple[Floats, Floats]:
-    """Return how well each unit matches each term: by an equal word, and by an equal or a similar word.
+    """Return how well each unit matches each term, first by equal words only, and then also by similar words.
 
     A similar word counts with the square of its cosine similarity to the word of the term, if that is above `SIMILAR`.
 
@@ -407,10 +416,10 @@ def _matches(
 
 
 def _with_neighbours(equal: Floats, starts: NDArray[np.int64]) -> Floats:
-    """Return which unit has each term, where the units before and after it in its passage count in part.
+    """Return how far each unit contains each term, if the units before and after it in its passage count in part.
 
     Args:
-        equal: Which unit has each term; shape (terms, units).
+        equal: 1 if the unit contains the term, otherwise 0; shape (terms, units).
         starts: Number of the first unit of each passage.
     """
     before, after = np.zeros_like(equal), np.zeros_like(equal)
@@ -426,7 +435,7 @@ def _with_neighbours(equal: Floats, starts: NDArray[np.int64]) -> Floats:
 def spots_of(
     ranking: Ranking, chunks: Sequence[Chunk], question: str, lexical: LexicalIndex | None = None
 ) -> list[Spot]:
-    """Return how well the units of the first hits of a ranking match a question.
+    """Return, for each of the first hits of a ranking, how well its units match a question.
 
     Without WordLlama, words match only if they are equal, and `meaning` is 0.
 
@@ -434,7 +443,8 @@ def spots_of(
         ranking: The ranking.
         chunks: Its first hits.
         question: The question.
-        lexical: Weighs the question's terms if the ranking does not depend on them; None leaves them out.
+        lexical: Index that weights the question's terms if the ranking does not depend on terms. If it is None, only
+            meanings are compared in that case.
     """
     has_vectors = find_spec("wordllama") is not None
     semantic, terms = ranking.leg("semantic"), ranking.terms
@@ -457,13 +467,13 @@ def spot_of(chunk: Chunk, question: str, lexical: LexicalIndex) -> Spot:
 
 
 def _heaviest(terms: QueryTerms | None) -> dict[str, float]:
-    """Return the terms with the largest weights."""
+    """Return the 64 terms with the largest weights, by weight; fewer if there are fewer."""
     weights = {} if terms is None else terms.weights
     return {term: weights[term] for term in nlargest(_MAX_TERMS, weights, key=weights.__getitem__)}
 
 
 def spotlight_shares(ranking: Ranking, spots: Sequence[Spot]) -> NDArray[np.float64]:
-    """Return what to add to the scores of the first hits for their best sentence or row.
+    """Return the shares to add to the scores of the first hits for their best sentence or row.
 
     The shares are measured in the units of the first ranking: standard deviations of BM25 and of the cosine similarity
     over all chunks, if both rankings were fused by score, otherwise the unit of the only ranking. They are 0 without
@@ -494,7 +504,7 @@ def spotlight_shares(ranking: Ranking, spots: Sequence[Spot]) -> NDArray[np.floa
 
 
 def _question_vector(leg: Leg, question: str) -> Floats:
-    """Return a question's direction in WordLlama's vectors, whichever model embeds the chunks."""
+    """Return the unit vector of a question in WordLlama's vector space, whichever model embeds the chunks."""
     if leg.model == LOCAL and leg.vector is not None:
         vector = leg.vector
     else:
@@ -513,10 +523,10 @@ def _spotlight(language: str, has_periods: bool, has_vectors: bool) -> Spotlight
 
 
 def units(text: str) -> list[tuple[int, int]]:
-    """Return the spans of the sentences of a text, and of the rows of its tables, in order.
+    """Return the spans of the units of a text, which are its sentences and table rows, in order.
 
-    A line is a unit, such as a row, an item or a heading. Lines of more than 160 characters are divided into
-    sentences. A line that continues on the next, as in hand-wrapped text, is joined with it.
+    A line, such as a row, a list item or a heading, is a unit. Lines of more than 160 characters are divided into
+    sentences. If a line continues on the next line, as in hand-wrapped text, both lines are joined.
 
     Example:
         >>> text = "| Zone | Tariff |\\n| Upper Vale | 2.95 |\\nThe tariff is reviewed."
@@ -527,7 +537,7 @@ def units(text: str) -> list[tuple[int, int]]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of the lines with text; wrapped lines are joined."""
+    """Yield the spans of the lines that are not blank; wrapped lines are joined."""
     start = end = 0
     for line in text.splitlines(keepends=True):
         body = line.strip()
@@ -554,7 +564,7 @@ def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def is_code(text: str) -> bool:
-    """Return whether a text is source code: at least three of ten lines look like it.
+    """Return whether a text is source code: at least three in ten lines look like code.
 
     Example:
         >>> is_code("def area(r):\\n    return PI * r**2\\n"), is_code("The fee is due:\\nby the end of May.")
@@ -565,7 +575,7 @@ def is_code(text: str) -> bool:
 
 
 def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyzer) -> list[dict[str, float]]:
-    """Return the terms of each sentence of a question with their weights.
+    """Return, for each sentence of a question, its terms with their weights.
 
     A question is often followed by definitions and instructions ("Answer in millions."), which do not occur in
     passages. Sentences of fewer than three terms are left out; if all are that short, the whole query is the only part.
@@ -585,11 +595,11 @@ def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyz
 def coverage(
     text: str, header: str, parts: Sequence[Mapping[str, float]], analyzer: Analyzer, *, least: float = 0.0
 ) -> float:
-    """Return the largest share of a part of the question that one unit covers together with the header, 0 to 1.
+    """Return the largest share, from 0 to 1, of any part of the question that a single unit covers with the header.
 
     Args:
         text: Text of the passage.
-        header: Text before it: title, section and column headers.
+        header: Text before the passage: title, file name, section and column headers.
         parts: Terms of the question with their weights, from `question_parts`.
         analyzer: The analyzer of the index.
         least: Minimum result, such as the coverage of another passage.

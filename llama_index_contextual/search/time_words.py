@@ -1,4 +1,4 @@
-"""Add dates to the time words of a question, because a report contains "Q3 2026", not "last quarter"."""
+"""Add explicit dates for relative time expressions, because a report contains "Q3 2026", not "last quarter"."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _PHRASES = tuple(
 
 
 def explicit_times(question: str, reference: date) -> str:
-    """Add the dates of a question's time words in brackets after the words; English only.
+    """Add explicit dates, in brackets, after the relative time expressions in a question; English only.
 
     Quarters and years are calendar quarters and years. "Fiscal year" is not changed. Phrases that do not depend on the
     reference date ("the last quarter of 2023") or that are already followed by a bracket are not changed either.
@@ -74,7 +74,7 @@ def explicit_times(question: str, reference: date) -> str:
 
 
 def _meaning(name: str, groups: dict[str, str | None], today: date) -> str:
-    """Return the dates of a phrase; empty if they are before the year 1 or after 9999."""
+    """Return the dates that a phrase refers to, or an empty string if they are before the year 1 or after 9999."""
     try:
         return _dates(name, {key: value.lower() for key, value in groups.items() if value is not None}, today)
     except (ValueError, OverflowError):
@@ -110,7 +110,10 @@ def _number(word: str) -> int:
 
 
 def _shifted(unit: str, day: date, steps: int) -> date:
-    """Return a day in the time period `steps` periods away; for periods of a month or longer, the first day."""
+    """Return a day in the time period that is `steps` periods after the given day's period, or before if negative.
+
+    If a period is a month or longer, this is the first day of the period.
+    """
     if unit in ("day", "week"):
         return day + timedelta(days=steps * (7 if unit == "week" else 1))
     months = 12 * day.year + day.month - 1 + steps * _MONTHS_IN[unit]
@@ -132,7 +135,10 @@ def _name(unit: str, day: date) -> str:
 
 
 def _span(unit: str, today: date, steps: int) -> str:
-    """Return the names of all time periods from the current period to the period `steps` away, inclusive."""
+    """Return the names of all time periods from the current period to the period that is `steps` periods away.
+
+    Both are included. Long series are shortened to the first and the last name.
+    """
     first, last = sorted((steps, 0))
     if unit in ("day", "week"):
         return f"{_name('day', _shifted(unit, today, first))} to {_name('day', _shifted(unit, today, last))}"

@@ -130,7 +130,7 @@ class DocumentTools:
         return self._indexes.run(search)
 
     def _all_filters(self, version: SearchableVersion, filters: Filters | None) -> MetadataFilters | None:
-        """Combine the filters of a call with the filters for all calls, and reject keys that no passage has."""
+        """Combine the filters of a call with the filters that apply to all calls; reject keys that no passage has."""
         given = to_filters(filters)
         if given is not None:
             keys = usable_keys(version.docstore.metadata_keys())
@@ -284,14 +284,14 @@ class DocumentTools:
     acall = twin(call)
 
     def describe(self, tool: models.ToolName) -> str:
-        """Return a tool's description for a model, with the documents and filters of the live version."""
+        """Return the description of a tool for a model; it includes the documents and filters of the live version."""
         if tool == "search":
             described = [describe_documents(self.name, self._all_records()), self.describe_filters()]
             return " ".join(filter(None, described))
         return _DESCRIPTIONS[tool].format(name=repr(self.name))
 
     def describe_filters(self) -> str:
-        """Return the metadata keys for filters and their values as text for a model; empty if there are none."""
+        """Describe the metadata keys for filters, with their values, to a model; return "" if there are no keys."""
         if not self._all_records():
             return ""
         return self._indexes.run(lambda version: describe_filters(version, restricted=self._filters is not None))
@@ -359,7 +359,7 @@ class DocumentText:
 
     @cached_property
     def map(self) -> DocumentMap:
-        """Pages and headings."""
+        """The pages and headings of the document."""
         frame = self._version.frame(self.record.doc_id)
         return DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
 
@@ -370,7 +370,7 @@ class DocumentText:
 
     @cached_property
     def _joined(self) -> str | None:
-        """The joined chunks, if they have no offsets."""
+        """The text of all chunks, joined by blank lines, if the chunks have no offsets, otherwise None."""
         is_whole = self._version.frame(self.record.doc_id) is not None
         if is_whole or all(node.start_char_idx is not None for node in self._nodes):
             return None
@@ -420,7 +420,7 @@ class DocumentText:
         )
 
     def section_span(self, name: str) -> Span:
-        """Return the offsets of a section by number, path or heading; case and white space are ignored.
+        """Return the start and end offset of a section, given its number, path or heading; ignore case and white space.
 
         Raises:
             InputError: No section or more than one section matches.
@@ -445,7 +445,7 @@ class DocumentText:
         )
 
     def pages_span(self, pages: str) -> Span:
-        """Return the offsets of a page or a range of pages."""
+        """Return the start and end offset of a page or a range of pages, such as "3-5"."""
         starts = self.map.page_starts
         if not starts:
             raise InputError(f"Document {self.record.doc_id!r} has no pages: read a section or offsets.", value=pages)
@@ -460,7 +460,7 @@ class DocumentText:
         return starts[first - 1], starts[last] if last < len(starts) else self.length
 
     def with_neighbours(self, span: Span, number: int) -> Span:
-        """Extend a span to complete chunks, and by a number of chunks before and after them."""
+        """Extend a span so that it covers whole chunks, and a number of chunks before and after them."""
         offsets = [(node.start_char_idx, node.end_char_idx) for node in self._nodes]
         places = sorted((start, end) for start, end in offsets if start is not None and end is not None)
         touched = [at for at, (start, end) in enumerate(places) if start < max(span[1], span[0] + 1) and end > span[0]]
@@ -491,7 +491,7 @@ class DocumentText:
 
 
 def _section_ends(headings: Sequence[Heading], length: int) -> list[int]:
-    """Return the end of each section, which is the start of the next heading of the same or a higher level."""
+    """Return the end of each section: the start of the next heading of the same or a higher level, or `length`."""
     ends = [length] * len(headings)
     open_sections: list[int] = []
     for at, heading in enumerate(headings):
@@ -548,7 +548,10 @@ def compile_pattern(pattern: str, *, is_regex: bool, case_sensitive: bool) -> An
 
 
 def _literal(text: str) -> str:
-    """Return the expression for an exact string, with accented letters in composed or decomposed form."""
+    """Return a regular expression that matches an exact string.
+
+    Any white space matches, and accented letters match in composed and decomposed form.
+    """
     forms = dict.fromkeys((text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)))
     return "|".join(r"\s+".join(map(regex.escape, form.split())) for form in forms)
 
@@ -594,7 +597,7 @@ def find_lines(
 
 
 def _matching_lines(original: DocumentText, compiled: Any, deadline: float) -> Iterator[models.Match]:
-    """Yield each line with a match, and the number of matches that start in the line.
+    """Yield each line in which a match starts, with the number of such matches.
 
     Raises:
         TimeoutError: The time is up.
@@ -647,7 +650,7 @@ def _match_spans(text: str, compiled: Any, deadline: float) -> Iterator[Span]:
 
 
 def _snippet(text: str, line: Span, match: Span) -> str:
-    """Return a line without control characters or, if it is long, the part around the beginning of a match."""
+    """Return a line for display, without control characters; if it is long, return the part where a match begins."""
     begin = line[0] if line[1] - line[0] <= _LONGEST_LINE else max(line[0], match[0] - _LONGEST_LINE // 4)
     end = min(max(line[1], match[1]), begin + _LONGEST_LINE)
     return f"{'… ' if begin > line[0] else ''}{visible(text[begin:end])}{' …' if end < line[1] else ''}"
@@ -701,7 +704,7 @@ class ToolNames(dict[models.ToolName, str]):
         super().__init__((tool, tool_name(f"{tool}_{suffix}" if suffix else tool)) for tool in models.TOOLS)
 
     def rename_in(self, text: str) -> str:
-        """Replace original tool names in backquotes with the names in this mapping.
+        """Replace the original names of tools, if they are in backquotes, with the names in this mapping.
 
         Example:
             >>> ToolNames("a").rename_in("`grep` finds words, then `read` them.")

@@ -124,7 +124,7 @@ def require_known_keys(filters: MetadataFilters, valid: set[str], *, restricted:
 
 
 def describe_filters(version: SearchableVersion, *, restricted: bool) -> str:
-    """Describe the user's metadata keys with their values, and the file name key, as text for a model.
+    """Describe the metadata keys for filters to a model: the user's own keys, with their values, and the file name.
 
     Args:
         version: The version.
@@ -206,7 +206,7 @@ def _conditions(project: Project, conditions: Sequence[str], name: str) -> list[
 
 
 def _readings(text: str) -> list[Any]:
-    """Return the possible values of a text: first a number or boolean, if it is one, then the string."""
+    """Return the values that a text may stand for: the number or boolean, if it is one, and then the string."""
     value = parsed_value(text)
     if isinstance(value, str):
         return [value]
