@@ -155,7 +155,10 @@ def _parse_filters(project: Project, conditions: Sequence[str] | None, files: Se
 
 
 def _open_to_answer(name: str, llm: str | None, settings: Sequence[str] | None) -> Project:
-    """Open a project whose settings are overridden by options."""
+    """Open a project, and override its settings with the options `--llm` and `--set`.
+
+    Unless the setting `answer_cache` has a value, answers are cached.
+    """
     from llama_index_contextual.models import missing_for
 
     project = common.open_project(name)
@@ -249,7 +252,7 @@ def chat(
 
 
 def _typed_lines() -> Iterator[str]:
-    """Yield the lines of standard input, except blank lines, until a line ends the conversation."""
+    """Yield the non-blank lines of standard input, up to its end or to a line that ends the conversation."""
     while True:
         try:
             line = err.input("[bold cyan]?[/] " if sys.stdin.isatty() else "").strip()
@@ -262,7 +265,7 @@ def _typed_lines() -> Iterator[str]:
 
 
 def _turn(project: Project, engine: GroundedChatEngine | None, question: str, filters: Any) -> dict[str, Any]:
-    """Answer one line; errors are printed, and the conversation continues."""
+    """Answer one line of a conversation, print the answer or the error, and return it as JSON values."""
     try:
         if engine is None:
             return {"question": question, **_passages(project, question, filters)}
@@ -426,7 +429,7 @@ def _show_result(chunk: BaseHit, question: str, analyzer: Analyzer, *, full: boo
 
 
 def _show_text(label: str, text: Text, terms: Sequence[str], analyzer: Analyzer) -> None:
-    """Print document text with highlighted terms."""
+    """Print a label and document text in which the words with the given terms are highlighted."""
     from llama_index_contextual.index.analysis import match_spans
 
     for start, end in match_spans(text.plain, terms, analyzer):

@@ -131,7 +131,7 @@ def notices() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Invocation:
-    """The running command.
+    """Context of the running command, with the options that all commands have.
 
     Attributes:
         context: Typer context of the command, with the values of its options.
@@ -308,7 +308,7 @@ Files = Annotated[
 
 
 def parse_setting(item: str) -> tuple[str, Any]:
-    """Return the name and value of FIELD=VALUE; the value is parsed if it is valid JSON, otherwise it is a string."""
+    """Split FIELD=VALUE into the name and the value, which is parsed as JSON or, if that fails, used as a string."""
     field, equals, value = item.partition("=")
     if not equals:
         raise typer.BadParameter(f"{item!r} is not FIELD=VALUE.")
@@ -352,7 +352,7 @@ These are the settings that do not require a new version, except `keep_versions`
 
 
 def with_environment(config: ProjectConfig, environment: Mapping[str, str]) -> ProjectConfig:
-    """Return a project's settings; settings in `OF_A_COMMAND` are overridden if they are set in the environment.
+    """Return a project's settings, in which those listed in `OF_A_COMMAND` are overridden by the environment.
 
     Raises:
         ConfigurationError: A value in the environment is invalid.

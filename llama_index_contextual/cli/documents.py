@@ -71,7 +71,7 @@ def passwords_of(options: Sequence[str] | None) -> dict[str, str]:
 
 
 def facts_of(path: Path | None) -> Callable[[str], dict[str, Any]] | None:
-    """Return the facts in the JSON file given with `--facts`, as a `file_metadata` function.
+    """Return a `file_metadata` function that returns the facts in the JSON file given with `--facts`.
 
     The JSON file contains an object with facts for each file name, path or glob. If several entries match a file, later
     entries override earlier entries.
@@ -339,7 +339,7 @@ class Watch:
         project: The project.
         folders: The folders.
         work: `Project.sync_folders` with the folders and options.
-        removes: Whether documents whose files are gone are removed.
+        removes: Whether documents whose files no longer exist are removed.
         max_cost: Limit for the total cost of all syncs in dollars, or None.
         settle: Seconds for which a file must remain unchanged before it is read.
         stop: Event that ends `start` when it is set.
@@ -402,7 +402,10 @@ class Watch:
         return SOON if self.removes and report.missing and not self._waiting else RESCAN
 
     def _publish(self) -> IngestReport:
-        """Sync once; after a large removal has been refused, remove nothing until the missing files are back."""
+        """Sync once, and return the report.
+
+        After a large removal has been refused, nothing is removed until the missing files are back.
+        """
         limit = None
         if self.max_cost is not None:
             limit = max(0.0, self.max_cost + self._cost_before - self._document_cost())
@@ -428,7 +431,7 @@ class Watch:
         show_report(report, self.project.name)
 
     def _say_once(self, message: str) -> None:
-        """Print an error unless it is the same as the previous error."""
+        """Print an error message unless it is the same as the last message printed."""
         if self._last != (message,):
             self._last = (message,)
             common.say_error(message)

@@ -138,7 +138,7 @@ def _evaluate_answers(project: Project, questions: Path | None, reports: Sequenc
 
 
 def _show_answers(predictions: Predictions) -> None:
-    """Print the figures, the first wrong answers with the expected answers, and the errors."""
+    """Print the scores of the answers, the first wrong answers with the expected answers, and the errors."""
     shown = ("questions", "exact", "f1", "not_found", "errors", "failed_retrievals")
     summary = predictions.summary()
     _show_rows([{key: summary[key] for key in shown}])
@@ -157,7 +157,7 @@ def _show_answers(predictions: Predictions) -> None:
 
 
 class _Progress:
-    """Callback that prints each new step, and asks for confirmation before money is spent."""
+    """Callback that prints each step of an evaluation, and asks for confirmation before money is spent."""
 
     def __init__(self, *, asks: bool) -> None:
         self._asks, self._last = asks, ""

@@ -365,7 +365,7 @@ class _IngestRun:
         return cls(inputs, options, config, before, intake, plan, started)
 
     def counter(self, progress: ReportProgress | None) -> ProgressCounter:
-        """Return the progress counter of the run."""
+        """Return a progress counter for the run that calls `progress`."""
         documents = len(self.plan.to_read) + len(self.plan.rework)
         writes = self.config.context == "llm"
         return ProgressCounter(
@@ -402,7 +402,10 @@ class _IngestRun:
         return outcome
 
     def _cut(self, jobs: Iterator[Job], stages: Stages, counter: ProgressCounter) -> Iterator[Job]:
-        """Cut the documents into chunks; a document that takes too long is skipped like an unreadable file."""
+        """Cut the documents into chunks, and yield the jobs with their chunks.
+
+        A document that takes too long is skipped in the same way as an unreadable file.
+        """
         done = 0
         for job in jobs:
             stages.require_running()
@@ -448,7 +451,7 @@ class _IngestRun:
         return self.report(manifest).completed(outcome)
 
     def _keep_former_content(self, builder: VersionBuilder) -> None:
-        """Keep the previous content of documents whose new file is unreadable."""
+        """Keep the previous content of documents whose new or changed file cannot be read."""
         for doc_id in self.intake.failed:
             record = self.plan.rename.get(doc_id)
             if self.before is not None and doc_id in self.plan.update:
@@ -458,7 +461,7 @@ class _IngestRun:
                 builder.keep([record])
 
     def _has_new_contexts(self, outcome: Contextualized) -> bool:
-        """Return whether the set of failed chunks in the reworked documents has changed."""
+        """Return whether other chunks than before are without an LLM context in the documents processed again."""
         before = {node_id for record in self.plan.rework for node_id in record.fallback_chunks}
         return before != {failure.node_id for failure in outcome.failures}
 
@@ -547,7 +550,7 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
 def _publish_without(
     state: ProjectState, before: OpenVersion, *, dropped: Collection[str] = (), keeps: str | None = None
 ) -> Manifest:
-    """Publish a copy of a version without some of its documents, keeping the settings it was built with."""
+    """Publish a copy of a version without some of its documents, with the settings that the version was built with."""
     config = _settings_of(before.manifest, state.config)
     builder = VersionBuilder(state.directory, config, before, set(dropped))
     with contextlib.ExitStack() as stack:
@@ -557,7 +560,7 @@ def _publish_without(
 
 
 def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
-    """Return the current settings, except that settings whose change needs a rebuild keep the version's values."""
+    """Return the current settings, but for settings whose change needs a rebuild, the values used for the version."""
     built_with = ProjectConfig(**manifest.config)
     return config.changed(**{name: getattr(built_with, name) for name in config.rebuild_fields(built_with)})
 
@@ -620,7 +623,7 @@ def update_config(state: ProjectState, changes: Mapping[str, Any]) -> list[str]:
 
 
 def _built_with(directory: Path) -> ProjectConfig | None:
-    """Return the settings that the live version was built with; None if there is no readable version."""
+    """Return the settings that the live version was built with, or None if there is no readable version."""
     try:
         name = current_name(directory)
         if name is None:

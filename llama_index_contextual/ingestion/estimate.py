@@ -194,7 +194,7 @@ def _minutes(contexts: Tokens, concurrency: int) -> float:
 def _assumptions(
     counter: CostCounter, embedding: EmbeddingCount, config: ProjectConfig, prices: PriceTable
 ) -> Iterator[str]:
-    """Yield the assumptions behind the figures."""
+    """Yield sentences that state the assumptions behind an estimate, and prices that are unknown."""
     for name in (embedding.model, counter.model):
         if name is not None and prices.price(name) is None:
             yield f"The price of {name!r} is unknown: set it in the setting 'prices' to see an amount."

@@ -71,12 +71,12 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True)
 class _Unit:
-    """Texts that are embedded together: one chunk, or the chunks of a document for a contextual model.
+    """Texts that are embedded together: those of one chunk or, for a contextual model, of the chunks of a document.
 
     Attributes:
         places: Positions of the chunks.
         keys: Ledger key of each chunk's vector.
-        windows: The text of one chunk in windows, or the texts of several chunks.
+        windows: The text of one chunk, divided into windows; or the texts of several chunks, one window for each.
         model: Model name under which the vectors are stored.
     """
 
@@ -171,7 +171,7 @@ class Stages:
         return np.stack([rows[place] for place in range(len(nodes))])
 
     def _units(self, nodes: Sequence[BaseNode]) -> list[_Unit]:
-        """Return the texts to embed for chunks with their contexts."""
+        """Return the texts to embed for chunks, including their contexts, in units that are embedded together."""
         model, name = self.embed_model, self.embed_model_name or ""
         length = getattr(model, "dimensions", None)
         texts = [node.get_content(MetadataMode.EMBED) for node in nodes]
@@ -192,7 +192,10 @@ class Stages:
         return units
 
     async def _aembed_new(self, model: BaseEmbedding, name: str, units: Sequence[_Unit]) -> dict[str, Vectors]:
-        """Embed texts and return the vectors by key; each response is stored in the ledger before the next call."""
+        """Embed the units and return a mapping of ledger keys to vectors.
+
+        Each response is stored in the ledger before the next call.
+        """
         units = list({unit.keys: unit for unit in units}.values())
         vectors: dict[str, Vectors] = {}
         async with aclosing(self._answers(model, name, units)) as answers:
@@ -212,7 +215,10 @@ class Stages:
     async def _answers(
         self, model: BaseEmbedding, name: str, units: Sequence[_Unit]
     ) -> AsyncGenerator[Mapping[int, Vectors], None]:
-        """Yield the vectors in each response, by index of the unit."""
+        """Send the units to the embedding model. For each response, yield a mapping of unit indexes to vectors.
+
+        If a chunk is embedded in several windows, its vector is the average of theirs.
+        """
         booking = book_nothing
         if self.spending is not None:
             booking = self.spending.free_call if is_in_process(name) else partial(self.spending.embedding, name)
@@ -269,7 +275,7 @@ class CostCounter:
         self._embedding.end_document()
 
     def _add_requests(self, requests: Iterable[ContextRequest], replies: BatchReplies | None, form: CallForm) -> None:
-        """Count the requests for a segment."""
+        """Count the calls and tokens of the context requests for a segment, and update the reserve."""
         by_sender: dict[SenderKind, list[ContextRequest]] = defaultdict(list)
         for request in requests:
             if replies is None or not replies.is_unread(request):
@@ -282,7 +288,7 @@ class CostCounter:
                 self.reserve = self.reserve + most if sender == "batch" else _larger(self.reserve, most)
 
     def bill(self, spending: Spending) -> Bill:
-        """Return the expected cost at the prices of an account."""
+        """Return the expected cost of the calls and tokens counted so far, at the prices of an account."""
         model, embedding = self.model or "", self._embedding
         bills = [spending.bill(model, tokens, sender=sender) for sender, tokens in self.contexts.items()]
         if embedding.model is not None:
@@ -335,7 +341,10 @@ def cut(
 
 
 class Checked(list[BaseNode]):
-    """List of nodes that calls a function before it yields each node; the function may raise an exception."""
+    """List of nodes that, during iteration, calls a function before each node.
+
+    The function may raise an exception to stop the iteration.
+    """
 
     def __init__(self, nodes: Iterable[BaseNode], check: Callable[[], None]) -> None:
         super().__init__(nodes)
@@ -537,7 +546,7 @@ def paid_stages(
         stages: Components that process a document.
         spending: Account of the run.
         replies: Batch replies, or None.
-        retries_refused: Whether to request contexts again that the LLM refused in earlier runs.
+        retries_refused: Whether to retry contexts that the LLM refused to write in earlier runs.
     """
     writer = stages.contextualizer
     if not isinstance(writer, LLMContextualizer):
@@ -603,7 +612,7 @@ BatchResult = tuple[Contextualized, NDArray[np.float32] | None]
 
 
 def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[JobBatch]:
-    """Yield documents with their chunks, in batches of at least `BATCH_CHUNKS` chunks."""
+    """Yield batches of documents with their chunks; each batch except the last has at least `BATCH_CHUNKS` chunks."""
     batch: JobBatch = []
     size = 0
     for job in jobs:
@@ -646,7 +655,7 @@ class _RunningBatches:
         return len(self.batches) > self._ahead
 
     def start(self, batch: JobBatch) -> None:
-        """Start processing a batch."""
+        """Start to contextualize and embed a batch of documents."""
         nodes = [node for _, chunks in batch for node in chunks]
         self._progress.add(chunks_total=len(nodes))
         self.batches.append((batch, asyncio.create_task(self._process(nodes))))

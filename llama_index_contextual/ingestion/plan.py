@@ -74,8 +74,8 @@ class RunOptions:
         purpose: Purpose of the run, for its receipt. If it is "sync", the inputs are folders, and documents whose file
             is gone are removed.
         removable: Ids of the documents that a sync may remove; None for all.
-        allow_empty: Whether a sync may remove all documents of a folder.
-        allow_many: Whether a sync may remove more than a tenth of the documents of a folder.
+        allow_empty: Whether a sync may remove all documents in a folder.
+        allow_many: Whether a sync may remove more than a tenth of the documents in a folder.
         settle: Number of seconds for which a file must not change before a sync reads it.
         watching: Whether the caller watches the folders and syncs again, so that files can be left for a later sync.
     """
@@ -301,7 +301,7 @@ class SyncedFolders:
     def check_removals(
         self, removed: Mapping[str, str], *, kept: Iterable[Path], files: Iterable[Path], options: RunOptions
     ) -> bool:
-        """Check that a sync does not remove all or many documents of a folder, unless this is allowed.
+        """Check that a sync does not remove all or many documents in a folder, unless this is allowed.
 
         Here, "many" means more than one and more than a tenth.
 
@@ -312,11 +312,11 @@ class SyncedFolders:
             options: Options of the run.
 
         Raises:
-            InputError: All documents of a folder would be removed because there is no file in it.
-            LargeRemovalError: Many documents of a folder would be removed.
+            InputError: All documents in a folder would be removed because it contains no files.
+            LargeRemovalError: Many documents in a folder would be removed.
 
         Returns:
-            Whether many documents of a folder are removed.
+            Whether many documents in a folder are removed.
         """
         kept_paths, paths = (list(map(os.path.realpath, group)) for group in (kept, files))
         many: dict[str, str] = {}
@@ -349,7 +349,10 @@ def _empty_folder(folder: str, lost: Sequence[str]) -> InputError:
 
 
 def _large_removal(numbers: Mapping[str, str], doc_ids: Collection[str]) -> LargeRemovalError:
-    """Return the error for a sync that would remove many documents, given a description of their number by folder."""
+    """Return the error for a sync that would remove many documents.
+
+    Args:     numbers: Description of the number of documents to remove, by folder.     doc_ids: Ids of these documents.
+    """
     named = ", ".join(map(repr, sorted(doc_ids)[:_MOST_NAMED]))
     more = f" and {len(doc_ids) - _MOST_NAMED:,} more" if len(doc_ids) > _MOST_NAMED else ""
     return LargeRemovalError(
@@ -420,7 +423,7 @@ class FileReader(Protocol):
 
 
 def _missing_files(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:
-    """Return the paths, by document id, of files that no longer exist in a folder passed to the call."""
+    """Return the ids of documents whose file is missing from a folder passed to the call, with the file's path."""
     real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
     folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
     below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(folders))
@@ -442,7 +445,7 @@ class Intake:
         missing: Ids of documents whose file no longer exists in a folder of the call.
         removed: Ids of documents that a sync removes because their file no longer exists or is now a copy of another
             file.
-        removes_many: Whether a sync removes more than a tenth of the documents of a folder.
+        removes_many: Whether a sync removes more than a tenth of the documents in a folder.
         skipped: Files that are not read, each with the reason; grows while files are read.
         failed: Ids of documents that could not be read; grows while files are read.
         warnings: Warnings about files; grows while files are read.
@@ -488,7 +491,10 @@ class Intake:
         return intake
 
     def _take_paths(self, paths: Sequence[str | os.PathLike[str]], documents: Records) -> bool:
-        """Add the files at paths, and find documents whose file is gone; return whether any file is a copy."""
+        """Add the files at the given paths, and find documents whose files no longer exist.
+
+        The result is true if any file is skipped because it is a copy of another file.
+        """
         options = self.options
         folders = SyncedFolders(paths) if options.is_sync else None
         discovery = discover(paths, limits=options.limits)
@@ -521,7 +527,7 @@ class Intake:
         return any(kind == "copy" for kind, _ in matcher.matches.values())
 
     def _hash(self, refs: Sequence[FileRef], documents: Records) -> tuple[dict[FileRef, str], list[FileRef]]:
-        """Return the xxh3 of each file to ingest, and the copies of other files, which are skipped."""
+        """Return the xxh3 of each file to ingest, and a list of the files that are skipped as copies of other files."""
         digests: dict[FileRef, str] = {}
         first: dict[tuple[str, str], FileRef] = {}
         copies: list[FileRef] = []
@@ -546,7 +552,7 @@ class Intake:
         return {ref: digests[ref] for ref in refs if ref in digests}, copies
 
     def _take_files(self, matcher: Matcher, digests: Mapping[FileRef, str]) -> None:
-        """Add a source for each file, with the id of its document or a new id."""
+        """Add each file to the sources, under the id of the document that it matches or under a new id."""
         named: list[FileRef] = []
         for ref, digest in digests.items():
             kind, record = matcher.matches.get(ref, ("new", None))
@@ -571,7 +577,7 @@ class Intake:
         self.warnings += notes_on_ids(named)
 
     def _take_nodes(self, nodes: Sequence[BaseNode], documents: Records) -> None:
-        """Add a source for each Document, and for the nodes of each document."""
+        """Add each Document to the sources, and the nodes of each document that was passed as nodes."""
         known = {source.record.doc_id for source in self.sources.values() if source.record is not None}
         for job in jobs_of_nodes(nodes, self.skipped):
             record = documents.get(job.doc_id)
@@ -634,21 +640,21 @@ class Intake:
                 yield source.job
 
     def _fault(self, ref: FileRef, content: FileContent) -> str:
-        """Return the reason for skipping a file that was read, or an empty string."""
+        """Return the reason to skip a file that has been read, or an empty string if it can be used."""
         if fault := storable_fault(content.document):
             return f"cannot be stored: {fault}"
         is_changing = self.options.is_sync and content.digest != self.sources[ref.doc_id].digest
         return CHANGED_MEANWHILE if is_changing else ""
 
     def skip(self, doc_id: str, reason: str) -> None:
-        """Skip a document that turns out to be unusable."""
+        """Add a document that cannot be used to `failed`, and its file or id with the reason to `skipped`."""
         source = self.sources[doc_id]
         self.failed.append(doc_id)
         self.skipped.append(SkippedFile(doc_id if source.ref is None else source.ref.shown, reason))
 
 
 def nothing_to_ingest(skipped: Sequence[SkippedFile]) -> str:
-    """Return the message for a run without documents."""
+    """Return the error message for a run that has no documents to ingest."""
     reasons = "; ".join(f"{file.path}: {file.reason}" for file in skipped[:5])
     more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
     message = f"There is nothing to ingest. {reasons}{more}".strip()
@@ -694,7 +700,7 @@ def jobs_of_nodes(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list
 
 
 def _of_document(node: BaseNode) -> BaseNode:
-    """Add a missing reference to the document, and mark the node's context, if any, as given by the user."""
+    """Return the node with a reference to its document, and with its context, if any, marked as given by the user."""
     update: dict[str, Any] = {}
     if node.metadata.get(keys.CONTEXT) and keys.CONTEXT_SOURCE in node.metadata:
         update["metadata"] = {**node.metadata, keys.CONTEXT_GIVEN: True}
@@ -705,7 +711,7 @@ def _of_document(node: BaseNode) -> BaseNode:
 
 
 def _content_key(node: BaseNode) -> str:
-    """Return a hash of the text, the metadata, and the lists of excluded metadata keys."""
+    """Return a hash of a node's text, its metadata, and its lists of excluded metadata keys."""
     exclusions = [sorted(node.excluded_embed_metadata_keys), sorted(node.excluded_llm_metadata_keys)]
     return content_key(node.hash, json.dumps(exclusions))
 
@@ -731,7 +737,10 @@ def without_context(node: BaseNode) -> BaseNode:
 
 
 def written_contexts(before: OpenVersion, job: Job) -> Mapping[ChunkSpan, str]:
-    """Return contexts that an LLM wrote for the same file, even if renamed, unless its extracted text has changed."""
+    """Return contexts that an LLM wrote earlier for a file with the same content, by the chunk's span and text.
+
+    The file may have been renamed. The result is empty if the extracted text has changed.
+    """
     equal = [record for record in before.records.with_content(job.content_hash) if record.facts == job.facts]
     if not equal:
         return {}
@@ -760,7 +769,7 @@ class Plan:
         update: Ids of documents whose content has changed.
         rename: Documents of the previous version whose file has a new name or location, by new id.
         drop: Ids of documents that are not in the new version.
-        rebuild: Whether settings changed, so that no document can be copied unchanged.
+        rebuild: Whether a change of settings prevents documents from being copied unchanged.
     """
 
     keep: list[DocumentRecord] = field(default_factory=list)
@@ -784,7 +793,7 @@ class Plan:
 
     @property
     def to_read(self) -> list[str]:
-        """Ids of the documents that are processed from the inputs of the call."""
+        """Ids of the documents that are read from the inputs of the call and processed."""
         return [*self.add, *self.update, *self.rename]
 
     def jobs(self, intake: Intake, reader: FileReader, before: OpenVersion | None) -> Iterator[Job]:

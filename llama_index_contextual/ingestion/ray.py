@@ -75,7 +75,7 @@ def _read_files(
     limits: ReadLimits,
     files: Sequence[tuple[FileRef, str | None, Mapping[str, Any]]],
 ) -> tuple[list[FileContent | ReadError], PageRows]:
-    """Read files, each with its password and metadata; runs in a worker.
+    """Read files, each given with its password and metadata. This function runs in a worker.
 
     Returns:
         The contents with their chunks, or the errors; and the pages read by OCR.
@@ -103,13 +103,17 @@ def _read_files(
 
 
 def _embed(setting: str, passed: tuple[ray.ObjectRef[Any], ...], texts: list[str]) -> NDArray[np.float32]:
-    """Return the vectors of texts; runs in a worker."""
+    """Embed texts and return their vectors. This function runs in a worker."""
     return as_matrix(_worker_model(setting, passed).get_text_embedding_batch(texts))
 
 
 @lru_cache(maxsize=1)
 def _worker_model(setting: str, passed: tuple[ray.ObjectRef[Any], ...]) -> BaseEmbedding:
-    """Load an embedding model, once per worker; `passed` holds a reference to a model that was passed as an object."""
+    """Return the embedding model, which is loaded once per worker.
+
+    Args:     setting: The setting `embed_model`.     passed: A reference to the model if it was passed as an object,
+    otherwise empty.
+    """
     opened: BaseEmbedding = ray.get(passed[0]) if passed else load_embed_model(setting)
     return opened
 
@@ -197,11 +201,14 @@ class RayExecutor(Executor):
     def reader(
         self, intake: Intake, config: ProjectConfig, page_store: PageStore, progress: ProgressCounter
     ) -> RayReader:
-        """Return the reader for the files of a run, which reads several files together and does not report pages."""
+        """Return the reader for a run, which reads files in batches and does not report the number of pages read."""
         return RayReader(intake, config, page_store, progress, ahead=_BATCHES_PER_CPU * self.batches_ahead)
 
     def embedding_stages(self, stages: Stages) -> Stages:
-        """Return stages whose model runs in the workers, unless it is behind an API, which only this process calls."""
+        """Return stages whose embedding model runs in the workers, unless the model is called through an API.
+
+        Only this process calls APIs.
+        """
         model, name = stages.embed_model, stages.embed_model_name
         if model is None or name is None or not is_in_process(name):
             return stages
@@ -265,7 +272,10 @@ class RayReader:
     def _contents(
         self, batch: Sequence[FileRef], task: ray.ObjectRef[Any], attempt: int = 1
     ) -> list[FileContent | ReadError]:
-        """Return the contents of a batch; if its worker dies, read each file again in a separate task."""
+        """Wait for the task that reads a batch of files, and return the content or the error of each file.
+
+        If the worker dies, each file is read again in a separate task.
+        """
         try:
             contents, pages = _task_result(task)
         except _WorkerDied as error:

@@ -91,7 +91,7 @@ class IngestReport:
         renamed: Mapping of former ids to new ids for documents whose file has a new name or location.
         unchanged: Ids of documents of this call that were copied from the previous version; documents that are not
             among the inputs are omitted.
-        rebuilt: Ids of documents processed again because settings changed or chunks had failed.
+        rebuilt: Ids of documents that were processed again because settings had changed or chunks had failed.
         removed: Ids of documents that are no longer in the version.
         missing: Ids of documents whose file no longer exists in a folder of the call; they are kept unless `replace` is
             set.
@@ -172,7 +172,7 @@ class IngestReport:
         return any(failure.is_held_back for failure in self.failures)
 
     def details(self) -> list[tuple[str, str]]:
-        """Return the lines that follow the counts, each with a label."""
+        """Return the details of the report as pairs of a label and a line, to be shown below the summary."""
         short = pluralize(len(self.short_contexts), "context")
         return [
             *(("renamed", f"{former} to {doc_id}") for former, doc_id in self.renamed.items()),
@@ -215,7 +215,11 @@ def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:
 
 
 def _in_groups(items: Iterable[tuple[str, str]], noun: str) -> list[str]:
-    """Return one line for each kind of reason, most frequent first; each item is a pair of a place and a reason."""
+    """Group places by the kind of reason given for them, and return one line for each group, largest group first.
+
+    Args:     items: Pairs of a place and a reason. Reasons of the same kind differ only in numbers and ids.     noun:
+    Noun for the places, such as "file".
+    """
     groups: dict[str, list[str]] = {}
     for place, reason in items:
         line = " ".join(f"{place}: {reason[:_LONGEST_ERROR]}".split())
@@ -294,7 +298,7 @@ def progress_bar() -> Iterator[ReportProgress]:
 
 
 def _describe(state: IngestProgress) -> str:
-    """Describe the current activity and the finished work."""
+    """Return a line for the progress bar that describes the finished work and the current activity."""
     if state.stage == "batch":
         answered = f"{state.batch_done:,}/{pluralize(state.batch_total, 'request')} answered"
         return f"{answered} in batches of the provider (Ctrl-C leaves them running)"

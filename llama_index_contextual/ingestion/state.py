@@ -125,7 +125,11 @@ class ProjectState:
             record_embed_object(self.directory, asdict(described))
 
     def _is_model_of_live(self, model: BaseEmbedding) -> bool:
-        """Return whether a model reproduces the stored vector of the shortest of the first chunks."""
+        """Return whether a model seems to be the model with which the live version was built.
+
+        The shortest of the first chunks is embedded and compared with its stored vector. The result is true if the
+        version has no vectors.
+        """
         try:
             index = self.live.current().index
         except NoVersionError:
@@ -228,7 +232,7 @@ class ProjectState:
         return make_stages(self.config, ledger=ledger, llm=self.llm, embed_model=embed_model, model_id=self.model_id)
 
     def _needs_object(self, built: str) -> ConfigurationError:
-        """Return the error for a project that was loaded without the embedding model that built its index."""
+        """Return the error for a project that was loaded without passing the embedding model that built its index."""
         remembered = self.recorded_model
         what = "" if remembered is None or remembered.name != built else f" ({remembered})"
         pass_it = f"pass it again, as in load({self.name!r}, embed_model=...)"
@@ -247,7 +251,7 @@ class ProjectState:
 
     @contextmanager
     def open_live(self) -> Iterator[OpenVersion | None]:
-        """Open the live version, if there is one, to change the project; the lock must be held."""
+        """Open the live version for a change to the project, or yield None if there is none; the lock must be held."""
         name = current_name(self.directory)
         if name is None:
             yield None

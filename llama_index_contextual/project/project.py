@@ -96,7 +96,7 @@ class ProjectInfo:
         documents: Number of documents in the live version.
         chunks: Number of chunks in the live version.
         fallback_chunks: Number of chunks that have only a structural context because the LLM failed to write a context.
-            `retry_failed` requests these contexts again, but refused contexts only with `max_cost`.
+            `retry_failed` retries these contexts, but refused contexts only with `max_cost`.
         tokens: Number of tokens in the chunks, with overlaps counted twice.
         bytes: Size of the live version on disk.
         ledger: Contexts and embeddings in the ledger.
@@ -237,7 +237,7 @@ class Project:
         interrupted or cancelled, it waits at most ten seconds for the calls in flight, whose answers are kept in the
         ledger; a second interruption ends the run immediately.
 
-        Documents whose content has not changed are copied from the previous version. If a file or chunk fails, it is
+        Documents whose content has not changed are copied from the previous version. A file or chunk that fails is
         listed in the report, and the run continues. Until the new version is published, queries are answered from the
         previous version.
 
@@ -313,8 +313,8 @@ class Project:
             **options
 
         Raises:
-            InputError: A path is not a folder or cannot be opened, or all documents of a folder would be removed.
-            LargeRemovalError: More than a tenth of the documents of a folder would be removed; nothing was changed.
+            InputError: A path is not a folder or cannot be opened, or all documents in a folder would be removed.
+            LargeRemovalError: More than a tenth of the documents in a folder would be removed; nothing was changed.
             PathNotFoundError: A folder does not exist.
             BudgetExceededError: The next call could exceed `max_cost`; nothing is published.
             ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
@@ -357,7 +357,7 @@ class Project:
         need a `rebuild` are not applied. If the task of `aremove` is cancelled, the removal is completed first.
 
         Args:
-            doc_ids: Ids of the documents; if there are none, nothing is published.
+            doc_ids: Ids of the documents; if the sequence is empty, nothing is published.
             forget: Also call `forget`.
 
         Raises:
@@ -400,12 +400,12 @@ class Project:
         show_progress: bool = False,
         progress: ReportProgress | None = None,
     ) -> IngestReport:
-        """Request failed contexts again and publish a version with them, unless all of them fail again.
+        """Retry failed contexts and publish a version that contains them, unless all of them fail again.
 
-        Two kinds of contexts are requested again only with `max_cost`: contexts that the LLM refused to write, and
-        contexts whose reply in a batch cannot be read although the provider may charge for it. Without `max_cost`, the
-        replies to the batch are read again, which costs nothing. With `max_cost`, the maximum price of the batch still
-        counts as a cost. The report contains a sufficient limit.
+        Two kinds of contexts are retried only with `max_cost`: contexts that the LLM refused to write, and contexts
+        whose reply in a batch cannot be read although the provider may charge for it. Without `max_cost`, the replies
+        to the batch are read again, which costs nothing. With `max_cost`, the maximum price of the batch still counts
+        as a cost. The report contains a sufficient limit.
 
         Args:
             max_cost: Limit for the run in dollars, as in `ingest`.
@@ -631,7 +631,7 @@ class Project:
 
     @property
     def live_version(self) -> SearchableVersion:
-        """The live version, opened read-only; a later `ingest` does not change it.
+        """The live version, opened read-only; a later `ingest` does not affect the returned object.
 
         Raises:
             NoVersionError: Nothing has been ingested yet.
