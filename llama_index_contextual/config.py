@@ -41,7 +41,7 @@ _CONFIG = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attri
 
 
 def _live(default: Any = PydanticUndefined, **options: Any) -> Any:
-    """Return a field that can be changed without building a new version."""
+    """Return a field for a setting that can be changed without building a new version."""
     return Field(default, json_schema_extra=_NO_REBUILD, **options)
 
 
@@ -270,7 +270,7 @@ class ProjectConfig(BaseModel):
 
     @classmethod
     def local(cls, **changes: Any) -> Self:
-        """Return settings that need neither a key nor a network; `changes` override individual fields."""
+        """Return settings that need neither an API key nor a network; `changes` override individual fields."""
         return cls(**{"embed_model": "local", "context": "structural", **changes})
 
     @classmethod
@@ -314,15 +314,18 @@ class ProjectConfig(BaseModel):
 
     @property
     def engine(self) -> str:
-        """Kind of the backend: "files" or "qdrant"; the address can be changed without building a new version."""
+        """The kind of the backend, "files" or "qdrant", without the address.
+
+        The address can be changed without building a new version.
+        """
         return self.backend.partition(":")[0]
 
     def changed(self, **changes: Any) -> Self:
-        """Return a copy with `changes`, validated."""
+        """Return a validated copy in which the given fields are changed."""
         return type(self)(**{**self.model_dump(), **changes})
 
     def rebuild_fields(self, other: ProjectConfig) -> list[str]:
-        """Return the fields that differ from `other` and take effect only in a new version."""
+        """Return the names of fields that differ from `other` and take effect only in a new version."""
         mine, theirs = ({**one.model_dump(), "backend": one.engine} for one in (self, other))
         return [name for name in mine if mine[name] != theirs[name] and name not in RETRIEVAL_FIELDS]
 

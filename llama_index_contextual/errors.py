@@ -37,7 +37,7 @@ from llama_index_contextual._utils.redaction import scrub
 
 @dataclass(frozen=True)
 class Remedy:
-    """Advice on an error, with separate wording for Python and for the command line.
+    """Advice on how to resolve an error, with separate wording for Python and for the command line.
 
     Attributes:
         python: Advice for Python code, which ends the message of the exception.
@@ -177,7 +177,7 @@ class LedgerBusyError(LedgerError):
 
 
 class NoSpaceError(ProjectError, OSError):
-    """A file cannot be written: the disk is full, or a quota or a limit on the size of files is reached.
+    """A file cannot be written to: the disk is full, or a quota or a limit on the size of files is reached.
 
     Attributes:
         file: The file.
@@ -211,7 +211,7 @@ class BudgetExceededError(ContextualError):
     """The next call could cost more than `max_cost` allows; nothing was published, and paid results are kept.
 
     Attributes:
-        spent: Dollars spent by the run, including amounts reserved for calls whose price is unknown: calls that timed
+        spent: Dollars spent by the run, including amounts reserved for calls whose cost is unknown: calls that timed
             out or were interrupted, and pending batches.
         max_cost: The limit.
     """

@@ -125,7 +125,7 @@ class RetryPolicy:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Return whether the same call may succeed later."""
+    """Return whether the same call may succeed if it is repeated later."""
     code = getattr(error, "code", None)
     if code in ("insufficient_quota", "model_not_found"):
         return False
@@ -188,12 +188,12 @@ def _as_float(value: str | None) -> float | None:
 
 
 def call(send: Callable[[], T], policy: RetryPolicy) -> T:
-    """Call `send()` until it succeeds; when `policy` allows no further attempt, raise the last error's `stand_in`."""
+    """Call `send()` until it succeeds and return the result; after the last attempt, raise the error's `stand_in`."""
     return Retrying(**_strategy(policy))(functools.partial(without_secrets, send))
 
 
 async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
-    """Await `send()` until it succeeds; when `policy` allows no further attempt, raise the last error's `stand_in`."""
+    """Await `send()` until it succeeds and return the result; after the last attempt, raise the error's `stand_in`."""
     cancelled = cancellations()
 
     async def attempt() -> T:
@@ -208,7 +208,7 @@ async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
 
 
 def _strategy(policy: RetryPolicy) -> dict[str, Any]:
-    """Return arguments that make tenacity retry calls according to `policy`, and raise all other errors."""
+    """Return tenacity arguments that retry the errors covered by `policy` and re-raise all others."""
 
     def delay(state: RetryCallState) -> float | None:
         error = state.outcome.exception() if state.outcome else None
@@ -219,7 +219,7 @@ def _strategy(policy: RetryPolicy) -> dict[str, Any]:
 
 
 def cancellations() -> int:
-    """Return how many times cancellation of the current task has been requested.
+    """Return the number of times that cancellation of the current task has been requested.
 
     If a client's own timeout expires at the same moment, the client mistakes the cancellation for its timeout and
     raises a different error. Callers therefore check whether this number has changed before they retry a call.
@@ -229,7 +229,7 @@ def cancellations() -> int:
 
 
 def describe(error: BaseException, *, setting: str, model: str) -> str:
-    """Return a message, without secrets, that says why a call to a model failed and what to do.
+    """Return a message, without secrets, that explains why a call to a model failed and what to do.
 
     Args:
         error: The exception that the client raised.
@@ -283,7 +283,7 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 async def run_to_completion(work: Callable[[], T]) -> T:
-    """Run a function in a thread; if the task is cancelled, wait until the function has returned."""
+    """Run a function in a thread. If the calling task is cancelled, wait until the function has returned."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)

@@ -28,7 +28,7 @@ _DEFAULT_CLIENT = "AsyncHttpxClientWrapper"
 
 
 def unconnected(model: T) -> T:
-    """Return a copy of a model; the copy creates its clients on first use and keeps them.
+    """Return a copy of a model that creates its own clients on first use and keeps them.
 
     This applies to OpenAI models (recognised by the field `reuse_client`), to Ollama models, and to models with a
     client that can be copied, such as Anthropic models. Other models are returned unchanged, as are models with an HTTP

@@ -49,7 +49,7 @@ def watch(model: object) -> None:
 
 
 def keys_in_use() -> frozenset[str]:
-    """Return the keys in the environment and the keys of the models called so far."""
+    """Return the API keys found in the environment and in the models called so far."""
     named = (value for name, value in os.environ.items() if _ENVIRONMENT.search(name))
     in_urls = (word for value in os.environ.values() if "://" in value for word in _PASSWORD_IN_URL.findall(value))
     return frozenset(_usable((*named, *in_urls))) | frozenset(tuple(_of_models))
@@ -106,7 +106,7 @@ def _pattern(keys: frozenset[str]) -> re.Pattern[str]:
 
 
 def _character(char: str) -> str:
-    """Return a pattern that matches a character in plain, URL-encoded or escaped form."""
+    """Return a regular expression that matches a character in plain, URL-encoded or escaped form."""
     code = ord(char)
     percent = "".join(f"%(?:25)*{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
     escaped = rf"{percent}|\\+u{code:04x}|\\+x{code:02x}|&#0*{code};|&#x0*{code:x};"
@@ -115,7 +115,7 @@ def _character(char: str) -> str:
 
 
 def _in_base64(key: str) -> Iterator[str]:
-    """Yield the base64 forms of a key for all its alignments within a longer encoded text."""
+    """Yield the forms that a key can take within a longer base64 text, depending on its position."""
     raw = key.encode("utf-8", "surrogatepass")
     for before in range(3):
         code = base64.b64encode(b"\0" * before + raw).decode().rstrip("=")
@@ -133,7 +133,10 @@ class KeyFilter:
         self._buffer = ""
 
     def feed(self, piece: str) -> str:
-        """Add a piece, and return the text that can be passed on, without an ending that may be part of a key."""
+        """Add a piece of the stream, and return the text that can be passed on.
+
+        An ending that may be the beginning of a key is kept in the buffer.
+        """
         self._buffer = scrub(self._buffer + piece)
         longest = min(len(self._buffer), max(map(len, self._keys), default=0))
         pending = next((n for n in range(longest, 0, -1) if self._begins_key(self._buffer[-n:])), 0)
@@ -153,7 +156,7 @@ class KeyFilter:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return a logger for a module that removes keys from its records."""
+    """Return a logger, for the module with this name, that removes keys from its records."""
     logger = logging.getLogger(name)
     logger.addFilter(_scrubbed)
     return logger

@@ -128,7 +128,7 @@ def replace_surrogates(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _widths_of_tokens() -> NDArray[np.uint8]:
-    """Return the number of characters that begin in each token of the vocabulary."""
+    """Return, for each token of the vocabulary, the number of characters that begin in it."""
     encoding = get_tokenizer()
     widths = np.zeros(encoding.n_vocab, dtype=np.uint8)
     for token in range(encoding.n_vocab):
@@ -188,7 +188,7 @@ class TokenMap:
         return int(self.ends[min(index, len(self.ends)) - 1])
 
     def estimate(self, start: int, end: int) -> int:
-        """Return the number of tokens of the whole text between two offsets."""
+        """Return the number of tokens between two offsets if the whole text is encoded."""
         return self.index(end) - self.index(start)
 
     def count(self, start: int, end: int) -> int:
@@ -200,7 +200,7 @@ class TokenMap:
         return _count(self.text[start:first]) + self.estimate(first, last) + _count(self.text[last:end])
 
     def _inner(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the first and last positions in a slice at which a token always ends, or None.
+        """Return the first and the last position in a slice at which a token always ends, or None if there is none.
 
         Between these positions, the tokens are the same as in the whole text, so only the few characters on either
         side have to be encoded again.

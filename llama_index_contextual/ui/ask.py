@@ -169,7 +169,7 @@ class ShownAnswer:
         question: The question.
         html: The answer as HTML.
         found: Whether the documents answer the question.
-        findings: Results of the checks.
+        findings: Results of the checks, as sentences.
         sources: The passages that the model read.
         reasoning: The reasoning before the answer, or None.
         usage: Model, tokens and price, as a sentence.
@@ -197,7 +197,7 @@ class ShownAnswer:
 def shown_sources(
     hits: Sequence[NodeWithScore], link: Callable[..., str], cited: Sequence[tuple[int, Source]] = ()
 ) -> list[ShownSource]:
-    """Return the passages in a prompt as sources for the list below the answer.
+    """Return the passages in a prompt as entries of the list of sources below the answer.
 
     Args:
         hits: The passages, in the order of the prompt.
@@ -216,12 +216,12 @@ def shown_sources(
 
 
 def address_of(hit: NodeWithScore, place: Source, link: Callable[..., str]) -> str:
-    """Return the address at which a place in a passage is marked.
+    """Return the address of a view in which a place in a passage is highlighted.
 
     Args:
         hit: The passage. If it was merged from several chunks, the address is that of the chunk in which the place
             begins.
-        place: The place; if it is the whole passage, no sentence is marked.
+        place: The place; if it is the whole passage, no sentence is highlighted.
         link: Function that returns the address of a chunk, see `Links.passage`.
     """
     start, end = place.start_char, place.end_char
@@ -300,13 +300,13 @@ def answer_html(
     sources: Sequence[ShownSource],
     link_quotation: Callable[[Quotation], str] = lambda _: "",
 ) -> Markup:
-    """Return an answer as HTML, in which citations are links, and quotations and figures are marked.
+    """Return an answer as HTML, in which citations are links, and checked quotations and figures are highlighted.
 
-    A quotation that contains Markdown syntax is not marked.
+    A quotation that contains Markdown syntax is not highlighted.
 
     Args:
         text: The answer in Markdown; if there is a report, this must be the text to which it refers.
-        report: The report on the citations; if None, quotations and figures are not marked.
+        report: The report on the citations; if None, quotations and figures are not highlighted.
         sources: The sources that the answer can cite.
         link_quotation: Function that returns the address at which a verified quotation can be read, or "".
 
@@ -330,7 +330,10 @@ def answer_html(
 def _edits(
     html: str, text: str, checked: Quotation | UnsupportedFigure, result: str, url: str = ""
 ) -> list[tuple[int, str]]:
-    """Return the HTML to insert before and after a checked part of the text, with the offsets."""
+    """Return the HTML that highlights a checked quotation or figure, as pairs of an offset in `html` and an insertion.
+
+    The list is empty if the part cannot be found in the HTML.
+    """
     part = text[checked.start : checked.end]
     pattern = rf"<[^>]*>|{re.escape(escape_html(part, quote=False))}"
     places = [place for place in re.finditer(pattern, html) if place[0][0] != "<"]
@@ -346,7 +349,7 @@ def _edits(
 
 
 def _linked(part: str, sources: Mapping[int, ShownSource]) -> str:
-    """Return a part of the HTML; if it is a citation, replace each source with a link."""
+    """Replace each source with a link if a part of the HTML is a citation; otherwise return the part unchanged."""
     numbers = [] if part.startswith("<") else [number for _, _, listed in citations_of(part) for number in listed]
     if not numbers or not all(number in sources for number in numbers):
         return part
@@ -401,7 +404,7 @@ def _form(
 
 
 def _answers(request: Request) -> LRUCache[str, tuple[AskForm, ShownAnswer]]:
-    """Return the finished answers of the server."""
+    """Return the server's cache of finished answers, with the questions."""
     return cast("LRUCache[str, tuple[AskForm, ShownAnswer]]", request.app.state.answers)
 
 
@@ -444,7 +447,7 @@ async def _posted(request: Request) -> dict[str, list[str]]:
 
 
 async def _event_lines(request: Request, project: Project, question: AskForm) -> AsyncIterator[bytes]:
-    """Yield the events of an answer as lines of JSON; if the client disconnects, the call to the model is stopped."""
+    """Yield the events of an answer as lines of JSON. If the client disconnects, the call to the model is stopped."""
     try:
         async with aclosing(_events(request, project, question)) as events:
             async for event in events:
@@ -497,7 +500,7 @@ def _query_engine(project: Project, question: AskForm) -> GroundedQueryEngine:
 
 
 def _shown_answer(project: Project, engine: GroundedQueryEngine, draft: Draft, completion: Completion) -> ShownAnswer:
-    """Return the checked answer as displayed."""
+    """Check a finished answer, and return it in the form in which it is displayed."""
     response = engine.finish(draft, completion)
     links, text, report = Links(project.name), response.response or "", response.citations
     sources = shown_sources(draft.hits, partial(links.passage, q=draft.question), response.cited_sources)

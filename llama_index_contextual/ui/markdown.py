@@ -1,4 +1,4 @@
-"""Render Markdown as HTML that is safe to display, and mark the blocks of a passage and the words of a query."""
+"""Render Markdown as HTML that is safe to display, and highlight the blocks of a passage and the words of a query."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def render_markdown(
         text: The Markdown.
         passage: Start and end of the passage in the text; the blocks that contain it get the class `IN_PASSAGE`, and
             the first of them gets the id "passage", unless there is a sentence.
-        sentence: Start and end of the sentence or row to mark, which gets `<mark>` elements with the class `SPOTLIGHT`,
-            the first of them with the id "passage".
+        sentence: Start and end of the sentence or row to highlight with `<mark>` elements of the class `SPOTLIGHT`, the
+            first of which gets the id "passage".
         mark_words: Function, such as `highlight`, that returns part of the passage's text as HTML.
 
     Example:
@@ -79,7 +79,7 @@ def render_markdown(
 
 
 def _lines(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the indexes of a passage's first line and of the line after its last, as used by the Markdown parser."""
+    """Return the indexes of a passage's first line and of the line after its last, both starting at 0."""
     if end <= max(start, 0):
         return 0, 0
     breaks = [match.end() for match in re.finditer(r"\r\n?|\n", text)]
@@ -90,7 +90,11 @@ def _lines(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _mark_blocks(tokens: Sequence[Token], first: int, last: int) -> None:
-    """Add a class to the blocks between two lines; text in tight lists, which has no element, is marked as bare."""
+    """Give the class `IN_PASSAGE` to the blocks between two lines.
+
+    Pieces of text between the lines are also flagged, so that they can be highlighted: `is_bare` is set for text in
+    tight lists, which has no element of its own.
+    """
     for before, token in zip([None, *tokens], tokens, strict=False):
         if token.map is None or token.map[0] >= last or token.map[1] <= first:
             continue
@@ -102,7 +106,7 @@ def _mark_blocks(tokens: Sequence[Token], first: int, last: int) -> None:
 
 
 def _mark_sentence(tokens: Sequence[Token], text: str, start: int, end: int) -> None:
-    """Store in each piece of text the span that belongs to a sentence or row of the Markdown source.
+    """Store, with each piece of text, the span of it that belongs to a sentence or row of the Markdown source.
 
     The tokens of Markdown have no offsets, so the text of their lines is aligned with the source.
     """
@@ -127,13 +131,13 @@ def _mark_sentence(tokens: Sequence[Token], text: str, start: int, end: int) -> 
 
 
 def _with_punctuation(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return a span of a text with the signs next to its first and last word."""
+    """Extend a span of a text to include the punctuation marks directly before and after it."""
     after, before = _SIGNS.match(text, end), _SIGNS.match(text[:start][::-1])
     return start - (before.end() if before else 0), after.end() if after else end
 
 
 class _Renderer(RendererHTML):
-    """Renderer that marks words of the passage and replaces images with their descriptions."""
+    """Renderer that highlights words of the passage and replaces images with their descriptions."""
 
     def render(self, tokens: Sequence[Token], options: OptionsDict, env: MutableMapping[str, Any]) -> str:
         """Return the HTML of blocks."""
@@ -211,7 +215,7 @@ def mark_sentence(text: str, sentence: Span, mark_words: Callable[[str], Markup]
 
     Args:
         text: The text; its own markup is escaped.
-        sentence: Start and end of the sentence; nothing is marked if it is empty.
+        sentence: Start and end of the sentence; nothing is highlighted if the span is empty.
         mark_words: Function, such as `highlight`, that returns text as HTML.
         anchor: Id of the element, or "".
 

@@ -123,7 +123,7 @@ def day(moment: str | float | None) -> str:
 
 
 def run_facts(run: RunCost) -> str:
-    """Return the calls and tokens of a run as text."""
+    """Describe the calls and tokens of a run in a few words."""
     facts = []
     if run.calls:
         facts.append(f"{run.calls:,} calls of {run.llm}, {run.input_tokens:,} tokens in, {run.output_tokens:,} out")
@@ -166,7 +166,7 @@ class ChunkView:
 
 @dataclass(frozen=True)
 class SegmentView:
-    """A segment of a document; if the list of chunks has several pages, the part of the segment on one of them.
+    """A segment of a document, or the part of a segment that is on one page of a long list of chunks.
 
     Attributes:
         number: Number of the segment in the document, starting at 1.
@@ -294,7 +294,7 @@ class _Search:
         response: The response.
         results: The results as displayed.
         confidence: Sentence that describes how well the passages match the query.
-        pages: The pages of each result by chunk id; none if the file has no pages or was not found.
+        pages: The pages of each result, by chunk id; a result has none if its file has no pages or was not found.
     """
 
     response: RetrievalResponse
@@ -305,7 +305,7 @@ class _Search:
 
 @dataclass(frozen=True)
 class _PageView:
-    """A page of a result with the passage marked.
+    """A page of a result, with the passage highlighted.
 
     Attributes:
         page: The page.

@@ -72,7 +72,7 @@ class WrongTokens:
         self._unlogged, self._logged = 0, float("-inf")
 
     def add(self, client: str) -> float:
-        """Count and log a wrong token, and return the seconds to wait before the response.
+        """Count and log a wrong token, and return the number of seconds to wait before the request is refused.
 
         Args:
             client: Address of the client.
@@ -109,7 +109,7 @@ class Session:
         return hmac.compare_digest(value.encode("utf-8", "surrogatepass"), self._token)
 
     async def refuse(self, request: Request) -> None:
-        """Log a request with a wrong token, and wait if there were many, so that tokens cannot be guessed quickly."""
+        """Log a request with a wrong token, and wait if there were many such requests, to slow down guessing."""
         await asyncio.sleep(self._wrong.add(request.client.host if request.client else "an unknown address"))
 
     def has_access(self, headers: Headers) -> bool:
@@ -122,7 +122,7 @@ class Session:
         )
 
     def redirect(self, request: Request, target: str) -> RedirectResponse:
-        """Return a redirect that sets the cookie."""
+        """Return a redirect to the address `target` that also sets the cookie."""
         response = RedirectResponse(target, status_code=303)
         response.set_cookie(
             self.cookie_name,
@@ -216,7 +216,10 @@ class Guard:
         return None
 
     async def _login_needed(self, request: Request) -> Response | None:
-        """Return a redirect or an error response if a login is needed, or None if the request may pass."""
+        """Return None if the request has access. Otherwise return a redirect to the login, or an error response.
+
+        A request whose address contains the token is redirected to the same address without it, and gets the cookie.
+        """
         session, path = self._session, request.url.path
         if session is None or path == LOGIN or path.startswith(STATIC):
             return None
@@ -238,7 +241,7 @@ def _without_port(host: str) -> str:
 
 
 def _is_cross_origin(request: Request, host: str) -> bool:
-    """Return whether a page from another origin sent the request; plain navigation to a view is allowed."""
+    """Return whether a page from another origin sent the request, unless the request just opens a view."""
     headers = request.headers
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     is_navigation = (
@@ -255,7 +258,7 @@ def _is_cross_origin(request: Request, host: str) -> bool:
 
 
 def _local(target: str) -> str:
-    """Return the path and query of an address, so that no redirect leads to another server."""
+    """Return only the path and query of an address, so that a redirect cannot lead to another server."""
     try:
         parts = urlsplit(target)
     except ValueError:

@@ -65,11 +65,11 @@ class Links:
 
         Args:
             node_id: Id of the chunk.
-            q: Question whose words are marked.
-            mark: Start and end, in the document's text, of the sentence or row to mark; None for the one that matches
-                `q` best.
+            q: Question whose words are highlighted.
+            mark: Start and end, in the document's text, of the sentence or row to highlight; None highlights the
+                sentence or row that matches `q` best.
             page: Page of the file to show instead of the pages of the passage.
-            anchor: Place at which the browser opens the view: the mark, or "" for the top.
+            anchor: Fragment of the address that scrolls the view to the passage; "" shows the top of the view.
         """
         span = f"{mark[0]}-{mark[1]}" if mark else ""
         path = f"{self._base}/passage/{quote(node_id, safe='')}"
@@ -165,7 +165,10 @@ def page(
 
 
 def project_of(request: Request) -> Project:
-    """Return the project in the address; unknown names are answered with status 404, deleted projects with 410."""
+    """Return the project in the address of a request.
+
+    An unknown name results in an HTTP error with status 404, and a deleted project in status 410.
+    """
     project: Project | None = request.app.state.projects.get(request.path_params["project"])
     if project is None:
         raise HTTPException(404, f"There is no project {request.path_params['project'][:100]!r} here.")
@@ -200,7 +203,7 @@ def clean_value(value: str, name: str, *, limit: int = MAX_PARAMETER) -> str:
 
 
 def analyzer_of(project: Project) -> Analyzer:
-    """Return the analyzer of the project's lexical index, for marking the words of a question."""
+    """Return the analyzer of the project's lexical index, which is used to highlight the words of a question."""
     return project.as_retriever().analyzer
 
 
@@ -250,7 +253,7 @@ def problem_of(error: ContextualError, project: Project | None) -> ProblemView:
 
 
 def quoted(name: str) -> str:
-    """Return the name of a project or document quoted as one word of a command line."""
+    """Return the name of a project or document, quoted so that a shell reads it as one word."""
     return name if name.replace("-", "").replace("_", "").replace(".", "").isalnum() else f'"{name}"'
 
 
