@@ -34,7 +34,7 @@ class ContextualKnowledge:
 
     Args:
         source: A project or a project's retriever. If it is a retriever, its mode and filters are used.
-        max_results: Default number of passages of a search; None uses the setting `top_k` of the project or retriever.
+        max_results: Default number of passages that a search returns; None uses the project's or retriever's `top_k`.
         description: Description of the documents for the system prompt; None generates one from the project's
             documents.
 
@@ -56,7 +56,7 @@ class ContextualKnowledge:
 
     @property
     def max_results(self) -> int:
-        """Default number of passages of a search."""
+        """Default number of passages that a search returns."""
         return self._retriever.similarity_top_k if self._max_results is None else self._max_results
 
     # ---- searching -------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class ContextualTools(Toolkit):
         suffix: String to append to the tool names after an underscore. None uses the project's name, so that an agent
             can use several projects; "" appends nothing.
         mode: Default mode of the search; None uses `config.mode`.
-        top_k: Default number of passages of a search; None uses `config.top_k`.
+        top_k: Default number of passages that a search returns; None uses `config.top_k`.
         filters: Restricts all tools to documents and passages with matching metadata.
 
     Example:

@@ -94,7 +94,7 @@ class Provider:
     efforts: tuple[tuple[re.Pattern[str], str | None], ...] = ()
 
     def is_plain(self, model: str) -> bool:
-        """Return whether a model does not reason before it answers; `model` is its name without the provider."""
+        """Return True if a model answers without reasoning first; `model` is its name without the provider."""
         return self.plain_models is not None and self.plain_models.match(model.removeprefix("ft:")) is not None
 
     def lowest_effort(self, model: str) -> str | None:
@@ -297,7 +297,7 @@ def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Pr
 
 
 def _resolve(name: str, *, setting: ModelSetting, option: str | None = None) -> tuple[Provider, str, str]:
-    """Look up a model's provider, and return it with the model's name without the provider and the path of the class.
+    """Look up a model's provider and return it with the model's name without the provider and the path of the class.
 
     The setting determines whether the path of the LLM class or of the embedding class is returned.
     """
@@ -403,7 +403,10 @@ def _own_name(model: BaseEmbedding | LLM) -> str | None:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a string is a model name: not empty, not LlamaIndex's "unknown", and without a memory address."""
+    """Return whether a string is a model name.
+
+    A model name is not empty, is not LlamaIndex's "unknown", and does not contain a memory address.
+    """
     return bool(text.strip()) and text != _UNNAMED and not _ADDRESS.search(text)
 
 

@@ -60,7 +60,7 @@ class _ChunkRun:
     nodes: list[TextNode]
 
     def take(self, node: TextNode, max_tokens: int) -> bool:
-        """Append a chunk that starts no earlier than this run, and return True.
+        """Append a chunk that starts no earlier than this run and return True.
 
         Return False, without appending the chunk, if text between the run and the chunk is missing, if the run would
         become too long, or if the texts do not agree where the chunk overlaps the run.
@@ -441,7 +441,7 @@ def _cut_hit(hit: NodeWithScore, node: TextNode, start: int, end: int) -> NodeWi
 
 
 class RelevancePostprocessor(BaseNodePostprocessor):
-    """Replace the score of each hit by its relevance, and optionally drop hits below a cut-off.
+    """Replace the score of each hit by its relevance and optionally drop hits below a cut-off.
 
     The score of a hybrid search is a weighted sum without a fixed range, comparable only within one search, so a fixed
     cut-off such as `SimilarityPostprocessor(similarity_cutoff=0.5)` is meaningless. `relevance` is the estimated

@@ -186,7 +186,7 @@ class IndexVectorStore(BasePydanticVectorStore):
         return True
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """Run a LlamaIndex query, and return the nodes, their cosine similarities (-1 to 1) and their ids."""
+        """Run a LlamaIndex query and return the nodes, their cosine similarities (-1 to 1) and their ids."""
         if query.query_embedding is None:
             raise InputError("The query has no embedding: pass an embed_model to the retriever.")
         vector = unit_vectors(np.asarray([query.query_embedding], dtype=np.float32))[0]

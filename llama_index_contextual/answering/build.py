@@ -1,4 +1,4 @@
-"""Build query and chat engines over a project's retriever, and describe their options.
+"""Build query and chat engines over a project's retriever and describe their options.
 
 `Project.as_query_engine` and `Project.as_chat_engine` take the options as keyword arguments. Their signatures, the
 command line and the guide are generated from these tables. If an option is None or omitted, the project's setting with
@@ -139,8 +139,8 @@ _CHAT_MODES = {
 class EngineBuilder:
     """Builder of engines over a project's retriever.
 
-    The methods take the options in the TypedDicts above and the options of `Project.as_query_engine`. The default value
-    is used for an option that is None.
+    The methods take the options in the TypedDicts above and the options of `Project.as_query_engine`. An option that is
+    None has its default value.
 
     Attributes:
         retriever: The retriever.
@@ -198,7 +198,7 @@ class EngineBuilder:
         )
 
     def stock_engine(self, options: Mapping[str, Any], response_mode: ResponseMode | str) -> BaseQueryEngine:
-        """Return LlamaIndex's own engine with the same search, and warn that it does not check citations.
+        """Return LlamaIndex's own engine with the same search and warn that it does not check citations.
 
         Raises:
             ConfigurationError: An option is given that this engine does not support.

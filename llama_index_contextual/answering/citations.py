@@ -46,7 +46,9 @@ _MAX_DIGITS = 100
 
 
 def figures_of(text: str) -> list[tuple[re.Match[str], set[Decimal]]]:
-    """Return the months of dates and the numbers written in digits, in text order, each with its possible values.
+    """Find the numbers written in digits and the months in dates.
+
+    Return the matches in the order of the text, each with the values that it may stand for.
 
     Example:
         >>> [match[0] for match, _ in figures_of("On March 3, 2021 it cost $1,250.50 or 4 %.")]
@@ -86,7 +88,7 @@ def _scale_value(value: Decimal, scale: re.Match[str]) -> Decimal:
 
 
 def numbers_in(text: str) -> set[Decimal]:
-    """Return the values of the numbers and months in a passage, including numbers that are spelled out.
+    """Return the values of all numbers and months in a passage, including numbers that are spelled out.
 
     Example:
         >>> sorted(map(int, numbers_in("Twenty-five days from 2 May 2020-21.")))
@@ -171,7 +173,7 @@ class FoldedText:
         self.text = "".join(folded)
 
     def find(self, quoted: str, start: int) -> tuple[int, int] | None:
-        """Find the first match of whole words from `start` onwards, and return its span in the original, or None."""
+        """Find the first match of whole words from `start` onwards and return its span in the original, or None."""
         needle = fold(quoted)
         at = self.text.find(needle) if needle else -1
         while at >= 0:
@@ -344,7 +346,7 @@ class UnsupportedFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class CitationReport:
-    """An answer without its invalid citations, and the results of the check.
+    """Result of a citation check, with the answer from which invalid citations were removed.
 
     Attributes:
         text: The answer without citations of sources that do not exist.
@@ -413,7 +415,7 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
 
 
 def citations_of(answer: str) -> list[_Citation]:
-    """Return the citations of an answer: start offset, end offset, and the numbers of the sources.
+    """Return the citations in an answer, each as a start offset, an end offset, and the numbers of the sources.
 
     Example:
         >>> citations_of("Three days [Source 2], or four [Sources 1 and 3].")
@@ -455,7 +457,7 @@ class CitationFilter:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """Add a piece of the text, and return the text that can now be shown, which may be empty."""
+        """Add a piece of the text and return the text that can now be shown, which may be empty."""
         text = self._held + piece
         opening = _UNCLOSED.search(text, max(0, len(text) - _LONGEST_CITATION))
         end = len(text) if opening is None else opening.start()
@@ -550,7 +552,7 @@ class _Layout:
 
 
 def _check_quotation(quoted: Quotation, passages: Sequence[Passage], folded: Sequence[FoldedText]) -> Quotation:
-    """Look up a quotation in the passages, and return it with its status and, if a passage contains it, its source."""
+    """Look up a quotation in the passages and return it with its status and, if a passage contains it, its source."""
     others = (number for number in range(1, len(passages) + 1) if number not in quoted.cited)
     for number in (*quoted.cited, *others):
         if (span := locate(quoted.text, folded[number - 1])) is not None:

@@ -111,7 +111,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def sanitise(text: str) -> str:
-    """Escape HTML in a Markdown text, and remove links to scripts or data.
+    """Escape HTML in a Markdown text and remove links to scripts or data.
 
     Code is left unchanged because Markdown renderers display it literally.
 

@@ -72,7 +72,7 @@ _RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "verdict", "s
 
 @dataclass(frozen=True)
 class Judge:
-    """Judge that asks a model whether the passages support an answer, and blocks the answer if they do not.
+    """Judge that asks a model whether the passages support an answer and blocks the answer if they do not.
 
     The model reads the passages cited in the answer, or all passages if there are no citations. An answer is shown if
     the model considers it supported and relevant with sufficient confidence. If the judge cannot be reached or its
@@ -129,7 +129,7 @@ class Judge:
         return verdict
 
     async def areview(self, question: str, response: GroundedResponse) -> GroundedResponse:
-        """Judge an answer, and return it with the verdict; a blocked answer is replaced and kept as `original`."""
+        """Judge an answer and return it with the verdict; a blocked answer is replaced and kept as `original`."""
         if not response.source_nodes or not (response.response or "").strip():
             return response
         cited = response.citations.cited if response.citations else ()

@@ -103,7 +103,7 @@ def default_prompts(style: str, system_prompt: str | None = None) -> dict[str, B
 
 
 def require_template(name: str, template: object) -> BasePromptTemplate:
-    """Check that a template can replace the prompt with this name, and return it.
+    """Check that a template can replace the prompt with this name and return it.
 
     Raises:
         ConfigurationError: The object is not a template, or a variable in `REQUIRED` is missing.

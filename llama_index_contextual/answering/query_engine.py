@@ -314,7 +314,7 @@ class GroundedQueryEngine(BaseQueryEngine):
     async def adraft(
         self, query: QueryBundle, *, history: Sequence[ChatMessage] = (), calls: Sequence[AnswerUsage] = ()
     ) -> Draft:
-        """Search, and return the prepared prompt of the answer.
+        """Search and return the prepared prompt of the answer.
 
         Args:
             query: The question.
@@ -512,7 +512,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return WrittenAnswer(clean, self._mask(text), None if reasoning is None else self._mask(reasoning))
 
     def _check_answer(self, draft: Draft, written: WrittenAnswer, *, problem: str | None = None) -> GroundedResponse:
-        """Return the answer with a report on its citations."""
+        """Check the citations in an answer and return the answer with a report on them."""
         passages = [self._passage(hit) for hit in draft.hits]
         report = check_citations(written.text, passages, question=self._mask(draft.question))
         shown = report.text

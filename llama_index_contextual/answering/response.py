@@ -69,7 +69,7 @@ class AnswerUsage(Tokens):
 
 
 def add_up(usages: Sequence[AnswerUsage]) -> AnswerUsage | None:
-    """Return the sum of usages, or None if the sequence is empty."""
+    """Return the total of several usages, or None if there are none."""
     if not usages:
         return None
     prices = [usage.dollars for usage in usages if usage.dollars is not None]
@@ -97,7 +97,7 @@ def calls_made() -> Iterator[list[AnswerUsage]]:
 
 
 class Meter:
-    """Count the tokens of one call from the pieces of its stream.
+    """Counter of the tokens of one call, which reads the pieces of the call's stream.
 
     Args:
         model: Name of the model.
@@ -122,7 +122,7 @@ class Meter:
             self._written = usage.written_tokens or self._written
 
     def record(self, text: str) -> AnswerUsage:
-        """Return the token usage of the call whose reply is `text`, and add it to the list of `calls_made`."""
+        """Return the token usage of the call whose reply is `text` and add it to the list of `calls_made`."""
         sent, replied = self._input, self._output
         if sent is None:
             sent = sum(count_tokens(message.content or "") + _TOKENS_OF_MESSAGE for message in self._messages)

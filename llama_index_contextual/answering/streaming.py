@@ -91,7 +91,7 @@ class Completion:
 
 
 class AnswerStream:
-    """Complete or streamed answers from a model, with retries and timeouts.
+    """Obtain complete or streamed answers from a model, with retries and timeouts.
 
     Args:
         llm: The model.
@@ -194,7 +194,7 @@ class AnswerStream:
     async def _begin(
         self, messages: Sequence[ChatMessage], meter: Meter, response_format: Mapping[str, Any] | None
     ) -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
-        """Start the stream, and return it with its first piece that contains text or a finish reason."""
+        """Start the stream and return it with its first piece that contains text or a finish reason."""
         model = await self._llm.running()
         options = {} if response_format is None else {"response_format": response_format}
 
@@ -220,7 +220,7 @@ class AnswerStream:
                 return await self._begin(messages, meter, None)  # the provider does not accept a schema for this model
             raise answer_error(error, self.name, self._address) from error
         message = f"{self.name!r} did not begin to answer within {seconds} seconds: try again, or increase the timeout."
-        raise ModelError(message, setting="llm")  # not from the TimeoutError, whose context contains client errors
+        raise ModelError(message, setting="llm")  # not chained, because the TimeoutError contains client errors
 
 
 _TOO_LONG = re.compile(r"context[ _](?:length|window|size)|maximum context|prompt is too long", re.IGNORECASE)
@@ -228,7 +228,7 @@ _FILTERED = re.compile(r"content[ _](?:filter|management policy|policy)", re.IGN
 
 
 def answer_error(error: Exception, model: str, address: str | None = None) -> ModelError:
-    """Return an error that explains why a call to the answering model failed and how to fix it.
+    """Return an error that explains why a call to the answering model failed and how to solve the problem.
 
     Args:
         error: The exception raised by the client.
@@ -262,7 +262,10 @@ def answer_error(error: Exception, model: str, address: str | None = None) -> Mo
 
 
 def _finish_reason(piece: ChatResponse) -> str | None:
-    """Return the finish reason in OpenAI's terms from a piece in the format of OpenAI, Anthropic or Ollama."""
+    """Read the finish reason from a piece in the format of OpenAI, Anthropic or Ollama.
+
+    Anthropic's "max_tokens" is returned as "length", as in the other formats. Without a finish reason, return None.
+    """
     choices = field_of(piece.raw, "choices")
     reason = field_of(choices[0], "finish_reason") if choices else None
     reason = reason or field_of(piece.raw, "done_reason") or field_of(piece.raw, "stop_reason")
@@ -309,7 +312,7 @@ def blocking(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
 async def thread_stream(
     busy: AbstractContextManager[Any], call: Callable[[], Iterable[ChatResponse]]
 ) -> AsyncGenerator[ChatResponse, None]:
-    """Call a synchronous LLM in its own thread, and yield the pieces of its answer.
+    """Call a synchronous LLM in its own thread and yield the pieces of its answer.
 
     A thread cannot be stopped from outside. If a call is abandoned, its thread runs until the model returns the next
     piece; it does not delay the exit of the process.
@@ -375,7 +378,7 @@ def split_reasoning(text: str, style: str) -> tuple[str | None, str]:
 
 
 class StreamFilter:
-    """Filter that removes reasoning and invalid citations from a streamed answer, and applies guards to the rest.
+    """Filter that removes reasoning and invalid citations from a streamed answer and applies guards to the rest.
 
     With guards, text is released block by block: a Markdown link may span two lines but not two paragraphs, and code,
     which may contain blank lines, is released when it ends. Plain text at the beginning of a block is released
@@ -396,7 +399,7 @@ class StreamFilter:
         self._searched = 0
 
     def feed(self, piece: str) -> str:
-        """Add a piece of the stream, and return the text that can now be shown, which may be empty."""
+        """Add a piece of the stream and return the text that can now be shown, which may be empty."""
         text = self._clean(piece)
         return text if self._citations is None else self._citations.feed(text)
 

@@ -181,7 +181,10 @@ def round_up(dollars: float) -> float:
 
 @lru_cache(maxsize=64)
 def _list_price(model: str) -> TokenPrice | None:
-    """Return the list price of a model for short prompts; some models cost more per token for very long prompts."""
+    """Return the list price of a model for short prompts, or None if it is unknown.
+
+    Some models cost more per token for very long prompts.
+    """
     provider, _, name = model.partition(":")
     if provider not in _PROVIDERS or not name:
         return None
@@ -234,7 +237,7 @@ class CacheRules:
 
 @dataclass(frozen=True)
 class CallForm:
-    """Properties of calls to a model that determine the number of tokens.
+    """Properties of calls to a model that determine how many tokens a call has.
 
     Attributes:
         cache: Rules of the provider's cache, or None if no cache affects the cost.
@@ -383,7 +386,7 @@ _UNSETTLED = "timed out, interrupted or not read from a batch"
 
 @dataclass(frozen=True)
 class Bill:
-    """Calls, tokens and money.
+    """Calls and tokens, with their cost.
 
     Attributes:
         contexts: LLM calls that generate contexts, and their tokens.
@@ -589,7 +592,7 @@ class Spending:
 
     @asynccontextmanager
     async def embedding(self, model: str, tokens: int) -> AsyncIterator[None]:
-        """Reserve the cost of a request for embeddings, and record it as spent when the block ends.
+        """Reserve the cost of a request for embeddings and record it as spent when the block ends.
 
         Raises:
             BudgetExceededError: The request could exceed the limit.
@@ -634,7 +637,7 @@ class Spending:
         return (self.actual.dollars or 0.0) + self._in_flight + batches
 
     def limit_error(self) -> BudgetExceededError:
-        """Refuse all further reservations, and return the error to raise because the run has reached its limit."""
+        """Refuse all further reservations and return the error to raise because the run has reached its limit."""
         self._is_exceeded = True
         self._notify()
         limit, spent = self.max_cost or 0.0, self._committed
@@ -786,11 +789,11 @@ class Reservation:
     bound: float
 
     def settle(self, tokens: Tokens) -> None:
-        """Record the cost of an LLM call that generates a context."""
+        """Record the actual cost of the LLM call, which generated a context, given its tokens."""
         self.book(self.spending.bill(self.model, tokens, sender=self.sender))
 
     def book(self, bill: Bill) -> None:
-        """Record the cost of the call."""
+        """Record the actual cost of the call."""
         self.spending.actual += bill
         self.spending.close_call(self.bound, factor=(bill.dollars or 0.0) / self.list_price if self.list_price else 1.0)
 
@@ -832,7 +835,7 @@ class EmbeddingCount:
     _document: list[tuple[BaseNode, float]] = field(default_factory=list)
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
-        """Add chunks of a document with their contexts."""
+        """Add chunks of a document that already contain their contexts."""
         self._document += [(node, 0.0) for node in nodes]
 
     def add_segment(

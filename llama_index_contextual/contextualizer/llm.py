@@ -441,7 +441,7 @@ class ContextRun:
             self._scheduler.stop(error)
 
     async def _try(self, request: ContextRequest) -> tuple[ChunkContext, bool]:
-        """Send a request once, and store the context or the refusal in the ledger.
+        """Send a request once and store the context or the refusal in the ledger.
 
         Returns:
             The context or the failure, and True if the request must not be repeated.
@@ -699,7 +699,7 @@ class Scheduler:
             return self._sender
 
     def _note_failure(self, request: ContextRequest, error: Exception, *, is_last: bool) -> None:
-        """Record a failed call, and stop the run if no call can succeed.
+        """Record a failed call and stop the run if no call can succeed.
 
         A single request that keeps failing does not stop the run if the provider can be reached.
 
@@ -727,7 +727,7 @@ class Scheduler:
             self.stop(failure)
 
     def _pause(self, seconds: float) -> None:
-        """Pause all calls because of a rate limit, and log this if no response arrives for a long time."""
+        """Pause all calls because of a rate limit and log this if no response arrives for a long time."""
         self._limiter.pause(seconds)
         now = _now()
         self._limited_since = min(self._limited_since, now)

@@ -122,7 +122,7 @@ MAX_BYTES = 200_000_000
 
 
 def request_line(custom_id: str, body: Mapping[str, Any]) -> bytes:
-    """Return one request as a line of the uploaded file."""
+    """Return a request as one line of the file to upload."""
     line = {"custom_id": custom_id, "method": "POST", "url": ENDPOINT, "body": dict(body)}
     return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
@@ -201,7 +201,7 @@ class BatchRunner:
         self.unread: dict[str, int] = {}
 
     async def submit(self, requests: Iterable[ContextRequest]) -> int:
-        """Send the requests that are not already in progress or answered, and return their number.
+        """Send the requests that are not already in progress or answered and return their number.
 
         Raises:
             BudgetExceededError: A request could exceed the limit.
@@ -229,7 +229,7 @@ class BatchRunner:
                 yield custom_id, request_line(custom_id, self._body(request))
 
     async def collect(self) -> int:
-        """Wait until all batches are finished, and store the replies of each batch as soon as it is finished.
+        """Wait until all batches are finished and store the replies of each batch as soon as it is finished.
 
         Replies of a batch that expired or was cancelled are kept; its other requests can be submitted again. If the
         provider may charge for more requests than there are replies, the batch stays open: none of its requests is
@@ -264,7 +264,7 @@ class BatchRunner:
         return str(file.id)
 
     async def _poll(self, batch: OpenBatch) -> int:
-        """Check the state of a batch, and store its replies if it is finished.
+        """Check the state of a batch and store its replies if it is finished.
 
         Return the number of finished requests if the batch is still in progress, otherwise 0.
         """
@@ -336,7 +336,7 @@ class BatchRunner:
             self._unanswered += batch.requests - len(replies)
 
     async def _resume_uploads(self) -> None:
-        """Create batches from uploads for which an interrupted process did not record a batch."""
+        """Find or create the batch of each upload for which an interrupted process did not record a batch."""
         orphans = [batch for batch in self._journal.open_batches(self._model) if batch.batch_id is None]
         if not orphans:
             return
@@ -355,7 +355,7 @@ class BatchRunner:
                 self._finish(orphan, [], unread=0)
 
     async def _batch_ids(self, file_ids: Collection[str]) -> dict[str, str]:
-        """Ask the provider for the batches created from the given uploads, and map upload ids to batch ids."""
+        """Ask the provider for the batches created from the given uploads and map upload ids to batch ids."""
         by_upload: dict[str, str] = {}
         async for batch in self._client.batches.list(limit=100):
             if batch.input_file_id in file_ids:

@@ -1,4 +1,4 @@
-"""Batch texts within the limits of providers, and scale vectors to unit length, without importing LlamaIndex."""
+"""Batch texts within the limits of providers and scale vectors to unit length, without importing LlamaIndex."""
 
 from __future__ import annotations
 

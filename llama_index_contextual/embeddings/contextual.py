@@ -102,7 +102,7 @@ class ContextualEmbedding(BatchEmbedding):
         return embedding_tokens(text)
 
     def requests_for(self, documents: Sequence[Sequence[str]]) -> Iterator[list[int]]:
-        """Distribute documents over requests, and yield for each request the indices of its documents.
+        """Distribute documents over requests and yield for each request the indices of its documents.
 
         Each document must be within the limits.
         """
@@ -185,7 +185,7 @@ def document_parts(model: ContextualEmbedding, nodes: Sequence[BaseNode], texts:
 
 
 def _pack_document(texts: Sequence[str], segments: Sequence[object], model: ContextualEmbedding) -> list[list[int]]:
-    """Divide a document into parts within the limits, and return the indices of the chunks in each part.
+    """Divide a document into parts within the limits and return the indices of the chunks in each part.
 
     The chunks of a segment are in the same part if possible.
     """
@@ -307,7 +307,7 @@ async def _send(model: BaseEmbedding, groups: list[list[str]], booking: Booking,
 
 
 def _vectors(answer: Sequence[Any], groups: Sequence[Sequence[str]], name: str, dimensions: object) -> Vectors:
-    """Check the vectors in a model's answer, and return them as unit vectors, one row for each text.
+    """Check the vectors in a model's answer and return them as unit vectors, one row for each text.
 
     Raises:
         ModelError: There are too many or too few vectors, or the vectors are not finite or differ in length.

@@ -65,7 +65,7 @@ class VoyageContextualEmbedding(ContextualEmbedding):
         return self._send([[query]], "query")[0][0]
 
     def _send(self, inputs: list[list[str]], input_type: str) -> list[list[list[float]]]:
-        """Send one request, and return the vectors in the order of the inputs.
+        """Send one request and return the vectors in the order of the inputs.
 
         Raises:
             ModelError: The key is missing, or the answer does not have this API's format.
@@ -85,7 +85,7 @@ class VoyageContextualEmbedding(ContextualEmbedding):
             ) from error
 
     def _post(self, body: dict[str, Any]) -> Any:
-        """Return the body of the response.
+        """Send a request with the given body and return the parsed body of the response.
 
         Raises:
             ProviderError: The API returned an error.

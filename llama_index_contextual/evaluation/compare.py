@@ -169,7 +169,7 @@ class Difference:
         return self.p_value < ALPHA
 
     def __str__(self) -> str:
-        """Return the difference in percentage points."""
+        """Return the difference as text, in percentage points."""
         mean, low, high = (100 * value for value in (self.mean, self.low, self.high))
         return f"{mean:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}, p = {self.p_value:.2g}"
 
@@ -590,7 +590,7 @@ def compare_variants(
     max_cost: float | None = None,
     progress: ShowVariants | None = None,
 ) -> Comparison:
-    """Index a project's documents with several kinds of context, and evaluate each variant on the same questions.
+    """Index a project's documents with several kinds of context and evaluate each variant on the same questions.
 
     The variants are built next to the project and removed afterwards; their contexts and embeddings are kept in the
     project's ledger. Evidence is easier to find in a sample than among all documents, so look at the differences rather

@@ -30,7 +30,7 @@ FIRST = 5
 
 
 def context_relevance(embed_model: BaseEmbedding, answers: Sequence[tuple[str, Sequence[str]]]) -> list[float]:
-    """Return the mean cosine similarity of each question with its first five passages; 0 without passages.
+    """Return, for each question, its mean cosine similarity to its first five passages, or 0 without passages.
 
     This figure needs no evidence, but does not measure correctness: passages that share words with the question are
     similar to it, whether or not they answer it. Each text is embedded once, without its context.

@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class WeightedQuery(QueryBundle):
-    """A question with different texts for the lexical indexes than for the semantic index.
+    """A question whose texts for the lexical indexes may differ from its text for the semantic index.
 
     Attributes:
         lexical_texts: Texts for the lexical indexes, each with the weight of its terms; empty for the question itself.

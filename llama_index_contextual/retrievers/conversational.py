@@ -96,7 +96,9 @@ class BlendWeights:
             )
 
     def counting(self, specificity: float | None) -> BlendWeights:
-        """Return weights for a question of the given specificity, with less or no weight for the conversation.
+        """Return the weights for a question of the given specificity.
+
+        The more specific the question is, the lower are the weights of the conversation.
 
         Example:
             >>> [BlendWeights().counting(specificity).history for specificity in (None, 0.4, 2.0, 3.1)]
@@ -232,7 +234,7 @@ def _lexical_texts(
 
 
 def _blend_vectors(vectors: Sequence[Sequence[float]], blend: QueryBlend) -> list[float]:
-    """Normalise the vectors, and return their weighted sum, also normalised; the first vector is the question's."""
+    """Normalise the vectors and return their weighted sum, also normalised; the first vector is the question's."""
     rows = np.asarray(vectors, dtype=np.float64)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     blended = np.asarray([weight for _, weight in blend.embedded]) @ rows

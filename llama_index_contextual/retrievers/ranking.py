@@ -87,7 +87,7 @@ class RankingRetriever(CheckedRetriever):
         return [] if docstore is None else list(docstore.metadata_keys())
 
     async def aprepare(self, bundle: QueryBundle) -> None:
-        """Await any work that would block in `rank`, and cache its result, such as the query's embedding."""
+        """Do the work that would block in `rank`, such as embedding the query, and cache the result."""
 
     def fetch(self, ranking: Ranking, k: int, question: str) -> list[RetrievedChunk]:
         """Return the k best nodes of a ranking, each with its evidence and its best-matching sentence or row."""

@@ -62,7 +62,7 @@ class Logistic:
 
 @dataclass(frozen=True)
 class Models:
-    """The models for one kind of search.
+    """The logistic models for one kind of search.
 
     Attributes:
         confidence: Probability that the documents answer the question.
@@ -208,8 +208,8 @@ def _near(leg: Leg, chunks: int) -> float:
 def _cover(hits: Sequence[BaseHit], question: str, terms: QueryTerms) -> float:
     """Return the largest coverage of the question by any hit; see `cover` in `query_features`.
 
-    Reading one text takes longer than ranking a thousand, so the hits with the most terms are read first, and hits that
-    cannot have a larger coverage are not read.
+    Reading one text takes longer than ranking a thousand texts, so the hits with the most terms are read first, and
+    hits that cannot have a larger coverage are not read.
     """
     parts = question_parts(question, terms.weights, terms.analyzer)
     headers = [header_of(hit) for hit in hits]
@@ -246,7 +246,7 @@ def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: flo
     The strength of a hit is the distance of its score from the mean of the best 100 scores, divided by the same
     distance for the best score; it is 0 below the mean. The coverage of a hit is the share of the query's terms that
     the hit contains, weighted by idf. Few passages answer a question, so the hits are compared with each other: the
-    share of a hit is the softmax of 8 strength + 1.5 coverage over the first 20 hits.
+    share of a hit is the softmax of 8 × strength + 1.5 × coverage over the first 20 hits.
 
     - answer: the log-odds of the confidence, because a hit is relevant only if the documents answer the question.
     - share: the logarithm of the share.

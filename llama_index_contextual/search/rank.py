@@ -44,11 +44,11 @@ Evidence = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class FusionSettings:
-    """How rankings are fused.
+    """Settings for the fusion of rankings.
 
     Attributes:
         by: Whether to fuse reciprocal ranks or scaled scores.
-        weights: One per ranking, with a sum of 1.
+        weights: One weight per ranking; their sum is 1.
         rrf_k: Constant of reciprocal rank fusion.
         candidates: Number of hits of each ranking that are fused.
         document_weight: Weight of the document scores.
@@ -95,8 +95,8 @@ class Ranking:
     Attributes:
         hits: Rows and scores, best first.
         ids: Node id of each row of the index.
-        legs: The rankings of the indexes: one, or those that were fused.
-        fusion: How they were fused; None for the ranking of a single index.
+        legs: The ranking of a single index, or the rankings of the indexes that were fused.
+        fusion: Settings of the fusion; None for the ranking of a single index.
         document_weight: Weight of the document scores, in the unit of the chunk scores.
         support: Scores of the documents of `hits`; None without an index of documents.
         best: For each of `hits`, the score of the best chunk of its document, before shares of such scores were added.
@@ -150,7 +150,7 @@ class Ranking:
 
     @property
     def terms(self) -> QueryTerms | None:
-        """The query as terms of the lexical index; None if that was not searched."""
+        """The query as terms of the lexical index; None if this index was not searched."""
         return next((leg.terms for leg in self.legs if leg.terms is not None), None)
 
     def evidence(self, k: int) -> list[Evidence]:
@@ -219,15 +219,15 @@ def fused(
     documents: DocumentIndex | None = None,
     query: LexicalQuery = "",
 ) -> Ranking:
-    """Fuse rankings, and add the scores of the documents.
+    """Fuse rankings and add the scores of the documents.
 
-    If only one of several rankings has a weight, the result has its order.
+    If only one of several rankings has a weight, the result has the order of that ranking.
 
     Args:
         legs: The rankings; hits after the candidates are ignored.
         ids: Node id of each row.
         settings: How to fuse.
-        documents: The index of documents; None leaves their scores out.
+        documents: The index of documents; None adds no document scores.
         query: The query for the index of documents, if the lexical index was not searched.
     """
     weights = settings.weights
@@ -309,7 +309,7 @@ def hits_of(
 
 
 def _checked(embedding: object, dimensions: int | None, model: str) -> NDArray[np.float32]:
-    """Check that a query's embedding fits an index, and return it as a unit vector; a zero vector stays zero."""
+    """Check that a query's embedding fits an index and return it as a unit vector; a zero vector stays zero."""
     try:
         with np.errstate(over="ignore"):  # numbers too large for 32 bits become infinite
             vector = np.asarray(embedding, dtype=np.float32)
@@ -360,7 +360,9 @@ def reciprocal_rank_fusion(
 
 
 def score_fusion(rankings: Sequence[ScoredIds], weights: Sequence[float]) -> list[tuple[str, float]]:
-    """Fuse by weighted scores, each ranking scaled to 0..1 (min-max over its own hits); missing hits count as 0.
+    """Fuse by weighted scores.
+
+    The scores of each ranking are scaled to 0..1 (min-max over its own hits); missing hits count as 0.
 
     Args:
         rankings: Best first; each id at most once per ranking. If all scores of a ranking are equal, each counts as 1.
@@ -389,10 +391,10 @@ def fuse(
     Args:
         rankings: Best first.
         weights: One per ranking.
-        by: Reciprocal ranks or scaled scores.
-        k: Constant of reciprocal ranks.
-        scales: One per ranking, for its scores; None maps the lowest and highest score of each ranking to 0 and 1.
-        names: Id of each row, to break ties; None breaks them by row.
+        by: Whether to fuse reciprocal ranks or scaled scores.
+        k: Constant of reciprocal rank fusion.
+        scales: The scale of each ranking's scores; None maps the lowest and highest score of each ranking to 0 and 1.
+        names: Id of each row, by which ties are broken; None breaks ties by row number.
 
     Example:
         >>> one, other = Hits(np.array([7, 3]), np.array([9.0, 8.0])), Hits(np.array([3]), np.array([0.5]))
@@ -509,7 +511,7 @@ def best_of_group(scores: NDArray[np.float64], groups: NDArray[np.int32]) -> NDA
 
 
 def scaled_shares(scores: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
-    """Return weight * (score / largest score)² for each score; no score is negative.
+    """Return weight * (score / largest score)² for each score; the scores must not be negative.
 
     The square separates the best document from documents that share only its ordinary words.
 
@@ -522,7 +524,7 @@ def scaled_shares(scores: NDArray[np.float64], weight: float) -> NDArray[np.floa
 
 
 def reciprocal_shares(ranks: NDArray[np.int64], weight: float, *, k: float) -> NDArray[np.float64]:
-    """Return weight / (k + rank) for each rank, and 0 for rank 0; ranks may be shared.
+    """Return weight / (k + rank) for each rank, and 0 for rank 0; several items may have the same rank.
 
     Example:
         >>> reciprocal_shares(np.array([1, 1, 0, 3]), 0.5, k=1).tolist()

@@ -153,7 +153,7 @@ class _EncoderInput:
     def of(cls, chunk: RetrievedChunk) -> _EncoderInput:
         whole = replace_surrogates(chunk.node.get_content(MetadataMode.EMBED))
         text = replace_surrogates(chunk.text).strip()
-        if not whole.endswith(text):  # the node has a template of its own
+        if not whole.endswith(text):  # the node has its own template
             return cls("", whole)
         return cls(whole[: len(whole) - len(text)].rstrip(), text)
 
@@ -282,7 +282,7 @@ class CrossEncoderReranker(Reranker):
 
 
 def _load_encoder(name: str, device: str | None) -> tuple[Any, Any]:
-    """Load a cross-encoder, and return it with an activation that does not change its output."""
+    """Load a cross-encoder and return it with an activation that does not change its output."""
     try:
         from sentence_transformers import CrossEncoder
         from torch.nn import Identity
@@ -572,7 +572,7 @@ def _reranked(
     threshold: float | None = None,
     warnings: Sequence[str] = (),
 ) -> Reranked:
-    """Build the result of a reranker, and report it to LlamaIndex's handlers.
+    """Build the result of a reranker and report it to LlamaIndex's handlers.
 
     Args:
         hits: The hits before reranking.
@@ -596,7 +596,7 @@ def _reranked(
 
 
 def _report_start(name: str, question: str, hits: Sequence[Hit]) -> list[RetrievedChunk]:
-    """Report the start of reranking to LlamaIndex's handlers, and return the hits as nodes."""
+    """Report the start of reranking to LlamaIndex's handlers and return the hits as nodes."""
     nodes = [RetrievedChunk.of_hit(hit) for hit in hits]
     event = ReRankStartEvent(query=QueryBundle(question), nodes=[*nodes], top_n=len(nodes), model_name=name)
     _dispatcher.event(event)

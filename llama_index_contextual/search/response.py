@@ -210,10 +210,10 @@ class BaseHit:
         return f"{name}(rank={self.rank}, score={self.get_score():.4f}, source={source!r}, text={text!r})"
 
     def excerpt(self, query: str, width: int) -> str:
-        """Return the text on one line, from the sentence or row that matches the question best.
+        """Return the text on one line, starting at the sentence or row that matches the question best.
 
-        Without such a sentence, or if it is longer than the width, the text begins shortly before the matched terms or
-        the words of the query.
+        If there is no such sentence or row, or if it is longer than the width, the text starts shortly before the
+        matched terms or the words of the query.
         """
         if self.spotlight is not None and len(mark := visible(self.spotlight.text)) <= width:
             before, _, after = visible(self.text).partition(mark)
@@ -493,7 +493,7 @@ class SearchResponse:
     def _repr_html_(self) -> str:
         texts = [_shorten(chunk.excerpt(self.query, 300), 300) for chunk in self.results]
         contexts = [_shorten(chunk.written_context or chunk.context or "", 200) for chunk in self.results]
-        cell = '<td style="text-align: left; vertical-align: top">'  # Jupyter aligns cells to the right
+        cell = '<td style="text-align: left; vertical-align: top">'  # by default, Jupyter aligns cells to the right
         rows = "".join(
             f"<tr>{cell}{chunk.rank}</td>{cell}{escape(str(chunk.place))}</td>{cell}{chunk.get_score():.4f}</td>"
             f"{cell}<i>{escape(context)}</i><br>{escape(text)}</td></tr>"

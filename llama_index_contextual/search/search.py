@@ -136,7 +136,7 @@ class SearchSettings:
     def of(
         cls, config: ProjectConfig, *, mode: Mode, k: int, filters: MetadataFilters | None, explain: bool = False
     ) -> SearchSettings:
-        """Return the settings of a project's search."""
+        """Return the settings for a search in a project."""
         return cls(
             mode=mode,
             k=k,
@@ -293,7 +293,10 @@ def rank(
     *,
     model: str,
 ) -> Ranking:
-    """Rank chunks with each index that the mode uses, down to the given depth."""
+    """Rank the best chunks in each index that the mode uses, and fuse the rankings in hybrid mode.
+
+    `depth` is the number of chunks to rank in each index.
+    """
     words, legs = query.lexical, []
     if mode != "lexical":
         legs.append(semantic_leg(index, embedding, depth, settings.filters, model=model))
@@ -395,7 +398,7 @@ def too_long(query: Query) -> list[str]:
 
 
 def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
-    """Add the missing forms of the acronyms in a query, and return the new query, or None if no form is missing.
+    """Add the missing forms of the acronyms in a query and return the new query, or None if no form is missing.
 
     Both forms have the same meaning, so all terms of an added form together weigh as much as one term of the question.
     """
@@ -404,7 +407,7 @@ def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
 
 
 def missing_forms(question: str, table: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the long forms of the acronyms in a question, and the acronyms for the long forms in it.
+    """Return the forms of acronyms that a question lacks: the long form of each acronym, and vice versa.
 
     Acronyms are case-sensitive ("IT" is not "it"); long forms are not.
 

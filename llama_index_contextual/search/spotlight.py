@@ -46,19 +46,19 @@ SIMILAR = 0.5
 """Cosine similarity above which a word partly matches another; the weight is the square of the similarity."""
 
 WORDS_WEIGHT, MEANING_WEIGHT = 0.4, 0.8
-"""Weights of the best unit in the ranking, relative to those of BM25 and of the cosine similarity of the whole chunk.
+"""Weights of the best unit in the ranking, relative to the weights of the whole chunk's BM25 and cosine similarity.
 
 They were chosen on five question sets, where half and twice these values give nearly the same mean. `python -m
 tests.benchmarks.settings --data ../shared/data --vary rerank` prints the effect.
 """
 
 DIMENSIONS = 128
-"""Number of dimensions of the word vectors that are used; with all 256, units take longer and are ranked no better."""
+"""Number of dimensions of the word vectors that are used; using all 256 takes longer without improving the ranking."""
 
 DEVIATION = 0.1
 """Standard deviation of the cosine of WordLlama's vectors over all chunks: 0.08 to 0.10 on five question sets.
 
-A constant serves as well as the deviation in each project, and is known whichever model embeds the chunks.
+A constant works as well as the deviation measured in each project, and does not depend on the embedding model.
 """
 
 COMPARED, COMPARED_OF_MANY = 20, 50
@@ -87,7 +87,7 @@ _REMEMBERED = 2_000  # number of passages whose units are cached
 
 
 class Spot(NamedTuple):
-    """How well the units of a passage match a question.
+    """Result of comparing the units of a passage with a question.
 
     Attributes:
         start: Offset in the passage of the unit to mark.
@@ -107,13 +107,13 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units of a passage as words of a vocabulary.
+    """The units of a passage, with their words as numbers in a `Vocabulary`.
 
     Attributes:
         spans: Start and end offset of the text to mark for each unit.
         counts: Number of words of each unit.
-        words: The words of all units, in the order of the units.
-        before: The words of the context and the column headers.
+        words: Numbers of the words of all units, in the order of the units.
+        before: Numbers of the words in the text before the passage; see `HeadedText`.
         vectors: Direction of each unit together with the title, the section and the column headers; shape (units,
             dimensions). None without word vectors.
         is_code: Whether the passage is source code.
@@ -145,7 +145,7 @@ class Vocabulary:
         self._vectors: Floats | None = None
 
     def numbers(self, texts: Sequence[str]) -> list[list[int]]:
-        """Split each text into words, and return the numbers of its words; new words get new numbers."""
+        """Split each text into words and return the numbers of its words; new words get new numbers."""
         numbers = self._numbers
         return [[numbers.setdefault(word, len(numbers)) for word in text.split()] for text in texts]
 

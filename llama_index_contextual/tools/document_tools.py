@@ -749,7 +749,7 @@ def function_tools(tools: DocumentTools, *, suffix: str) -> list[FunctionTool]:
 
 
 def text_of(tool: str, output: object) -> str:
-    """Return the text that a model receives for a tool's result or error."""
+    """Convert the result or the error of a tool to the text that a model receives."""
     return f"The {tool} failed: {output}" if isinstance(output, ContextualError) else str(output)
 
 

@@ -434,7 +434,7 @@ def confidence_warnings(response: RetrievalResponse) -> list[str]:
 
 
 def check_arguments(tool: str, model: type[BaseModel], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the arguments of a call, and return them with default values for missing arguments.
+    """Check the arguments of a call and return them with default values for missing arguments.
 
     Raises:
         InputError: An argument is missing, unknown or invalid; the message contains its name.
