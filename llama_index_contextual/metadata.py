@@ -69,6 +69,7 @@ TEXT_TEMPLATE = "{metadata_str}\n\n{content}"
 
 _PLACES = {"pptx": "slide", "pptm": "slide", "xlsx": "sheet", "xlsm": "sheet"}
 SECTION_SEPARATOR = " > "
+_SECTION_NUMBER = re.compile(r"(?:(?:section|article)\s+|§\s*)?(\d+)\b(\.\d)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,15 @@ class Table(NamedTuple):
     def moved(self, by: int) -> Table:
         """Return the table with its offsets increased by a number of characters."""
         return Table(self.start + by, self.body + by, self.end + by, self.head)
+
+
+def _may_contain(title: str, other: str) -> bool:
+    """Return whether a section may contain another one by their numbers: "3. Delivery" does not contain "12.3 License".
+
+    A heading that was not recognised, such as "12. Warranties", would otherwise leave "12.3" in the section before it.
+    """
+    number, part = _SECTION_NUMBER.match(title), _SECTION_NUMBER.match(other)
+    return number is None or part is None or part[2] is None or number[1] == part[1]
 
 
 class Place(NamedTuple):
@@ -152,7 +162,8 @@ class DocumentMap:
             while path and path[-1].level >= heading.level:
                 path.pop()
             path.append(heading)
-            sections.append((heading.start, SECTION_SEPARATOR.join(above.title for above in path)))
+            titles = [above.title for above in path if _may_contain(above.title, heading.title)]
+            sections.append((heading.start, SECTION_SEPARATOR.join(titles)))
         return sections
 
     def page(self, offset: int) -> int | None:

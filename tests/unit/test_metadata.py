@@ -67,6 +67,24 @@ def test_places_name_the_page_and_section_of_every_offset(start: int, length: in
         assert place[1:] == (MAP.page(offset), MAP.page_label(offset), MAP.section(offset))
 
 
+@pytest.mark.parametrize(
+    ("titles", "section"),
+    [
+        (("3. Delivery", "12.3 License"), "12.3 License"),
+        (("Article 16", "Section 4.05 Access"), "Section 4.05 Access"),
+        (("12. License", "12.3 Term"), "12. License > 12.3 Term"),
+        (("SECTION 8 Covenants", "8.7 Audit"), "SECTION 8 Covenants > 8.7 Audit"),
+        (("Part B", "1.1 Scope"), "Part B > 1.1 Scope"),
+        (("2023 Report", "1 Results"), "2023 Report > 1 Results"),
+        (("3. Delivery", "1. Goods"), "3. Delivery > 1. Goods"),
+        (("Schedule 2", "1.1 Scope"), "Schedule 2 > 1.1 Scope"),
+    ],
+)
+def test_a_section_contains_only_parts_with_its_number(titles: tuple[str, str], section: str) -> None:
+    first, second = titles
+    assert DocumentMap(headings=(Heading(0, 1, first), Heading(9, 2, second))).section(12) == section
+
+
 def test_text_before_the_first_page_belongs_to_it() -> None:
     assert DocumentMap(page_starts=(5, 9)).page(0) == 1
 
