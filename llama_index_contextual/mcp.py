@@ -122,7 +122,7 @@ def serve_http(
 
 
 def _security(host: str, token: str | None, allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
-    """Return the settings with the hosts and origins from which requests are accepted."""
+    """Return transport settings that list the hosts and origins from which requests are accepted."""
     hosts = accepted_hosts(host, token, allowed_hosts)
     with_ports = [form for name in hosts for form in (name, f"{name}:*")]
     origins = [f"{scheme}://{name}" for name in with_ports for scheme in ("http", "https")]

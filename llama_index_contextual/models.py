@@ -504,7 +504,7 @@ class ModelObject:
     def create(self) -> BaseEmbedding | None:
         """Recreate the model by name.
 
-        Return None if this is impossible, or if its address differs from the address in the environment.
+        Return None if this is impossible, or if the stored address differs from the address in the environment.
 
         Raises:
             ModelError: The model cannot be loaded, for example because a key or a package is missing.

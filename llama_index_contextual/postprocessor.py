@@ -48,7 +48,7 @@ _OF_FIRST = (
     *(keys.PAGE_START, keys.PAGE_LABEL, keys.SEGMENT_INDEX, keys.SEGMENT_START, keys.SEGMENT_END),
     *(keys.CHUNK_INDEX, keys.TABLE_HEAD),
 )
-"""Metadata that a passage takes from its first chunk."""
+"""Metadata keys whose values a passage takes from its first chunk."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class _ChunkRun:
     nodes: list[TextNode]
 
     def take(self, node: TextNode, max_tokens: int) -> bool:
-        """Append a chunk that starts no earlier than this run and return True.
+        """Append a chunk that starts no earlier than this run, and return True.
 
         Return False, without appending the chunk, if text between the run and the chunk is missing, if the run would
         become too long, or if the texts do not agree where the chunk overlaps the run.
@@ -554,7 +554,7 @@ class SpotlightRerank(BaseNodePostprocessor):
 
 
 def _marked(hit: NodeWithScore, score: float, spot: Spot, rank: int) -> RetrievedChunk:
-    """Return a copy of a hit with a new score and rank, and with the sentence or row that matches best marked."""
+    """Return a copy of a hit with a new score and rank and a mark on the sentence or row that matches best."""
     chunk = hit if isinstance(hit, RetrievedChunk) else RetrievedChunk.of(rank, hit)
     mark = Mark.of(Chunk.of(hit.node), spot.start, spot.end) if spot.end > spot.start else None
     return chunk.model_copy(update={"score": score, "rank": rank, "spotlight": mark})

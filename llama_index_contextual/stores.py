@@ -170,7 +170,7 @@ class IndexVectorStore(BasePydanticVectorStore):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name of the class in serialized components."""
+        """Return the name under which LlamaIndex serialises this class."""
         return "IndexVectorStore"
 
     @property

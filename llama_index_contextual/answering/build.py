@@ -198,7 +198,7 @@ class EngineBuilder:
         )
 
     def stock_engine(self, options: Mapping[str, Any], response_mode: ResponseMode | str) -> BaseQueryEngine:
-        """Return LlamaIndex's own engine with the same search and warn that it does not check citations.
+        """Return LlamaIndex's own engine with the same search, and warn that this engine does not check citations.
 
         Raises:
             ConfigurationError: An option is given that this engine does not support.

@@ -157,7 +157,7 @@ def _parse(text: str) -> tuple[list[Token], list[str]]:
 
 
 def is_closed(text: str) -> bool:
-    """Return whether all code blocks in a Markdown text end before a blank line that follows the text.
+    """Return whether all code blocks in a Markdown text have ended if a blank line follows the text.
 
     Example:
         >>> is_closed("It stops.\\n\\n```\\nstop()\\n```"), is_closed("It stops.\\n\\n```\\nstop()")

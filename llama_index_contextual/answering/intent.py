@@ -325,7 +325,7 @@ class IntentRetriever(CheckedRetriever):
 
     For a comparison, the whole question and each side are searched, and the results are interleaved. By default,
     nothing is retrieved for chitchat, for questions that are out of scope, and for requests to clarify the previous
-    answer. If patterns and words leave the intent uncertain, the LLM is asked, if `llm` is given.
+    answer. If patterns and words leave the intent uncertain and `llm` is given, the LLM is asked.
 
     A question may be out of scope for one collection but not for another. Therefore a question that the model considers
     out of scope is searched anyway, and the results are dropped only if the confidence is low. If the intent is

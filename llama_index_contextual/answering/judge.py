@@ -72,7 +72,7 @@ _RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "verdict", "s
 
 @dataclass(frozen=True)
 class Judge:
-    """Judge that asks a model whether the passages support an answer and blocks the answer if they do not.
+    """Judge that asks a model whether the passages support an answer, and blocks the answer if they do not.
 
     The model reads the passages cited in the answer, or all passages if there are no citations. An answer is shown if
     the model considers it supported and relevant with sufficient confidence. If the judge cannot be reached or its
@@ -144,7 +144,7 @@ class Judge:
 
 
 def _last_verdict(reply: str) -> Verdict | None:
-    """Return the verdict in a reply that may also contain text and other JSON, or None if there is none.
+    """Return the verdict in a reply that may also contain text and other JSON, or None if it contains no verdict.
 
     If there are several verdicts, the last one is returned, because a model that reasons first may quote a fake verdict
     from the answer.

@@ -103,7 +103,7 @@ def default_prompts(style: str, system_prompt: str | None = None) -> dict[str, B
 
 
 def require_template(name: str, template: object) -> BasePromptTemplate:
-    """Check that a template can replace the prompt with this name and return it.
+    """Check that a template can replace the prompt with this name, and return the template.
 
     Raises:
         ConfigurationError: The object is not a template, or a variable in `REQUIRED` is missing.
@@ -122,7 +122,7 @@ def require_template(name: str, template: object) -> BasePromptTemplate:
 def passages_prompt(
     hits: Sequence[NodeWithScore], *, context: bool = True, numbers: Collection[int] | None = None
 ) -> str:
-    """Return the numbered passages, with the generated context marked as background.
+    """Return the text of the numbered passages for a prompt; the generated context is marked as background.
 
     If a passage starts inside a table, the column headers of the table come before its text.
 

@@ -119,7 +119,7 @@ class AnswerCache:
         return None if content is None else WrittenAnswer(**json.loads(content))
 
     def put(self, key: str, answer: WrittenAnswer, *, version: str | None) -> None:
-        """Add an answer that is based on a version of the project."""
+        """Add an answer that is based on the given version, if answers from this version may be added."""
         content = json.dumps(asdict(answer)).encode()
         current = self._current
         self._file.put(key, content, is_current=lambda: current is None or current() == version)
@@ -139,7 +139,7 @@ class AnswerOptions:
     Attributes:
         style: "instruction", "persona" (few words), "chain_of_thought", or your own description, which is added to the
             rules.
-        answer_tokens: Maximum number of tokens of the passages in the prompt.
+        answer_tokens: Maximum total number of tokens of the passages in the prompt.
         context: Whether the prompt includes the generated context, marked as background.
         min_confidence: Search confidence below which a wider search follows. If the confidence is still below this
             limit, the prompt states that the passages have little in common with the question, but the model still
@@ -389,7 +389,7 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _pack(
         self, query: QueryBundle, response: RetrievalResponse, postprocessors: Sequence[BaseNodePostprocessor]
     ) -> list[NodeWithScore]:
-        """Run the postprocessors and return the passages that fit the budget."""
+        """Run the postprocessors on the results of a search and return the passages that fit the token budget."""
         hits = response.to_nodes()
         for postprocessor in postprocessors:
             hits = postprocessor.postprocess_nodes(hits, query_bundle=query)
@@ -457,7 +457,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return response
 
     async def astream(self, draft: Draft, completion: Completion) -> AsyncGenerator[str, None]:
-        """Yield the pieces of an answer that can be shown."""
+        """Stream the answer to a prepared prompt and yield the pieces that can be shown."""
         if draft.ready is not None:
             yield str(draft.ready)
             return
@@ -504,7 +504,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return completion.usage
 
     def _apply_guards(self, text: str) -> WrittenAnswer:
-        """Apply the guards to the model's text, so that it may be shown and stored."""
+        """Apply the guards to the model's text and return the result, which may be shown and stored."""
         reasoning, _ = split_reasoning(text, self.options.style)
         # The result is the same text as in a stream, except for invalid citations, which the check removes later.
         stream_filter = StreamFilter(self.options.style, self.guards)
@@ -576,7 +576,7 @@ def _sync_readable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
 def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:
     """Return the better of two responses, with the intent of the first.
 
-    If only one response has hits, it is the better one; otherwise, the higher confidence decides.
+    If only one response has hits, it is the better response. Otherwise, it is the response with the higher confidence.
     """
     order = [(bool(response.results), response.confidence or 0.0) for response in (first, second)]
     return replace(second, intent=first.intent) if order[1] > order[0] else first

@@ -87,7 +87,7 @@ _calls: ContextVar[list[AnswerUsage] | None] = ContextVar("calls", default=None)
 
 @contextmanager
 def calls_made() -> Iterator[list[AnswerUsage]]:
-    """Yield a list to which the calls made in the block are added, including calls in its threads and tasks."""
+    """Provide a list to which all model calls in the block are added, including calls in threads and tasks."""
     made: list[AnswerUsage] = []
     token = _calls.set(made)
     try:
@@ -122,7 +122,7 @@ class Meter:
             self._written = usage.written_tokens or self._written
 
     def record(self, text: str) -> AnswerUsage:
-        """Return the token usage of the call whose reply is `text` and add it to the list of `calls_made`."""
+        """Return the token usage of the call whose reply is `text`, and add it to the list from `calls_made`."""
         sent, replied = self._input, self._output
         if sent is None:
             sent = sum(count_tokens(message.content or "") + _TOKENS_OF_MESSAGE for message in self._messages)
@@ -141,7 +141,7 @@ class Meter:
 
 
 def field_of(value: Any, name: str) -> Any:
-    """Return a field of a provider's response, which may be an object or a dict; None if there is no such field."""
+    """Return a field of a provider's response, which may be an object or a dict, or None if it has no such field."""
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 

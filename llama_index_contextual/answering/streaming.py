@@ -424,10 +424,10 @@ class StreamFilter:
         return text
 
     def _release(self, guards: Guards, blank: re.Match[str]) -> str:
-        """Release the rest of the block that ends at a blank line, with this line.
+        """Return the text of a block that ends at a blank line, with this line but without text released earlier.
 
-        Return an empty string if the block may continue after the line. A block can be released if it is closed and
-        does not start with white space, because it is then rendered as if it stood alone.
+        Return an empty string if the block may continue after the line. A block is released if it is closed and does
+        not start with white space, because it is then rendered as if it stood alone.
         """
         block = guards.clean(self._open[: blank.start()]) + blank[0]
         if guards.sanitise and not (is_closed(block) and block.lstrip() == block):

@@ -789,7 +789,7 @@ class Reservation:
     bound: float
 
     def settle(self, tokens: Tokens) -> None:
-        """Record the actual cost of the LLM call, which generated a context, given its tokens."""
+        """Record the actual cost of an LLM call that generated a context, given its token counts."""
         self.book(self.spending.bill(self.model, tokens, sender=self.sender))
 
     def book(self, bill: Bill) -> None:

@@ -319,7 +319,7 @@ class _Work:
     on_context: ContextCallback
 
     def deliver(self, key: str, context: ChunkContext) -> None:
-        """Pass the context to the callback for every chunk with this key, charging only the first chunk for it."""
+        """Pass the context to the callback for every chunk with this key, charging only the first."""
         for chunk in self.chunks.pop(key):
             self.on_context(self.segment, chunk, context)
             context = replace(context, paid=False)

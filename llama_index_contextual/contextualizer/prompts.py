@@ -305,8 +305,8 @@ def chunks_by_key(
     """Group chunks of a segment by the keys under which the ledger stores their contexts.
 
     A key depends on the template, the model, the header, the segment and the chunk, and on the section of the chunk if
-    the same text also occurs in another section. It does not depend on the opening, because an edit of a document's
-    first words would then change all of its keys.
+    the same text also occurs in another section. It does not depend on the opening, because otherwise any edit to the
+    beginning of a document would change the keys of all its chunks.
     """
     content_keys = ContentKeys(prompt.identity, model, header(segment, opening=False), segment.text)
     by_key: dict[str, list[BaseNode]] = {}
@@ -375,7 +375,8 @@ class Reply:
 def reply_of(raw: Any) -> Reply:
     """Convert a provider's raw answer, which is an object from its client or parsed JSON, to a `Reply`.
 
-    The formats of OpenAI, Anthropic and Ollama are supported. From other formats, only the same fields are read.
+    The formats of OpenAI, Anthropic and Ollama are supported. In other formats, only fields with the same names are
+    read.
     """
     choices = _get(raw, "choices")
     choice = choices[0] if isinstance(choices, list) and choices else None

@@ -201,7 +201,7 @@ class BatchRunner:
         self.unread: dict[str, int] = {}
 
     async def submit(self, requests: Iterable[ContextRequest]) -> int:
-        """Send the requests that are not already in progress or answered and return their number.
+        """Send the requests that are not already in progress or answered, and return their number.
 
         Raises:
             BudgetExceededError: A request could exceed the limit.
@@ -229,7 +229,7 @@ class BatchRunner:
                 yield custom_id, request_line(custom_id, self._body(request))
 
     async def collect(self) -> int:
-        """Wait until all batches are finished and store the replies of each batch as soon as it is finished.
+        """Wait until all batches are finished, and store the replies of each batch as soon as it is finished.
 
         Replies of a batch that expired or was cancelled are kept; its other requests can be submitted again. If the
         provider may charge for more requests than there are replies, the batch stays open: none of its requests is
@@ -315,7 +315,7 @@ class BatchRunner:
         return 0
 
     async def _output(self, file_id: str | None) -> bytes:
-        """Return the content of an output file, or empty bytes if there is no such file, or no longer."""
+        """Return the content of an output file, or empty bytes if there is no file or the provider cannot find it."""
         if file_id is None:
             return b""
         try:
@@ -355,7 +355,7 @@ class BatchRunner:
                 self._finish(orphan, [], unread=0)
 
     async def _batch_ids(self, file_ids: Collection[str]) -> dict[str, str]:
-        """Ask the provider for the batches created from the given uploads and map upload ids to batch ids."""
+        """Ask the provider which batches were created from the given uploads; map upload ids to batch ids."""
         by_upload: dict[str, str] = {}
         async for batch in self._client.batches.list(limit=100):
             if batch.input_file_id in file_ids:

@@ -98,7 +98,7 @@ class ContextualEmbedding(BatchEmbedding):
         """Return one vector for each chunk of each document; the documents fit into one request."""
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens in a text, to apply the limits; by default, OpenAI's tokenizer is used."""
+        """Count the tokens in a text, to compare them with the limits; by default, OpenAI's tokenizer is used."""
         return embedding_tokens(text)
 
     def requests_for(self, documents: Sequence[Sequence[str]]) -> Iterator[list[int]]:
@@ -142,7 +142,7 @@ class ContextualEmbedding(BatchEmbedding):
         return [vectors[0] for vectors in self.get_document_embeddings([[text] for text in texts])]
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        """Embed nodes, the chunks of a document together, and set their embeddings."""
+        """Embed nodes and set their embeddings; the chunks of a document are embedded together."""
         texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
         parts = document_parts(self, nodes, texts)
         vectors = self.get_document_embeddings([[texts[at] for at in part] for part in parts])

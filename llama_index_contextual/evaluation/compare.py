@@ -798,7 +798,7 @@ def _require_comparable(questions: Sequence[Question], sizes: Sequence[int], con
 
 
 def _configs(config: ProjectConfig, contexts: Sequence[ContextKind], sizes: Sequence[int]) -> dict[str, ProjectConfig]:
-    """Return settings for each combination of a kind of context and a chunk size, by name.
+    """Return the settings, by name, for each combination of a kind of context and a chunk size.
 
     If the chunk size differs from the project's setting, the overlap is a fixed fraction of the size.
     """

@@ -57,7 +57,7 @@ def write_report(result: Result, path: str | Path) -> Path:
 
 
 def to_csv(result: Result) -> str:
-    """Return one row for each question and retriever, or for each setting of a sweep.
+    """Return a CSV report with one row for each question and retriever, or for each setting of a sweep.
 
     Text that a spreadsheet would interpret as a formula is prefixed with an apostrophe.
     """

@@ -152,7 +152,7 @@ class ProjectRetriever(CheckedRetriever):
         return [_as_response(response, bundle, notes) for response, bundle, (_, notes) in responses]
 
     def retrieve_many(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
-        """Return the nodes of several queries, in the order of the queries."""
+        """Return the results of several queries as LlamaIndex nodes, in the order of the queries."""
         return [[*response.results] for response in self.respond_many(as_bundles(queries))]
 
     def specificity(self, text: str) -> float | None:

@@ -55,7 +55,7 @@ class Logistic:
     coefficients: Mapping[str, float]
 
     def __call__(self, features: Mapping[str, Array | float]) -> Array:
-        """Return the probabilities for the values of the features, by name."""
+        """Return the probabilities, given the values of each feature by name."""
         linear = self.intercept + sum(value * features[name] for name, value in self.coefficients.items())
         return np.asarray(1.0 / (1.0 + np.exp(-np.clip(linear, -500.0, 500.0))))
 

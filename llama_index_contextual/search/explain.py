@@ -61,7 +61,7 @@ def explain_reranked(
     """Return the explanations of the k best hits of a reranker, and the explanations of the other hits.
 
     Args:
-        explanations: The explanations of at least all hits that were reranked, in their original order.
+        explanations: The explanations of all hits that were reranked, and possibly of more, in their original order.
         reranked: The hits in the order chosen by the reranker.
         k: Number of results among the hits.
     """
@@ -216,7 +216,7 @@ def _share_of_spotlight(ranking: Ranking, at: int) -> list[_Share]:
 
 
 def _with_reason(ranking: Ranking, explanations: Sequence[Explanation], at: int, last: int) -> Explanation:
-    """Return the explanation of a near miss, extended by the reasons why it ranks below the last result."""
+    """Return the explanation of a near miss with the reasons why it ranks below the last result."""
     miss, hit = explanations[at], explanations[last]
     reasons = [f"{hit.score - miss.score:.4f} below result {hit.rank}"]
     shares = list(zip(_shares(ranking, at), _shares(ranking, last), strict=True))

@@ -297,7 +297,7 @@ def hits_of(
     Args:
         ranking: The ranking.
         chunks: The chunks of its first hits.
-        evidence: The evidence of at least as many hits.
+        evidence: The evidence of the first hits, at least as many as there are chunks.
         spots: The best sentences or rows of the first chunks; other hits have no mark.
     """
     rows = zip(chunks, ranking.hits.scores.tolist(), evidence, strict=False)
@@ -309,7 +309,7 @@ def hits_of(
 
 
 def _checked(embedding: object, dimensions: int | None, model: str) -> NDArray[np.float32]:
-    """Check that a query's embedding fits an index and return it as a unit vector; a zero vector stays zero."""
+    """Check that a query's embedding fits an index, and return it as a unit vector; a zero vector stays zero."""
     try:
         with np.errstate(over="ignore"):  # numbers too large for 32 bits become infinite
             vector = np.asarray(embedding, dtype=np.float32)
@@ -336,7 +336,7 @@ def _checked(embedding: object, dimensions: int | None, model: str) -> NDArray[n
 # ---- arithmetic of fusion --------------------------------------------------------------------------------------------
 
 ScoredIds = Sequence[tuple[str, float]]
-"""(node id, score), best first."""
+"""Pairs of a node id and its score, best first."""
 
 
 def reciprocal_rank_fusion(
@@ -345,8 +345,8 @@ def reciprocal_rank_fusion(
     """Fuse by weighted reciprocal ranks: score(d) = sum over rankings of weight / (k + rank(d)); ranks start at 1.
 
     Args:
-        rankings: Best first; each id at most once per ranking.
-        weights: One per ranking.
+        rankings: The rankings, each best first and without repeated ids.
+        weights: One weight per ranking.
         k: Constant; the larger it is, the smaller the differences between the first ranks.
 
     Source: Cormack, Clarke, Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning
@@ -365,8 +365,9 @@ def score_fusion(rankings: Sequence[ScoredIds], weights: Sequence[float]) -> lis
     The scores of each ranking are scaled to 0..1 (min-max over its own hits); missing hits count as 0.
 
     Args:
-        rankings: Best first; each id at most once per ranking. If all scores of a ranking are equal, each counts as 1.
-        weights: One per ranking.
+        rankings: The rankings, each best first and without repeated ids. If all scores of a ranking are equal, each
+            score counts as 1.
+        weights: One weight per ranking.
 
     Source: convex combination, Bruch, Gai, Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval", TOIS 2023.
 
@@ -389,8 +390,8 @@ def fuse(
     """Fuse rankings of rows in the same way as `reciprocal_rank_fusion` and `score_fusion`.
 
     Args:
-        rankings: Best first.
-        weights: One per ranking.
+        rankings: The rankings, each best first.
+        weights: One weight per ranking.
         by: Whether to fuse reciprocal ranks or scaled scores.
         k: Constant of reciprocal rank fusion.
         scales: The scale of each ranking's scores; None maps the lowest and highest score of each ranking to 0 and 1.
@@ -477,7 +478,7 @@ def add_support(hits: Hits, shares: NDArray[np.float64]) -> tuple[Hits, NDArray[
     """Add a share to each score and sort again; ties keep the order of the hits.
 
     Args:
-        hits: Best first.
+        hits: The hits, best first.
         shares: The number to add to each score; shape (n,).
 
     Returns:

@@ -47,7 +47,7 @@ class Reranked:
     """The hits after reranking.
 
     Attributes:
-        hits: Copies of the hits with the scores of the reranker, best first. Each copy still has its original rank.
+        hits: Copies of the hits with the reranker's scores, best first. Each copy still has its original rank.
         decisions: The reranker's decision about each hit, including dropped hits, by node id.
         warnings: Sentences about unusable replies from the model.
     """
@@ -371,7 +371,7 @@ class _Listing:
     unknown: int = 0
 
     def apply(self, start: int, end: int, ids: Sequence[int] | None) -> None:
-        """Sort the passages from `start` to `end` by the ids in a reply, or None if the reply has no list of ids."""
+        """Sort the passages from `start` to `end` by the ids in a reply; `ids` is None if the reply has no list."""
         self.calls += 1
         window = self.order[start:end]
         if ids is None:

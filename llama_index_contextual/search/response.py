@@ -421,7 +421,7 @@ class SearchResponse:
 
     @property
     def searched(self) -> str:
-        """The question that was searched: rewritten to stand alone, extended by explicit dates, or unchanged."""
+        """The question that was searched: rewritten to stand alone, with explicit dates added, or unchanged."""
         return self.blend.rewritten if self.blend is not None and self.blend.rewritten else self.query
 
     def doubt(self, min_confidence: float | None = None) -> str:

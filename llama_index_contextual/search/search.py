@@ -64,7 +64,7 @@ R = TypeVar("R", bound=SearchResponse)
 
 
 class Embeds(Protocol):
-    """Protocol of an object that embeds queries.
+    """Protocol for objects that embed queries.
 
     Attributes:
         name: Name of the embedding model.
@@ -73,7 +73,7 @@ class Embeds(Protocol):
     name: str
 
     def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the mean embedding of texts, normalised to length 1 or all zeros; shape (dimensions,)."""
+        """Return the mean embedding of texts, scaled to length 1 unless it is zero; shape (dimensions,)."""
         ...
 
 

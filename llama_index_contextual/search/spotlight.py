@@ -380,12 +380,13 @@ def _matches(
     counts: NDArray[np.int64],
     vectors: Floats | None,
 ) -> tuple[Floats, Floats]:
-    """Return how well each unit matches each term, first by equal words only, and then also by similar words.
+    """Return how well each unit matches each term of a question.
 
-    A similar word counts with the square of its cosine similarity to the word of the term, if that is above `SIMILAR`.
+    A similar word counts with the square of its cosine similarity to the word of the term, if the similarity is above
+    `SIMILAR`.
 
     Returns:
-        Two arrays of shape (terms, units).
+        Two arrays of shape (terms, units): matches by equal words only, and matches by equal or similar words.
     """
     used = np.zeros(has_term.shape[1], dtype=np.bool_)
     used[words] = True
@@ -416,7 +417,7 @@ def _matches(
 
 
 def _with_neighbours(equal: Floats, starts: NDArray[np.int64]) -> Floats:
-    """Return how far each unit contains each term, if the units before and after it in its passage count in part.
+    """Return how well each unit matches each term if the units before and after it in the passage count in part.
 
     Args:
         equal: 1 if the unit contains the term, otherwise 0; shape (terms, units).
@@ -602,7 +603,7 @@ def coverage(
         header: Text before the passage: title, file name, section and column headers.
         parts: Terms of the question with their weights, from `question_parts`.
         analyzer: The analyzer of the index.
-        least: Minimum result, such as the coverage of another passage.
+        least: Minimum value to return, such as the coverage of another passage.
 
     Example:
         >>> analyzer = Analyzer("english")

@@ -550,7 +550,7 @@ def compile_pattern(pattern: str, *, is_regex: bool, case_sensitive: bool) -> An
 def _literal(text: str) -> str:
     """Return a regular expression that matches an exact string.
 
-    Any white space matches, and accented letters match in composed and decomposed form.
+    White space in the string matches any white space, and accented letters match in composed and decomposed form.
     """
     forms = dict.fromkeys((text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)))
     return "|".join(r"\s+".join(map(regex.escape, form.split())) for form in forms)

@@ -81,7 +81,7 @@ def _of_key(key: str, value: Any) -> Iterator[MetadataFilter]:
 
 
 def metadata_filter(key: str, value: Any, operator: FilterOperator) -> MetadataFilter:
-    """Return a filter.
+    """Create a LlamaIndex filter after checking its value.
 
     Raises:
         InputError: The value is not a string, a number or a list of these.
