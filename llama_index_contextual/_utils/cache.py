@@ -45,7 +45,7 @@ class LRUCache(Generic[K, V]):
             return self._entries[key]
 
     def put(self, key: K, value: V) -> None:
-        """Store a value, and evict the least recently used entries if the cache is full."""
+        """Store a value and evict the least recently used entries if the cache is full."""
         with self._lock:
             if key in self._entries:
                 self._weight -= self._weigh(self._entries.pop(key))

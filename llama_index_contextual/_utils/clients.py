@@ -129,7 +129,7 @@ class PerLoop(Generic[T]):
         with self._lock:
             self._by_loop = {other: entry for other, entry in self._by_loop.items() if not other.is_closed()}
             if loop not in self._by_loop:
-                # An asynchronous generator, because a loop finalises its generators when it is closed.
+                # This is an asynchronous generator because a loop finalises its generators when it is closed.
                 generator = _lend(self._load())
                 self._by_loop[loop] = generator, await anext(generator)  # does not suspend
             return self._by_loop[loop][1]

@@ -133,7 +133,7 @@ class KeyFilter:
         self._buffer = ""
 
     def feed(self, piece: str) -> str:
-        """Add a piece of the stream, and return the text that can be passed on.
+        """Add a piece of the stream and return the text that can be passed on.
 
         An ending that may be the beginning of a key is kept in the buffer.
         """

@@ -77,7 +77,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 
 def check_template(template: str, variables: Mapping[str, str] | None = None) -> str:
-    """Check a prompt template, and return it with published variable names replaced.
+    """Check a prompt template and return it with published variable names replaced.
 
     Args:
         template: See `ContextPrompt`.

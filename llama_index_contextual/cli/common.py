@@ -392,7 +392,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def interruptible(project: Project, work: Callable[[], T]) -> T:
-    """Run `work`, and print its log messages about paid calls on standard error.
+    """Run `work` and print its log messages about paid calls on standard error.
 
     On Ctrl-C, print the live version and the state of the ledger, and exit with code 130.
     """

@@ -402,7 +402,7 @@ class Watch:
         return SOON if self.removes and report.missing and not self._waiting else RESCAN
 
     def _publish(self) -> IngestReport:
-        """Sync once, and return the report.
+        """Sync once and return the report.
 
         After a large removal has been refused, nothing is removed until the missing files are back.
         """

@@ -163,7 +163,7 @@ class _Progress:
         self._asks, self._last = asks, ""
 
     def __call__(self, progress: VariantProgress) -> None:
-        """Print a step, and ask for confirmation if the price is not zero."""
+        """Print a step and ask for confirmation if the price is not zero."""
         step = f"Building {progress.name!r} …" if progress.stage == "build" else "Evaluating the questions …"
         if progress.stage == "price" and progress.dollars != 0:
             dollars = progress.dollars

@@ -134,7 +134,7 @@ T = TypeVar("T")
 
 
 class Memory(dict[str, T]):
-    """Cache of a function's results by text; it is cleared when it is full.
+    """Cache for the results of a function that takes a text; it is cleared when it is full.
 
     Args:
         compute: The function.

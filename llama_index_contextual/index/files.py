@@ -49,7 +49,7 @@ class System:
         write()
 
     def sync(self, path: Path) -> None:
-        """Sync a file to disk, and make sure that it is not world-writable."""
+        """Sync a file to disk and make sure that it is not world-writable."""
         with open(path, "rb+") as file:
             if os.name != "nt" and (mode := os.fstat(file.fileno()).st_mode) & stat.S_IWOTH:
                 os.fchmod(file.fileno(), stat.S_IMODE(mode) & ~stat.S_IWOTH)
@@ -173,7 +173,7 @@ def replace_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file, and sync the copy and its directory. The target appears only when the copy is complete."""
+    """Copy a file and sync the copy and its directory. The target appears only when the copy is complete."""
     temporary = target.with_name(f"{target.name}{NEW}")
     try:
         with open(source, "rb") as file:

@@ -33,8 +33,9 @@ _PRAGMAS: dict[Access, tuple[str, ...]] = {
     # A version being built is discarded after a crash, and its files are synced before it is published. Large pages
     # hold several chunks each; a chunk that fills three quarters of a page would waste the rest.
     "build": ("PRAGMA page_size = 16384", "PRAGMA journal_mode = MEMORY", "PRAGMA synchronous = OFF"),
-    # A rollback journal, because SQLite before 3.51.3 can lose commits of two connections in WAL mode. EXTRA, because
-    # with FULL the removal of the journal is not synced: after a power cut it can reappear and undo the last commit.
+    # A rollback journal is used because SQLite before 3.51.3 can lose commits of two connections in WAL mode. EXTRA is
+    # used because FULL does not sync the removal of the journal, which could reappear after a power cut and undo the
+    # last commit.
     "durable": ("PRAGMA busy_timeout = 1000", "PRAGMA journal_mode = DELETE", "PRAGMA synchronous = EXTRA"),
     "inspect": ("PRAGMA busy_timeout = 1000", "PRAGMA query_only = ON"),
 }
@@ -69,8 +70,8 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         """Open the file, which is closed when this object is garbage-collected."""
         connection = _connect(self.path, self.access)
-        # A connection is part of a reference cycle (its statement cache). Without a finalizer, it would stay open until
-        # the next garbage collection, as would the file of a version that was removed.
+        # A connection is part of a reference cycle (its statement cache). Without a finalizer, the connection, and the
+        # file of a version that was removed, would stay open until the next garbage collection.
         weakref.finalize(self, _close_connection, connection, os.getpid())
         return connection
 
@@ -101,7 +102,7 @@ class Database:
             return self._wait_for_lock(lambda: self._connection.execute(sql, parameters).fetchall())
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
-        """Run one statement in its own transaction, and return the number of rows that it changed."""
+        """Run one statement in its own transaction and return the number of rows that it changed."""
         with self.transaction() as connection:
             return connection.execute(sql, parameters).rowcount
 

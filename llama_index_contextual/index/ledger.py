@@ -301,7 +301,7 @@ class Ledger(Database):
             raise translate_error(error, self._name) from error
 
     def _has_tables(self) -> bool:
-        """Check the format of the file, and return whether it already contains tables, which a new file does not."""
+        """Check the format of the file and return whether it already contains tables, which a new file does not."""
         names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
         ((version,),) = self.query("PRAGMA user_version")
         if not names and not version:
@@ -391,7 +391,7 @@ class Ledger(Database):
         return {key: context for key, context, *_ in self.rows("contexts", *_one_of(keys)) if context}
 
     def refusals(self, keys: Sequence[str]) -> set[str]:
-        """Return the given keys for which the LLM refused to write a context."""
+        """Return those of the given keys for which the LLM refused to write a context."""
         return {key for key, context, *_ in self.rows("contexts", *_one_of(keys)) if not context}
 
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:

@@ -67,7 +67,7 @@ def export_ledger(project_dir: str | Path, path: str | Path) -> LedgerRows:
 
 
 def import_ledger(project_dir: str | Path, path: str | Path) -> LedgerRows:
-    """Import a file written by `export_ledger` into the ledger of a project, and return the number of rows.
+    """Import a file written by `export_ledger` into the ledger of a project and return the number of rows.
 
     Args:
         project_dir: Directory of the project: `project.directory`.
@@ -113,7 +113,7 @@ def write_ledger(ledger: Ledger, path: Path) -> LedgerRows:
 
 
 def read_ledger(ledger: Ledger, path: Path) -> LedgerRows:
-    """Add the rows of a JSON lines file, and return their number; existing contexts with the same key are replaced.
+    """Add the rows of a JSON lines file and return their number; existing contexts with the same key are replaced.
 
     Receipts that are already in the ledger are not added again.
 
@@ -160,7 +160,7 @@ def _line_of(table: str, row: Row) -> dict[str, Any]:
 
 
 def _row_of(raw: Any) -> tuple[str, Row]:
-    """Convert a parsed line of an export to a row, and return the name of its table and the row."""
+    """Convert a parsed line of an export to a row and return the name of its table and the row."""
     if not isinstance(raw, dict):
         raise TypeError("it must be a mapping")
     table = raw.pop("table", "contexts")

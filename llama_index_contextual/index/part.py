@@ -77,13 +77,13 @@ class Part:
     # ---- sharing -----------------------------------------------------------------------------------------------------
 
     def acquire(self) -> Part:
-        """Increment the number of users of the part, and return the part."""
+        """Increment the number of users of the part and return the part."""
         with self._lock:
             self._users += 1
         return self
 
     def release(self) -> None:
-        """Decrement the number of users, and close the files when no users are left.
+        """Decrement the number of users and close the files when no users are left.
 
         The files are opened again if they are needed later.
         """
@@ -285,7 +285,7 @@ class PartWriter:
         self._documents = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
 
     def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
-        """Return the given node ids that the part already contains."""
+        """Return those of the given node ids that the part already contains."""
         return self._docstore.existing_ids(node_ids)
 
     def add(

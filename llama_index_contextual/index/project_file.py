@@ -76,7 +76,7 @@ def is_project(project_dir: Path) -> bool:
 
 
 def check_name(name: str) -> str:
-    """Check the name of a project, and return it.
+    """Check the name of a project and return it.
 
     Raises:
         InputError: The name is not a valid directory name on every system, or refers to a path outside the root folder.

@@ -132,7 +132,7 @@ class Receipts:
         self._store = store
 
     def write(self, receipt: RunCost) -> RunCost:
-        """Commit a receipt, and return it; if its run number is 0, it gets the next number and a new row."""
+        """Commit a receipt and return it; if its run number is 0, it gets the next number and a new row."""
         with self._store.transaction():
             return self.insert(receipt)
 

@@ -108,7 +108,7 @@ class RemoteVectorWriter:
         self._waiting = []
 
     def finish(self, directory: Path, ids: Sequence[str]) -> None:
-        """Send the remaining vectors, and write the files of the part.
+        """Send the remaining vectors and write the files of the part.
 
         Args:
             directory: Directory of the part.

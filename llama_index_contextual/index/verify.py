@@ -290,7 +290,7 @@ def _check_versions(project_dir: Path, names: Sequence[str], known: PartFaults |
 
 
 def _part_faults(place: Path, entry: PartEntry) -> list[CorruptVersionError]:
-    """Compare every file of a part with its SHA-256, and return an error for each damaged file."""
+    """Compare every file of a part with its SHA-256 and return an error for each damaged file."""
     faults: list[CorruptVersionError] = []
     for name, expected in entry.files.items():
         try:
@@ -324,7 +324,7 @@ def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> l
 
 
 def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -> None:
-    """Compare the vectors in an engine with the versions, and add versions with damaged vectors to `checked`."""
+    """Compare the vectors in an engine with the versions and add versions with damaged vectors to `checked`."""
     for name in names:
         manifest = checked.manifests.get(name)
         if name in checked.faults or manifest is None or manifest.engine == FILES:
@@ -632,7 +632,7 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
             remove_version(project_dir, name)
         remove_unused_parts(project_dir, required=True)
         forget_vectors(project_dir, live.name, is_remote=live.is_remote)
-        # Even if nothing was removed: an earlier run may have been interrupted before it synced.
+        # Sync even if nothing was removed, because an earlier run may have been interrupted before it synced.
         for directory in filter(Path.is_dir, (project_dir / VERSIONS, project_dir / PARTS)):
             files.sync_directory(directory)
         for damaged in damaged_ledgers(project_dir):

@@ -99,7 +99,7 @@ class VersionNodes(Nodes):
             yield from part.docstore.find_nodes(node_ids)
 
     def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
-        """Return the given ids that exist."""
+        """Return those of the given node ids that the version contains."""
         return [node_id for part in self.parts for node_id in part.docstore.existing_ids(node_ids)]
 
     def iterate(self, *, doc_id: str | None = None, span: tuple[int, int] | None = None) -> Iterator[BaseNode]:

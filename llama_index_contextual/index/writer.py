@@ -178,7 +178,7 @@ class VersionBuilder:
         self.append(record, nodes, vectors, before.frame(record.doc_id))
 
     def publish(self, *, embed_model: str | None, automatic: bool = False, keeps: str | None = None) -> Manifest:
-        """Finish the parts, and make the version live.
+        """Finish the parts and make the version live.
 
         Args:
             embed_model: Name of the embedding model, or None without a semantic index.

@@ -299,7 +299,7 @@ async def arun(
     progress: ReportProgress | None,
     executor: Executor | None = None,
 ) -> IngestReport:
-    """Build a new version, and publish it if anything has changed.
+    """Build a new version and publish it if anything has changed.
 
     Args:
         inputs: Paths, Documents and nodes.
@@ -402,7 +402,7 @@ class _IngestRun:
         return outcome
 
     def _cut(self, jobs: Iterator[Job], stages: Stages, counter: ProgressCounter) -> Iterator[Job]:
-        """Cut the documents into chunks, and yield the jobs with their chunks.
+        """Cut the documents into chunks and yield the jobs with their chunks.
 
         A document that takes too long is skipped in the same way as an unreadable file.
         """
@@ -521,7 +521,7 @@ def _on_ray(state: ProjectState, address: str, *, batch: bool) -> AbstractAsyncC
 
 
 def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> IngestReport:
-    """Publish a version without some documents, and clear the cached answers; see `Project.remove`."""
+    """Publish a version without some documents and clear the cached answers; see `Project.remove`."""
     started = time.monotonic()
     unwanted = frozenset([doc_ids] if isinstance(doc_ids, str) else doc_ids)
     with write_lock(state.directory), state.open_live() as before:
@@ -605,7 +605,7 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
 
 
 def update_config(state: ProjectState, changes: Mapping[str, Any]) -> list[str]:
-    """Change settings, and return the names of settings that need a new version; see `Project.update_config`."""
+    """Change settings and return the names of settings that need a new version; see `Project.update_config`."""
     with write_lock(state.directory):
         # Another process may have changed the settings since they were read.
         config = read_config(state.directory).changed(**changes)

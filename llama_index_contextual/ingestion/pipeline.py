@@ -122,7 +122,7 @@ class Stages:
             raise ContextualError("The run has ended.")
 
     def stop(self, error: ContextualError) -> None:
-        """Stop sending calls, and raise this error when the calls in flight have finished."""
+        """Stop sending calls and raise this error when the calls in flight have finished."""
         if self.contextualizer is not None:
             self.contextualizer.stop(error)
         if self.spending is not None:

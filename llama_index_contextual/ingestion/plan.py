@@ -419,7 +419,7 @@ class FileReader(Protocol):
     """Reader for the files of a run."""
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
-        """Read files in order, and yield the content or the error of each."""
+        """Read files in order and yield the content or the error of each."""
 
 
 def _missing_files(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:
@@ -491,7 +491,7 @@ class Intake:
         return intake
 
     def _take_paths(self, paths: Sequence[str | os.PathLike[str]], documents: Records) -> bool:
-        """Add the files at the given paths, and find documents whose files no longer exist.
+        """Add the files at the given paths and find documents whose files no longer exist.
 
         The result is true if any file is skipped because it is a copy of another file.
         """

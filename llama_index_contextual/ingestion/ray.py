@@ -243,7 +243,7 @@ class RayReader:
             ray.cancel(task)
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
-        """Read files in order, and yield the content and chunks or the error of each."""
+        """Read files in order and yield the content and chunks or the error of each."""
         files = list(refs)
         for at in range(0, len(files), _BATCH_FILES):
             batch = files[at : at + _BATCH_FILES]

@@ -91,7 +91,7 @@ class ProjectManager:
         check_backend(config)
         notes = missing_for_models(config, models)
         files.make_directory(directory)
-        # Even if the directory already existed: an interrupted run may not have written it to disk.
+        # Sync even if the directory already existed, because an interrupted run may not have written it to disk.
         files.sync_directory(self.root)
         files.sync_directory(self.root.absolute().parent)
         with write_lock(directory):

@@ -641,7 +641,7 @@ class Project:
     # ---- maintenance ------------------------------------------------------------------------------------------------
 
     def update_config(self, **settings: Any) -> list[str]:
-        """Change settings, and return the names of settings that take effect with the next `rebuild` or `ingest`.
+        """Change settings and return the names of settings that take effect with the next `rebuild` or `ingest`.
 
         The names include settings changed by earlier calls if the live version was built without these changes.
         Retrieval settings (mode, top_k, weights, ...) take effect with the next query.
@@ -666,7 +666,7 @@ class Project:
         return [version for version in (_version_info(directory, live) for directory in directories) if version]
 
     def verify(self, *, repair: bool = False) -> VerifyReport:
-        """Check every file against its SHA-256, and check the ledger.
+        """Check every file against its SHA-256 and check the ledger.
 
         Args:
             repair: First remove leftover files and damaged versions that are not live, and recover the readable rows of

@@ -123,7 +123,7 @@ class DocumentBuilder:
         return "\n".join([*above, *named, columns])
 
     def _stripped(self, row: Sequence[str]) -> list[str]:
-        """Return the cells of a row with normalised white space, and count their characters towards the limit."""
+        """Return the cells of a row with normalised white space and count their characters towards the limit."""
         cells = [" ".join(clean_text(cell).split()) for cell in row]
         self._account.add_text(sum(len(cell) + len(GAP) for cell in cells if cell))
         return cells
@@ -131,7 +131,7 @@ class DocumentBuilder:
     def embed(self, title: str, part: ParsedFile) -> None:
         """Add another document as a section; its headings become subsections, and its pages are dropped.
 
-        The text must already have been counted.
+        The characters of its text must already have been counted.
         """
         self.heading(1, title)
         self._break(2)

@@ -139,7 +139,7 @@ class _Walk:
             self._mark, self._follows = "", bool(self._lists)
 
     def enter(self, element: Element) -> bool:
-        """Start an element, and return whether to visit its content."""
+        """Start an element and return whether to visit its content."""
         tag = element.tag
         if tag == "br":
             self._pieces.append("\n")

@@ -54,7 +54,7 @@ class PageStore(Protocol):
         """Return the page with this key, or None."""
 
     def add_page(self, key: str, page: str, engine: str) -> None:
-        """Store a page, and return after it has been written to disk."""
+        """Store a page and return after it has been written to disk."""
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ class PdfFile:
         self.page_count = len(self.pdf)
 
     def draw(self, index: int, dpi: int, max_pixels: int, mode: ImageMode) -> tuple[Image, float]:
-        """Render a page at a resolution of at most `dpi`, and return the image and its resolution."""
+        """Render a page at a resolution of at most `dpi` and return the image and its resolution."""
         try:
             page = self.pdf[index]
             width, height = page.get_size()

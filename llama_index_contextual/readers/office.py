@@ -115,7 +115,7 @@ def _check_package(source: FileSource) -> None:
 
 
 def _check_part(source: FileSource, archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> None:
-    """Unpack an XML part piece by piece, and reject document type declarations, because they can define entities.
+    """Unpack an XML part piece by piece and reject document type declarations, because they can define entities.
 
     Office programs do not write such declarations.
     """
@@ -143,7 +143,7 @@ def _add_word(builder: DocumentBuilder, source: FileSource) -> str | None:
     )
     root = parse_html(source, converted.value)
     for link in root.xpath("//a[starts-with(@href, '#footnote-ref') or starts-with(@href, '#endnote-ref')]"):
-        link.text = ""  # the link is an arrow that leads back to the text
+        link.text = ""  # this link is an arrow that leads back to the text
     add_html(builder, root)
     titles = root.xpath("//h1")
     return builder.headings[0].title if titles and builder.headings and builder.headings[0].start == 0 else None

@@ -29,7 +29,7 @@ MAX_LABELS = 4  # maximum number of consecutive lines with only a label; more su
 MAX_LABEL_WORDS = 14
 MAX_SENTENCE_WORDS = 6  # maximum number of words in a label with a full stop
 MAX_CAPTION_WORDS = 30
-MAX_ABOVE = 4  # lines above column headers that are searched for the title, the unit and the period
+MAX_ABOVE = 4  # lines above column headers that are searched for the title, the unit and the time period
 
 
 class TextLine(NamedTuple):
@@ -398,7 +398,7 @@ def caption_of(text: str) -> str:
 
 
 def join_headers(lines: Sequence[str]) -> str:
-    """Join the lines of column headers, and omit lines from the top if the result would be too long."""
+    """Join the lines of column headers and omit lines from the top if the result would be too long."""
     kept: list[str] = []
     size = 0
     for line in reversed(list(dict.fromkeys(lines))):

@@ -104,7 +104,10 @@ def _looks_binary(window: bytes) -> bool:
 
 
 def _from_unicode(source: FileSource, encoding: str) -> tuple[str, list[str]] | None:
-    """Decode Unicode that may be damaged in a few places; return None if it is not Unicode at all."""
+    """Decode the file as Unicode, and return the text and warnings, or None if another encoding is more likely.
+
+    Damaged characters are replaced. If there are too many of them, `ReadError` is raised.
+    """
     with suppress(UnicodeDecodeError):
         return source.data.decode(encoding), []
     text = source.data.decode(encoding, "replace")
@@ -191,7 +194,7 @@ def _legacy_encoding(data: bytes) -> str | None:
 
 
 def _share(sample: bytes, encoding: str) -> float:
-    """Decode a sample, and return the share of its non-ASCII characters that belong to one alphabet.
+    """Decode a sample and return the share of its non-ASCII characters that belong to one alphabet.
 
     The alphabet is the one, among the alphabets of the encoding, that contains the most of these characters.
     Punctuation is not counted.

@@ -500,7 +500,7 @@ def _query_engine(project: Project, question: AskForm) -> GroundedQueryEngine:
 
 
 def _shown_answer(project: Project, engine: GroundedQueryEngine, draft: Draft, completion: Completion) -> ShownAnswer:
-    """Check a finished answer, and return it in the form in which it is displayed."""
+    """Check a finished answer and return it in the form in which it is displayed."""
     response = engine.finish(draft, completion)
     links, text, report = Links(project.name), response.response or "", response.citations
     sources = shown_sources(draft.hits, partial(links.passage, q=draft.question), response.cited_sources)

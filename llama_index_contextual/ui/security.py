@@ -109,7 +109,7 @@ class Session:
         return hmac.compare_digest(value.encode("utf-8", "surrogatepass"), self._token)
 
     async def refuse(self, request: Request) -> None:
-        """Log a request with a wrong token, and wait if there were many such requests, to slow down guessing."""
+        """Log a request with a wrong token and wait if there were many such requests, to slow down guessing."""
         await asyncio.sleep(self._wrong.add(request.client.host if request.client else "an unknown address"))
 
     def has_access(self, headers: Headers) -> bool:

@@ -563,7 +563,7 @@ class _Page:
 
 
 def _without_lists(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Omit numbered lines that follow each other without text in between, such as a list of exhibits."""
+    """Return the candidates without numbered lines that form a list with no text in between, as exhibits do."""
     kept: list[_Candidate] = []
     run: list[_Candidate] = []
     for each in [*found, None]:
@@ -589,7 +589,7 @@ def _is_next(one: _Candidate, other: _Candidate) -> bool:
 
 
 def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Omit numbered lines that may not be headings, unless they are in sequence with other numbered lines."""
+    """Return the candidates without doubtful numbered lines that are not in sequence with other numbered lines."""
     kept: set[int] = set()
     last: dict[tuple[str, int, tuple[str, ...]], tuple[int, int]] = {}
     in_exhibits = False
@@ -621,7 +621,7 @@ def _ordinal(label: Label) -> int:
 
 
 def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Omit headings that repeat the heading of an open section, such as "Note 5 (continued)" on the next page."""
+    """Return the candidates without those that repeat the heading of an open section, such as "Note 5 (continued)"."""
     kept: list[_Candidate] = []
     numbered: dict[str, tuple[str, ...]] = {}
     last = ""
