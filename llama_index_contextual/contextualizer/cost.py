@@ -255,7 +255,7 @@ class CallForm:
 
     @classmethod
     def of(cls, model: str, llm: LLM | None = None) -> CallForm:
-        """Return the form of calls to a model.
+        """Determine the properties of calls to a model.
 
         Args:
             model: Name as in the settings, such as "openai:gpt-4.1".
@@ -423,7 +423,7 @@ class Bill:
 
 
 class Spending:
-    """Account of one run.
+    """Account of the costs of one run.
 
     Args:
         prices: Prices of the models.

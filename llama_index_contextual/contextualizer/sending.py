@@ -526,7 +526,7 @@ async def asend_batches(
     Args:
         llm: The LLM; None loads the model named in `replies`.
         replies: Object that receives the replies, approves the requests and records their cost.
-        requests: Function that returns the requests that need an answer, and may be called more than once; None sends
+        requests: Function that returns the requests that need an answer; it may be called more than once. None sends
             nothing.
         gives_up_unread: Whether to resend requests whose reply cannot be read, although they may have been charged.
         on_progress: Called with the progress of the batches.

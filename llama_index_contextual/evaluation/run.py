@@ -272,7 +272,7 @@ def evaluate(
         retriever: Any LlamaIndex retriever, or a project.
         questions: Questions, or the path of a question file.
         name: Name of the retriever in reports.
-        ks: Numbers of results to evaluate; as many results as the largest number are retrieved.
+        ks: Numbers of results to evaluate; the largest is the number of results that are retrieved.
         embed_model: Embedding model for the context relevance, or None to omit this figure.
         progress: Called after each question.
 

@@ -37,7 +37,7 @@ class WeightedQuery(QueryBundle):
     """A question whose texts for the lexical indexes may differ from its text for the semantic index.
 
     Attributes:
-        lexical_texts: Texts for the lexical indexes, each with the weight of its terms; empty for the question itself.
+        lexical_texts: Texts for the lexical indexes, each with the weight of its terms; if empty, the question is used.
     """
 
     lexical_texts: tuple[tuple[str, float], ...] = field(default=(), repr=False)
@@ -157,9 +157,9 @@ def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
 
     At a specificity of 1, the terms of the text are just enough to identify a single passage.
 
-    The value is the sum of the inverse document frequencies of the text's terms, divided by the logarithm of the number
-    of passages N: if terms were independent, `N ** (1 - specificity)` passages would contain all of them. The value is
-    None for a retriever without terms, or without the method `specificity`.
+    The value is the sum of the inverse document frequencies of the text's terms, divided by log(N), where N is the
+    number of passages: if terms were independent, `N ** (1 - specificity)` passages would contain all of them. The
+    value is None for a retriever without terms, or without the method `specificity`.
 
     Source: Spärck Jones, "A statistical interpretation of term specificity and its application in retrieval", Journal
     of Documentation 28, 1972.
@@ -174,9 +174,9 @@ _dispatcher = get_dispatcher(__name__)
 
 
 def with_events(respond: F) -> F:
-    """Decorator that runs `respond` or `arespond` of a retriever in a span and sends LlamaIndex's retrieval events.
+    """Decorator for `respond` and `arespond` that runs them in a span and sends LlamaIndex's retrieval events.
 
-    `BaseRetriever.retrieve` does the same, but `respond` does not call it.
+    `BaseRetriever.retrieve` also does this, but `respond` does not call `retrieve`.
     """
 
     @wraps(respond)

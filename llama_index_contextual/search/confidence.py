@@ -147,7 +147,7 @@ def estimate_confidence(
         ranking: The ranking of a search.
         evidence: Scores and ranks of the first hits: at least `SCORED_HITS`, or all if there are fewer.
         hits: The first hits: at least `READ`, or all if there are fewer.
-        question: The question in words.
+        question: Text of the question.
         is_filtered: Whether only some of the chunks were ranked.
         low: Limit of the level "low"; None uses the limit of the models.
     """
@@ -185,8 +185,8 @@ def query_features(
       chunks, which is about sqrt(2 log(chunks)) standard deviations. With some embedding models, any two texts have a
       similarity far above 0, so similarities are measured from 3.5 standard deviations below the mean, if this value is
       above 0.
-    - cover: the largest share of any sentence of the question that is covered by one sentence or table row of the first
-      10 hits, together with the title, the section and the column headers; terms are weighted by idf.
+    - cover: the largest share of any sentence of the question that a single sentence or table row in the first 10 hits
+      covers, together with its title, section and column headers; terms are weighted by idf.
     """
     features: dict[str, float] = {}
     if (semantic := ranking.leg("semantic")) is not None:

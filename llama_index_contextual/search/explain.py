@@ -58,7 +58,7 @@ def explain(ranking: Ranking, hits: Sequence[BaseHit], k: int) -> tuple[list[Exp
 def explain_reranked(
     explanations: Sequence[Explanation], reranked: Reranked, k: int
 ) -> tuple[list[Explanation], list[Explanation]]:
-    """Return the explanations of the k best hits of a reranker, and the explanations of the other hits.
+    """Return the explanations of the k best hits after reranking, and the explanations of the other hits.
 
     Args:
         explanations: The explanations of all hits that were reranked, and possibly of more, in their original order.

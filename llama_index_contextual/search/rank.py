@@ -52,7 +52,7 @@ class FusionSettings:
         rrf_k: Constant of reciprocal rank fusion.
         candidates: Number of hits of each ranking that are fused.
         document_weight: Weight of the document scores.
-        sibling_weight: Share of the score of its document's best chunk that is added to each chunk.
+        sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
         document_idf: Whether fusion by score weights a term in a chunk by how rare it is within the document.
     """
 
@@ -75,7 +75,7 @@ class Leg:
         scale: Scale of the scores over all chunks.
         terms: The query as terms of the lexical index.
         vector: The query's embedding as a unit vector, in the semantic index.
-        model: Name of the model of that embedding.
+        model: Name of the model that computed the embedding.
         warnings: Sentences about parts of the query that were not searched in the index.
     """
 
@@ -120,7 +120,7 @@ class Ranking:
         """Add shares, none of which is negative, to the scores of the first hits, and sort the hits again.
 
         Args:
-            shares: Shape (n, 2), for the first n hits.
+            shares: The shares of the first n hits; shape (n, 2).
 
         Returns:
             The ranking, and the previous position of each of the first n hits.

@@ -232,10 +232,10 @@ class Hit(BaseHit):
         rank: Position among the results, starting at 1.
         score: Score of the whole search, comparable only within one response.
         relevance: Estimated probability that the chunk is relevant, or None.
-        semantic: Score and rank in the semantic index, or None if it is not among its hits.
-        lexical: Score and rank in the lexical index, or None if it is not among its hits.
+        semantic: Score and rank in the semantic index, or None if the chunk is not among its hits.
+        lexical: Score and rank in the lexical index, or None if the chunk is not among its hits.
         document: Score and rank of the chunk's document, or None.
-        spotlight: The sentence or table row that matches the question best, or None if nothing in it matches.
+        spotlight: The sentence or table row that matches the question best, or None if nothing in the chunk matches.
     """
 
     chunk: Chunk

@@ -476,9 +476,9 @@ def _heaviest(terms: QueryTerms | None) -> dict[str, float]:
 def spotlight_shares(ranking: Ranking, spots: Sequence[Spot]) -> NDArray[np.float64]:
     """Return the shares to add to the scores of the first hits for their best sentence or row.
 
-    The shares are measured in the units of the first ranking: standard deviations of BM25 and of the cosine similarity
-    over all chunks, if both rankings were fused by score, otherwise the unit of the only ranking. They are 0 without
-    WordLlama, for rankings fused by reciprocal ranks, and if most of the hits are source code.
+    The shares have the unit of the ranking's scores. If two rankings were fused by score, these are standard deviations
+    of BM25 and of the cosine similarity over all chunks. The shares are 0 without WordLlama, for rankings fused by
+    reciprocal ranks, and if at least half of the hits are source code.
 
     Args:
         ranking: The ranking.

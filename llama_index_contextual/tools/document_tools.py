@@ -721,7 +721,7 @@ class ToolNames(dict[models.ToolName, str]):
 def function_tools(tools: DocumentTools, *, suffix: str) -> list[FunctionTool]:
     """Return the four tools as LlamaIndex tools, for FunctionAgent, ReActAgent or any other agent.
 
-    The model receives results as text, and error messages so that it can react to them; `ToolOutput.raw_output` is the
+    The model receives results as text and errors as messages to which it can react; `ToolOutput.raw_output` is the
     structured result.
 
     Args:
@@ -756,8 +756,8 @@ def text_of(tool: str, output: object) -> str:
 def search_tool(name: str, description: str, retrieve: Callable[[str], RetrievalResponse]) -> FunctionTool:
     """Return a search as a LlamaIndex tool for FunctionAgent, ReActAgent or any other agent.
 
-    The model receives the passages as text, and error messages so that it can react to them; `ToolOutput.raw_output` is
-    the `RetrievalResponse`.
+    The model receives the passages as text and errors as messages to which it can react; `ToolOutput.raw_output` is the
+    `RetrievalResponse`.
 
     Args:
         name: Name of the tool; see `tool_name`.
