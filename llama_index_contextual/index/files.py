@@ -35,7 +35,7 @@ class System:
     """Operations on files that can fail or be interrupted."""
 
     def make_directory(self, path: Path) -> None:
-        """Create one directory that is not world-writable, unless it exists."""
+        """Create a directory that is not world-writable, unless it already exists."""
         path.mkdir(mode=0o775, exist_ok=True)
 
     def write(self, path: Path, fill: Callable[[IO[bytes]], object]) -> None:

@@ -71,7 +71,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class FieldTest:
-    """A test of the value of one metadata key.
+    """A test for the values of a metadata key.
 
     Attributes:
         key: The key.

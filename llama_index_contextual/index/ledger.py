@@ -88,7 +88,7 @@ class LedgerEntry:
 
     Attributes:
         key: Key of the context, see `content_key`.
-        context: The LLM's answer, cleaned; empty if the LLM refused.
+        context: The LLM's answer after cleaning; empty if the LLM refused to write a context.
         model: Name of the LLM.
         input_tokens: Tokens of the prompt as counted by the provider, or None if unknown.
         cached_tokens: Input tokens that the provider read from its cache.
@@ -691,7 +691,7 @@ class BatchJournal:
         return any(self._store.rows("batches", "WHERE file_id = ?", (file_id,)) for file_id in files)
 
     def reply(self, custom_id: str) -> BatchReply | None:
-        """Return the reply to a request, or None."""
+        """Return the reply to a request, or None if no reply is stored."""
         rows = self._store.rows("batch_replies", "WHERE custom_id = ?", (custom_id,))
         return BatchReply(*rows[0]) if rows else None
 

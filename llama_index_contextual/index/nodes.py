@@ -380,7 +380,7 @@ _TEXT_NODE = "1"
 
 
 def _row_of(node: BaseNode) -> tuple[Any, ...]:
-    """Return the row for a node; all fields except the id and the metadata are compressed together."""
+    """Return the table row that stores a node; all fields except the id and the metadata are compressed together."""
     from llama_index.core.storage.docstore.utils import doc_to_json
 
     raw = doc_to_json(node)

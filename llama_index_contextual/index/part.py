@@ -55,7 +55,9 @@ T = TypeVar("T")
 
 
 class Part:
-    """A part of one or more versions; its files are opened on first use, and closed when no version uses them any more.
+    """A part of one or more versions.
+
+    The files are opened on first use and closed when no version uses them any more.
 
     Args:
         directory: Directory of the part.

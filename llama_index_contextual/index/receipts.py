@@ -30,7 +30,8 @@ class RunCost:
 
     Attributes:
         run: Number of the run, starting at 1.
-        purpose: "ingest", "sync", "rebuild", "retry" or "compare"; "answers" for all answers by one model on a day.
+        purpose: "ingest", "sync", "rebuild", "retry" or "compare"; "answers" for all answers that one model wrote on
+            one day.
         started: Time of the first expense, in seconds since 1970.
         ended: End time in seconds since 1970; None while the run is in progress, or if it was killed.
         llm: Name of the LLM that writes contexts or answers, or None.

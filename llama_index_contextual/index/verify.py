@@ -378,7 +378,7 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
 
 
 def records_of(project_dir: Path, part: str) -> Sequence[DocumentRecord]:
-    """Return the document records of a part that may be damaged; empty if they cannot be read."""
+    """Return the document records of a part that may be damaged, or an empty list if they cannot be read."""
     try:
         return read_records(project_dir / PARTS / part)
     except CorruptVersionError:

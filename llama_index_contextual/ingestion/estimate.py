@@ -1,4 +1,4 @@
-"""Estimate the cost of an ingestion, without sending anything.
+"""Estimate the cost of an ingestion without sending anything.
 
 `estimate` reads and chunks the documents as an ingestion would, and counts the LLM calls that generate contexts not yet
 in the ledger.

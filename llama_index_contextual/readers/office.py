@@ -392,7 +392,7 @@ class _BoundedHeaders(Compat32):
 
 
 def _header(message: Message, name: str) -> str:
-    """Return a header on one line; a malformed header is not decoded."""
+    """Return a mail header on one line; a malformed header is not decoded."""
     value = str(message.get(name, ""))[:MAX_HEADER]
     with suppress(HeaderParseError, LookupError, ValueError):
         value = str(make_header(decode_header(value)))
@@ -400,7 +400,7 @@ def _header(message: Message, name: str) -> str:
 
 
 def _date(message: Message) -> str:
-    """Return the date in ISO format with its time zone; empty if the mail has no date."""
+    """Return the date of a mail in ISO format with its time zone, or an empty string if the mail has no date."""
     with suppress(ValueError, TypeError, IndexError, OverflowError):
         return parsedate_to_datetime(_header(message, "Date")).isoformat()
     return ""

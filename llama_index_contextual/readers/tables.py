@@ -97,7 +97,7 @@ def _header_cells(line: str) -> str:
 
 
 def _lines_above(text: str, start: int) -> list[str]:
-    """Return the lines above a table, or none if more than one blank line separates them."""
+    """Return the lines above a table, or an empty list if more than one blank line separates them from the table."""
     above = text[max(0, start - MAX_HEAD) : start]
     lines = above.rstrip().splitlines()
     is_near = above.count("\n", len(above.rstrip())) <= 2
@@ -154,7 +154,7 @@ def _paragraphs(lines: Iterable[Line]) -> Iterator[TextLine]:
 
 
 def _join_lines(parts: Sequence[TextLine]) -> TextLine:
-    """Return the lines of a paragraph as one line."""
+    """Join the lines of a paragraph into one line."""
     return parts[0] if len(parts) == 1 else parts[0]._replace(text=" ".join(part.text for part in parts), cells=1)
 
 

@@ -69,7 +69,7 @@ class Label(NamedTuple):
 
 
 def label_in(text: str) -> Label | None:
-    """Return the numbering at the beginning of a line, or None.
+    """Return the numbering at the beginning of a line, or None if the line has none.
 
     Example:
         >>> tuple(label_in("Item 7. Risk factors"))
