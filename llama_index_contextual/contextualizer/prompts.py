@@ -144,7 +144,7 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 _SHORT_REFUSAL = 80
 _SHORTEST_ECHO = 60
 _LEFT_OF_ECHO = 20
-_MOST_CHARACTERS = 20_000  # far more than 200 tokens, so the text after it need not be tokenized
+_MOST_CHARACTERS = 20_000  # far more than 200 tokens, so the text after it need not be tokenised
 
 
 REFUSED = "refused to write a context"

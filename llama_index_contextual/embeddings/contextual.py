@@ -162,7 +162,7 @@ def document_parts(model: ContextualEmbedding, nodes: Sequence[BaseNode], texts:
     """Return lists of the indices of chunks that are embedded together, in document order.
 
     All chunks of a document are embedded together. If they exceed the model's limits, they are split between segments,
-    or within a segment that is too long itself.
+    or within a segment if it is too long by itself.
 
     Args:
         model: The model.
@@ -236,7 +236,6 @@ async def aembed_groups(
     """Embed groups of texts; after each request, yield the unit vectors of each group in it, by the index of the group.
 
     The vectors of a group are a matrix with one row for each text.
-
 
     A contextual model embeds the texts of a group together, within its own limits. OpenAI's limits are used for every
     other model except the local model, which has no limits. A text without known words has a zero vector.

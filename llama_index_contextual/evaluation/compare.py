@@ -749,8 +749,8 @@ def sweep_variants(
         project: The project.
         questions: Questions, or the path of a question file; with several chunk sizes, chunk ids cannot be used as
             evidence.
-        chunk_sizes: Chunk sizes in tokens; empty for the project's setting.
-        contexts: Kinds of context; empty for the project's setting.
+        chunk_sizes: Chunk sizes in tokens; if empty, the project's setting is used.
+        contexts: Kinds of context; if empty, the project's setting is used.
         modes: Modes of retrieval.
         top_ks: Numbers of results.
         sample: Maximum number of documents to index; None for all.
@@ -851,9 +851,9 @@ def sweep_answers(
         project: The project.
         questions: Questions with their correct answers.
         llm: LLM that writes the answers; None uses the project's LLM.
-        chunk_sizes: Chunk sizes in tokens; empty for the project's setting.
-        contexts: Kinds of context; empty for the project's setting.
-        modes: Modes of retrieval; empty for the project's setting.
+        chunk_sizes: Chunk sizes in tokens; if empty, the project's setting is used.
+        contexts: Kinds of context; if empty, the project's setting is used.
+        modes: Modes of retrieval; if empty, the project's setting is used.
         top_ks: Numbers of results.
         concurrency: Maximum number of questions to answer concurrently.
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or

@@ -98,7 +98,7 @@ class BlendWeights:
     def counting(self, specificity: float | None) -> BlendWeights:
         """Return the weights for a question of the given specificity.
 
-        The more specific the question is, the lower are the weights of the conversation.
+        The more specific the question is, the less weight the conversation has.
 
         Example:
             >>> [BlendWeights().counting(specificity).history for specificity in (None, 0.4, 2.0, 3.1)]

@@ -211,7 +211,7 @@ def _share_of_spotlight(ranking: Ranking, at: int) -> list[_Share]:
     if ranking.spotlight is None or not ranking.spotlight.any():
         return []
     words, meaning = ranking.spotlight[at].tolist() if at < len(ranking.spotlight) else (0.0, 0.0)
-    formula = f"({words:.4f} + {meaning:.4f})" if words or meaning else ""  # from words, from meaning
+    formula = f"({words:.4f} + {meaning:.4f})" if words or meaning else ""  # by words, by meaning
     return [_Share(_SPOTLIGHT, words + meaning, formula, 0, 0)]
 
 

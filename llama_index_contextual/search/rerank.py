@@ -97,7 +97,7 @@ class Rerankers:
         self._cached: tuple[tuple[str, tuple[str, float | None] | None], Reranker] | None = None
 
     def of(self, name: str, config: ProjectConfig) -> Reranker:
-        """Return a reranker.
+        """Return the reranker with a given name.
 
         Args:
             name: Value of the setting `rerank`.
@@ -471,7 +471,7 @@ class LLMReranker(Reranker, PromptMixin):
             end = start + size // 2
 
     async def _ask(self, **values: str) -> str:
-        await asyncio.to_thread(self._load)  # slow on the first call
+        await asyncio.to_thread(self._load)  # the first call is slow
         llm = await self._llm.running()
         try:
             async with asyncio.timeout(self.timeout):
