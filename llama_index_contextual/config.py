@@ -33,7 +33,7 @@ ContextKind = Literal["llm", "structural", "none"]
 Fusion = Literal["rrf", "score"]
 
 STYLE_NAMES = ("instruction", "persona", "chain_of_thought")
-"""The named styles of answers; any other value is a description, which is added to the rules."""
+"""Names of the answer styles; any other value describes a style and is added to the rules."""
 
 _OCR = re.compile(r"auto|rapidocr|tesseract(:\w+(/\w+)?(\+\w+(/\w+)?)*)?", re.ASCII)
 _NO_REBUILD: JsonDict = {"rebuild": False}

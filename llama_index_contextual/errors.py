@@ -77,7 +77,7 @@ class ConfigurationError(ContextualError, ValueError):
     """A setting is invalid, or two settings contradict each other.
 
     Attributes:
-        setting: Name of the setting, if only one is concerned.
+        setting: Name of the setting, if the error concerns a single setting.
     """
 
     def __init__(self, message: str, *, setting: str | None = None, remedy: Remedy | None = None) -> None:
@@ -240,7 +240,7 @@ class ContextualizationError(ContextualError):
     """The context of one or more chunks could not be written.
 
     Attributes:
-        node_ids: The chunks concerned.
+        node_ids: Ids of the chunks without a context.
     """
 
     def __init__(self, message: str, *, node_ids: tuple[str, ...] = ()) -> None:

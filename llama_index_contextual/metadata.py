@@ -110,7 +110,7 @@ class Table(NamedTuple):
 
 
 def _may_contain(title: str, other: str) -> bool:
-    """Return whether a section may contain another one by their numbers: "3. Delivery" does not contain "12.3 License".
+    """Return whether, by its number, a section may contain another section: "3." cannot contain "12.3 License".
 
     A heading that was not recognised, such as "12. Warranties", would otherwise leave "12.3" in the section before it.
     """
@@ -123,7 +123,7 @@ class Place(NamedTuple):
 
     Attributes:
         start: Character offset at which it begins.
-        page: Number of the physical page, from 1; None if the document has no pages.
+        page: Number of the physical page, starting at 1; None if the document has no pages.
         page_label: Printed number of the page, or None.
         section: Path of headings above it, or None.
     """
@@ -187,7 +187,7 @@ class DocumentMap:
         return self._sections[at - 1][1] if at else None
 
     def places(self, start: int, end: int) -> list[Place]:
-        """Return the places from `start` to `end` (exclusive): a new one begins with each page and each heading."""
+        """Return the places from `start` to `end` (exclusive): each page and each heading begins a new place."""
         pages = self.page_starts[bisect_right(self.page_starts, start) : bisect_left(self.page_starts, end)]
         first = bisect_right(self._sections, start, key=itemgetter(0))
         sections = self._sections[first : bisect_left(self._sections, end, lo=first, key=itemgetter(0))]
@@ -300,7 +300,7 @@ def source_line(metadata: dict[str, Any]) -> str:
 
 
 def _page_labels(name: str, metadata: dict[str, Any]) -> list[str]:
-    """Return the pages, slides or sheets of a chunk, or only the label, as with chunks from LlamaIndex readers."""
+    """Return the pages, slides or sheets of a chunk; chunks from LlamaIndex readers may have only a page label."""
     first, last, label = metadata.get(PAGE_START), metadata.get(PAGE_END), metadata.get(PAGE_LABEL)
     word = _PLACES.get(name.rpartition(".")[2].lower(), "page")
     if first is None:

@@ -292,7 +292,8 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
         return (starts[0], fitting[-1]) if fitting else None
     best: tuple[float, int, int] | None = None
     span: tuple[int, int] | None = None
-    # The best run starts with a sentence that contains a query word, and ends with a sentence that adds another.
+    # The best run starts with a sentence that contains a query word, and ends with a sentence that adds another query
+    # word.
     for first in (at for at, words in enumerate(matches) if words):
         words: set[str] = set()
         value = 0.0

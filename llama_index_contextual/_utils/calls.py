@@ -125,7 +125,7 @@ class RetryPolicy:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Return whether the same call may succeed if it is repeated later."""
+    """Return whether the call may succeed if it is repeated later."""
     code = getattr(error, "code", None)
     if code in ("insufficient_quota", "model_not_found"):
         return False

@@ -25,8 +25,8 @@ def accepted_hosts(host: str, token: str | None, allowed_hosts: Sequence[str]) -
         allowed_hosts: Additional names that clients use for the server, such as the name of a proxy.
 
     Raises:
-        ConfigurationError: Other machines can reach `host` but there is no token, or `host` stands for all addresses
-            but `allowed_hosts` is empty.
+        ConfigurationError: Other machines can reach `host` but there is no token, or `host` is a wildcard address and
+            `allowed_hosts` is empty.
     """
     if not is_loopback(host) and token is None:
         raise ConfigurationError(

@@ -56,8 +56,8 @@ def accepts(options: type) -> Callable[[F], F]:
     """Return a decorator that adds the options to the signature and docstring of a function.
 
     The function takes `**options: Unpack[Options]`. `help()` and editors show the options like any other keyword
-    arguments, with defaults and descriptions, which replace the line `**options` in the docstring. The error message
-    for a mistyped keyword suggests the most similar option.
+    arguments, with their defaults and descriptions. In the docstring, the descriptions replace the line `**options`.
+    The error message for a mistyped keyword suggests the most similar option.
     """
 
     def decorate(function: F) -> F:

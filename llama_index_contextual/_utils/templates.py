@@ -48,7 +48,7 @@ class ContextPrompt:
 
     @property
     def identity(self) -> str:
-        """String that represents this prompt in the key of a context."""
+        """String that represents this prompt in context keys."""
         return self.text + json.dumps(dict(sorted(self.variables.items()))) if self.variables else self.text
 
     def prefix(self, values: Mapping[str, str]) -> str:

@@ -139,8 +139,8 @@ _CHAT_MODES = {
 class EngineBuilder:
     """Builder of engines over a project's retriever.
 
-    The methods take the options in the TypedDicts above and the options of `Project.as_query_engine`. An option that is
-    None has its default value.
+    The methods take the options that are defined in the TypedDicts above, and the options of `Project.as_query_engine`.
+    None selects the default value of an option.
 
     Attributes:
         retriever: The retriever.

@@ -38,7 +38,7 @@ def mask_personal_data(text: str, *, kinds: Collection[PersonalData] = KINDS, re
 
     Args:
         text: The text to mask.
-        kinds: Kinds of data to mask: e-mail addresses; phone numbers; payment card numbers with a valid check digit
+        kinds: Kinds of data to mask: email addresses; phone numbers; payment card numbers with a valid check digit
             (Luhn); IBANs with valid check digits (ISO 13616); US social security numbers.
         region: ISO 3166 code of the country to assume for phone numbers without a country code.
 
@@ -168,7 +168,7 @@ def is_closed(text: str) -> bool:
 
 
 def is_safe(target: str) -> bool:
-    """Return whether a link target is a web, mail or phone address, or a place within the document.
+    """Return whether a link target is a web address, an email address, a phone number, or a place within the document.
 
     Example:
         >>> [is_safe(target) for target in ("https://a.org", "#part", "java&#115;cript:x", "data:text/html,x")]
@@ -186,7 +186,7 @@ def is_safe(target: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Guards:
-    """Guards applied to every answer before it is shown, checked and cached.
+    """Guards applied to every answer before it is shown, checked or cached.
 
     Attributes:
         sanitise: Whether to escape HTML and remove unsafe links.

@@ -1,7 +1,7 @@
 """Query routing by intent: classify a question, and search with the plan for its intent.
 
 A question is classified by patterns, then by scored words, and then, if an LLM is given, by the LLM. If the intent is
-still unclear, the question is "factual". `PLANS` contains the default search plan for each intent.
+still unclear, the question is treated as "factual". `PLANS` contains the default search plan for each intent.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class IntentGuess:
 
     Attributes:
         intent: The intent.
-        tier: Method that determined the intent: a pattern, scored words, a model, or "default" if the intent is
-            unclear, so that "factual" is assumed.
-        is_weak: Whether the intent is uncertain, so that the LLM, if any, is asked.
+        tier: Method that determined the intent: a pattern, scored words, a model, or "default" if the intent is unclear
+            and "factual" is assumed.
+        is_weak: Whether the intent is uncertain. If it is and an LLM was given, the LLM is asked.
     """
 
     intent: Intent
@@ -221,7 +221,7 @@ _MAX_CHARS = 2_000
 def guess_intent(question: str) -> IntentGuess:
     """Return the probable intent of a question without asking a model.
 
-    The rules are for English; questions in other languages are "factual".
+    The rules are for English; questions in other languages are treated as "factual".
 
     Example:
         >>> [guess_intent(text).intent for text in ("Thank you!", "How do I file an order?", "A vs B?", "Who paid?")]
@@ -270,7 +270,7 @@ _MAX_CHARS_OF_TURN = 500
 def intent_messages(
     question: str, template: BasePromptTemplate = INTENT_PROMPT, history: Sequence[ChatMessage] = ()
 ) -> list[ChatMessage]:
-    """Return the messages of a prompt in which a model is asked for the intent of a question.
+    """Return the prompt messages that ask a model for the intent of a question.
 
     Args:
         question: The question.

@@ -1,4 +1,4 @@
-"""Prompts for answers, with the rules of a style, the passages, the conversation and the question.
+"""Answer prompts: the rules of a style, the passages, the conversation and the question.
 
 Each prompt is a LlamaIndex template that can be replaced with an engine's `update_prompts`; `default_prompts` returns
 the default templates. The templates are part of cache and ledger keys, so changing a template invalidates stored

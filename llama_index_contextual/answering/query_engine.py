@@ -343,7 +343,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         *,
         history: Sequence[ChatMessage] = (),
     ) -> Draft:
-        """Prepare and return the prompt for a search result; the engine's postprocessors are not applied."""
+        """Prepare the answer prompt for a search result, without applying the engine's postprocessors."""
         prepare = partial(self._prepare, postprocessors=())
         return await asyncio.to_thread(prepare, QueryBundle(question), response, history)
 

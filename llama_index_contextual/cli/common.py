@@ -352,7 +352,7 @@ These are the settings that do not require a new version, except `keep_versions`
 
 
 def with_environment(config: ProjectConfig, environment: Mapping[str, str]) -> ProjectConfig:
-    """Return a project's settings, in which those listed in `OF_A_COMMAND` are overridden by the environment.
+    """Return a project's settings; environment variables override the settings listed in `OF_A_COMMAND`.
 
     Raises:
         ConfigurationError: A value in the environment is invalid.

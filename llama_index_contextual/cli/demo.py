@@ -52,16 +52,17 @@ class DemoAnswer:
 
 
 class RecordedLLM(CustomLLM):
-    """Stand-in for the default LLM, whose name is part of the keys of the recorded contexts; it refuses all calls.
+    """LLM that stands in for the default LLM and refuses all calls.
 
-    It prevents paid calls with a key from the environment if a context is missing from the ledger.
+    It has the name of the default LLM, because this name is part of the keys of the recorded contexts. If a context is
+    missing from the ledger, this class prevents a paid call with an API key from the environment.
     """
 
     model: str = Field(default=DEFAULT_LLM.removeprefix("openai:"), description="Name of the default LLM.")
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the default LLM's class name, as in the table of providers."""
+        """Return the default LLM's class name, as in the provider table."""
         return "openai_llm"
 
     @property

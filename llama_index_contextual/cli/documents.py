@@ -440,7 +440,7 @@ class Watch:
 def _changes(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]]:
     """Yield sets of changed paths, or an empty set if nothing changes for a while, until `stop` is set.
 
-    Events are also collected while the caller works. A folder that disappears is watched again as soon as it returns.
+    Events are also collected while the caller works. A folder that disappears is watched again as soon as it reappears.
     """
     try:
         from watchfiles import Change, watch

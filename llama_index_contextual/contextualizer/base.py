@@ -49,7 +49,7 @@ class Segment:
         doc_id: Id of the document.
         title: Title of the document, or its file name, or None.
         file_name: Name of the file, or None.
-        opening: First lines that say what the document is, from the first chunks of the call; see `opening_of`.
+        opening: First lines that identify the document, from the first chunks of the call; see `opening_of`.
         begins_document: Whether the segment starts with the first chunk.
         section: Path of headings at the beginning of the segment, or None.
         facts: Named facts about the document, or an empty string.
@@ -273,7 +273,7 @@ class Contextualizer(TransformComponent):
     async def _acontexts_of_all(
         self, work: Sequence[tuple[Segment, list[BaseNode]]], progress: Progress
     ) -> list[list[ChunkContext]]:
-        """Return the contexts of all segments, one segment at a time; a subclass can do this concurrently."""
+        """Return the contexts of all segments, one segment at a time; a subclass can process segments concurrently."""
         contexts = []
         for segment, chunks in work:
             contexts.append(await self._acontexts(segment, chunks))
@@ -456,7 +456,7 @@ class StructuralContextualizer(Contextualizer):
         ]
 
     def put_below(self, nodes: Sequence[BaseNode], written: Mapping[str, str]) -> None:
-        """Store contexts that an LLM wrote earlier in the chunks of a document, below their structural lines.
+        """Add contexts that an LLM wrote in an earlier run to the chunks of a document, below the structural lines.
 
         Args:
             nodes: All chunks of the document; their metadata is changed.

@@ -291,7 +291,7 @@ class CallForm:
     def cached_tokens(self, first: ContextRequest, other: ContextRequest) -> int:
         """Return how many tokens the call `other` reads from the cache.
 
-        The call `first`, for the same segment, must have been answered before `other` is sent.
+        Assumes that `first`, a call for the same segment, has been answered before `other` is sent.
         """
         if self.cache is None or first.prefix != other.prefix:
             return 0
@@ -603,7 +603,7 @@ class Spending:
 
     @asynccontextmanager
     async def free_call(self, _tokens: int) -> AsyncIterator[None]:
-        """Allow a request that costs nothing; raise the error that stopped the run, if any."""
+        """Allow a free request, unless the run has been stopped; in that case, raise the error that stopped it."""
         if self._stopped is not None:
             raise self._stopped
         yield
@@ -637,7 +637,7 @@ class Spending:
         return (self.actual.dollars or 0.0) + self._in_flight + batches
 
     def limit_error(self) -> BudgetExceededError:
-        """Refuse all further reservations and return the error to raise because the run has reached its limit."""
+        """Refuse all further reservations and return the error that reports that the run has reached its limit."""
         self._is_exceeded = True
         self._notify()
         limit, spent = self.max_cost or 0.0, self._committed
@@ -835,7 +835,7 @@ class EmbeddingCount:
     _document: list[tuple[BaseNode, float]] = field(default_factory=list)
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
-        """Add chunks of a document that already contain their contexts."""
+        """Add a document's chunks, which already contain their contexts."""
         self._document += [(node, 0.0) for node in nodes]
 
     def add_segment(

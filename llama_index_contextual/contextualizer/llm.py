@@ -518,7 +518,7 @@ _SHORTEST_WAIT = 0.001
 
 
 class Limiter:
-    """Rate limiter that spaces calls evenly, and can pause all calls after the provider reports a rate limit.
+    """Rate limiter that spaces calls evenly and pauses all calls after the provider reports a rate limit.
 
     Args:
         requests_per_minute: Maximum number of requests, or None.

@@ -1,4 +1,4 @@
-"""Prompts for contexts: the text of the prompts, the requests that contain them, and the replies.
+"""Context prompts: their text, the requests that contain them, and the replies.
 
 The default prompt was published for Contextual Retrieval (https://www.anthropic.com/news/contextual-retrieval); a
 header that identifies the document is added to it. Text from documents is neutralised so that it cannot imitate parts
@@ -41,7 +41,7 @@ search retrieval of the chunk. Answer only with the succinct context and nothing
 
 _OUR_TAGS = ("document", "chunk")
 _TAG = re.compile(r"</?\s*([A-Za-z][\w-]*)[^<>{}]*>")
-# Source names in prompts for answers, and chunk marks such as [#1].
+# Source names in answer prompts, and chunk marks such as [#1].
 _MARKS = re.compile(r"\[(\s*source\s+\d+\s*|/?#\d+)\]", re.IGNORECASE)
 _LONGEST_SENTENCE = 300
 _LONGEST_FACTS = 1000

@@ -1,4 +1,4 @@
-"""Send requests for contexts to an LLM: one at a time, or through OpenAI's Batch API.
+"""Send context requests to an LLM, one at a time or through OpenAI's Batch API.
 
 `LiveSender` sends one request. For batches, requests are uploaded as JSON Lines files, and replies are read from output
 files. `asend_batches` does both for a run: it uses a `BatchRunner` to submit batches and collect their replies. The
@@ -355,7 +355,7 @@ class BatchRunner:
                 self._finish(orphan, [], unread=0)
 
     async def _batch_ids(self, file_ids: Collection[str]) -> dict[str, str]:
-        """Ask the provider which batches were created from the given uploads; map upload ids to batch ids."""
+        """Ask the provider which batches were created from the given uploads, and return batch ids by upload id."""
         by_upload: dict[str, str] = {}
         async for batch in self._client.batches.list(limit=100):
             if batch.input_file_id in file_ids:

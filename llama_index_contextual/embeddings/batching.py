@@ -47,7 +47,8 @@ def pack(items: Iterable[T], weigh: Callable[[T], tuple[int, ...]], limits: tupl
 def as_matrix(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
     """Return vectors as the rows of a matrix, or an empty array if a vector is invalid or the lengths differ."""
     try:
-        # Rows are converted one at a time, so that other threads can run in between. Too large numbers become infinite.
+        # Rows are converted one at a time, so that other threads can run in between. Numbers that are too large become
+        # infinite.
         with np.errstate(over="ignore"):
             matrix = np.stack([np.array(row, dtype=np.float32) for row in rows])
     except (TypeError, ValueError):

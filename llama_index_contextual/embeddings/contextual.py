@@ -33,7 +33,7 @@ MAX_TOKENS_PER_INPUT = 8_192
 
 Vectors = NDArray[np.float32]
 Booking = Callable[[int], AbstractAsyncContextManager[None]]
-"""Function that returns a context manager that records the cost of a request; a new one is used for each attempt.
+"""Function that returns a context manager that records the cost of a request; it is called for each attempt.
 
 The argument of the function is the number of tokens in the request.
 """
@@ -215,7 +215,7 @@ def book_nothing(_tokens: int) -> AbstractAsyncContextManager[None]:
 async def aembed(
     model: BaseEmbedding, texts: Sequence[str], *, name: str, policy: RetryPolicy | None = None
 ) -> Vectors:
-    """Embed texts and return a matrix with the unit vector of one text per row.
+    """Embed texts and return their unit vectors as the rows of a matrix.
 
     For the other arguments and the errors, see `aembed_groups`.
     """

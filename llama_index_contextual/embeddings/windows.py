@@ -179,7 +179,7 @@ class WindowSplitter:
 def _even_parts(text: str, spans: Sequence[Span], room: int) -> list[Span]:
     """Divide a text into overlapping parts of similar length, between words if possible.
 
-    Return the range of token numbers of each part, which has at most `room` tokens.
+    Return the range of token indexes of each part, which has at most `room` tokens.
     """
     overlap = room // OVERLAP
     count = max(1, -(-(len(spans) - overlap) // (room - overlap)))

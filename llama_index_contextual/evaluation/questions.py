@@ -116,7 +116,7 @@ class Evidence(BaseModel):
         file: File name, path or document id; None for a chunk or for a text that may be in any file.
         chunk_id: Id of the chunk.
         span: Start and end offset; the end is exclusive.
-        pages: First and last physical page, counted from 1.
+        pages: First and last physical page, starting at 1.
         text: The text.
 
     Raises:

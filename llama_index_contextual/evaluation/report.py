@@ -1,4 +1,4 @@
-"""Reports on evaluations, comparisons and sweeps in CSV, JSON or HTML format.
+"""Evaluation, comparison and sweep reports in CSV, JSON or HTML format.
 
 The HTML page is rendered by Jinja2 with autoescaping, so that documents and questions cannot inject markup.
 """
@@ -74,7 +74,7 @@ def to_csv(result: Result) -> str:
 
 
 def to_json(result: Result) -> str:
-    """Return a JSON report with the figures, the results for every question, and the hard negatives of failed ones."""
+    """Return a JSON report: figures, the results for every question, and the hard negatives of failed questions."""
     return json.dumps(to_dict(result), ensure_ascii=False, indent=1, allow_nan=False)
 
 

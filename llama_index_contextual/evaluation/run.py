@@ -92,9 +92,10 @@ def reciprocal_rank(ranks: Ranks) -> float:
 
 
 def ndcg(ranks: Ranks, k: int = 10) -> float:
-    """Return nDCG@k with a gain of 1 for each result that is the first to contain an evidence item.
+    """Return nDCG@k.
 
-    In the ideal ranking, each of the first results contains one item; a result with several items counts once.
+    A result has a gain of 1 if it contains an evidence item that no earlier result contains, however many such items it
+    contains. The ideal ranking has one evidence item in each of the top results until all items are covered.
 
     Source: Järvelin, Kekäläinen, "Cumulated Gain-Based Evaluation of IR Techniques", TOIS 2002 (binary gains, log2).
 
@@ -151,7 +152,7 @@ class QuestionResult:
     context_relevance: float | None = None
 
     def hard_negatives(self, k: int) -> list[RetrievedChunk]:
-        """Return those of the first k results that contain no evidence."""
+        """Return the results among the first k that contain no evidence."""
         return [chunk for chunk, good in zip(self.results[:k], self.relevant, strict=False) if not good]
 
 

@@ -231,7 +231,7 @@ class Analyzer:
         return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *of_periods]
 
     def matching(self, terms: frozenset[str]) -> Callable[[str], frozenset[str]]:
-        """Return a function that returns which of the given terms a text contains, and is faster than `terms`.
+        """Return a function that finds which of the given terms a text contains and is faster than `terms`.
 
         Example:
             >>> Analyzer("english").matching(frozenset({"pump", "fee"}))("Pumps lift water.")
@@ -436,7 +436,7 @@ def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def normalise(text: str) -> str:
-    """Return the text as it is searched: with compatibility characters unified and invisible characters removed."""
+    """Normalise a text for searching: unify compatibility characters and remove invisible characters."""
     if text.isascii():
         return text
     # NFKC turns full-width characters into plain characters, which may also have to be unified.
@@ -447,7 +447,7 @@ def normalise(text: str) -> str:
 def may_be_misspelt(token: str) -> bool:
     """Return whether a token is an ordinary word of 5 to 24 letters, unlike part numbers and acronyms.
 
-    Too many other words are one typing error away from a shorter word.
+    Shorter words are excluded, because too many other words are one typing error away from them.
 
     Example:
         >>> [may_be_misspelt(token) for token in ("agrement", "Agrement", "TS-999", "NASA", "getUser", "mean")]

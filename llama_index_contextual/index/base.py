@@ -120,7 +120,7 @@ def top(scores: NDArray[F], k: int, *, above: float = -math.inf) -> tuple[NDArra
 
 
 class ChunkIndex(Protocol):
-    """Index of chunks, numbered as rows 0, 1, …, which never change while the index is open."""
+    """Index of chunks; each chunk has a row number (0, 1, …) that never changes while the index is open."""
 
     @property
     def ids(self) -> Sequence[str]:

@@ -5,8 +5,8 @@ also depends on the number of texts, on their mean length and on the number of t
 when a query needs it. An index can therefore consist of several parts: except for rounding, the scores are the same as
 in a single index built from all texts.
 
-Numbers do not count in the length of a text. Otherwise, the few words of a table with hundreds of figures would weigh
-less than the same words in prose.
+Numbers do not count towards the length of a text. Otherwise, the few words of a table with hundreds of figures would
+weigh less than the same words in prose.
 
 Source: the formula is Lucene's, with k1 = 1.5 and b = 0.75, as in bm25s (Lù, "BM25S: Orders of magnitude faster lexical
 search via eager sparse scoring", 2024).
@@ -299,7 +299,7 @@ class LexicalIndex:
         return 0 if postings is None else len(postings[0])
 
     def _known_terms(self, terms: Iterable[str]) -> set[str]:
-        """Return those of the given terms that the index contains."""
+        """Return the subset of the given terms that the index contains."""
         return {term for term in terms if any(term in part.counts.vocabulary for part in self._parts)}
 
     def specificity(self, text: str) -> float:
@@ -374,7 +374,7 @@ class TermCountsBuilder:
         self._pending_terms = 0
 
     def add(self, terms: NDArray[np.int32], length: int | None = None) -> None:
-        """Add a text, given as the numbers of its terms, with repetitions.
+        """Add a text, given as the numbers of its terms, including repetitions.
 
         Args:
             terms: Numbers of the terms in the vocabulary.

@@ -391,7 +391,7 @@ class Ledger(Database):
         return {key: context for key, context, *_ in self.rows("contexts", *_one_of(keys)) if context}
 
     def refusals(self, keys: Sequence[str]) -> set[str]:
-        """Return those of the given keys for which the LLM refused to write a context."""
+        """Return the subset of the given keys for which the LLM refused to write a context."""
         return {key for key, context, *_ in self.rows("contexts", *_one_of(keys)) if not context}
 
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
@@ -550,7 +550,7 @@ def _one_of(keys: Sequence[str], column: str = "key") -> tuple[str, tuple[str]]:
 def _live_keys(
     keys: Iterable[str], documents: Sequence[Sequence[str]], models: Iterable[tuple[str, int | None]]
 ) -> list[str]:
-    """Return those of the given keys under which an embedding of a live document is stored.
+    """Return the given keys under which embeddings of live documents are stored.
 
     Args:
         keys: Keys of embeddings.

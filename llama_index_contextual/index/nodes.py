@@ -239,7 +239,7 @@ class NodeTable(Nodes):
         return dict(self._fetch("id, position", node_ids))
 
     def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
-        """Return those of the given node ids that the table contains."""
+        """Return the subset of the given node ids that the table contains."""
         return list(self.positions(node_ids))
 
     def ids_of_document(self, doc_id: str) -> list[str]:

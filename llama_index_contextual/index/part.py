@@ -287,7 +287,7 @@ class PartWriter:
         self._documents = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
 
     def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
-        """Return those of the given node ids that the part already contains."""
+        """Return the subset of the given node ids that the part already contains."""
         return self._docstore.existing_ids(node_ids)
 
     def add(

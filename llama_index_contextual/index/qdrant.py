@@ -278,7 +278,7 @@ class QdrantEngine:
             self._set_died(models.Filter(must=[models.HasIdCondition(has_id=ids)]), version)
 
     def drop_after(self, version: int) -> None:
-        """Delete vectors that were added after a version, and restore vectors that were marked as removed after it."""
+        """Delete the vectors added after a version, and restore the vectors marked as removed after this version."""
         if self.exists():
             models = models_module()
             self._delete(models.Filter(must=[_range(models, BORN, gt=version)]))

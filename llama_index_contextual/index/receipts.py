@@ -170,8 +170,9 @@ class Receipts:
     def read_batch(self, file_id: str, booked: Callable[[float], float]) -> None:
         """Update the maximum cost of a batch after some of its replies have been read.
 
-        Args:     file_id: The provider's id of the upload.     booked: Function that takes the recorded maximum cost
-        and returns the new one.
+        Args:
+            file_id: The provider's id of the upload.
+            booked: Function that takes the recorded maximum cost and returns the new maximum cost.
         """
         if (receipt := self._sender(file_id)) is not None:
             self.write(replace(receipt, batches={**receipt.batches, file_id: booked(receipt.batches[file_id])}))

@@ -128,8 +128,10 @@ def _similarities(index: Any, query: NDArray[np.float32]) -> NDArray[np.float32]
 def _scanned(matrix: Any, shape: tuple[int, int], query: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the inner products of a query with the rows of a matrix in memory.
 
-    Args:     matrix: FAISS pointer (`float *`) to the matrix, which need not be aligned.     shape: Number of rows and
-    columns of the matrix.     query: The query; shape (columns,).
+    Args:
+        matrix: FAISS pointer (`float *`) to the matrix, which need not be aligned.
+        shape: Number of rows and columns of the matrix.
+        query: The query; shape (columns,).
     """
     rows, dimensions = shape
     if rows and dimensions != len(query):

@@ -72,7 +72,8 @@ class VersionNodes(Nodes):
     def places(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], Part, NDArray[np.int64]]]:
         """Find the parts that contain the given rows.
 
-        Yields:     For each of these parts: positions in `rows`, the part, and the numbers of the rows within the part.
+        Yields:
+            For each of these parts: positions in `rows`, the part, and the numbers of the rows within the part.
         """
         for start, part in zip(self._starts.tolist(), self.parts, strict=False):
             selected = np.flatnonzero((rows >= start) & (rows < start + part.size))
@@ -99,7 +100,7 @@ class VersionNodes(Nodes):
             yield from part.docstore.find_nodes(node_ids)
 
     def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
-        """Return those of the given node ids that the version contains."""
+        """Return the subset of the given node ids that the version contains."""
         return [node_id for part in self.parts for node_id in part.docstore.existing_ids(node_ids)]
 
     def iterate(self, *, doc_id: str | None = None, span: tuple[int, int] | None = None) -> Iterator[BaseNode]:

@@ -461,7 +461,7 @@ class _IngestRun:
                 builder.keep([record])
 
     def _has_new_contexts(self, outcome: Contextualized) -> bool:
-        """Return whether other chunks than before are without an LLM context in the documents processed again."""
+        """Return whether the set of chunks without an LLM context has changed in the reprocessed documents."""
         before = {node_id for record in self.plan.rework for node_id in record.fallback_chunks}
         return before != {failure.node_id for failure in outcome.failures}
 
@@ -560,7 +560,7 @@ def _publish_without(
 
 
 def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
-    """Return the current settings, but for settings whose change needs a rebuild, the values used for the version."""
+    """Return the current settings; for settings that need a rebuild to change, use the values of the version."""
     built_with = ProjectConfig(**manifest.config)
     return config.changed(**{name: getattr(built_with, name) for name in config.rebuild_fields(built_with)})
 

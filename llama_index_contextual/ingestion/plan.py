@@ -257,7 +257,7 @@ def is_absent(path: str) -> bool:
 
 
 def changing_files(files: Sequence[FileRef], seconds: float) -> set[FileRef]:
-    """Wait, and return the files that change in the meantime, because they are probably still being written."""
+    """Wait, and return the files that have changed since then, which are probably still being written."""
     if not seconds:
         return set()
     before = [_status_of(ref.path) for ref in files]
@@ -351,7 +351,9 @@ def _empty_folder(folder: str, lost: Sequence[str]) -> InputError:
 def _large_removal(numbers: Mapping[str, str], doc_ids: Collection[str]) -> LargeRemovalError:
     """Return the error for a sync that would remove many documents.
 
-    Args:     numbers: Description of the number of documents to remove, by folder.     doc_ids: Ids of these documents.
+    Args:
+        numbers: Description of the number of documents to remove, by folder.
+        doc_ids: Ids of these documents.
     """
     named = ", ".join(map(repr, sorted(doc_ids)[:_MOST_NAMED]))
     more = f" and {len(doc_ids) - _MOST_NAMED:,} more" if len(doc_ids) > _MOST_NAMED else ""
@@ -419,7 +421,7 @@ class FileReader(Protocol):
     """Reader for the files of a run."""
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
-        """Read files in order and yield the content or the error of each."""
+        """Read files in order and yield the content of each file, or the error."""
 
 
 def _missing_files(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:

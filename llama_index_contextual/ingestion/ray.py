@@ -111,8 +111,9 @@ def _embed(setting: str, passed: tuple[ray.ObjectRef[Any], ...], texts: list[str
 def _worker_model(setting: str, passed: tuple[ray.ObjectRef[Any], ...]) -> BaseEmbedding:
     """Return the embedding model, which is loaded once per worker.
 
-    Args:     setting: The setting `embed_model`.     passed: A reference to the model if it was passed as an object,
-    otherwise empty.
+    Args:
+        setting: The setting `embed_model`.
+        passed: A reference to the model if it was passed as an object, otherwise empty.
     """
     opened: BaseEmbedding = ray.get(passed[0]) if passed else load_embed_model(setting)
     return opened
@@ -243,7 +244,7 @@ class RayReader:
             ray.cancel(task)
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
-        """Read files in order and yield the content and chunks or the error of each."""
+        """Read files in order and yield the content and chunks of each file, or the error."""
         files = list(refs)
         for at in range(0, len(files), _BATCH_FILES):
             batch = files[at : at + _BATCH_FILES]
@@ -291,7 +292,7 @@ class RayReader:
 
 
 class _WorkerEmbedding(BaseEmbedding):
-    """Embedding model that embeds texts in tasks."""
+    """Embedding model that embeds texts in Ray tasks."""
 
     dimensions: int | None = None
 

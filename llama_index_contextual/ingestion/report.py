@@ -217,8 +217,9 @@ def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:
 def _in_groups(items: Iterable[tuple[str, str]], noun: str) -> list[str]:
     """Group places by the kind of reason given for them and return one line for each group, largest group first.
 
-    Args:     items: Pairs of a place and a reason. Reasons of the same kind differ only in numbers and ids.     noun:
-    Noun for the places, such as "file".
+    Args:
+        items: Pairs of a place and a reason. Reasons of the same kind differ only in numbers and ids.
+        noun: Noun for the places, such as "file".
     """
     groups: dict[str, list[str]] = {}
     for place, reason in items:

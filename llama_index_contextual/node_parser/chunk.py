@@ -159,7 +159,7 @@ def _parts(nodes: Iterable[BaseNode], has_facts: bool) -> Iterator[_SegmentNode]
         llm = keys.excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
         values = keys.user_metadata(node) if has_facts else {}
         facts = {name: value for name, value in values.items() if name not in {*embed, SEGMENT_CORE}}
-        if line := keys.facts_line(facts):  # replaces the individual values, for LLMs only if none is hidden
+        if line := keys.facts_line(facts):  # replaces the values; for LLMs, only if no value is hidden
             is_read = not set(facts) & set(llm)
             embed, llm = [*embed, *facts], [*llm, *(facts if is_read else (keys.FACTS,))]
         yield _SegmentNode(origin, index, (start, start + len(origin.text)), core, embed, llm, line)
@@ -218,7 +218,7 @@ _LONGEST_WORD = 64
 
 @dataclass(frozen=True)
 class ChunkCutter:
-    """Splits one text into chunks of at most `size` tokens that overlap by about `overlap` tokens.
+    """Split one text into chunks of at most `size` tokens that overlap by about `overlap` tokens.
 
     Attributes:
         tokens: The text and its tokens.

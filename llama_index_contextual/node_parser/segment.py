@@ -34,7 +34,7 @@ from llama_index_contextual.readers.boundaries import Rank, Span
 from llama_index_contextual.readers.tables import tables_in_text
 
 SEGMENT_CORE = "_contextual_segment_core"
-"""Metadata key of the document offset where a segment's own text begins, after the overlap with the last segment."""
+"""Metadata key of the document offset where a segment's own text begins, after the overlap with the previous one."""
 
 _CONTINUED_ROW = re.compile(r"\|[ \t]*\|[^\n]*[^|\s]")
 _NAMESPACE = uuid.UUID("6f2c8a52-6d0b-5a53-9d58-0c7f4b8f2b6e")
@@ -216,7 +216,8 @@ class SegmentCutter:
         overlap: Maximum number of tokens that a segment shares with the previous segment.
         headings: Sorted offsets of headings.
         blocks: Sorted spans of code fences and tables; spans of up to half the size of a segment are not divided.
-        rows: Sorted spans of the rows of known tables, with the column headers in the first; they are not divided.
+        rows: Sorted spans of the rows of known tables, which are not divided. The first span of a table includes the
+            column headers.
     """
 
     tokens: TokenMap
@@ -321,7 +322,7 @@ class SegmentCutter:
         return next(iter(boundaries.grapheme_boundaries(tokens.text, words, core)), next_core)
 
     def _fit(self, start: int, core: int, end: int) -> int:
-        """Move the start of the overlap forward until the segment fits when it is encoded alone, and return it."""
+        """Return the overlap start, moved forward until the segment, when it is encoded alone, fits the limit."""
         while start < core and self.tokens.count(start, end) > self.size:
             start = next(iter(boundaries.word_starts(self.tokens.text, start + 1, core)), core)
         return start

@@ -63,12 +63,12 @@ class ReadLimits:
 
     Attributes:
         max_bytes: Size of the file on disk, in bytes.
-        max_pages: Number of pages in a PDF, or in all PDFs attached to a mail.
+        max_pages: Number of pages in a PDF, or in all PDFs attached to an email.
         max_seconds: Wall-clock time in seconds for parsing one file (except text and Markdown) or for reading one
             scanned page, after which the child process is killed. The same limit applies to splitting each 10 million
             characters into chunks.
         max_characters: Number of characters in the extracted text.
-        max_unpacked_bytes: Unpacked size of an Office file, or of all Office files attached to a mail, in bytes.
+        max_unpacked_bytes: Unpacked size of an Office file, or of all Office files attached to an email, in bytes.
     """
 
     max_bytes: int = 500_000_000
@@ -81,7 +81,7 @@ class ReadLimits:
 class FileAccount:
     """Counter for the unpacked bytes, pages and characters of a file.
 
-    A mail and its attachments share one counter. In addition to `limits`, the counter limits growth relative to the
+    An email and its attachments share one counter. In addition to `limits`, the counter limits growth relative to the
     file size, because a merged cell, a number format or a reference to a slide can expand from a few bytes to any
     amount of text.
 
@@ -139,12 +139,12 @@ class FileAccount:
 
 @dataclass(frozen=True)
 class FileSource:
-    """The bytes of a file or a mail attachment.
+    """The bytes of a file or an email attachment.
 
     Attributes:
         path: Path of the file, for its extension and for error messages.
         data: The bytes.
-        account: Counter for the file; a mail and its attachments share one counter.
+        account: Counter for the file; an email and its attachments share one counter.
         digest: Hexadecimal xxh3-128 of the bytes; empty for an attachment.
         depth: 1 for a file on disk, and 1 more for each level of attachment.
     """

@@ -226,7 +226,7 @@ class OcrReader:
 
 
 class _File(NamedTuple):
-    """A file to read, with the fields that all requests for it share, the time limit, and the event to stop the run."""
+    """A file to read, with the fields that its requests share, the time limit, and the event that stops the run."""
 
     path: Path
     request: dict[str, Any]
@@ -288,7 +288,7 @@ class OcrWorker:
 
 
 def grey_page(file: PdfFile | ImageFile, index: int) -> tuple[Pixels, float]:
-    """Return a page as it is read by OCR, and its resolution."""
+    """Return the greyscale image of a page that OCR reads, and its resolution."""
     drawn, dpi = file.draw(index, DPI, MAX_PIXELS, "L")
     return np.array(drawn, dtype=np.uint8), dpi
 

@@ -1,4 +1,4 @@
-"""Read files of the formats that are parsed in a child process: Word, PowerPoint, Excel, CSV, mail and HTML.
+"""Read files of the formats that are parsed in a child process: Word, PowerPoint, Excel, CSV, email and HTML.
 
 Office files are ZIP archives of XML; `_check_package` measures them before a library opens them. Macros are never run,
 and links to other files and pages are never followed.
@@ -62,7 +62,7 @@ def read_office(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:
 
 
 def parse_office(source: FileSource) -> ParsedFile:
-    """Read the bytes of a file or a mail attachment; see `read_office`."""
+    """Read the bytes of a file or an email attachment; see `read_office`."""
     suffix = source.path.suffix.lower()
     if not source.data.strip():
         raise source.error("is empty")
@@ -337,10 +337,10 @@ def _delimiter(sample: str) -> str:
     return max(DELIMITERS, key=score)
 
 
-# Mail
+# Email
 
 MAX_MAILS = 5
-"""Maximum nesting depth of mails attached to other mails."""
+"""Maximum nesting depth of emails attached to other emails."""
 MAX_MAIL_PARTS = 1_000
 MAX_HEADER = 20_000
 """Number of characters that are read from a header; a header with parameters must not be longer."""
@@ -349,10 +349,10 @@ _ENCRYPTED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "multipart/e
 
 
 def _read_mail(source: FileSource) -> ParsedFile:
-    """Read a mail with its attachments.
+    """Read an email with its attachments.
 
-    The plain text version of the mail is used, or the HTML version if there is no plain text. Attachments become
-    sections of the document, so that a hit in an attachment shows both the mail and the attachment. They are read in
+    The plain text version of the email is used, or the HTML version if there is no plain text. Attachments become
+    sections of the document, so that a hit in an attachment shows both the email and the attachment. They are read in
     memory, and their names are never used to open files.
     """
     if source.depth > MAX_MAILS:
@@ -392,7 +392,7 @@ class _BoundedHeaders(Compat32):
 
 
 def _header(message: Message, name: str) -> str:
-    """Return a mail header on one line; a malformed header is not decoded."""
+    """Return an email header on one line; a malformed header is not decoded."""
     value = str(message.get(name, ""))[:MAX_HEADER]
     with suppress(HeaderParseError, LookupError, ValueError):
         value = str(make_header(decode_header(value)))
@@ -400,14 +400,14 @@ def _header(message: Message, name: str) -> str:
 
 
 def _date(message: Message) -> str:
-    """Return the date of a mail in ISO format with its time zone, or an empty string if the mail has no date."""
+    """Return the date of an email in ISO format with its time zone, or an empty string if it has no date."""
     with suppress(ValueError, TypeError, IndexError, OverflowError):
         return parsedate_to_datetime(_header(message, "Date")).isoformat()
     return ""
 
 
 def _leaves(message: Message) -> Iterator[Message]:
-    """Yield the parts of a mail that are not themselves divided into parts."""
+    """Yield the parts of an email that are not themselves divided into parts."""
     inner: Any = message.get_payload()
     if message.get_content_maintype() == "multipart" and isinstance(inner, list):
         for part in inner:
@@ -457,7 +457,7 @@ def _add_attachment(builder: DocumentBuilder, part: Message, source: FileSource)
 
 
 def _attachment_name(part: Message) -> str:
-    """Return the file name of an attachment, or the subject of an attached mail, without folders and safe to print."""
+    """Return the file name of an attachment, or the subject of an attached email, without folders and safe to print."""
     inner: Any = part.get_payload()
     name = _filename(part).replace("\\", "/").rpartition("/")[2]
     if not name and part.get_content_type() == "message/rfc822" and isinstance(inner, list) and inner:
@@ -472,7 +472,7 @@ def _filename(part: Message) -> str:
 
 
 def _is_text(part: Message) -> bool:
-    """Return whether a part belongs to the text of the mail, and is not an attachment."""
+    """Return whether a part belongs to the text of the email and is not an attachment."""
     is_attached = part.get_content_disposition() == "attachment" or _filename(part)
     return part.get_content_type() in ("text/plain", "text/html") and not is_attached
 
@@ -484,7 +484,7 @@ READERS: dict[str, Callable[[FileSource], ParsedFile]] = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), read_html),
     **dict.fromkeys((".csv", ".tsv"), _read_csv),
     ".eml": _read_mail,
-    # Files of these types are read here only if they are attached to a mail.
+    # Files of these types are read here only if they are attached to an email.
     ".pdf": parse_pdf,
     **dict.fromkeys(MARKDOWN_SUFFIXES, parse_markdown),
     **dict.fromkeys(TEXT_SUFFIXES, parse_text),

@@ -196,8 +196,8 @@ def _legacy_encoding(data: bytes) -> str | None:
 def _share(sample: bytes, encoding: str) -> float:
     """Decode a sample and return the share of its non-ASCII characters that belong to one alphabet.
 
-    The alphabet is the one, among the alphabets of the encoding, that contains the most of these characters.
-    Punctuation is not counted.
+    Of the encoding's alphabets, the alphabet that contains the most of these characters is used. Punctuation is not
+    counted.
     """
     try:
         text = sample.decode(encoding)

@@ -318,10 +318,10 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         fusion: Whether to fuse reciprocal ranks or scaled scores.
         rrf_k: Constant of reciprocal rank fusion.
         document_weight: Weight of the document scores, relative to the legs' weights, which are scaled to a sum of 1.
-            Fusion by score increases this weight if documents have more than ten chunks on average, and decreases it
-            if they have fewer.
-        spotlight: Whether the first nodes are reranked by their best sentence or table row (only for fusion by score,
-            with legs that share an index).
+            Score fusion increases this weight if documents have more than ten chunks on average, and decreases it if
+            they have fewer.
+        spotlight: Whether the first nodes are reranked by their best sentence or table row (only in score fusion of
+            legs that share an index).
         sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
         filters: Metadata filters; only nodes that pass are ranked. Requires legs with the same index, and a single
             query.

@@ -53,7 +53,7 @@ class FusionSettings:
         candidates: Number of hits of each ranking that are fused.
         document_weight: Weight of the document scores.
         sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
-        document_idf: Whether fusion by score weights a term in a chunk by how rare it is within the document.
+        document_idf: Whether score fusion weights a term in a chunk by how rare it is within the document.
     """
 
     by: Fusion = "score"

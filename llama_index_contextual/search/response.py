@@ -427,8 +427,8 @@ class SearchResponse:
     def doubt(self, min_confidence: float | None = None) -> str:
         """Return a warning if the best passage has little in common with the question, otherwise an empty string.
 
-        The warning is returned if there are results and the confidence level is "low". The command line, the prompts
-        of answers, Agno and MCP all use this rule. The warning does not claim that the answer is missing.
+        The warning is returned if there are results and the confidence level is "low". The command line, the answer
+        prompts, Agno and MCP all use this rule. The warning does not claim that the answer is missing.
 
         Args:
             min_confidence: Confidence below which the warning is returned, instead of the level "low".
@@ -528,7 +528,7 @@ def visible(text: str) -> str:
 
 
 def _display_words(words: Sequence[str]) -> str:
-    """Join at most 50 words, each cut to 60 characters, with commas for display; add the number of other words."""
+    """Join at most 50 words, each cut to 60 characters, with commas, and append the number of omitted words."""
     shown = [_shorten(word, _MAX_WORD_LENGTH) for word in words[:_MAX_WORDS]]
     more = [f"and {len(words) - len(shown):,} more"] if len(words) > len(shown) else []
     return ", ".join([*shown, *more])

@@ -370,7 +370,7 @@ class DocumentText:
 
     @cached_property
     def _joined(self) -> str | None:
-        """The text of all chunks, joined by blank lines, if the chunks have no offsets, otherwise None."""
+        """The texts of all chunks joined by blank lines, or None if the chunks have offsets."""
         is_whole = self._version.frame(self.record.doc_id) is not None
         if is_whole or all(node.start_char_idx is not None for node in self._nodes):
             return None
@@ -460,7 +460,7 @@ class DocumentText:
         return starts[first - 1], starts[last] if last < len(starts) else self.length
 
     def with_neighbours(self, span: Span, number: int) -> Span:
-        """Extend a span so that it covers whole chunks, and a number of chunks before and after them."""
+        """Extend a span to whole chunks, plus a number of chunks before and after."""
         offsets = [(node.start_char_idx, node.end_char_idx) for node in self._nodes]
         places = sorted((start, end) for start, end in offsets if start is not None and end is not None)
         touched = [at for at, (start, end) in enumerate(places) if start < max(span[1], span[0] + 1) and end > span[0]]

@@ -50,7 +50,7 @@ def render_markdown(
     """Return Markdown as HTML.
 
     HTML in the text is shown as text. Images are replaced by their descriptions, and nothing is loaded. Only links to
-    web and mail addresses are kept.
+    web and email addresses are kept.
 
     Args:
         text: The Markdown.

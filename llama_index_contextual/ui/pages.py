@@ -104,7 +104,7 @@ class PageRenderer:
 
         Args:
             file: The file.
-            page: Number of the page, from 1.
+            page: Number of the page, starting at 1.
             text: The part of the passage on this page.
             words: Start and end of each word of the text to emphasise.
             sentence: Start and end of the sentence or row to mark.
@@ -150,7 +150,7 @@ class PageRenderer:
         return image
 
     def close(self) -> None:
-        """Stop the child processes; a later request starts new ones."""
+        """Stop the child processes; a later request starts new processes."""
         for worker in self._workers:
             worker.close()
 

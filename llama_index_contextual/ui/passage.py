@@ -75,7 +75,7 @@ class MarkedPage:
     """A page of the original file with the marks of the passage.
 
     Attributes:
-        number: Number of the page, from 1.
+        number: Number of the page, starting at 1.
         label: The printed page number, or "".
         marks: The marks, or None if the page cannot be shown.
         note: Reason why the page cannot be shown or has no marks, or "".

@@ -157,7 +157,7 @@ def _same_line(cell: Cell, run: Run) -> bool:
 
 
 def _is_double_strike(last: Run, run: Run) -> bool:
-    """Return whether a run repeats the last run at a tiny offset, which some programs do to imitate bold text."""
+    """Return whether a run repeats the previous run at a tiny offset, as some programs do to imitate bold text."""
     return (
         run.text == last.text
         and bool(run.text.strip())
@@ -316,7 +316,7 @@ class PageContent(NamedTuple):
 
     Attributes:
         lines: The lines in reading order.
-        span: The lower and the upper edge of the page, in the units of `Line.y`.
+        span: The lower and upper edges of the page, in the units of `Line.y`.
         is_drawn: Whether the page has images or many paths; if such a page has no text, it is a scan.
     """
 
@@ -355,7 +355,7 @@ class PageSource:
 
 
 def page_span(box: tuple[float, float, float, float], angle: int) -> tuple[float, float]:
-    """Return the lower and the upper edge of a page, relative to the direction of its text.
+    """Return the lower and upper edges of a page, as seen in the reading direction of its text.
 
     Args:
         box: Left, lower, right and upper edge of the page.

@@ -51,12 +51,12 @@ def read_pdf(
         engine: "pdfium", or "pypdf", which is pure Python.
         scans: Mapping of page numbers, starting at 1, to pages that were read by OCR (see `readers.ocr`). Other pages
             without text are listed in the field `scanned` of the result, and cause neither an error nor a warning. None
-            if the caller has no OCR.
+            if OCR is not available.
         on_page: Called after each page with the number of pages that have been read, and the total number of pages.
             Pages that need OCR are not counted as read.
 
     Returns:
-        The text, in which pages are joined by line feeds and each character belongs to a page of the map.
+        The text, with pages joined by line feeds, and a map that assigns each character to a page.
 
     Raises:
         ReadError: The file cannot be read or exceeds a limit; `reason` states the cause.

@@ -193,7 +193,7 @@ def _repeated(key: str, group: Sequence[_MarginLine], page_count: int) -> list[_
 
 
 def _continues(run: Sequence[_MarginLine], other: _MarginLine) -> bool:
-    """Return whether a line repeats the last line of a run or has the next page number."""
+    """Return whether a line repeats the last line of `run` or has the next page number."""
     one = run[-1]
     step = other.page - one.page
     if any(b - a not in (0, step) for a, b in zip(one.numbers, other.numbers, strict=True)):
