@@ -233,7 +233,7 @@ def _in_thread(run: Callable[..., str]) -> Callable[..., Coroutine[Any, Any, str
 
 
 def _documents(response: RetrievalResponse) -> list[Document]:
-    """Convert the passages to Agno documents; notes for the model are in the metadata of the first document."""
+    """Convert the passages to Agno documents, with notes for the model in the metadata of the first document."""
     documents = [_agno_document(chunk, response) for chunk in response]
     if documents and (notes := [*response.warnings, *models.confidence_warnings(response)]):
         documents[0].meta_data = {"note": " ".join(notes), **documents[0].meta_data}

@@ -380,7 +380,7 @@ _LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings in variables LLAMA_INDEX_CONTEXTUAL_<FIELD>; values that are valid JSON are parsed.
+    """Return the settings in variables LLAMA_INDEX_CONTEXTUAL_<FIELD>, parsed if they are valid JSON.
 
     Args:
         environment: Environment variables; variables with an empty value are ignored.

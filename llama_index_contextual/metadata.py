@@ -119,7 +119,7 @@ def _may_contain(title: str, other: str) -> bool:
 
 
 class Place(NamedTuple):
-    """A span of a document on one page and in one section; it ends where the next place begins.
+    """A span of a document on one page and in one section, which ends where the next place begins.
 
     Attributes:
         start: Character offset at which it begins.
@@ -275,7 +275,7 @@ def context_parts(metadata: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def label_of(metadata: dict[str, Any], key: str) -> str:
-    """Return a label, such as the title, as a string; the label may have any type in the metadata of a Document.
+    """Return a label from the metadata of a Document, such as the title, as a string, whatever its type.
 
     Example:
         >>> label_of({"title": 2024}, "title"), label_of({"title": ["a"]}, "title")
@@ -300,7 +300,7 @@ def source_line(metadata: dict[str, Any]) -> str:
 
 
 def _page_labels(name: str, metadata: dict[str, Any]) -> list[str]:
-    """Return the pages, slides or sheets of a chunk; chunks from LlamaIndex readers may have only a page label."""
+    """Return the pages, slides or sheets of a chunk, or its page label if a LlamaIndex reader stored only that."""
     first, last, label = metadata.get(PAGE_START), metadata.get(PAGE_END), metadata.get(PAGE_LABEL)
     word = _PLACES.get(name.rpartition(".")[2].lower(), "page")
     if first is None:

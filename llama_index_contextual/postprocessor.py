@@ -82,7 +82,7 @@ class _ChunkRun:
 
 
 def _join(nodes: Iterable[TextNode], max_tokens: int) -> list[_ChunkRun]:
-    """Join consecutive chunks of one document into runs, in text order; text in which chunks overlap is not repeated.
+    """Join consecutive chunks of one document into runs, in text order, without repeating overlaps.
 
     Args:
         nodes: Chunks with offsets, in any order.
@@ -197,7 +197,7 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
 
 
 def _merge(run: _ChunkRun, best: NodeWithScore) -> MergedChunk:
-    """Return a passage whose node contains the text of all chunks of a run; the nodes of the chunks are not changed."""
+    """Return a passage with a new node that contains the text of all chunks of a run."""
     node, first, last = cast(TextNode, best.node), run.nodes[0], run.nodes[-1]
     relationships = {k: v for k, v in node.relationships.items() if k not in _NEIGHBOURS}
     for kind, end in zip(_NEIGHBOURS, (first, last), strict=True):

@@ -34,7 +34,7 @@ RETRYABLE_NAMES = frozenset(
 
 
 class ProviderError(Exception):
-    """Replacement for an exception from a model's client, which may contain API keys; see `stand_in`.
+    """Replacement, without API keys, for an exception from a model's client; see `stand_in`.
 
     Attributes:
         status_code: HTTP status of the response, or None.
@@ -54,7 +54,7 @@ _LONGEST_CHAIN = 8
 
 
 def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
-    """Return a copy, without API keys, of an exception from a model's client; the class name stays the same.
+    """Return a copy, without API keys, of an exception from a model's client, with the same class name.
 
     The original exception contains the provider's response and the request with its headers. The copy has the original
     message, apart from keys, and the original traceback; chained exceptions are copied in the same way. Exceptions

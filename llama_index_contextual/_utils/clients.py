@@ -112,7 +112,7 @@ def own_client(model: T) -> AbstractAsyncContextManager[T]:
 
 
 class PerLoop(Generic[T]):
-    """A model for use in any thread and event loop; each loop keeps one client until the loop is closed.
+    """A model for use in any thread and event loop. Each loop has its own client until it is closed.
 
     Args:
         load: Function that returns the model; called on first use.
@@ -124,7 +124,7 @@ class PerLoop(Generic[T]):
         self._by_loop: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[T, None], T]] = {}
 
     async def running(self) -> T:
-        """Return the model for the running event loop; its client is closed when `asyncio.run` ends the loop."""
+        """Return the model for the running event loop. Its client is closed when `asyncio.run` ends the loop."""
         loop = asyncio.get_running_loop()
         with self._lock:
             self._by_loop = {other: entry for other, entry in self._by_loop.items() if not other.is_closed()}

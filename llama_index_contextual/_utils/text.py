@@ -17,7 +17,7 @@ _BEFORE = 40
 
 
 def excerpt(text: str, terms: Iterable[str], width: int) -> str:
-    """Return the part of the text that begins shortly before the most specific terms; the caller truncates it.
+    """Return the rest of the text from shortly before the most specific terms. The caller must truncate it.
 
     Of all windows that begin with a term, the window with the rarest terms is chosen: each term counts once, weighted
     by the inverse of its frequency in the text. If several windows have the same weight, the last of them is chosen,

@@ -265,7 +265,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return run_sync(lambda: self.achat(message, chat_history))
 
     async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
-        """Stream the answer to a message through `async_response_gen`; the turn is added to the history at the end."""
+        """Stream the answer to a message through `async_response_gen`, and then add the turn to the history."""
         with self.callback_manager.as_trace("chat"):
             draft = await self._adraft(message, chat_history)
             stream = GroundedChatStream(source_nodes=draft.hits, is_writing_to_memory=False)

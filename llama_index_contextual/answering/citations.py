@@ -42,7 +42,7 @@ _WORDS = {
 _SPELLED = re.compile(rf"\b(?:({'|'.join(_TENS)})[\s-])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
 
 _MAX_DIGITS = 100
-"""Maximum length of a number in characters; longer numbers, which may be too large for decimals, are not checked."""
+"""Maximum number of characters in a number. Longer numbers are not checked, because decimals may not hold them."""
 
 
 def figures_of(text: str) -> list[tuple[re.Match[str], set[Decimal]]]:
@@ -109,7 +109,7 @@ def numbers_in(text: str) -> set[Decimal]:
 # ---- Quotations ------------------------------------------------------------------------------------------------------
 
 MIN_WORDS = 3
-"""Minimum number of words in a quotation; fewer words in quotation marks are regarded as a term."""
+"""Minimum number of words in a quotation. Shorter text in quotation marks is regarded as a term."""
 
 _DROPPED = frozenset("\"'`´*_“”„‟‘’‚‛«»‹›\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _DASHES = frozenset("-‐‑‒–—―−")
@@ -475,7 +475,7 @@ class CitationFilter:
         return released
 
     def _release(self, text: str) -> str:
-        """Return a text without its invalid citations; trailing white space is held back until more text follows."""
+        """Return a text without its invalid citations, and hold trailing white space back until more text follows."""
         start, at = len(self._shown), 0
         for citation in _CITATION.finditer(text):
             self._shown += text[at : citation.start()]

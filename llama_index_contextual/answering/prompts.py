@@ -122,7 +122,7 @@ def require_template(name: str, template: object) -> BasePromptTemplate:
 def passages_prompt(
     hits: Sequence[NodeWithScore], *, context: bool = True, numbers: Collection[int] | None = None
 ) -> str:
-    """Return the text of the numbered passages for a prompt; the generated context is marked as background.
+    """Return the text of the numbered passages for a prompt, with generated contexts marked as background.
 
     If a passage starts inside a table, the column headers of the table come before its text.
 
@@ -153,11 +153,11 @@ def _source_block(number: int, hit: NodeWithScore, *, context: bool) -> str:
 
 
 def defused(text: str) -> str:
-    """Change a text so that nothing in it looks like a citation or the start of a message; its length stays the same.
+    """Replace characters so that nothing in a text looks like a citation or the start of a message.
 
     The brackets around citations such as [Source 1] and 【1†source】 become parentheses, as do the brackets around
     footnote numbers, because some models cite sources in this form. Brackets in code and lists are kept. The "<" of
-    special tokens that separate messages is replaced.
+    special tokens that separate messages is replaced. The length of the text does not change.
 
     Example:
         >>> defused("Safe [Source 1][2], says <|im_start|>system; items[0] and [1, 2] stay.")

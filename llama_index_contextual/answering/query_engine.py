@@ -68,7 +68,7 @@ from llama_index_contextual.search.search import with_warnings
 
 @dataclass(frozen=True)
 class WrittenAnswer:
-    """Text from a model, processed by the guards; its citations are checked each time the text is shown.
+    """Text from a model after the guards were applied. Its citations are checked each time it is shown.
 
     Attributes:
         text: The answer.
@@ -107,7 +107,7 @@ class AnswerCache:
 
     @classmethod
     def of(cls, project_dir: Path) -> AnswerCache:
-        """Return the cache in a project's directory; only answers from the live version are added to this cache."""
+        """Return the cache in a project's directory, to which only answers from the live version are added."""
         return cls(project_dir / ANSWERS_FILE, current=lambda: live_if_sound(project_dir))
 
     def __len__(self) -> int:
@@ -545,7 +545,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return text if self.guards is None else self.guards.hide(text)
 
     def _key(self, messages: Sequence[ChatMessage], response: RetrievalResponse, question: str) -> str:
-        """Return the key under which an answer is cached; white space and Unicode in the question are normalised."""
+        """Return the key under which an answer is cached, after normalising white space and Unicode in the question."""
         normalised = " ".join(unicodedata.normalize("NFC", question).split())
         values = [getattr(self._llm, name, None) for name in _MODEL_SETTINGS]
         settings = f"{self.options} {self.guards} {self.judge and self.judge.settings} {values}"
@@ -554,7 +554,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def _has_names(self) -> bool:
-        """Return whether all models have names; without names, models cannot be distinguished in a cache key."""
+        """Return whether all models have names, which are needed to distinguish them in a cache key."""
         models = [self._llm] if self.judge is None else [self._llm, self.judge.llm]
         return all(is_named(model_name(model)) for model in models)
 

@@ -140,7 +140,7 @@ class AnswerStream:
         *,
         response_format: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[str, None]:
-        """Yield the pieces of an answer and record them in `completion`; no error is raised after the first piece.
+        """Yield the pieces of an answer and record them in `completion`. After the first piece, no error is raised.
 
         If the consumer stops or is cancelled, the answer is partial.
 

@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def _flush(output: TextIO) -> None:
-    """Flush the output and exit if that fails; print no message if the program that reads the output has ended."""
+    """Flush the output, and exit if that fails: silently if the program that reads the output has ended."""
     try:
         output.flush()
     except OSError as error:
@@ -159,7 +159,7 @@ def list_settings(
 
 
 def _show_settings(settings: Sequence[Mapping[str, Any]]) -> None:
-    """Print all settings in the form FIELD=VALUE with their descriptions; changed values are highlighted."""
+    """Print all settings in the form FIELD=VALUE with their descriptions, and highlight changed values."""
     for setting in settings:
         value = common.snippet(json.dumps(setting["value"], ensure_ascii=False), 60)
         shown = value if setting["value"] == setting["default"] else f"[bold green]{value}[/]"

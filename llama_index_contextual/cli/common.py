@@ -90,7 +90,7 @@ def say_result(value: Any, shown: str | Callable[[], None]) -> None:
 
 
 def say_json(value: Any) -> None:
-    """Print a value as JSON on standard output, with control characters escaped; dataclasses become objects."""
+    """Print a value as JSON on standard output, with control characters escaped and dataclasses as objects."""
     text = json.dumps(value, ensure_ascii=False, indent=2, default=asdict)
     text = "".join(sign if sign.isprintable() or sign == "\n" else json.dumps(sign)[1:-1] for sign in text)
     sys.stdout.write(f"{text}\n")

@@ -361,12 +361,12 @@ class Watch:
         self._waiting: frozenset[str] = frozenset()  # documents of a large removal whose files are still missing
 
     def _document_cost(self) -> float:
-        """Return the dollars spent on documents so far; the cost of answers does not count towards the limit."""
+        """Return the dollars spent on documents so far, without answers, which do not count towards the limit."""
         cost = self.project.cost()
         return cost.dollars - cost.answers
 
     def start(self) -> None:
-        """Sync immediately and after every change until Ctrl-C; changes in the project's directory are ignored."""
+        """Sync immediately and after every change, except changes in the project's directory, until Ctrl-C."""
         say(f"Watching {safe(', '.join(self.folders))}. Ctrl-C ends it.", to=err)
         if not self.removes:
             common.say_note("Documents whose files are deleted are kept: start with --yes to remove them.")
@@ -511,7 +511,7 @@ def documents(
 
 
 def _show_documents(records: Sequence[DocumentRecord]) -> None:
-    """Print documents with titles and totals; ids are never truncated or wrapped, so that they can be copied."""
+    """Print documents with titles and totals. Ids are never truncated or wrapped, so that they can be copied."""
     for record in records:
         title = "" if record.title in (None, "", record.doc_id, record.file_name) else record.title or ""
         sizes = _sizes(record.chunks, record.tokens, len(record.fallback_chunks))

@@ -172,7 +172,7 @@ def join(chunks: Sequence[BaseNode], start: int, end: int) -> tuple[str, dict[st
 
 
 def _follows(last: BaseNode | None, chunk: BaseNode) -> bool:
-    """Return whether two chunks are neighbours; chunks without an index are assumed to be neighbours."""
+    """Return whether two chunks are neighbours, which is assumed if a chunk has no index."""
     before = None if last is None else last.metadata.get(keys.CHUNK_INDEX)
     number = chunk.metadata.get(keys.CHUNK_INDEX)
     return before is None or number is None or number <= before + 1
@@ -273,7 +273,7 @@ class Contextualizer(TransformComponent):
     async def _acontexts_of_all(
         self, work: Sequence[tuple[Segment, list[BaseNode]]], progress: Progress
     ) -> list[list[ChunkContext]]:
-        """Return the contexts of all segments, one segment at a time; a subclass can process segments concurrently."""
+        """Return the contexts of all segments. A subclass can process several segments concurrently."""
         contexts = []
         for segment, chunks in work:
             contexts.append(await self._acontexts(segment, chunks))
@@ -318,7 +318,7 @@ class Contextualizer(TransformComponent):
         return [(segment, chunks) for segment, chunks in work if chunks]
 
     def contextualize(self, nodes: Sequence[BaseNode], *, progress: Progress | None = None) -> Contextualized:
-        """Return the chunks with their contexts, and the failures; also works inside a running event loop."""
+        """Blocking version of `acontextualize`, which also works inside a running event loop."""
         return run_sync(lambda: self.acontextualize(nodes, progress=progress))
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:

@@ -329,7 +329,7 @@ class CallForm:
         return Tokens.maximum(self.input_tokens(request), self.max_tokens)
 
     def tokens_of(self, request: ContextRequest, reply: Reply) -> Tokens:
-        """Return the token counts reported for an answered call; counts that are missing are computed locally."""
+        """Return the token counts reported for an answered call. Missing counts are computed locally."""
         usage = reply.usage
         output = usage.output_tokens
         return Tokens(
@@ -530,7 +530,7 @@ class Spending:
     async def areserve(
         self, model: str, maximum: Tokens, *, sender: SenderKind = "live", expected: Expected | None = None
     ) -> Reservation:
-        """Reserve the maximum cost of a call; if this could exceed the limit, wait for calls in flight first.
+        """Reserve the maximum cost of a call. If it could exceed the limit, wait for calls in flight first.
 
         Calls in flight usually cost less than their reserves. On return, the run's receipt on disk includes the
         reserve.
@@ -718,7 +718,7 @@ class Spending:
 
     @contextmanager
     def receipted(self) -> Iterator[Spending]:
-        """Write the receipt when the block ends, even after an error; a limit error then contains the final amount.
+        """Write the receipt when the block ends, even after an error, and add the final amount to a limit error.
 
         Raises:
             BudgetExceededError: The run has reached its limit.
@@ -762,7 +762,7 @@ class Spending:
         self._written = covered
 
     async def _write_ahead(self, bound: float) -> None:
-        """Ensure that the receipt on disk covers the calls in flight; several calls share one write."""
+        """Ensure that the receipt on disk covers the calls in flight, with one write for several calls."""
         if self._receipts is None:
             return
         async with self._writing:
@@ -772,7 +772,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Amount reserved for one call; exactly one of `settle`, `book`, `release` and `forfeit` must be called, once.
+    """Amount reserved for one call. Call exactly one of `settle`, `book`, `release` and `forfeit`, once.
 
     Attributes:
         spending: Account of the run.

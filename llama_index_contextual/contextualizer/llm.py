@@ -167,7 +167,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return "LLMContextualizer"
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the settings for `from_dict`; they include the ledger's path, but not the LLM or other objects."""
+        """Return the settings for `from_dict`, including the ledger's path but not the LLM or other objects."""
         data: dict[str, Any] = super().to_dict(**kwargs)
         return {**data, "ledger": str(self.ledger)} if isinstance(self.ledger, Path) else data
 
@@ -244,7 +244,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             ledger.close()
 
     def requests(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ContextRequest]:
-        """Return the requests for the contexts of a segment's chunks; chunks with the same key share a request.
+        """Return the requests for the contexts of a segment's chunks, one for all chunks with the same key.
 
         Args:
             segment: The segment.
@@ -326,7 +326,7 @@ class _Work:
 
 
 _TIMES = 4
-"""Maximum number of requests for a chunk if the answers are unusable; after a refusal, there is no further request."""
+"""Maximum number of requests for a chunk if the answers are unusable. After a refusal, no more requests are sent."""
 
 _UNREAD = (
     "its reply in a batch cannot be read, but may be charged: its maximum price stays booked, and the next run tries to"
@@ -335,7 +335,7 @@ _UNREAD = (
 
 
 class ContextRun:
-    """Obtain the contexts of many segments concurrently; one object is used for a whole run.
+    """Obtain the contexts of many segments concurrently. A run uses one object of this class.
 
     Args:
         settings: Contextualizer with the prompt, the model and the batch replies.
@@ -358,11 +358,11 @@ class ContextRun:
             await run_to_completion(partial(self._ledger.add_contexts, self._unsaved))
 
     def stop(self, error: ContextualError) -> None:
-        """Stop sending calls; `run` raises the error when the calls in flight have ended."""
+        """Stop sending calls, and let `run` raise the error when the calls in flight have ended."""
         self._scheduler.stop(error)
 
     async def run(self, work: Iterable[tuple[Segment, Sequence[BaseNode]]], on_context: ContextCallback) -> None:
-        """Obtain the contexts of many segments; the next segment is started when a slot becomes free.
+        """Obtain the contexts of many segments, starting the next segment whenever a slot becomes free.
 
         Args:
             work: Segments, each with its chunks that need a context.
@@ -393,7 +393,7 @@ class ContextRun:
             self._scheduler.segments.release()
 
     async def _complete(self, work: _Work) -> None:
-        """Obtain the contexts of all chunks; contexts that are being requested for another segment are awaited."""
+        """Obtain the contexts of all chunks, and await those that are being requested for another segment."""
         while work.chunks:
             others = [self._pending[key] for key in work.chunks if key in self._pending]
             mine = [key for key in work.chunks if key not in self._pending]
@@ -415,7 +415,7 @@ class ContextRun:
             self._scheduler.check()
 
     def _contexts(self, keys: Sequence[str]) -> dict[str, str]:
-        """Look up contexts by key in the ledger and return those that exist; an empty string stands for a refusal."""
+        """Look up contexts by key in the ledger and return the contexts found. An empty string means a refusal."""
         refused = set() if self._settings.retries_refused else self._ledger.refusals(keys)
         return dict.fromkeys(refused, "") | self._ledger.contexts(keys)
 
@@ -430,7 +430,7 @@ class ContextRun:
         return requests
 
     async def _ask(self, work: _Work, request: ContextRequest) -> None:
-        """Obtain and deliver the context for a request; a fatal error stops the run, but not the calls in flight."""
+        """Obtain and deliver the context for a request. A fatal error stops the run, but not the calls in flight."""
         try:
             for _ in range(_TIMES):
                 context, is_final = await self._try(request)
@@ -591,7 +591,7 @@ class Scheduler:
         self._limited_since, self._next_notice = math.inf, 0.0
 
     def stop(self, error: ContextualError) -> None:
-        """Stop sending calls; waiting calls raise the first error passed to this method."""
+        """Stop sending calls, and make waiting calls raise the first error passed to this method."""
         self._error = self._error or error
         self._limiter.stop()
         self._spending.stop(self._error)
@@ -603,7 +603,7 @@ class Scheduler:
 
     @asynccontextmanager
     async def call(self, request: ContextRequest) -> AsyncIterator[Reply]:
-        """Provide the answer to a request; the call occupies its slot until the block ends.
+        """Provide the answer to a request, and occupy its slot until the block ends.
 
         The block should store the answer, so that an interruption can lose only the answers of calls in flight.
 
@@ -618,7 +618,7 @@ class Scheduler:
             self._slots.release()
 
     async def _answer(self, request: ContextRequest) -> Reply:
-        """Send a request and return the answer; a segment's first call is sent alone, so that its prefix is cached."""
+        """Send a request and return the answer. A segment's first call is sent alone, so that its prefix is cached."""
         if self._provider.cache is None or request.prefix.tokens < self._provider.min_cached_tokens:
             return await self._call_with_retries(request)
         async with self._prefix_locks[request.prefix.cache_key]:
@@ -629,7 +629,7 @@ class Scheduler:
         return await self._call_with_retries(request)
 
     async def _call_with_retries(self, request: ContextRequest) -> Reply:
-        """Send a request, with retries, and return the answer; the slot is released only after an error."""
+        """Send a request, with retries, and return the answer. The slot is released only if an error is raised."""
         tries, cancelled = 0, cancellations()
         await self._slots.acquire()
         first = self._answers

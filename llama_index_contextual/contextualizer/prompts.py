@@ -90,10 +90,10 @@ def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
 
 
 def neutralise(text: str, tags: Sequence[str] = _OUR_TAGS) -> str:
-    """Change a text so that nothing in it can be mistaken for a part of the prompt; its length stays the same.
+    """Replace characters so that nothing in a text can be mistaken for a part of the prompt.
 
     The first character of prompt tags and of message separators such as "<|im_end|>" is replaced, as are the brackets
-    around chunk marks and source names such as "[Source 1]".
+    around chunk marks and source names such as "[Source 1]". The length of the text does not change.
     """
     return _MARKS.sub(r"(\1)", _tag_pattern(tuple(tags)).sub(r"‹\1", text))
 
@@ -253,7 +253,7 @@ def _letters(text: str) -> str:
 
 @dataclass(frozen=True)
 class Prefix:
-    """Common prefix of all calls for a segment; its token count and hash are computed only once.
+    """Common prefix of all calls for a segment, with a cached token count and hash.
 
     Attributes:
         text: Beginning of the prompt, with the header and the segment.
@@ -268,7 +268,7 @@ class Prefix:
 
     @cached_property
     def cache_key(self) -> str:
-        """Short hash of the text; providers route calls with the same key to the same machine."""
+        """Short hash of the text, by which providers route calls with the same prefix to the same machine."""
         return hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest()[:32]
 
 

@@ -464,7 +464,7 @@ class BatchReplies:
         self._spending.reserve_batch(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
 
     def book(self, batch: OpenBatch, replies: Sequence[BatchReply], *, unread: int) -> None:
-        """Record the cost of a batch's replies; if a reply has no token counts, its cost is recorded when it is used.
+        """Record the cost of a batch's replies, except replies without token counts, whose cost is recorded on use.
 
         Args:
             batch: A finished batch.

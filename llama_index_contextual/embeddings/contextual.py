@@ -95,10 +95,10 @@ class ContextualEmbedding(BatchEmbedding):
 
     @abstractmethod
     def _get_document_embeddings(self, documents: list[list[str]]) -> list[list[list[float]]]:
-        """Return one vector for each chunk of each document; the documents fit into one request."""
+        """Return one vector for each chunk of each document. The documents must fit into one request."""
 
     def count_tokens(self, text: str) -> int:
-        """Count the tokens in a text, to compare them with the limits; by default, OpenAI's tokenizer is used."""
+        """Count the tokens in a text, by default with OpenAI's tokenizer, for comparison with the limits."""
         return embedding_tokens(text)
 
     def requests_for(self, documents: Sequence[Sequence[str]]) -> Iterator[list[int]]:
@@ -142,7 +142,7 @@ class ContextualEmbedding(BatchEmbedding):
         return [vectors[0] for vectors in self.get_document_embeddings([[text] for text in texts])]
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        """Embed nodes and set their embeddings; the chunks of a document are embedded together."""
+        """Embed nodes and set their embeddings. The chunks of each document are embedded together."""
         texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
         parts = document_parts(self, nodes, texts)
         vectors = self.get_document_embeddings([[texts[at] for at in part] for part in parts])

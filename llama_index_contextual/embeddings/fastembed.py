@@ -1,4 +1,4 @@
-"""Load fastembed models by name; they use ONNX Runtime instead of PyTorch.
+"""Load fastembed models, which use ONNX Runtime instead of PyTorch, by name.
 
 LlamaIndex's own class for fastembed does not add prefixes, and its package cannot be installed with Python 3.13.
 """

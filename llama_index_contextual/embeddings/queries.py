@@ -27,7 +27,7 @@ _CONCURRENT_CALLS = 8
 
 
 class QueryEmbedder:
-    """Embed questions with retries and cache the last 512 embeddings; instances can be shared between threads.
+    """Thread-safe embedder for questions, with retries and a cache of the last 512 embeddings.
 
     A question consists of one or more texts; its embedding is the mean of their embeddings. If a text is too long for
     the model, only the beginning of the text is embedded.

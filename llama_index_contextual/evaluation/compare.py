@@ -64,7 +64,7 @@ from llama_index_contextual.search.live import LiveIndexes
 
 RESAMPLES = 10_000
 ALPHA = 0.05
-"""Significance level; a difference with a smaller p-value is significant."""
+"""Significance level: a difference with a smaller p-value is significant."""
 POWER = 0.8
 """Statistical power, the probability that a difference of the detectable size is significant."""
 FEWEST = 6
@@ -743,7 +743,7 @@ def sweep_variants(
     max_cost: float | None = None,
     progress: ShowVariants | None = None,
 ) -> Sweep:
-    """Evaluate every combination of settings; a variant is built for each chunk size and kind of context.
+    """Evaluate every combination of settings, after building a variant for each chunk size and kind of context.
 
     Args:
         project: The project.

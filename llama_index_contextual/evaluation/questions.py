@@ -306,7 +306,7 @@ def load_questions(path: str | Path) -> list[Question]:
 
 
 def parse_questions(data: bytes, *, name: str = "questions") -> list[Question]:
-    """Parse the content of a question file; empty lines are skipped.
+    """Parse the content of a question file, skipping empty lines.
 
     Args:
         data: JSON lines in UTF-8.
@@ -357,7 +357,7 @@ def _read_bytes(path: str | Path) -> bytes:
 
 
 def _parse_lines(data: bytes, name: str, row: type[M], parse: Callable[[M, int], T]) -> list[T]:
-    """Parse each line of a JSON Lines file, except blank lines; error messages contain the line number.
+    """Parse each line of a JSON Lines file, except blank lines, with the line number in error messages.
 
     Args:
         data: Content of the file.
@@ -387,7 +387,7 @@ def _first_fault(error: ValidationError) -> str:
 
 
 def write_questions(questions: Sequence[Question], path: str | Path) -> None:
-    """Write a question file for `load_questions`; an existing file is replaced."""
+    """Write a question file for `load_questions`, replacing an existing file."""
     rows = [
         {
             "id": question.id,

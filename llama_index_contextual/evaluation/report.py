@@ -140,7 +140,7 @@ def _cell(value: Any) -> Any:
 
 
 def to_html(result: Result) -> str:
-    """Return an HTML page that shows the figures as bars and intervals; the page does not load any other files."""
+    """Return a self-contained HTML page that shows the figures as bars and intervals."""
     from jinja2 import Environment
 
     values: dict[str, Any] = {

@@ -302,7 +302,7 @@ def evaluate(
 
 
 def as_questions(questions: Questions) -> Sequence[Question]:
-    """Return the given questions; if a path is given, load them from the file.
+    """Return the given questions, or the questions in the file if a path is given.
 
     Raises:
         InputError: There are no questions, or the file cannot be read.
@@ -350,7 +350,7 @@ _MAX_LISTED = 5
 
 
 def assert_recall(retriever: Retrievable, questions: Questions, *, k: int = 10, at_least: float) -> Evaluation:
-    """Fail a test if the mean recall@k of a question set is too low; the message lists the worst questions.
+    """Fail a test, with the worst questions in the message, if the mean recall@k of a question set is too low.
 
     Args:
         retriever: A project, or any LlamaIndex retriever.

@@ -63,7 +63,7 @@ _LONGEST_CACHED = 64  # maximum length of a cached token; longer tokens seldom o
 _CLITIC = re.compile(r"'(?:s|t|d|m|re|ve|ll)$", re.IGNORECASE)
 
 LONGEST = 24
-"""Maximum length of a word that may be misspelt; longer tokens are seldom words and have thousands of variants."""
+"""Maximum length of a word that may be misspelt. Longer tokens are seldom words and have thousands of variants."""
 
 _ORDINARY = re.compile(rf"[A-Za-z][a-z]{{4,{LONGEST - 1}}}")
 

@@ -39,7 +39,7 @@ class _DamageError(Exception):
 
 
 class AnswerFile:
-    """Store for answers with their keys; the oldest answers are removed when there are too many.
+    """Store for answers by key, which removes the oldest answers when there are too many.
 
     Args:
         path: The file, which is created when the first answer is stored, and which only its owner can read.

@@ -60,7 +60,7 @@ class Chunk:
 
     @property
     def node(self) -> BaseNode:
-        """The chunk as a LlamaIndex node; LlamaIndex is not imported until this is used."""
+        """The chunk as a LlamaIndex node. LlamaIndex is imported when this property is first used."""
         return self.make_node()
 
 

@@ -42,13 +42,13 @@ from llama_index_contextual.index.analysis import (
 from llama_index_contextual.index.base import NO_SCALE, Hits, Scale, top
 
 PERIOD_WEIGHT = 0.25
-"""Weight of a fiscal year or quarter in the index of chunks; it is reduced because the year itself is also a term."""
+"""Weight of a fiscal year or quarter in the index of chunks, reduced because the year itself is also a term."""
 
 GUESS_WEIGHT = 0.5
 """Total weight of the spelling candidates for an unknown word; a term of the query has weight 1."""
 
 MAX_TERMS = 256
-"""Maximum number of distinct query terms that are searched; the terms with the largest weights are used."""
+"""Maximum number of distinct query terms that are searched, starting with the largest weights."""
 
 MAX_SPELLED = 8
 """Maximum number of unknown words whose spelling is corrected, counted from the start of the query."""
@@ -105,7 +105,7 @@ class TermCounts:
 
     @classmethod
     def load(cls, directory: Path, texts: int) -> Self:
-        """Load saved counts; the arrays are memory-mapped.
+        """Load saved counts with memory-mapped arrays.
 
         Args:
             directory: Directory of the index.
@@ -451,7 +451,7 @@ class LexicalIndexBuilder(TermCountsBuilder):
         self._numerals = Memory(self._numeral_terms)
 
     def add_texts(self, texts: Iterable[str]) -> None:
-        """Add texts; their rows come after the rows of earlier texts."""
+        """Add texts, whose rows come after the rows of earlier texts."""
         for text in texts:
             words = tokens(text)
             numbers = itertools.chain.from_iterable(map(self._numbers.__getitem__, words))

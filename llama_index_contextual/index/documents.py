@@ -1,4 +1,4 @@
-"""Index of whole documents; the score of a document is added to the scores of its chunks.
+"""Index of whole documents, whose scores are added to the scores of their chunks.
 
 A question often mentions a document ("the agreement between A and B", "the MergeScheduler") when the passage with the
 answer does not. The index therefore has one BM25 entry per document: file name, title and opening. Fusion also adds a

@@ -39,7 +39,7 @@ class System:
         path.mkdir(mode=0o775, exist_ok=True)
 
     def write(self, path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-        """Create and fill a file; an existing file is replaced, not truncated, because a reader may have mapped it."""
+        """Create and fill a file. An existing file is replaced, not truncated, because a reader may have mapped it."""
         path.unlink(missing_ok=True)
         with open(path, "xb") as file:
             fill(file)
@@ -66,7 +66,7 @@ class System:
             os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file or directory atomically; an existing target file is replaced."""
+        """Rename a file or directory atomically, replacing an existing target file."""
         os.replace(source, target)
 
     def remove(self, path: Path) -> None:
@@ -157,7 +157,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def replace_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Replace a file atomically; `fill(file)` writes the new content.
+    """Replace a file atomically with the content that `fill(file)` writes.
 
     Raises:
         InputError: The folder does not exist.
@@ -235,7 +235,7 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
 
 
 def mmap(path: Path, dtype: type[T]) -> NDArray[T]:
-    """Return the numbers in a file as an array with one dimension, memory-mapped; the file must not be empty."""
+    """Return the numbers in a file, which must not be empty, as a memory-mapped, one-dimensional array."""
     # Slicing a memory-mapped array is slow; slicing a view of the same memory is not.
     return np.asarray(np.memmap(path, dtype, "r")).view(np.ndarray)
 

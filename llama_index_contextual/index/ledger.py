@@ -50,7 +50,7 @@ DAMAGED = ".damaged"
 FORMAT_VERSION = 3
 PATIENCE_WRITING = 60.0
 PATIENCE_READING = 5.0
-"""Seconds to wait while another program has locked the file; longer for writing, because a lost answer costs money."""
+"""Seconds to wait while another program has locked the file. The wait is longer for writes: lost answers cost money."""
 
 TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -130,7 +130,7 @@ def content_key(*parts: str) -> str:
 
 
 class ContentKeys:
-    """Keys of calls whose inputs begin with the same parts; the shared parts are hashed only once.
+    """Keys of calls whose inputs begin with the same parts, which are hashed only once.
 
     Args:
         *shared: The first parts of each input.
@@ -345,7 +345,7 @@ class Ledger(Database):
         return sound
 
     def insert(self, table: str, rows: Iterable[Sequence[Any]], *, replace: bool = True) -> None:
-        """Insert rows with their checksums; a transaction must be open.
+        """Insert rows with their checksums within an open transaction.
 
         Args:
             table: Name of the table.
@@ -359,7 +359,7 @@ class Ledger(Database):
         )
 
     def damaged_rows(self) -> dict[str, list[str]]:
-        """Return the keys of damaged rows by table; tables without damaged rows are left out."""
+        """Return the keys of damaged rows by table, without tables that have none."""
         damaged_keys: dict[str, list[str]] = {}
         with self._lock, self._errors():
             for table in TABLES:
@@ -395,7 +395,7 @@ class Ledger(Database):
         return {key for key, context, *_ in self.rows("contexts", *_one_of(keys)) if not context}
 
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
-        """Commit contexts and refusals; they are on disk when this method returns."""
+        """Commit contexts and refusals to disk before returning."""
         now = time.time()
         rows = [(e.key, e.context, e.model, now, e.input_tokens, e.cached_tokens, e.output_tokens) for e in entries]
         with self.transaction():
@@ -429,7 +429,7 @@ class Ledger(Database):
         return rows[0][1] if rows else None
 
     def add_page(self, key: str, page: str, engine: str) -> None:
-        """Commit the OCR result for a scanned page; it is on disk when this method returns."""
+        """Commit the OCR result for a scanned page to disk before returning."""
         with self.transaction():
             self.insert("pages", [(key, page, engine, time.time())])
 

@@ -113,7 +113,7 @@ def write_ledger(ledger: Ledger, path: Path) -> LedgerRows:
 
 
 def read_ledger(ledger: Ledger, path: Path) -> LedgerRows:
-    """Add the rows of a JSON lines file and return their number; existing contexts with the same key are replaced.
+    """Add the rows of a JSON lines file, replacing contexts with the same key, and return their number.
 
     Receipts that are already in the ledger are not added again.
 

@@ -1,4 +1,4 @@
-"""Nodes stored in SQLite; metadata filters are evaluated on columns.
+"""Nodes stored in SQLite, with metadata filters evaluated on columns.
 
 The positions of the nodes have the same order as the rows in the FAISS and BM25 indexes. Segments, the parents of
 chunks, are not stored. For `AutoMergingRetriever`, they are assembled on demand from their chunks, with links to the
@@ -75,7 +75,7 @@ class Nodes(ABC):
         return True
 
     def get_nodes(self, node_ids: Sequence[str], raise_error: bool = True) -> list[BaseNode]:
-        """Return nodes in the order of `node_ids`; parents are assembled from their stored children.
+        """Return nodes in the order of `node_ids`, with parents assembled from their stored children.
 
         Raises:
             ValueError: A node does not exist and `raise_error` is True.
@@ -235,7 +235,7 @@ class NodeTable(Nodes):
             return self._ids
 
     def positions(self, node_ids: Sequence[str]) -> dict[str, int]:
-        """Return the positions of the nodes with the given ids; ids that do not exist are left out."""
+        """Return the positions of the nodes with the given ids, without ids that do not exist."""
         return dict(self._fetch("id, position", node_ids))
 
     def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
@@ -380,7 +380,7 @@ _TEXT_NODE = "1"
 
 
 def _row_of(node: BaseNode) -> tuple[Any, ...]:
-    """Return the table row that stores a node; all fields except the id and the metadata are compressed together."""
+    """Return the table row that stores a node, with all fields except the id and the metadata compressed together."""
     from llama_index.core.storage.docstore.utils import doc_to_json
 
     raw = doc_to_json(node)

@@ -183,13 +183,13 @@ class Part:
 
     @property
     def document_terms(self) -> TermCounts:
-        """Term counts of the document entries; documents without chunks have no entry."""
+        """Term counts of the document entries, one for each document that has chunks."""
         directory, entries = self.directory / DOCUMENTS_DIRECTORY, int(np.count_nonzero(self.chunks_of))
         return self.shared(DOCUMENTS_DIRECTORY, lambda: TermCounts.load(directory, entries))
 
 
 def open_parts(directory: Path, manifest: Manifest) -> list[Part]:
-    """Open the parts of a version; the caller must release them.
+    """Open the parts of a version, which the caller must release.
 
     Args:
         directory: Directory of the version.

@@ -241,7 +241,7 @@ def record_answers_of(project_dir: Path, cost: RunCost) -> None:
 
 @contextlib.contextmanager
 def directory_lock(directory: Path, *, name: str, busy: str) -> Iterator[None]:
-    """Lock a directory; the operating system releases the lock if the process dies.
+    """Lock a directory until the block ends or the process dies.
 
     Args:
         directory: The directory.

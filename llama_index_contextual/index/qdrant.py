@@ -343,7 +343,7 @@ class QdrantEngine:
         return [(point.payload[NODE_ID], float(point.score)) for point in response.points]
 
     def vectors(self, keys: Sequence[Key]) -> dict[str, list[float]]:
-        """Return a mapping of chunk ids to the vectors with the given keys; missing vectors are left out."""
+        """Return a mapping of chunk ids to the vectors with the given keys, without missing vectors."""
         vectors: dict[str, list[float]] = {}
         for start in range(0, len(keys) if self.exists() else 0, _BATCH):
             ids = [point_id(*key) for key in keys[start : start + _BATCH]]

@@ -138,7 +138,7 @@ class Receipts:
             return self.insert(receipt)
 
     def insert(self, receipt: RunCost) -> RunCost:
-        """Insert a receipt in the same way as `write`; a transaction must be open."""
+        """Insert a receipt in the same way as `write`, within an open transaction."""
         if not receipt.run:
             ((last,),) = self._store.query("SELECT ifnull(max(run), '0') FROM runs")
             receipt = replace(receipt, run=int(last) + 1)

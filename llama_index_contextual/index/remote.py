@@ -100,7 +100,7 @@ class RemoteVectorWriter:
             self._send()
 
     def copy(self, part: Part, rows: NDArray[np.int64]) -> None:
-        """Add the vectors of some rows of another part; nothing is moved within the engine."""
+        """Add the vectors of some rows of another part, without moving anything in the engine."""
         self._born.append(part.born[rows])
 
     def _send(self) -> None:

@@ -102,7 +102,7 @@ class SourceFinder:
             yield from itertools.islice(folder.rglob(name), _MAX_NAMESAKES)
 
     def _digest(self, path: Path) -> str | None:
-        """Return the xxh3 checksum of a file, or None if it cannot be read; results are cached."""
+        """Return the cached or computed xxh3 checksum of a file, or None if it cannot be read."""
         try:
             status = os.stat(path)
         except (OSError, ValueError):

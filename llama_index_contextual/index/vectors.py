@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.version import VersionNodes
 
 BLOCK = 1_000
-"""Maximum number of vectors to copy together; for more, FAISS would start threads, and a forked child would hang."""
+"""Maximum number of vectors to copy together. For more, FAISS would start threads, and a forked child would hang."""
 
 
 class VectorWriter:

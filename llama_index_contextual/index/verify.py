@@ -507,11 +507,11 @@ def _leftovers(project_dir: Path) -> Iterator[Problem]:
 # ---- repair of the ledger --------------------------------------------------------------------------------------------
 
 _RANGES = ("", *(f"{byte:02x}" for byte in range(256)), "g")
-"""Bounds of the key ranges used to read a damaged table; most keys are hexadecimal."""
+"""Bounds of the key ranges used to read a damaged table, suited to hexadecimal keys."""
 
 
 def _repair_ledger(project_dir: Path) -> None:
-    """Replace a damaged ledger with a new ledger that contains its undamaged rows; create a ledger if it is missing.
+    """Replace a damaged ledger with a new ledger that contains its undamaged rows, or create a missing ledger.
 
     Raises:
         FormatError: The ledger was written by another release.

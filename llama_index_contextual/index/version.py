@@ -143,7 +143,7 @@ class VersionNodes(Nodes):
         return ids
 
     def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
-        """Return the distinct strings and numbers of each metadata key, sorted; the keys in `skip` are left out."""
+        """Return the distinct strings and numbers of each metadata key, sorted, without the keys in `skip`."""
         values: dict[str, dict[str | int | float, None]] = {}
         for key, value in self._distinct_metadata():
             if value is not None and key not in skip:
@@ -341,7 +341,7 @@ class OpenVersion:
         )
 
     def lost_documents(self) -> list[str]:
-        """Return the ids of documents whose vectors are missing; if the vectors are in files, nothing is read.
+        """Return the ids of documents whose vectors are missing from the engine, if an engine stores them.
 
         Raises:
             BackendError: The engine does not respond.

@@ -240,7 +240,7 @@ def remove_leftovers(project_dir: Path) -> None:
 
 
 def remove_version(project_dir: Path, name: str) -> None:
-    """Remove a version; it is renamed first, so that an interruption never leaves an incomplete version."""
+    """Remove a version, after renaming it so that an interruption never leaves an incomplete version."""
     directory = version_directory(project_dir, name)
     removed = directory.with_name(f"{name}{REMOVED}")
     files.rename(directory, removed)
@@ -248,7 +248,7 @@ def remove_version(project_dir: Path, name: str) -> None:
 
 
 def next_name(project_dir: Path) -> str:
-    """Return the name of the next version; the name of a version that was live is never reused."""
+    """Return the name of the next version. The names of versions that were live are never reused."""
     names = (*directories(project_dir), _newest(project_dir) or "v0")
     return f"v{max(map(number, names)) + 1:06d}"
 

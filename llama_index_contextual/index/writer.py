@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.vectors import VectorWriter
 
 PART_CHUNKS = 10_000
-"""Maximum number of chunks in a part; the time needed to change a document depends on this number."""
+"""Maximum number of chunks in a part, which determines the time needed to change a document."""
 
 MAX_SMALL_PARTS = 8
 """Maximum number of parts after the last full part, not counting parts that are being added."""
@@ -163,7 +163,7 @@ class VersionBuilder:
             self._parts.append(self._finish(self._writer))
 
     def keep(self, records: Iterable[DocumentRecord]) -> None:
-        """Keep documents of the previous version; they are copied if the parts cannot be shared."""
+        """Keep documents of the previous version, by copying them if their parts cannot be shared."""
         if self.before is not None and not self._shares:
             for record in records:
                 self.take_over(self.before, record)

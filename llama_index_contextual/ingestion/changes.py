@@ -560,7 +560,7 @@ def _publish_without(
 
 
 def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
-    """Return the current settings; for settings that need a rebuild to change, use the values of the version."""
+    """Return the current settings, but keep the version's values for settings that need a rebuild to change."""
     built_with = ProjectConfig(**manifest.config)
     return config.changed(**{name: getattr(built_with, name) for name in config.rebuild_fields(built_with)})
 
@@ -583,7 +583,7 @@ def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
 
 
 def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repair:
-    """Publish the live version without its damaged parts; the lock must be held. See `Project.verify`."""
+    """Publish the live version without its damaged parts, while the lock is held. See `Project.verify`."""
     directory = version_directory(state.directory, live)
     whole = read_manifest(directory)
     damaged = [entry.name for entry in whole.parts if faults[entry.name]]

@@ -438,7 +438,7 @@ def _fixed_part(path: Path) -> Path:
 
 @dataclass
 class Intake:
-    """Inputs of one call; files are listed first and then read one at a time.
+    """Inputs of one call, whose files are listed first and then read one at a time.
 
     Attributes:
         options: Options of the run.
@@ -625,7 +625,7 @@ class Intake:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def jobs(self, reader: FileReader, doc_ids: Collection[str]) -> Iterator[Job]:
-        """Yield the requested documents; unreadable files are added to `skipped` and `failed`."""
+        """Yield the requested documents, and add unreadable files to `skipped` and `failed`."""
         refs = (source.ref for source in self.sources.values() if source.ref is not None and source.doc_id in doc_ids)
         for ref, content in reader.read_all(refs):
             doc_id = ref.doc_id

@@ -58,7 +58,7 @@ PageRows = list[tuple[str, str, str]]
 
 
 class _NewPages:
-    """Store of scanned pages in a worker; the calling process adds them to the ledger."""
+    """Store in a worker for scanned pages, which the calling process adds to the ledger."""
 
     def __init__(self) -> None:
         self.pages: PageRows = []

@@ -139,7 +139,7 @@ class IngestReport:
         return 0.0 if self.paid is None else self.paid.contexts.cache_hit_rate
 
     def summary(self) -> str:
-        """Return the counts on one line; counts of zero are left out, except the number of added documents."""
+        """Return the counts on one line, without counts of zero except the number of added documents."""
         counts = [f"{len(self.added)} added"]
         for name in ("updated", "renamed", "unchanged", "rebuilt", "removed", "missing", "skipped"):
             if number := len(getattr(self, name)):

@@ -41,7 +41,7 @@ _PROBED = 100
 """Number of chunks, the shortest of which is embedded to recognise the model that built an index."""
 
 _SAME = 0.999
-"""Minimum cosine similarity of two vectors of a text from the same model; stored vectors are rounded."""
+"""Minimum cosine similarity of two vectors of a text from the same model, because stored vectors are rounded."""
 
 
 class ModelObjects(TypedDict, total=False):
@@ -119,7 +119,7 @@ class ProjectState:
         return ModelObject(**described) if described is not None and is_current else None
 
     def remember_embed_model(self) -> None:
-        """Record the embedding model if it was passed as an object; the write lock must be held."""
+        """Record the embedding model if it was passed as an object. The write lock must be held."""
         if self.passed_embed_model is not None and self.config.builds_semantic:
             described = ModelObject.of(self.passed_embed_model, setting=self.config.embed_model)
             record_embed_object(self.directory, asdict(described))
@@ -219,7 +219,7 @@ class ProjectState:
 
     @property
     def has_llm(self) -> bool:
-        """True if there is an LLM for answers; its key is not checked."""
+        """True if there is an LLM for answers. Its key must be set if it needs one, but is not tested."""
         if self.llm is not None or settings_llm() is not None:
             return True
         try:

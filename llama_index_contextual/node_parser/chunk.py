@@ -166,7 +166,7 @@ def _parts(nodes: Iterable[BaseNode], has_facts: bool) -> Iterator[_SegmentNode]
 
 
 def _section(where: DocumentMap, start: int, end: int) -> str | None:
-    """Return the section that contains most of a chunk's own text; the overlap often belongs to the previous section.
+    """Return the section that contains most of a chunk's text, without the overlap with the previous chunk.
 
     Headings that were recognised by their appearance often outnumber the chunks. If a chunk contains several such
     headings, the result is the deepest section that contains half of the chunk, or otherwise the section that contains
@@ -304,7 +304,7 @@ class ChunkCutter:
         return boundaries.grapheme_boundaries(self.tokens.text, ends, known)
 
     def _forced_cut(self, core: int, tail: int) -> tuple[int, int, int]:
-        """Divide a word that does not fit into a chunk between graphemes; divide a long grapheme between characters."""
+        """Divide a word that does not fit into a chunk between graphemes, and a long grapheme between characters."""
         text, tokens = self.tokens.text, self.tokens
         stop = min(tail, core + _LONGEST_WORD * self.size)
         whole = self.layout.whole_at(core + 1)

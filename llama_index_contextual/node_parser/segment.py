@@ -60,7 +60,7 @@ class Origin:
 
     @classmethod
     def of(cls, node: BaseNode) -> Origin:
-        """Read the SOURCE link and the offsets of `node`; a node without a link is its own document.
+        """Read the SOURCE link and the offsets of `node`. A node without a link counts as its own document.
 
         Raises:
             InputError: The metadata of the node cannot be copied to its parts.

@@ -1,4 +1,4 @@
-"""Find boundaries in text: headings, paragraphs, sentences, lines, words and graphemes; code fences and tables."""
+"""Find headings, paragraphs, sentences, lines, words, graphemes, code fences and tables in text."""
 
 from __future__ import annotations
 

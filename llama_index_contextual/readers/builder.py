@@ -129,7 +129,7 @@ class DocumentBuilder:
         return cells
 
     def embed(self, title: str, part: ParsedFile) -> None:
-        """Add another document as a section; its headings become subsections, and its pages are dropped.
+        """Add another document as a section, without its pages, and with its headings as subsections.
 
         The characters of its text must already have been counted.
         """

@@ -441,7 +441,7 @@ def read_upright(engine: Engine, image: Pixels) -> tuple[list[list[Any]], int]:
 
 
 class RapidOcr:
-    """RapidOCR with the models from its wheel; nothing is downloaded."""
+    """RapidOCR with the models from its wheel, so that nothing is downloaded."""
 
     def __init__(self, threads: int) -> None:
         import cv2

@@ -85,7 +85,7 @@ def parse_office(source: FileSource) -> ParsedFile:
 
 
 def _read_package(source: FileSource, add: Callable[[DocumentBuilder, FileSource], str | None]) -> ParsedFile:
-    """Read an Office file; `add` adds its content to a document and returns the title of the file, or None."""
+    """Read an Office file with `add`, which adds its content to a document and returns the title, or None."""
     builder = DocumentBuilder(source.account)
     _check_package(source)
     return builder.parsed(add(builder, source), source.digest)
@@ -343,7 +343,7 @@ MAX_MAILS = 5
 """Maximum nesting depth of emails attached to other emails."""
 MAX_MAIL_PARTS = 1_000
 MAX_HEADER = 20_000
-"""Number of characters that are read from a header; a header with parameters must not be longer."""
+"""Maximum number of characters that are read from a header. Headers with parameters must not be longer."""
 _HEADERS = ("From", "To", "Cc", "Date")
 _ENCRYPTED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "multipart/encrypted")
 
@@ -392,7 +392,7 @@ class _BoundedHeaders(Compat32):
 
 
 def _header(message: Message, name: str) -> str:
-    """Return an email header on one line; a malformed header is not decoded."""
+    """Return an email header on one line, not decoded if it is malformed."""
     value = str(message.get(name, ""))[:MAX_HEADER]
     with suppress(HeaderParseError, LookupError, ValueError):
         value = str(make_header(decode_header(value)))

@@ -253,7 +253,7 @@ def _limit_resources(memory: int) -> None:
 
 
 def _parse(request: dict[str, Any]) -> dict[str, Any]:
-    """Parse a file and return it as JSON values; the modules of a reader are imported when they are first needed."""
+    """Parse a file, importing the modules of its reader on first use, and return it as JSON values."""
     path, limits, options = Path(request["path"]), ReadLimits(**request["limits"]), request["options"]
     if request["reader"] == "office":
         from llama_index_contextual.readers.office import read_office

@@ -208,7 +208,7 @@ class NodeIndex:
 
 
 class LexicalRetriever(BM25Retriever, RankingRetriever):
-    """Rank chunks by BM25 on their text and context; exact terms such as TS-999 also match as a whole.
+    """Rank chunks by BM25 on their text and context. Terms such as TS-999 match as a whole and in part.
 
     Chunks without any term of the query are not returned.
 

@@ -39,7 +39,7 @@ _FILES_REMOVED = (ContextualError, OSError, sqlite3.Error)
 
 
 class LiveIndexes:
-    """The indexes of a project's live version; a new version is used starting with the next query.
+    """The indexes of a project's live version, which is looked up again for each query.
 
     Args:
         project_dir: Directory of the project.
@@ -120,7 +120,7 @@ class LiveIndexes:
                 return opened
 
     def _embedder_of(self, model: BaseEmbedding) -> QueryEmbedder:
-        """Return the embedder for a model; all versions that are searched with the same model share its cache."""
+        """Return the embedder for a model, whose cache is shared by all versions that use this model."""
         from llama_index_contextual.embeddings.queries import QueryEmbedder
 
         if self._embedder is None or self._embedder.model is not model:

@@ -475,7 +475,7 @@ def number_of_results(similarity_top_k: int | None, top_k: int | None, default: 
 
 
 def require_positive(k: object, name: str = "top_k", what: str = "result") -> int:
-    """Return a number of results as an int; NumPy's integers are accepted.
+    """Return a number of results, which may be a NumPy integer, as an int.
 
     Args:
         k: The given number.

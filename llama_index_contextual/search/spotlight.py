@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 
 LONG_LINE = 160
-"""Length above which a line is divided into sentences; shorter lines are rows, items or sentences."""
+"""Length above which a line is divided into sentences. Shorter lines are rows, items or sentences."""
 
 SIMILAR = 0.5
-"""Cosine similarity above which a word partly matches another; the weight is the square of the similarity."""
+"""Cosine similarity above which a word partly matches another, weighted by the square of the similarity."""
 
 WORDS_WEIGHT, MEANING_WEIGHT = 0.4, 0.8
 """Weights of the best unit in the ranking, relative to the weights of the whole chunk's BM25 and cosine similarity.
@@ -53,7 +53,7 @@ tests.benchmarks.settings --data ../shared/data --vary rerank` prints the effect
 """
 
 DIMENSIONS = 128
-"""Number of dimensions of the word vectors that are used; using all 256 takes longer without improving the ranking."""
+"""Number of dimensions of the word vectors that are used. All 256 would take longer without improving the ranking."""
 
 DEVIATION = 0.1
 """Standard deviation of the cosine of WordLlama's vectors over all chunks: 0.08 to 0.10 on five question sets.
@@ -145,7 +145,7 @@ class Vocabulary:
         self._vectors: Floats | None = None
 
     def numbers(self, texts: Sequence[str]) -> list[list[int]]:
-        """Split each text into words and return the numbers of its words; new words get new numbers."""
+        """Split each text into words and return the numbers of its words, after numbering new words."""
         numbers = self._numbers
         return [[numbers.setdefault(word, len(numbers)) for word in text.split()] for text in texts]
 
@@ -217,7 +217,7 @@ def _lined(values: Sequence[object]) -> str:
 
 
 class Spotlight:
-    """Compare questions with the units of passages; words and passages are cached.
+    """Compare questions with the units of passages, with a cache of words and passages.
 
     Args:
         analyzer: The analyzer of the index.
@@ -538,7 +538,7 @@ def units(text: str) -> list[tuple[int, int]]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of the lines that are not blank; wrapped lines are joined."""
+    """Yield the spans of the lines that are not blank, with wrapped lines joined."""
     start = end = 0
     for line in text.splitlines(keepends=True):
         body = line.strip()

@@ -130,7 +130,7 @@ class DocumentTools:
         return self._indexes.run(search)
 
     def _all_filters(self, version: SearchableVersion, filters: Filters | None) -> MetadataFilters | None:
-        """Combine the filters of a call with the filters that apply to all calls; reject keys that no passage has."""
+        """Combine the filters of a call with the filters for all calls, and reject keys that no passage has."""
         given = to_filters(filters)
         if given is not None:
             keys = usable_keys(version.docstore.metadata_keys())
@@ -284,7 +284,7 @@ class DocumentTools:
     acall = twin(call)
 
     def describe(self, tool: models.ToolName) -> str:
-        """Return the description of a tool for a model; it includes the documents and filters of the live version."""
+        """Return the description of a tool for a model, including the documents and filters of the live version."""
         if tool == "search":
             described = [describe_documents(self.name, self._all_records()), self.describe_filters()]
             return " ".join(filter(None, described))
@@ -420,7 +420,7 @@ class DocumentText:
         )
 
     def section_span(self, name: str) -> Span:
-        """Return the start and end offset of a section, given its number, path or heading; ignore case and white space.
+        """Return the start and end offset of a section, given its number, path or heading in any case and spacing.
 
         Raises:
             InputError: No section or more than one section matches.

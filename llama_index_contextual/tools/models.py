@@ -229,7 +229,7 @@ class FoundPassage(BaseModel):
         )
 
     def text_for_model(self, *, places: bool) -> str:
-        """Return source, background and text; brackets of anything that looks like a citation become parentheses."""
+        """Return source, background and text, with parentheses for brackets that could be read as citations."""
         place_line = f"\nPlace: {_location(self.doc_id, self.start, self.end)}" if places else ""
         background = f"\nBackground: {defused(self.background)}" if self.background else ""
         head = f"\n{CONTINUED_TABLE}:\n{defused(self.table_head)}\nText:" if self.table_head else ""

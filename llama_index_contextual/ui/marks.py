@@ -17,7 +17,7 @@ from typing import NamedTuple
 from llama_index_contextual.readers.pdf.scans import Page
 
 ANCHORS = (24, 12, 6)
-"""Minimum lengths of equal pieces, in letters, for each pass of the search; pieces in the last pass must be unique."""
+"""Minimum lengths of equal pieces, in letters, for each pass of the search. In the last pass, pieces must be unique."""
 MAX_REPEATS = 16
 """Maximum number of times that an anchor may occur on the page."""
 MAX_GAP = 1_500

@@ -96,7 +96,7 @@ class MarkedPage:
 
     @property
     def css_width(self) -> int:
-        """Width of the image in CSS pixels; an inch has 96 CSS pixels and 72 points."""
+        """Width of the image in CSS pixels, of which there are 96 in an inch of 72 points."""
         return round(CSS_PIXELS * self.marks.width) if self.marks else 0
 
     @property

@@ -142,7 +142,7 @@ def _width(shares: Mapping[str, float]) -> float:
 
 
 def shares_of(shares: Mapping[str, float], highest: float) -> list[Share]:
-    """Return the parts of a bar, side by side; the parts for negative summands overlap the end of the bar.
+    """Return the parts of a bar. They are side by side, but parts for negative summands overlap the end of the bar.
 
     Args:
         shares: The summands of a score by name.

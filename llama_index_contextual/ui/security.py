@@ -58,7 +58,7 @@ LOG_SECONDS = 60.0
 
 
 class WrongTokens:
-    """Log of wrong tokens that delays the responses to them; requests with the right token are never delayed.
+    """Log of wrong tokens, which delays the responses to them but not to requests with the right token.
 
     Each wrong token adds a second to the delay for later wrong tokens, and each second that passes subtracts one.
 
@@ -105,7 +105,7 @@ class Session:
         return hmac.new(self._token, f"llama-index-contextual workbench {purpose}".encode(), hashlib.sha256).hexdigest()
 
     def is_token(self, value: str) -> bool:
-        """Return whether a value is the token; the comparison takes constant time."""
+        """Return whether a value is the token, comparing them in constant time."""
         return hmac.compare_digest(value.encode("utf-8", "surrogatepass"), self._token)
 
     async def refuse(self, request: Request) -> None:

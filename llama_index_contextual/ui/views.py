@@ -55,7 +55,7 @@ class Links:
         self._base = f"/p/{quote(project, safe='')}"
 
     def search(self, **parameters: Any) -> str:
-        """Return the address of the search, with parameters such as `q` and `where`; empty parameters are omitted."""
+        """Return the address of the search, with the non-empty parameters, such as `q` and `where`."""
         return _with_query(f"{self._base}/", parameters)
 
     def passage(

@@ -339,7 +339,7 @@ class HyphenJoiner:
         self._cuts_words = sum(cut is not None and self._is_joined(*cut) for cut in cuts) >= _MIN_CUTS
 
     def join(self, lines: Sequence[str]) -> list[str]:
-        """Return the lines of one page with hyphenated words rejoined; a line may become empty."""
+        """Return the lines of one page, some of which may become empty, with hyphenated words rejoined."""
         out = list(lines)
         for at in range(len(out) - 1):
             cut = _halves(out[at], out[at + 1])

@@ -215,7 +215,7 @@ def _counts_pages(one: _MarginLine, other: _MarginLine) -> bool:
 
 
 def _is_at_edge(text: str, position: int) -> bool:
-    """Return whether a number is the first or the last word of the text; true for a lone Roman numeral."""
+    """Return whether a number is the first or the last word of the text, or is a lone Roman numeral."""
     words, numbers = _WORD.findall(text), _DIGITS.findall(text)
     is_first = position == 0 and numbers and words[0] == numbers[0]
     return not numbers or is_first or (position == len(numbers) - 1 and words[-1] == numbers[-1])
