@@ -105,7 +105,7 @@ class ContextualKnowledge:
     # ---- filters ---------------------------------------------------------------------------------------------------
 
     def get_valid_filters(self, **_: Any) -> set[str]:
-        """Return the metadata keys that can be used in filters; an empty set if nothing has been ingested yet."""
+        """Return the metadata keys that can be used in filters, or an empty set if nothing has been ingested yet."""
         try:
             return usable_keys(self._retriever.metadata_keys())
         except NoVersionError:  # an agent may be created before anything is ingested

@@ -229,7 +229,7 @@ class DocumentMap:
 
 
 def places_of(metadata: Mapping[str, Any]) -> list[Place]:
-    """Return the places of a chunk; empty if it lies in one section on one page."""
+    """Return the places of a chunk, or an empty list if it lies in one section on one page."""
     return [Place(*row) for row in json.loads(metadata.get(PLACES) or "[]")]
 
 

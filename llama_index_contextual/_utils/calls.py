@@ -115,7 +115,7 @@ class RetryPolicy:
     max_retry_after: float = 120.0
 
     def delay(self, attempt: int, error: Exception) -> float | None:
-        """Return the seconds to wait after failed attempt number `attempt` (starting at 1), or None to stop."""
+        """Return the seconds to wait after a failed attempt (attempts are numbered from 1), or None to stop."""
         if attempt >= self.attempts or not is_retryable(error):
             return None
         requested = retry_after(error)
@@ -188,12 +188,12 @@ def _as_float(value: str | None) -> float | None:
 
 
 def call(send: Callable[[], T], policy: RetryPolicy) -> T:
-    """Call `send()` until it succeeds and return the result; after the last attempt, raise the error's `stand_in`."""
+    """Call `send()` until it succeeds, and return the result. After the last failure, raise the error's `stand_in`."""
     return Retrying(**_strategy(policy))(functools.partial(without_secrets, send))
 
 
 async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
-    """Await `send()` until it succeeds and return the result; after the last attempt, raise the error's `stand_in`."""
+    """Await `send()` until it succeeds, and return the result. After the last failure, raise the error's `stand_in`."""
     cancelled = cancellations()
 
     async def attempt() -> T:
@@ -303,7 +303,7 @@ def twin(work: Callable[P, T], *, finish: bool = False) -> Callable[P, Coroutine
 
 
 def twin(work: Callable[P, Any], *, finish: bool = False) -> Callable[P, Any]:
-    """Return a blocking version of an async function or method, or an async version of a blocking function or method.
+    """Return the blocking version of an async function or method, or the async version of a blocking one.
 
     The async version runs the blocking function in a thread; the blocking version can be called inside a running event
     loop (see `run_sync`). The signature and docstring stay the same. The name of the async version begins with "a":

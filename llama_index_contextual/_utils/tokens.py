@@ -90,7 +90,7 @@ def token_widths(text: str, *, piece_size: int = PIECE_SIZE) -> NDArray[np.uint8
 
 
 def pieces(text: str, size: int = PIECE_SIZE) -> Iterator[tuple[int, int]]:
-    """Yield consecutive spans of at most 100,000 characters that cover `text` and end where a token always ends.
+    """Yield consecutive spans of at most 100,000 characters that cover `text` and end at reliable token boundaries.
 
     tiktoken raises an error on about a million white-space characters in a row, because its regular expressions keep a
     stack. Text without a position at which a token always ends is cut at fixed distances from its beginning, so that
@@ -182,7 +182,7 @@ class TokenMap:
         return int(self.ends.searchsorted(self.ends.dtype.type(offset), side="right"))
 
     def offset(self, index: int) -> int:
-        """Return the offset at which token `index` begins; 0 or the length of the text if it is out of range."""
+        """Return the offset at which token `index` begins, clipped to the text if `index` is out of range."""
         if index <= 0 or not len(self.ends):
             return 0
         return int(self.ends[min(index, len(self.ends)) - 1])

@@ -52,7 +52,7 @@ def exact_match(answer: str, truth: str) -> float:
 
 
 def f1_score(answer: str, truth: str) -> float:
-    """Return the word-level F1 score of an answer; 1 if both answers are empty.
+    """Return the word-level F1 score of an answer, or 1 if both answers are empty.
 
     Example:
         >>> f1_score("three whole days", "three days")
@@ -288,7 +288,7 @@ def engine_settings(engine: GroundedQueryEngine) -> dict[str, Any]:
 async def aanswer_many(
     engine: GroundedQueryEngine, questions: Sequence[QA | str], *, concurrency: int = 8
 ) -> Predictions:
-    """Answer many questions concurrently; if an answer fails, the result contains the error.
+    """Answer many questions concurrently. If an answer fails, its error is part of the result.
 
     Args:
         engine: The query engine.

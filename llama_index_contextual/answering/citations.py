@@ -368,7 +368,7 @@ class CitationReport:
         return not self.invalid and not self.unsupported and all(q.status == "verified" for q in self.quotations)
 
     def quoted_places(self) -> dict[int, list[Source]]:
-        """Map the number of each quoted passage to the sources of its verified quotations, without repeated labels."""
+        """Map the number of each quoted passage to the sources of its verified quotations, each label only once."""
         places: dict[int, dict[str, Source]] = {}
         for quotation in self.quotations:
             if quotation.status == "verified" and quotation.found_in is not None and quotation.source is not None:
@@ -415,7 +415,7 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
 
 
 def citations_of(answer: str) -> list[_Citation]:
-    """Return the citations in an answer, each as a start offset, an end offset, and the numbers of the sources.
+    """Return each citation in an answer as its start offset, its end offset, and the numbers of its sources.
 
     Example:
         >>> citations_of("Three days [Source 2], or four [Sources 1 and 3].")

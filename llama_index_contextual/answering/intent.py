@@ -427,7 +427,7 @@ class IntentRetriever(CheckedRetriever):
 
 
 def unsearched_intent(message: str, history: Sequence[ChatMessage]) -> Intent | None:
-    """Return the intent of a message if it needs no search in this conversation, otherwise None.
+    """Return the intent of a message that needs no search in this conversation, or None if it needs a search.
 
     Example:
         >>> unsearched_intent("Thanks!", ()), unsearched_intent("Thanks! And in winter?", ())

@@ -97,7 +97,7 @@ def calls_made() -> Iterator[list[AnswerUsage]]:
 
 
 class Meter:
-    """Counter of the tokens of one call, which reads the pieces of the call's stream.
+    """Token counter for one call, which reads the pieces of its stream.
 
     Args:
         model: Name of the model.

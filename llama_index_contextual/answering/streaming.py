@@ -424,7 +424,7 @@ class StreamFilter:
         return text
 
     def _release(self, guards: Guards, blank: re.Match[str]) -> str:
-        """Return the text of a block that ends at a blank line, with this line but without text released earlier.
+        """Return the unreleased text of a block that ends at a blank line, including this line.
 
         Return an empty string if the block may continue after the line. A block is released if it is closed and does
         not start with white space, because it is then rendered as if it stood alone.

@@ -361,7 +361,7 @@ class Watch:
         self._waiting: frozenset[str] = frozenset()  # documents of a large removal whose files are still missing
 
     def _document_cost(self) -> float:
-        """Return the dollars spent on documents so far, without answers, which do not count towards the limit."""
+        """Return the dollars spent so far, except on answers, which do not count towards the limit."""
         cost = self.project.cost()
         return cost.dollars - cost.answers
 

@@ -325,7 +325,7 @@ class CallForm:
         return 2 * MAX_CONTEXT_TOKENS + self.hidden_tokens if self.user_limit is None else self.user_limit
 
     def maximum(self, request: ContextRequest) -> Tokens:
-        """Return the maximum tokens of a call: the whole prompt, all of it written to the cache, and a full answer."""
+        """Return the maximum tokens of a call: the whole prompt, written to the cache, and an answer of full length."""
         return Tokens.maximum(self.input_tokens(request), self.max_tokens)
 
     def tokens_of(self, request: ContextRequest, reply: Reply) -> Tokens:

@@ -92,7 +92,7 @@ def _notices(lines: Sequence[str]) -> Iterator[int]:
 
 
 def _contents(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the indexes of lines that belong to tables of contents or to the headings of such tables."""
+    """Yield the indexes of lines that belong to tables of contents, including their headings."""
     groups: list[list[int]] = []
     for at, line in enumerate(lines):
         if not _ENTRY.fullmatch(line):

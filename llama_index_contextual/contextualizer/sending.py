@@ -502,7 +502,7 @@ ROUNDS = 3
 
 
 class _Bodies(LiveSender):
-    """Builder of the JSON bodies of batch requests, which are identical to the bodies of live calls."""
+    """Builder of JSON bodies for batch requests, which are identical to the bodies of live calls."""
 
     def body(self, request: ContextRequest) -> dict[str, Any]:
         """Return the body of a request."""

@@ -233,9 +233,9 @@ async def aembed_groups(
     policy: RetryPolicy | None = None,
     booking: Booking = book_nothing,
 ) -> AsyncGenerator[dict[int, Vectors], None]:
-    """Embed groups of texts; after each request, yield the unit vectors of each group in it, by the index of the group.
+    """Embed groups of texts. After each request, yield its unit vectors as a mapping of group indexes to matrices.
 
-    The vectors of a group are a matrix with one row for each text.
+    A matrix has one row for each text of the group.
 
     A contextual model embeds the texts of a group together, within its own limits. OpenAI's limits are used for every
     other model except the local model, which has no limits. A text without known words has a zero vector.

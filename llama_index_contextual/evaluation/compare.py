@@ -70,7 +70,7 @@ POWER = 0.8
 FEWEST = 6
 """Minimum number of questions for a significant difference; with 5 questions, the p-value is at least 2 / 2**5."""
 RELEVANT = 0.05
-"""Mean difference that a question set should be able to detect; otherwise the recommendation contains a note."""
+"""Mean difference that a question set should be able to detect. If it cannot, the recommendation contains a note."""
 
 _EXACT_UP_TO = 12
 _QUANTILES = NormalDist().inv_cdf(1 - ALPHA / 2) + NormalDist().inv_cdf(POWER)
@@ -716,7 +716,7 @@ class Sweep:
     notes: Sequence[str] = ()
 
     def best(self) -> SweepRow:
-        """Return the row with the highest measure; of several such rows, the row with the fewest results."""
+        """Return the row with the highest measure or, if there are several, the row with the fewest results."""
         return max(self.rows, key=lambda row: (row.figures[self.measure] or 0.0, -row.top_k))
 
     def table(self) -> list[dict[str, Any]]:

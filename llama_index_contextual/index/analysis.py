@@ -272,7 +272,7 @@ class Analyzer:
         return max(lists.values(), default=0) > max(own, 1)
 
     def stems(self, words: Set[str]) -> set[str]:
-        """Return the set of terms of the given lower-case words, without those of question words."""
+        """Return the terms of the given lower-case words, except question words."""
         return {self._stem(word) for word in words} - self._question_stems
 
     def analyse(self, token: str) -> tuple[str, ...]:
@@ -369,7 +369,7 @@ def tokens(text: str) -> list[str]:
 
 
 def token_spans(text: str) -> list[tuple[str, Sequence[range]]]:
-    """Return the same tokens as `tokens`, each with the range of text positions of each of its characters.
+    """Return the same tokens as `tokens`, each with the text positions of its characters.
 
     Example:
         >>> [(token, places[0].start, places[-1].stop) for token, places in token_spans("two ﬁles")]
@@ -559,7 +559,7 @@ def find_periods(words: Sequence[str]) -> Iterator[Period]:
 
 
 def period_token(token: str) -> tuple[str, ...]:
-    """Return the term of a token that is a year or quarter, and the term of its year; () for other tokens.
+    """Return the term of a token that is a year or quarter, and the term of its year, or () for other tokens.
 
     Example:
         >>> period_token("FY2018"), period_token("2018Q1"), period_token("1Q18"), period_token("TS-999")

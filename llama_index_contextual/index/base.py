@@ -97,7 +97,7 @@ NO_SCALE = Scale(0.0, 0.0)
 
 
 def top(scores: NDArray[F], k: int, *, above: float = -math.inf) -> tuple[NDArray[F], NDArray[np.int64]]:
-    """Return the k best scores and their rows, best first; equal scores are in the order of the rows.
+    """Return the k best scores and their rows, best first, with equal scores in the order of the rows.
 
     Args:
         scores: The scores of all rows; shape (n,).

@@ -173,7 +173,7 @@ class QueryTerms:
 
     @cached_property
     def weights(self) -> dict[str, float]:
-        """Weight of every term times its idf, log(1 + (N - n + 0.5) / (n + 0.5)); unknown terms are included."""
+        """Weight of every term, including unknown terms, times its idf, log(1 + (N - n + 0.5) / (n + 0.5))."""
         holders = dict(zip(self.known, self.frequencies.tolist(), strict=True))
         counts = ((term, count, holders.get(term, 0)) for term, count in self.counts.items())
         return {term: count * math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, count, n in counts}
@@ -303,12 +303,12 @@ class LexicalIndex:
         return {term for term in terms if any(term in part.counts.vocabulary for part in self._parts)}
 
     def specificity(self, text: str) -> float:
-        """Return the specificity of a text: the sum of its terms' idf, divided by the logarithm of the row count."""
+        """Return the specificity of a text: the summed idf of its terms, divided by the logarithm of the row count."""
         terms = self.query(text)
         return sum(terms.weights[term] for term in terms.known) / math.log1p(self.size or 1)
 
     def scores(self, query: LexicalQuery | QueryTerms) -> NDArray[np.float32]:
-        """Return the BM25 score of every row; 0 for rows without any query term."""
+        """Return the BM25 score of every row, which is 0 for rows without any query term."""
         terms = query if isinstance(query, QueryTerms) else self.query(query)
         scores = np.zeros(self.size, dtype=np.float32)
         for term, (holders, values) in zip(terms.known, terms.postings, strict=True):

@@ -1,8 +1,8 @@
 """Permanent store of contexts, embeddings and OCR results, so that none of them is paid for or computed twice.
 
 The ledger is one SQLite file with a rollback journal and full sync. A row is committed as soon as the answer arrives,
-so a crash loses at most the calls in flight. The key of a row is the SHA-256 of the whole input of the call; for
-contextual embedding models, see `document_keys`. Each row has a checksum, and damaged rows are treated as missing.
+so a crash loses at most the calls in flight. The key of a row is the SHA-256 of the complete call input; for contextual
+embedding models, see `document_keys`. Each row has a checksum, and damaged rows are treated as missing.
 
 Statements wait for a limited time if another program has locked the file. SQLite errors are translated into
 `ProjectError` or a subclass, with a message that explains what to do. A file is reported as damaged only if SQLite
@@ -125,7 +125,7 @@ class LedgerInfo:
 
 
 def content_key(*parts: str) -> str:
-    """Return the SHA-256 of all parts of the input of a call; ("a", "bc") and ("ab", "c") have different keys."""
+    """Return the SHA-256 of the parts of a call's input. ("a", "bc") and ("ab", "c") have different keys."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -164,8 +164,8 @@ def vector_key(text: str, model: str, dimensions: int | None) -> str:
 def document_keys(texts: Sequence[str], model: str, dimensions: int | None) -> list[str]:
     """Return the keys of the embeddings of texts that a contextual model embeds together.
 
-    A key consists of the key of the text itself, a digest of all texts, the position of the text among them and their
-    number: a vector is reused only if all of these are the same.
+    A key consists of the key of the text itself, a digest of all texts, the position of the text, and the number of
+    texts. A vector is therefore reused only if all of these are the same.
 
     Args:
         texts: The texts, in the order in which they are sent.
@@ -387,7 +387,7 @@ class Ledger(Database):
         return Receipts(self)
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return a mapping of the given keys to their contexts; keys that are not in the ledger are left out."""
+        """Return a mapping of keys to contexts for those of the given keys that are in the ledger."""
         return {key: context for key, context, *_ in self.rows("contexts", *_one_of(keys)) if context}
 
     def refusals(self, keys: Sequence[str]) -> set[str]:
@@ -535,7 +535,7 @@ class Ledger(Database):
 
 
 def damaged_ledgers(project_dir: Path) -> list[Path]:
-    """Return the paths of damaged ledgers that repairs kept, and of their journals."""
+    """Return the paths of damaged ledgers, and their journals, that were kept by repairs."""
     return sorted(project_dir.glob(f"{LEDGER_FILE}{DAMAGED}*"))
 
 

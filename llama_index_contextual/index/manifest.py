@@ -47,7 +47,7 @@ FAISS_FILE = "default__vector_store.faiss"  # LlamaIndex's name for the file of 
 BM25_DIRECTORY = "bm25"
 DOCUMENTS_DIRECTORY = "bm25/documents"
 BORN_FILE = "born.bin"
-"""File with the version that added each vector of a part; only used if an engine stores the vectors."""
+"""File with the version that added each vector of a part, used only if an engine stores the vectors."""
 SAMPLE_FILE = "sample.bin"
 
 _CHECKSUM = "xxh3"
@@ -170,7 +170,7 @@ def without_checksum(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """Return the xxh3 (64 bits) of a JSON object in hexadecimal, regardless of white space and the order of keys."""
+    """Return the 64-bit xxh3 of a JSON object in hexadecimal, regardless of white space and key order."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_64_hexdigest(text.encode())
 

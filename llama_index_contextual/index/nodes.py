@@ -226,7 +226,7 @@ class NodeTable(Nodes):
 
     @property
     def ids(self) -> list[str]:
-        """Node ids sorted by position; cached after the first use."""
+        """Node ids sorted by position, and cached after the first use."""
         with self._lock:
             if self._ids is None:
                 # Sorted here, because SQLite would read every node to sort the ids, instead of only the index of ids.

@@ -1,8 +1,8 @@
 """Vectors of a project in a Qdrant collection.
 
-A point is the vector of a chunk, with the ids of the chunk and of its document, its facets, and the versions that added
-and removed it (`born` and `died`). Version v contains the vectors with born <= v < died. Several versions can therefore
-share a vector, and a new version does not affect readers of an old version. Every search filters by version.
+A point is the vector of a chunk, with the chunk's id, its document's id, its facets, and the versions that added and
+removed the vector (`born` and `died`). Version v contains the vectors with born <= v < died. Several versions can
+therefore share a vector, and a new version does not affect readers of an old version. Every search filters by version.
 
 `backend` contains the address of a server; its API key is read from the environment variable QDRANT_API_KEY and never
 stored. A path or ":memory:" selects the local mode of the client, which compares every vector in Python. This mode is

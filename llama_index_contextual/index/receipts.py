@@ -146,7 +146,7 @@ class Receipts:
         return receipt
 
     def add_answers(self, cost: RunCost) -> None:
-        """Commit the cost of answers; if a row for the same model and day exists, the cost is added to it."""
+        """Commit the cost of answers, adding it to the row for the same model and day if there is one."""
         with self._store.transaction():
             latest = self._store.rows("runs", f"ORDER BY run DESC LIMIT {_LATEST}")
             rows = (RunCost(**json.loads(content)) for _, content in latest)

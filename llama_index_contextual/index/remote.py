@@ -77,7 +77,7 @@ _SENT = 1_000  # number of vectors that are sent together
 
 
 class RemoteVectorWriter:
-    """Writer of the vectors of a part, in the order of its nodes; see `VectorWriter`.
+    """Writer for the vectors of a part, in node order; see `VectorWriter`.
 
     Args:
         engine: The engine.
@@ -208,7 +208,7 @@ class RemoteVectors:
 
     @cached_property
     def _sample(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """The vectors of a sample of the rows, and the number of rows that each of these vectors represents."""
+        """The vectors of sampled rows, and the number of rows that each of them represents."""
         samples = [(part, part_sample(part, self._dimensions)) for part in self.nodes.parts if part.size]
         weights = [np.full(len(sample), part.size / len(sample)) for part, sample in samples]
         vectors = [np.zeros((0, self._dimensions), dtype=np.float32), *(sample for _, sample in samples)]
@@ -291,7 +291,7 @@ class RemoteVectors:
 
 
 def facet(key: str, value: Any) -> int:
-    """Return the facet of a value of a metadata key: 63 bits of a hash.
+    """Return the facet for a metadata key and value: 63 bits of a hash.
 
     Example:
         >>> facet("year", 2024) == facet("year", "2024")

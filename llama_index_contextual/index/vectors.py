@@ -29,7 +29,7 @@ BLOCK = 1_000
 
 
 class VectorWriter:
-    """Writer of the vectors of a part, in the order of its nodes."""
+    """Writer for the vectors of a part, in node order."""
 
     def __init__(self) -> None:
         self._index: Any = None

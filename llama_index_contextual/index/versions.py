@@ -163,7 +163,7 @@ def version_directory(project_dir: Path, name: str) -> Path:
 
 
 def version_names(project_dir: Path) -> list[str]:
-    """Return the names of published versions, oldest first; if CURRENT is damaged, all versions on disk."""
+    """Return the names of published versions or, if CURRENT is damaged, of all versions on disk, oldest first."""
     current = _read_if_sound(project_dir)
     return [name for name in directories(project_dir) if current is None or current.was_live(name)]
 
@@ -231,7 +231,7 @@ def _remove(path: Path, *, required: bool = True) -> None:
 
 
 def remove_leftovers(project_dir: Path) -> None:
-    """Remove leftovers of interrupted writers; the caller must hold the project's write lock.
+    """Remove leftovers of interrupted writers. The caller must hold the project's write lock.
 
     If another process has a part open, a later writer removes it.
     """

@@ -237,7 +237,7 @@ class VersionBuilder:
         return part
 
     def discard(self) -> None:
-        """Remove the unpublished version and its parts, which frees their space; the live version is not affected."""
+        """Remove the unpublished version and its parts, without affecting the live version."""
         opened, self._opened = self._opened, []
         self._parts, self._base = [], []
         for part in opened:

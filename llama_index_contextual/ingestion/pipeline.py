@@ -71,7 +71,7 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True)
 class _Unit:
-    """Texts that are embedded together: those of one chunk or, for a contextual model, of the chunks of a document.
+    """Texts that are embedded together: one chunk or, for a contextual model, the chunks of a document.
 
     Attributes:
         places: Positions of the chunks.
@@ -217,7 +217,7 @@ class Stages:
     ) -> AsyncGenerator[Mapping[int, Vectors], None]:
         """Send the units to the embedding model. For each response, yield a mapping of unit indexes to vectors.
 
-        If a chunk is embedded in several windows, its vector is the average of theirs.
+        If a chunk is embedded in several windows, its vector is the average of their vectors.
         """
         booking = book_nothing
         if self.spending is not None:

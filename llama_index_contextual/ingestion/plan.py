@@ -241,7 +241,7 @@ FOR_LATER = (UNSETTLED, CHANGED_MEANWHILE, POSTPONED)
 """Reasons for leaving a file for the next sync."""
 
 BATCH_BYTES = 20_000_000
-"""Total size of the files that a watching sync reads at a time, smallest first; a larger file is read alone."""
+"""Total size of the files that a watching sync reads at a time, smallest first. Larger files are read alone."""
 
 _MOST_NAMED = 3
 

@@ -201,7 +201,7 @@ def grapheme_floor(text: str, offset: int, known: int = 0) -> int:
 
 
 def grapheme_boundaries(text: str, offsets: Sequence[int], known: int = 0) -> list[int]:
-    """Return those of the sorted `offsets` that are grapheme boundaries.
+    """Return the grapheme boundaries among the sorted `offsets`.
 
     The text before `known`, an earlier boundary, is not read.
     """

@@ -234,7 +234,7 @@ def _lexical_texts(
 
 
 def _blend_vectors(vectors: Sequence[Sequence[float]], blend: QueryBlend) -> list[float]:
-    """Normalise the vectors and return their weighted sum, also normalised; the first vector is the question's."""
+    """Normalise the vectors, of which the first is the question's, and return their normalised weighted sum."""
     rows = np.asarray(vectors, dtype=np.float64)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     blended = np.asarray([weight for _, weight in blend.embedded]) @ rows

@@ -66,7 +66,7 @@ class RankingRetriever(CheckedRetriever):
 
     # Not abstract: LlamaIndex would create a span for every call, which takes longer than ranking a thousand chunks.
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
-        """Rank at least the k best nodes among those that pass the filters.
+        """Rank at least the k best nodes that pass the filters.
 
         Raises:
             InputError: k is not positive, or the query does not fit the index.
@@ -146,7 +146,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         self._embedder = QueryEmbedder(self._embed_model)
 
     def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
-        """Rank the k best chunks by cosine similarity; a zero vector has no hits.
+        """Rank the k best chunks by cosine similarity. A zero vector has no hits.
 
         Raises:
             InputError: The query's embedding does not fit the index.
@@ -276,7 +276,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         return cls(NodeIndex(given, language=language), **options)
 
     def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
-        """Rank the k best chunks by BM25; scores are above 0."""
+        """Rank the k best chunks with a BM25 score above 0."""
         return lexical_leg(self.chunk_index, query_of(query).lexical, k, filters or self._filters)
 
     def specificity(self, text: str) -> float:

@@ -38,7 +38,7 @@ SCORED_HITS = 20
 """Number of hits that are compared with each other, regardless of the number of results."""
 
 RANKED = 100
-"""Number of hits over which scores are averaged; fewer if the settings allow fewer candidates."""
+"""Number of hits over which scores are averaged, unless the settings allow fewer candidates."""
 
 _FIRST = 10
 _NEARLY = 1e-9  # keeps probabilities away from 0 and 1, so that log-odds are finite

@@ -40,7 +40,7 @@ class _Share:
 
 
 def explain(ranking: Ranking, hits: Sequence[BaseHit], k: int) -> tuple[list[Explanation], list[Explanation]]:
-    """Return the explanations of the k best hits, and those of the other hits, which are near misses.
+    """Return the explanations of the k best hits, and of the other hits, which are near misses.
 
     The explanation of a near miss contains its difference from the last result.
 
@@ -58,7 +58,7 @@ def explain(ranking: Ranking, hits: Sequence[BaseHit], k: int) -> tuple[list[Exp
 def explain_reranked(
     explanations: Sequence[Explanation], reranked: Reranked, k: int
 ) -> tuple[list[Explanation], list[Explanation]]:
-    """Return the explanations of the k best hits after reranking, and the explanations of the other hits.
+    """Return the explanations of the k best hits after reranking, and of the other hits.
 
     Args:
         explanations: The explanations of all hits that were reranked, and possibly of more, in their original order.
@@ -138,7 +138,7 @@ def _arithmetic(ranking: Ranking, at: int) -> str:
 def _shares(ranking: Ranking, at: int) -> list[_Share]:
     """Return the contributions to the score of the hit at position `at`.
 
-    In the ranking of a single index, the only contribution is that of the best sentence or row.
+    In the ranking of a single index, the only contribution comes from the best sentence or row.
     """
     fusion, row = ranking.fusion, int(ranking.hits.rows[at])
     if fusion is None:

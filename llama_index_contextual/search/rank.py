@@ -117,7 +117,7 @@ class Ranking:
     spotlight: NDArray[np.float64] | None = None
 
     def with_spotlight(self, shares: NDArray[np.float64]) -> tuple[Ranking, list[int]]:
-        """Add shares, none of which is negative, to the scores of the first hits, and sort the hits again.
+        """Add nonnegative shares to the scores of the first hits, and sort the hits again.
 
         Args:
             shares: The shares of the first n hits; shape (n, 2).
@@ -154,7 +154,7 @@ class Ranking:
         return next((leg.terms for leg in self.legs if leg.terms is not None), None)
 
     def evidence(self, k: int) -> list[Evidence]:
-        """Return, for each of the k best hits, its score and rank in each index and those of its document."""
+        """Return, for each of the k best hits, its score and rank in each index, including the index of documents."""
         rows = self.hits.rows[:k].tolist()
         evidence: list[Evidence] = [{} for _ in rows]
         for leg in self.legs:
@@ -197,7 +197,7 @@ def semantic_leg(
 
 
 def lexical_leg(index: ChunkIndex, query: LexicalQuery, k: int, filters: MetadataFilters | None = None) -> Leg:
-    """Rank by BM25; scores are above 0."""
+    """Rank the rows with a BM25 score above 0."""
     if index.lexical is None:
         return Leg("lexical", NO_HITS, NO_SCALE)
     terms = index.lexical.query(query)
@@ -309,7 +309,7 @@ def hits_of(
 
 
 def _checked(embedding: object, dimensions: int | None, model: str) -> NDArray[np.float32]:
-    """Check that a query's embedding fits an index, and return it as a unit vector; a zero vector stays zero."""
+    """Check that a query's embedding fits an index, and return it as a unit vector, or as zeros if it is zero."""
     try:
         with np.errstate(over="ignore"):  # numbers too large for 32 bits become infinite
             vector = np.asarray(embedding, dtype=np.float32)
@@ -551,7 +551,7 @@ def _by_name(
 
 
 def _runs(equal: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return (start, stop) of every run of equal neighbours; equal[i] is True if the items i and i + 1 are equal."""
+    """Return (start, stop) for every run of equal items, given whether each item i equals item i + 1."""
     if not equal.any():
         return []
     edges = np.flatnonzero(np.diff(np.concatenate([[False], equal, [False]])))

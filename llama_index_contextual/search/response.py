@@ -186,7 +186,7 @@ class BaseHit:
 
     @property
     def place(self) -> Source:
-        """The location to show: that of the best-matching sentence or row or, if there is none, that of the passage."""
+        """The location to show: the best-matching sentence or row or, if there is none, the whole passage."""
         return self.source if self.spotlight is None else self.spotlight.source
 
     @property

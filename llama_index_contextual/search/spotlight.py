@@ -306,7 +306,7 @@ class Spotlight:
 
 
 def _with_text_below(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the spans of units, but extend the span of a short heading to the end of the next unit."""
+    """Return the spans of units, with short headings extended to the end of the next unit."""
     ends = [end for _, end in spans[1:]]
     extended = [
         (start, after if end - start < _HEADING and (text[end - 1].isalpha() or text[end - 1] in ":*") else end)
@@ -318,7 +318,7 @@ def _with_text_below(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[
 def _directions(
     vectors: Floats | None, words: NDArray[np.int64], counts: NDArray[np.int64], heading: Sequence[int]
 ) -> Floats | None:
-    """Return a unit vector for each unit: the normalised sum of the unit's own direction and that of the heading.
+    """Return a unit vector for each unit: the normalised sum of the directions of the unit and its heading.
 
     Return None without word vectors or without units.
     """
@@ -417,7 +417,7 @@ def _matches(
 
 
 def _with_neighbours(equal: Floats, starts: NDArray[np.int64]) -> Floats:
-    """Return how well each unit matches each term if the units before and after it in the passage count in part.
+    """Return how well each unit matches each term, including partial credit for its neighbours in the passage.
 
     Args:
         equal: 1 if the unit contains the term, otherwise 0; shape (terms, units).
@@ -461,14 +461,14 @@ def spots_of(
 
 
 def spot_of(chunk: Chunk, question: str, lexical: LexicalIndex) -> Spot:
-    """Return how well the units of one chunk match the words of a question; `meaning` is 0."""
+    """Return how well the units of one chunk match the words of a question, with `meaning` 0."""
     terms = lexical.query(question)
     spotlight = _spotlight(terms.analyzer.language, terms.analyzer.has_periods, False)
     return spotlight.spots(_heaviest(terms), question, [HeadedText.of(chunk.text, chunk.metadata)])[0]
 
 
 def _heaviest(terms: QueryTerms | None) -> dict[str, float]:
-    """Return the 64 terms with the largest weights, by weight; fewer if there are fewer."""
+    """Return up to 64 terms with the largest weights, by weight."""
     weights = {} if terms is None else terms.weights
     return {term: weights[term] for term in nlargest(_MAX_TERMS, weights, key=weights.__getitem__)}
 

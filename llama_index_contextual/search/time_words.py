@@ -45,7 +45,7 @@ _PHRASES = tuple(
 
 
 def explicit_times(question: str, reference: date) -> str:
-    """Add explicit dates, in brackets, after the relative time expressions in a question; English only.
+    """Add explicit dates, in brackets, after the English relative time expressions in a question.
 
     Quarters and years are calendar quarters and years. "Fiscal year" is not changed. Phrases that do not depend on the
     reference date ("the last quarter of 2023") or that are already followed by a bracket are not changed either.

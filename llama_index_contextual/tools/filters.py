@@ -206,7 +206,7 @@ def _conditions(project: Project, conditions: Sequence[str], name: str) -> list[
 
 
 def _readings(text: str) -> list[Any]:
-    """Return the values that a text may stand for: the number or boolean, if it is one, and then the string."""
+    """Return the values that a text may represent: a number or boolean, if it can be parsed, and the string."""
     value = parsed_value(text)
     if isinstance(value, str):
         return [value]

@@ -330,7 +330,7 @@ def answer_html(
 def _edits(
     html: str, text: str, checked: Quotation | UnsupportedFigure, result: str, url: str = ""
 ) -> list[tuple[int, str]]:
-    """Return the HTML that highlights a checked quotation or figure, as pairs of an offset in `html` and an insertion.
+    """Return the insertions that highlight a checked quotation or figure, as pairs of an offset in `html` and HTML.
 
     The list is empty if the part cannot be found in the HTML.
     """

@@ -106,7 +106,7 @@ def _mark_blocks(tokens: Sequence[Token], first: int, last: int) -> None:
 
 
 def _mark_sentence(tokens: Sequence[Token], text: str, start: int, end: int) -> None:
-    """Store, with each piece of text, the span of it that belongs to a sentence or row of the Markdown source.
+    """Store, with each piece of text, the part of it that belongs to a sentence or row of the Markdown source.
 
     The tokens of Markdown have no offsets, so the text of their lines is aligned with the source.
     """

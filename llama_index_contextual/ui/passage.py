@@ -325,7 +325,7 @@ def _span_in(chunk: Chunk, mark: Span | None, record: DocumentRecord) -> Span | 
 
 
 def _best_span(version: SearchableVersion, chunk: Chunk, question: str) -> Span | None:
-    """Return the offsets in the document of the sentence or row that has most words of the question, or None."""
+    """Return the document offsets of the sentence or row with most words of the question, or None."""
     lexical = version.index.lexical
     if not question or lexical is None:
         return None
@@ -341,7 +341,7 @@ def _within(span: Span | None, start: int, length: int) -> Span:
 
 
 def _nodes_around(version: SearchableVersion, record: DocumentRecord, node: BaseNode) -> list[BaseNode]:
-    """Return the chunks of a document in the order of the text; if there are many, only those near `node`."""
+    """Return the chunks of a document, or only the chunks near `node` if there are many, in text order."""
     start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
     span = None
     if record.chunks > MANY_CHUNKS and start is not None and end is not None:
@@ -515,7 +515,7 @@ class _Original:
 
 
 def _read_scan(project: Project, image: str) -> Page | None:
-    """Return the page that OCR read from an image with this hash, or None if the ledger has none or cannot be read."""
+    """Return the OCR result for an image with this hash, or None if the ledger lacks it or cannot be read."""
     engine = engine_for(project.config.ocr)
     page, path = None, project.directory / LEDGER_FILE
     if isinstance(engine, OcrEngine):
@@ -600,7 +600,7 @@ def image(request: Request) -> Response:
 
 
 def _mark(request: Request) -> Span | None:
-    """Return the start and end of the sentence to mark from the address, or None if they are not two numbers."""
+    """Parse the start and end of the sentence to mark from the address, or return None if they are not two numbers."""
     match = re.fullmatch(r"([0-9]{1,12})-([0-9]{1,12})", request.query_params.get("mark", ""))
     return (int(match[1]), int(match[2])) if match else None
 

@@ -241,7 +241,7 @@ def _filters(project: Project, where: Sequence[str], files: Sequence[str]) -> Me
 def active_filters(
     links: views.Links, chosen: Mapping[str, str], where: Sequence[str], files: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return each condition and file that narrows the search, with the address of the search without it."""
+    """Return each condition and file that narrows the search, with the address of a search that omits it."""
     conditions = [
         (condition, links.search(**chosen, where=[one for one in where if one != condition], file=files))
         for condition in dict.fromkeys(where)
@@ -267,7 +267,7 @@ class Facet:
 
 
 def facets_of(project: Project, where: Sequence[str]) -> list[Facet]:
-    """Return the user's metadata keys that have few values; none for an empty project."""
+    """Return the user's metadata keys that have few values, or an empty list for an empty project."""
     if not project.documents():
         return []
     facets = []

@@ -32,7 +32,7 @@ MAX_CROSSING = 0.5  # lines across the gap between columns, such as headings, re
 Page = Mapping[str, Any]
 """A page as returned by the child processes: its width and height in pixels, its resolution, its turns, and its boxes.
 
-The width, the height and the boxes are those of the image after `turns` anticlockwise quarter turns.
+The width, the height and the boxes apply to the image after `turns` anticlockwise quarter turns.
 
 A box consists of a string, its confidence, and its four corners in pixels, clockwise from the upper left.
 """
@@ -254,7 +254,7 @@ def _is_filled(column: Sequence[Cell]) -> bool:
 
 
 def _sides(boxes: Sequence[Cell], x: float) -> tuple[list[Cell], list[Cell], list[Cell]]:
-    """Return the boxes to the left of the position `x`, those to its right, and those that cross it."""
+    """Return the boxes to the left of the position `x`, the boxes to its right, and the boxes that cross it."""
     sides: tuple[list[Cell], list[Cell], list[Cell]] = [], [], []
     for box in boxes:
         slack = 0.3 * box.size

@@ -74,9 +74,9 @@ FEWER = 3  # if the ratio of headings to bookmarks is higher, the bookmarks cove
 
 
 def _supplement(marks: Sequence[Heading], detected: Sequence[Heading]) -> list[Heading]:
-    """Combine the bookmarks with the headings detected in the text, whose levels are below those of the bookmarks.
+    """Combine the bookmarks with the headings detected in the text, which get lower levels than the bookmarks.
 
-    Detected headings that have a bookmark are omitted; those before the first bookmark keep their levels.
+    Detected headings that have a bookmark are omitted. Headings before the first bookmark keep their levels.
     """
     at = {mark.start for mark in marks}
     titles = {letters(mark.title) for mark in marks}
@@ -563,7 +563,7 @@ class _Page:
 
 
 def _without_lists(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Return the candidates without numbered lines that form a list with no text in between, as exhibits do."""
+    """Remove candidates that are numbered lines of a list with no text in between, such as exhibits."""
     kept: list[_Candidate] = []
     run: list[_Candidate] = []
     for each in [*found, None]:
@@ -589,7 +589,7 @@ def _is_next(one: _Candidate, other: _Candidate) -> bool:
 
 
 def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Return the candidates without doubtful numbered lines that are not in sequence with other numbered lines."""
+    """Remove doubtful candidates whose number is not in sequence with other numbered lines."""
     kept: set[int] = set()
     last: dict[tuple[str, int, tuple[str, ...]], tuple[int, int]] = {}
     in_exhibits = False
@@ -621,7 +621,7 @@ def _ordinal(label: Label) -> int:
 
 
 def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Return the candidates without those that repeat the heading of an open section, such as "Note 5 (continued)"."""
+    """Remove candidates that repeat the heading of an open section, such as "Note 5 (continued)"."""
     kept: list[_Candidate] = []
     numbered: dict[str, tuple[str, ...]] = {}
     last = ""

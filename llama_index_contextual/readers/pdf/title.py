@@ -223,7 +223,7 @@ Stated = tuple[str, Heading]  # a title, and the line where it begins
 
 
 def document_title(pages: Sequence[Sequence[Line]], stored: str | None) -> tuple[str | None, Heading | None]:
-    """Return the title of a document, and the title line on its first pages as a heading; each may be None.
+    """Return the title of a document or None, and the title line on its first pages as a heading or None.
 
     Args:
         pages: The lines of each page.
@@ -239,7 +239,7 @@ def document_title(pages: Sequence[Sequence[Line]], stored: str | None) -> tuple
 
 
 def sensible_title(title: str | None) -> str | None:
-    """Remove a program name from a title; return None for file names, paths, "Untitled" and the like."""
+    """Remove a program name from a title, or return None for file names, paths, "Untitled" and the like."""
     text = _PROGRAM.sub("", " ".join((title or "").split()))
     if not any(char.isalpha() for char in text) or "\ufffd" in text or len(text) > 300 or _NOT_A_TITLE.fullmatch(text):
         return None
