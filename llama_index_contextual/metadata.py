@@ -110,7 +110,7 @@ class Table(NamedTuple):
 
 
 def _may_contain(title: str, other: str) -> bool:
-    """Return whether, by its number, a section may contain another section: "3." cannot contain "12.3 License".
+    """Return whether the numbers allow a section to contain another: "3. Delivery" does not contain "12.3 License".
 
     A heading that was not recognised, such as "12. Warranties", would otherwise leave "12.3" in the section before it.
     """

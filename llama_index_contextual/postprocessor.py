@@ -39,7 +39,7 @@ logger = get_logger(__name__)
 # ---- consecutive chunks ----------------------------------------------------------------------------------------------
 
 _MOST_UNKNOWN = 2
-"""Maximum number of unknown characters between linked chunks that are assumed to be a paragraph break."""
+"""Maximum number of characters between linked chunks for which a paragraph break is assumed."""
 
 _MOST_SECTIONS = 3
 
@@ -555,7 +555,7 @@ class SpotlightRerank(BaseNodePostprocessor):
 
 
 def _marked(hit: NodeWithScore, score: float, spot: Spot, rank: int) -> RetrievedChunk:
-    """Return a copy of a hit with a new score and rank and a mark on the sentence or row that matches best."""
+    """Return a copy of a hit with a new score, a new rank, and a mark on the sentence or row that matches best."""
     chunk = hit if isinstance(hit, RetrievedChunk) else RetrievedChunk.of(rank, hit)
     mark = Mark.of(Chunk.of(hit.node), spot.start, spot.end) if spot.end > spot.start else None
     return chunk.model_copy(update={"score": score, "rank": rank, "spotlight": mark})

@@ -126,7 +126,7 @@ def _groups(chunks: Sequence[BaseNode], segment_size: int) -> list[list[BaseNode
 
 
 def _segment_span(group: Sequence[BaseNode]) -> tuple[int, int]:
-    """Return the offsets at which the segment of a group of chunks starts and ends."""
+    """Return the start and end offset of the segment that contains a group of chunks."""
     start, end = group[0].metadata.get(keys.SEGMENT_START), group[-1].metadata.get(keys.SEGMENT_END)
     if isinstance(start, int) and isinstance(end, int):
         return start, end
@@ -136,7 +136,7 @@ def _segment_span(group: Sequence[BaseNode]) -> tuple[int, int]:
 def _segment_text(
     chunks: Sequence[BaseNode], group: Sequence[BaseNode], start: int, end: int
 ) -> tuple[str, tuple[int, ...]]:
-    """Return the text of a segment, and the offset of each chunk of the group in this text."""
+    """Return the text of a segment, and the offsets of its chunks in this text."""
     if any(getattr(chunk, "start_char_idx", None) is None for chunk in group):
         texts = [chunk.get_content() for chunk in group]
         return _BETWEEN.join(texts), tuple(accumulate((len(t) + len(_BETWEEN) for t in texts[:-1]), initial=0))

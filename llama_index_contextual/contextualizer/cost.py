@@ -592,7 +592,7 @@ class Spending:
 
     @asynccontextmanager
     async def embedding(self, model: str, tokens: int) -> AsyncIterator[None]:
-        """Reserve the cost of a request for embeddings and record it as spent when the block ends.
+        """Reserve the cost of an embedding request and record it as spent when the block ends.
 
         Raises:
             BudgetExceededError: The request could exceed the limit.
@@ -678,7 +678,7 @@ class Spending:
         self.write()
 
     def close_batch(self, file_id: str, *, unread: int = 0) -> None:
-        """Remove the reserve of a batch whose replies were read, here and in the receipt of the run that sent it.
+        """Remove the reserve of a batch whose replies were read, including from the receipt of the run that sent it.
 
         Args:
             file_id: The provider's id for the upload.
@@ -691,7 +691,7 @@ class Spending:
             self._receipts.close_batch(file_id, unread=unread)
 
     def read_batch(self, file_id: str, *, paid: float, unread: int, requests: int) -> None:
-        """Reduce the reserve of a batch to the part for requests that may be charged but whose reply was not read.
+        """Reduce the reserve of a batch to the amount for requests that may be charged although no reply was read.
 
         A request should not cost more than its reserve, so the remainder covers the unread requests. These always keep
         at least their proportional share, in case the other requests did cost more.

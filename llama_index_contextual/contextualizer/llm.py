@@ -198,7 +198,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
 
     @property
     def lines(self) -> StructuralContextualizer | None:
-        """Contextualizer for the structural lines before the LLM's sentences, or None without such lines."""
+        """Contextualizer for the structural lines before the LLM's sentences, or None if there are no such lines."""
         return self.structural if self.on_structure else None
 
     @property
@@ -212,9 +212,9 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return 1 + math.ceil(self.num_workers / _CALLS_PER_BATCH)
 
     def missing(self, nodes: Sequence[BaseNode]) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
-        """Yield each segment with the chunks for which a call is needed, and the contexts in the ledger by node id.
+        """Yield each segment, its chunks that need a call, and the contexts that the ledger already has, by node id.
 
-        A chunk whose context the LLM refused to write in an earlier run is in neither, unless `retries_refused` is set.
+        Chunks whose context the LLM refused to write in an earlier run are left out, unless `retries_refused` is set.
 
         Args:
             nodes: All chunks of one or more documents.

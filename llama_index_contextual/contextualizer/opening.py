@@ -110,7 +110,7 @@ def _contents(lines: Sequence[str]) -> Iterator[int]:
 
 
 def _is_contents(entries: Sequence[str]) -> bool:
-    """Return whether lines form a table of contents: enough entries whose page numbers hardly ever decrease."""
+    """Return whether lines form a table of contents, with enough entries and page numbers that hardly ever decrease."""
     numbers = [int(match[1]) for entry in entries if (match := _ENTRY.fullmatch(entry))]
     increasing = sum(one <= other for one, other in pairwise(numbers))
     return len(numbers) >= MIN_ENTRIES and increasing >= MOST_INCREASING * (len(numbers) - 1)

@@ -148,7 +148,7 @@ _MOST_CHARACTERS = 20_000  # far more than 200 tokens, so the text after it need
 
 
 REFUSED = "refused to write a context"
-"""Problem if the model declined to write a context, or if the provider's filter removed the answer."""
+"""Value of `problem` if the model declined to write a context, or if the provider's filter removed the answer."""
 
 
 class Extraction(NamedTuple):
@@ -274,7 +274,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class ContextRequest:
-    """Request for the context of one chunk: the prefix shared by all requests for a segment, and a suffix.
+    """Request for the context of one chunk, with a prefix shared by all requests for the segment, and a suffix.
 
     Attributes:
         chunk: The chunk.

@@ -336,7 +336,7 @@ class BatchRunner:
             self._unanswered += batch.requests - len(replies)
 
     async def _resume_uploads(self) -> None:
-        """Find or create the batch of each upload for which an interrupted process did not record a batch."""
+        """For each upload whose batch was not recorded because of an interruption, find or create the batch."""
         orphans = [batch for batch in self._journal.open_batches(self._model) if batch.batch_id is None]
         if not orphans:
             return
@@ -425,7 +425,7 @@ class BatchReplies:
         return self._unused(self.id_of(request)) is not None
 
     def is_unread(self, request: ContextRequest) -> bool:
-        """Return whether a request must not be sent because a batch contains a reply to it that could not be read."""
+        """Return whether a request must not be sent because its reply is in a batch and could not be read."""
         return not self.given_up and self.journal.is_open(self.id_of(request))
 
     def take(self, request: ContextRequest) -> Reply | None:
@@ -498,7 +498,7 @@ class BatchReplies:
 # ---- Batches of a run ------------------------------------------------------------------------------------------------
 
 ROUNDS = 3
-"""Maximum number of times that requests without a reply are sent in a batch before they are sent live."""
+"""Maximum number of batches in which a request is sent before it is sent live."""
 
 
 class _Bodies(LiveSender):

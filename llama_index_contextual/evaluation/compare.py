@@ -273,7 +273,7 @@ class Comparison:
         return f"{' and '.join(parts)} {verb} not significantly better"
 
     def _sample_warning(self, chosen: str) -> str:
-        """Return a warning if there are too few questions for a reliable recommendation, otherwise an empty string."""
+        """Return a warning if there are too few questions for a reliable recommendation, or else an empty string."""
         undecided = [
             self._values(chosen, name, self.metric)
             for name in self.names
@@ -451,7 +451,7 @@ def built_variants(
     max_cost: float | None,
     report: ShowVariants,
 ) -> Iterator[dict[str, Variant]]:
-    """Report the price of variants of a project, build them next to the project, yield them, and finally remove them.
+    """Report the price of variants of a project, build them next to the project, yield them, and then remove them.
 
     Contexts and embeddings in the project's ledger are reused, and new contexts and embeddings are added to the ledger.
     Files left over from an interrupted run are removed.
@@ -798,7 +798,7 @@ def _require_comparable(questions: Sequence[Question], sizes: Sequence[int], con
 
 
 def _configs(config: ProjectConfig, contexts: Sequence[ContextKind], sizes: Sequence[int]) -> dict[str, ProjectConfig]:
-    """Return the settings, by name, for each combination of a kind of context and a chunk size.
+    """Return the settings for each combination of context kind and chunk size, by name.
 
     If the chunk size differs from the project's setting, the overlap is a fixed fraction of the size.
     """
@@ -845,7 +845,7 @@ def sweep_answers(
     progress: ShowVariants | None = None,
     **options: Unpack[EngineOptions],
 ) -> Sweep:
-    """Answer the questions with every combination of settings, for which temporary variants are built.
+    """Answer the questions with every combination of settings, using temporary variants.
 
     Args:
         project: The project.

@@ -230,7 +230,7 @@ class Question:
 
 
 def ids_by_name(documents: Sequence[DocumentRecord]) -> dict[str, set[str]]:
-    """Map each name by which evidence may refer to a document (its id or file name) to the ids of such documents."""
+    """Map each document id and file name, either of which evidence may use, to the ids of matching documents."""
     ids: dict[str, set[str]] = {}
     for record in documents:
         for name in filter(None, (record.doc_id, record.file_name)):

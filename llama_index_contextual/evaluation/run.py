@@ -30,7 +30,7 @@ FIRST = 5
 
 
 def context_relevance(embed_model: BaseEmbedding, answers: Sequence[tuple[str, Sequence[str]]]) -> list[float]:
-    """Return, for each question, its mean cosine similarity to its first five passages, or 0 without passages.
+    """Return the mean cosine similarity of each question to its first five passages, or 0 without passages.
 
     This figure needs no evidence, but does not measure correctness: passages that share words with the question are
     similar to it, whether or not they answer it. Each text is embedded once, without its context.
@@ -52,7 +52,7 @@ def context_relevance(embed_model: BaseEmbedding, answers: Sequence[tuple[str, S
 # ---- Metrics ---------------------------------------------------------------------------------------------------------
 
 Ranks = Sequence[int | None]
-"""For each evidence item, the rank (starting at 1) of the first result that contains it, or None if no result does."""
+"""For each evidence item, the rank (starting at 1) of the first result that contains it, or None if none does."""
 
 
 def recall(ranks: Ranks, k: int) -> float:
@@ -231,7 +231,7 @@ class Evaluation:
         return float(np.mean(values)) if values else None
 
     def failures(self, k: int | None = None) -> list[QuestionResult]:
-        """Return the results of the questions whose evidence is not completely in the first k results, worst first.
+        """Return the results of questions for which some evidence is not in the first k results, worst first.
 
         By default, all results are considered.
         """

@@ -599,7 +599,7 @@ def is_period(term: str) -> bool:
 
 
 def may_have_words(term: str) -> bool:
-    """Return whether a term is a fiscal year, a quarter or a date, which may be more than one word long in a text."""
+    """Return whether a term is a fiscal year, a quarter or a date, each of which may be several words in a text."""
     return _SPELT_TERM.fullmatch(term) is not None
 
 

@@ -89,7 +89,7 @@ class TermCounts:
     lengths: NDArray[np.int32]
 
     def of(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
-        """Return the rows that contain a term and the term's frequency in each of them, or None for an unknown term."""
+        """Return the rows that contain a term and the term's frequency in each row, or None if the term is unknown."""
         number = self.vocabulary.get(term)
         if number is None:
             return None
@@ -137,7 +137,7 @@ class _IndexPart:
     def entries(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.float64]] | None:
         """Return the rows that contain a term, and the term's saturated frequency in each of these rows.
 
-        The saturated frequency is frequency / (norm + frequency). The result is None for an unknown term.
+        The saturated frequency is frequency / (norm + frequency). The result is None if the term is unknown.
         """
         result = self.counts.of(term)
         if result is None:
@@ -179,7 +179,7 @@ class QueryTerms:
         return {term: count * math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, count, n in counts}
 
     def contributions(self, number: int, rows: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return a mask of the given rows that contain a term, and the term's contributions to their scores.
+        """Return a mask of the given rows that contain a term, and the term's contribution to the score of each.
 
         The term is `known[number]`.
         """
@@ -331,7 +331,7 @@ class LexicalIndex:
         return Hits(rows, best.astype(np.float64)), scale
 
     def postings(self, term: str) -> Postings | None:
-        """Return the rows that contain a term and its contributions to their scores, or None for an unknown term."""
+        """Return the rows that contain a term, with the term's contribution to each score, or None if it is unknown."""
         postings = self._postings.get(term)
         if postings is None and (postings := self._computed_postings(term)) is not None:
             self._postings.put(term, postings)
@@ -463,5 +463,5 @@ class LexicalIndexBuilder(TermCountsBuilder):
         return tuple(map(self.vocabulary.__getitem__, self.analyzer.analyse(token)))
 
     def _numeral_terms(self, token: str) -> int:
-        """Return the number of terms of a token without letters, such as a figure in a table, or 0 for other tokens."""
+        """Return the number of terms if a token has no letters, such as a figure in a table, and 0 otherwise."""
         return 0 if any(map(str.isalpha, token)) else len(self.analyzer.analyse(token))

@@ -301,7 +301,7 @@ class Ledger(Database):
             raise translate_error(error, self._name) from error
 
     def _has_tables(self) -> bool:
-        """Check the format of the file and return whether it already contains tables, which a new file does not."""
+        """Check the format of the file and return whether it already contains tables, unlike a new file."""
         names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
         ((version,),) = self.query("PRAGMA user_version")
         if not names and not version:
@@ -387,7 +387,7 @@ class Ledger(Database):
         return Receipts(self)
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return a mapping of keys to contexts for those of the given keys that are in the ledger."""
+        """Return the contexts for the given keys that are in the ledger, by key."""
         return {key: context for key, context, *_ in self.rows("contexts", *_one_of(keys)) if context}
 
     def refusals(self, keys: Sequence[str]) -> set[str]:

@@ -160,7 +160,7 @@ def _line_of(table: str, row: Row) -> dict[str, Any]:
 
 
 def _row_of(raw: Any) -> tuple[str, Row]:
-    """Convert a parsed line of an export to a row and return the name of its table and the row."""
+    """Convert a parsed line of an export to a row, and return its table name and the row."""
     if not isinstance(raw, dict):
         raise TypeError("it must be a mapping")
     table = raw.pop("table", "contexts")

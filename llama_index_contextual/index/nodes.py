@@ -235,7 +235,7 @@ class NodeTable(Nodes):
             return self._ids
 
     def positions(self, node_ids: Sequence[str]) -> dict[str, int]:
-        """Return the positions of the nodes with the given ids, without ids that do not exist."""
+        """Return the positions of the nodes with the given ids, omitting ids that do not exist."""
         return dict(self._fetch("id, position", node_ids))
 
     def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
@@ -259,7 +259,7 @@ class NodeTable(Nodes):
     # ---- metadata ----------------------------------------------------------------------------------------------------
 
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
-        """Return a mask of the nodes that pass the filters, in the order of positions, or None without filters."""
+        """Return a mask of the nodes that pass the filters, sorted by position, or None if there are no filters."""
         if filters is None:
             return None
         from llama_index_contextual.index.filters import row_mask, valid_filters
@@ -435,7 +435,7 @@ def _dump(value: Any) -> str:
 
 
 def _span_of_all(children: Sequence[TextNode]) -> tuple[int, int] | None:
-    """Return the span of the segment that contains the child nodes, or, if that is unknown, the span that they cover.
+    """Return the span of the segment that contains the child nodes or, if it is unknown, the span that they cover.
 
     The result is None if any of the nodes has no offset.
     """

@@ -339,7 +339,7 @@ def remove_scratch(project_dir: Path) -> None:
 
 
 def scratch_directory(project_dir: Path) -> Path:
-    """Return the path of the scratch directory, which exists while it is in use, or after its process was killed."""
+    """Return the path of the scratch directory, which exists only while in use or after its process was killed."""
     return project_dir.with_name(f".{project_dir.name}.compare")
 
 

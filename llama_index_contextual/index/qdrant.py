@@ -314,7 +314,7 @@ class QdrantEngine:
     def rank(
         self, version: int, vector: NDArray[np.float32], k: int, condition: models.Filter | None = None, *, exact: bool
     ) -> list[tuple[str, float]]:
-        """Return the ids of the k chunks whose vectors have the largest inner products with a vector, and the products.
+        """Return the ids and inner products of the k chunks whose vectors are most similar to a vector.
 
         Args:
             version: Number of the version.
@@ -343,7 +343,7 @@ class QdrantEngine:
         return [(point.payload[NODE_ID], float(point.score)) for point in response.points]
 
     def vectors(self, keys: Sequence[Key]) -> dict[str, list[float]]:
-        """Return a mapping of chunk ids to the vectors with the given keys, without missing vectors."""
+        """Return the vectors with the given keys, by chunk id, omitting missing vectors."""
         vectors: dict[str, list[float]] = {}
         for start in range(0, len(keys) if self.exists() else 0, _BATCH):
             ids = [point_id(*key) for key in keys[start : start + _BATCH]]
@@ -412,7 +412,7 @@ def _point(models: Any, stored: StoredVector) -> Any:
 
 
 def _selection(version: int, condition: models.Filter | None = None) -> Any:
-    """Return a Qdrant filter that selects the vectors of a version whose chunks meet the condition, if there is one."""
+    """Return a Qdrant filter for the vectors of a version, limited to chunks that meet the condition, if any."""
     models = models_module()
     visible = [_range(models, BORN, lte=version), _range(models, DIED, gt=version)]
     return models.Filter(must=visible if condition is None else [*visible, condition])

@@ -21,7 +21,7 @@ _MAX_HASHES = 4096
 
 
 def inputs_of(records: Iterable[DocumentRecord]) -> dict[str, str]:
-    """Return, for each document, the original folder or file to ingest so that the document gets the same id again.
+    """Return the folder or file to ingest for each document so that the document gets the same id again.
 
     Args:
         records: Records of the documents.

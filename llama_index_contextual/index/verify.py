@@ -265,7 +265,7 @@ class _Checked:
     manifests: dict[str, Manifest] = field(default_factory=dict)
 
     def is_repairable(self, name: str) -> bool:
-        """Return whether a version is damaged, has a readable manifest, and has no errors except damage."""
+        """Return whether a version is damaged but repairable: its manifest is readable, and it has no other errors."""
         return name in self.manifests and name in self.faults and all(map(is_damage, self.faults[name]))
 
 

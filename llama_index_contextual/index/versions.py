@@ -300,7 +300,7 @@ def next_part(project_dir: Path, version: str) -> Path:
 
 
 def publish_manifest(project_dir: Path, manifest: Manifest, *, keep_versions: int) -> None:
-    """Make a version live: write its manifest, rename its directory, replace CURRENT, remove old versions and parts.
+    """Make a version live: write its manifest, rename its directory, replace CURRENT, and remove unused data.
 
     Args:
         project_dir: The project.

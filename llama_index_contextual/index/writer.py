@@ -1,4 +1,4 @@
-"""Build a version: keep documents of the previous version, write parts with new documents, merge parts and publish.
+"""Build a version: keep documents of the previous version, write new documents to parts, merge parts and publish.
 
 A version keeps the parts of the previous version and adds a part with the new documents, so adding documents takes the
 same time in a project of any size. A part with a document that was removed or changed is written again without it. To

@@ -550,7 +550,7 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
 def _publish_without(
     state: ProjectState, before: OpenVersion, *, dropped: Collection[str] = (), keeps: str | None = None
 ) -> Manifest:
-    """Publish a copy of a version without some of its documents, with the settings that the version was built with."""
+    """Publish a copy of a version that lacks some documents, with the settings that the version was built with."""
     config = _settings_of(before.manifest, state.config)
     builder = VersionBuilder(state.directory, config, before, set(dropped))
     with contextlib.ExitStack() as stack:

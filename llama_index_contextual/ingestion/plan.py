@@ -257,7 +257,7 @@ def is_absent(path: str) -> bool:
 
 
 def changing_files(files: Sequence[FileRef], seconds: float) -> set[FileRef]:
-    """Wait, and return the files that have changed since then, which are probably still being written."""
+    """Wait, and return the files that changed during the wait, which are probably still being written."""
     if not seconds:
         return set()
     before = [_status_of(ref.path) for ref in files]
@@ -274,7 +274,7 @@ def _status_of(path: Path) -> tuple[int, ...] | None:
 
 
 class SyncedFolders:
-    """The folders of a sync, which must exist, be readable and not be replaced during the search.
+    """The folders of a sync. They must exist and be readable, and must not be replaced during the search.
 
     Args:
         paths: The folders.
@@ -425,7 +425,7 @@ class FileReader(Protocol):
 
 
 def _missing_files(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:
-    """Return the ids of documents whose file is missing from a folder passed to the call, with the file's path."""
+    """Return the ids, with file paths, of documents whose file is missing from a folder passed to the call."""
     real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
     folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
     below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(folders))
@@ -579,7 +579,7 @@ class Intake:
         self.warnings += notes_on_ids(named)
 
     def _take_nodes(self, nodes: Sequence[BaseNode], documents: Records) -> None:
-        """Add each Document to the sources, and the nodes of each document that was passed as nodes."""
+        """Add to the sources each Document, and the nodes of each document that was passed as nodes."""
         known = {source.record.doc_id for source in self.sources.values() if source.record is not None}
         for job in jobs_of_nodes(nodes, self.skipped):
             record = documents.get(job.doc_id)
@@ -702,7 +702,7 @@ def jobs_of_nodes(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list
 
 
 def _of_document(node: BaseNode) -> BaseNode:
-    """Return the node with a reference to its document, and with its context, if any, marked as given by the user."""
+    """Return the node with a reference to its document, and mark its context, if any, as given by the user."""
     update: dict[str, Any] = {}
     if node.metadata.get(keys.CONTEXT) and keys.CONTEXT_SOURCE in node.metadata:
         update["metadata"] = {**node.metadata, keys.CONTEXT_GIVEN: True}

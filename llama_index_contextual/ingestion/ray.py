@@ -206,9 +206,9 @@ class RayExecutor(Executor):
         return RayReader(intake, config, page_store, progress, ahead=_BATCHES_PER_CPU * self.batches_ahead)
 
     def embedding_stages(self, stages: Stages) -> Stages:
-        """Return stages whose embedding model runs in the workers, unless the model is called through an API.
+        """Return stages whose embedding model runs in the workers if it does not use an API.
 
-        Only this process calls APIs.
+        APIs are called only from this process.
         """
         model, name = stages.embed_model, stages.embed_model_name
         if model is None or name is None or not is_in_process(name):

@@ -215,7 +215,7 @@ def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:
 
 
 def _in_groups(items: Iterable[tuple[str, str]], noun: str) -> list[str]:
-    """Group places by the kind of reason given for them and return one line for each group, largest group first.
+    """Group places by the kind of their reasons, and return one line per group, largest group first.
 
     Args:
         items: Pairs of a place and a reason. Reasons of the same kind differ only in numbers and ids.

@@ -38,7 +38,7 @@ from llama_index_contextual.models import (
 from llama_index_contextual.search.live import LiveIndexes
 
 _PROBED = 100
-"""Number of chunks, the shortest of which is embedded to recognise the model that built an index."""
+"""Number of chunks of which the shortest is embedded, to recognise the model that built an index."""
 
 _SAME = 0.999
 """Minimum cosine similarity of two vectors of a text from the same model, because stored vectors are rounded."""

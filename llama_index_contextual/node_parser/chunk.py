@@ -407,7 +407,7 @@ class Layout:
         return max(_offsets_between(self.cuts[rank], low, high), default=None)
 
     def beginnings(self, rank: Rank, low: int, high: int) -> list[int]:
-        """Return the offsets from `low` to `high` with at least this rank at which an overlap may begin."""
+        """Return the offsets from `low` to `high`, with at least this rank, at which an overlap may begin."""
         return [*_offsets_between(self.cuts[rank], low, high), *_offsets_between(self.rows, low, high)]
 
 

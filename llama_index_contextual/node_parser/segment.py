@@ -34,7 +34,7 @@ from llama_index_contextual.readers.boundaries import Rank, Span
 from llama_index_contextual.readers.tables import tables_in_text
 
 SEGMENT_CORE = "_contextual_segment_core"
-"""Metadata key of the document offset where a segment's own text begins, after the overlap with the previous one."""
+"""Metadata key for the document offset at which a segment's own text begins, after the overlap."""
 
 _CONTINUED_ROW = re.compile(r"\|[ \t]*\|[^\n]*[^|\s]")
 _NAMESPACE = uuid.UUID("6f2c8a52-6d0b-5a53-9d58-0c7f4b8f2b6e")
@@ -322,7 +322,7 @@ class SegmentCutter:
         return next(iter(boundaries.grapheme_boundaries(tokens.text, words, core)), next_core)
 
     def _fit(self, start: int, core: int, end: int) -> int:
-        """Return the overlap start, moved forward until the segment, when it is encoded alone, fits the limit."""
+        """Return the start of the overlap, moved forward until the segment, encoded alone, fits the limit."""
         while start < core and self.tokens.count(start, end) > self.size:
             start = next(iter(boundaries.word_starts(self.tokens.text, start + 1, core)), core)
         return start

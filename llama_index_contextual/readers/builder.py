@@ -129,7 +129,7 @@ class DocumentBuilder:
         return cells
 
     def embed(self, title: str, part: ParsedFile) -> None:
-        """Add another document as a section, without its pages, and with its headings as subsections.
+        """Add another document as a section, with its headings as subsections but without its pages.
 
         The characters of its text must already have been counted.
         """

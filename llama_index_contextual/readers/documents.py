@@ -159,7 +159,7 @@ class DocumentReader:
                 child.close()
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
-        """Yield the content or the error of each file in order, while the next files are being parsed.
+        """Yield the content of each file, or the error, in order, while the next files are being parsed.
 
         Raises:
             InputError: `file_metadata` returned a value that cannot be stored.

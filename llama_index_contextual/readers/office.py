@@ -1,4 +1,4 @@
-"""Read files of the formats that are parsed in a child process: Word, PowerPoint, Excel, CSV, email and HTML.
+"""Read the file formats that are parsed in a child process: Word, PowerPoint, Excel, CSV, email and HTML.
 
 Office files are ZIP archives of XML; `_check_package` measures them before a library opens them. Macros are never run,
 and links to other files and pages are never followed.
@@ -323,7 +323,7 @@ def _read_csv(source: FileSource) -> ParsedFile:
 
 
 def _delimiter(sample: str) -> str:
-    """Return the delimiter that divides the most rows of a CSV sample into the same number of cells.
+    """Return the delimiter for which the most rows of a CSV sample have the same number of cells.
 
     If two delimiters do so equally well, the delimiter with more cells per row is chosen.
     """
@@ -457,7 +457,7 @@ def _add_attachment(builder: DocumentBuilder, part: Message, source: FileSource)
 
 
 def _attachment_name(part: Message) -> str:
-    """Return the file name of an attachment, or the subject of an attached email, without folders and safe to print."""
+    """Return a printable name, without folders, for an attachment: its file name, or the subject of an email."""
     inner: Any = part.get_payload()
     name = _filename(part).replace("\\", "/").rpartition("/")[2]
     if not name and part.get_content_type() == "message/rfc822" and isinstance(inner, list) and inner:

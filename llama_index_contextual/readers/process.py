@@ -175,7 +175,7 @@ class ChildProcess:
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment variables of this process without secrets, with its module path as PYTHONPATH."""
+    """Return the environment variables of this process without secrets, and with its module path in PYTHONPATH."""
     env = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
     return env | {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
 
@@ -270,7 +270,7 @@ def _parse(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _page_reporter() -> Callable[[int, int], None]:
-    """Return a function that reports the number of pages read at most every `REPORT_SECONDS`, and at the end."""
+    """Return a function that reports the page count at the end, and at most every `REPORT_SECONDS` before that."""
     due = 0.0
 
     def report(done: int, total: int) -> None:

@@ -351,7 +351,7 @@ def _head_text(read: Sequence[_Sorted], first: int, last: int, done: int) -> str
 
 
 def naming_lines(above: Sequence[str], *, has_unit: bool = False) -> list[str]:
-    """Return the lines directly above column headers that give the title, the unit and the time period of the table.
+    """Return the lines directly above column headers that state the title, unit and time period of the table.
 
     Short lines are returned if one of them is a caption or contains a unit or a date. A longer line is returned if it
     ends with a colon.
@@ -378,7 +378,7 @@ def naming_lines(above: Sequence[str], *, has_unit: bool = False) -> list[str]:
 
 
 def _is_short(line: str) -> bool:
-    """Return whether a line may be part of a title: neither a sentence nor a heading nor an item of a list."""
+    """Return whether a line may be part of a title, and is not a sentence, a heading or a list item."""
     is_sentence = line.endswith((".", ",", ";")) or len(line.split()) > MAX_LABEL_WORDS
     return not is_sentence and not line.startswith("#") and not _BULLET.match(line)
 

@@ -273,7 +273,7 @@ def plain_headings(text: str) -> tuple[Heading, ...]:
 
 
 def _heading_level(candidate: _Candidate, ranks: list[int]) -> int:
-    """Return the level of a heading: 1 for capitals, otherwise keywords by rank, and numbers below all keywords."""
+    """Return the level of a heading: 1 for capitals, the rank for keywords, and lower levels for numbers."""
     if candidate.kind == "keyword":
         return ranks.index(candidate.depth) + 1
     return candidate.depth + (len(ranks) if candidate.kind == "number" else 0)

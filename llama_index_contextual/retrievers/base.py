@@ -82,7 +82,7 @@ def as_bundles(queries: object) -> list[QueryBundle]:
 
 
 def limit_query(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
-    """Return the query limited to the part that is searched, and a warning if the query was cut.
+    """Return the part of the query that is searched, and a warning if the query was cut.
 
     Raises:
         InputError: The query is empty, or neither a string nor a QueryBundle.

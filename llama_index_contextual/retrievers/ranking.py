@@ -257,7 +257,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         language: str = "english",
         **options: Any,
     ) -> Self:
-        """Build an in-memory index of nodes, of all nodes of a document store, or of the nodes of an index.
+        """Build an in-memory index from nodes, from a document store, or from the nodes of another index.
 
         Args:
             index: A LlamaIndex index with a document store.

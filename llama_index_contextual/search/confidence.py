@@ -226,7 +226,7 @@ def _cover(hits: Sequence[BaseHit], question: str, terms: QueryTerms) -> float:
 
 
 def _limit(parts: Sequence[Mapping[str, float]], matched: set[str]) -> float:
-    """Return an upper bound on the coverage: the largest share of any part of the question that these terms cover."""
+    """Return an upper bound on the coverage: the largest share of a part of the question that these terms cover."""
     shares = ((sum(part.values()), sum(part[term] for term in matched & part.keys())) for part in parts)
     return max((covered / total for total, covered in shares if total), default=0.0)
 

@@ -172,7 +172,7 @@ class _PageText:
         self._factors = ctypes.addressof(self._matrix)
 
     def runs(self) -> list[Run]:
-        """Return the runs in pdfium's order, in which the text on a baseline is sorted from left to right.
+        """Return the runs in pdfium's order, which is from left to right for text on the same baseline.
 
         A run ends where the line, the font size or the font weight changes, and at a gap that may be the edge of a
         column or the place of a footnote mark.

@@ -177,7 +177,7 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PageS
 
 
 def _place_lines(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
-    """Return the lines of each page with hyphenated words rejoined, offsets in the document, and separators.
+    """Rejoin hyphenated words and return the lines of each page with document offsets and separators.
 
     The separator after a line, `Line.end`, is a space within a paragraph and a line feed at its end.
     """
@@ -339,7 +339,7 @@ class HyphenJoiner:
         self._cuts_words = sum(cut is not None and self._is_joined(*cut) for cut in cuts) >= _MIN_CUTS
 
     def join(self, lines: Sequence[str]) -> list[str]:
-        """Return the lines of one page, some of which may become empty, with hyphenated words rejoined."""
+        """Rejoin hyphenated words on one page and return its lines, some of which may be empty as a result."""
         out = list(lines)
         for at in range(len(out) - 1):
             cut = _halves(out[at], out[at + 1])

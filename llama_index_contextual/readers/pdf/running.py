@@ -91,7 +91,7 @@ def strip_running(pages: Sequence[PageContent]) -> Running:
 
 
 def _chain_texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[tuple[int, int]]]:
-    """Return the distinct texts of running lines, and the lines to remove as pairs of a page index and a line's `id()`.
+    """Return the distinct texts of running lines, and the lines to remove as pairs of a page index and an `id()`.
 
     The page numbers that the lines contain are written to `labels`.
     """
@@ -169,7 +169,7 @@ def _accept(levels: Sequence[Sequence[_Chain]], shapes: Sequence[int]) -> list[_
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
-    """Replace numbers, or a lone Roman numeral, with "#"; return the result, the numbers and their printed forms."""
+    """Replace numbers, or a lone Roman numeral, with "#". Return the result, the numbers and their printed forms."""
     roman = _ROMAN.fullmatch(text)
     if roman and roman[2]:
         return f"{roman[1]}#{roman[3]}", (roman_value(roman[2].upper()),), (roman[2],)

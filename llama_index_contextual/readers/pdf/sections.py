@@ -129,7 +129,7 @@ def _similarity(matcher: SequenceMatcher[str], line: Line) -> float:
 
 
 def _begins(wanted: str, lines: Sequence[Line]) -> bool:
-    """Return whether the lines, joined, begin with the title `wanted`, compared as returned by `letters`."""
+    """Return whether the joined lines begin with the title `wanted`, comparing only `letters`."""
     joined = accumulate(letters(line.text) for line in lines)
     return bool(letters(lines[0].text)) and any(text.startswith(wanted) for text in joined)
 
@@ -645,7 +645,7 @@ def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
 
 
 def _leveled(found: Sequence[_Candidate], style: _BodyStyle, title: Heading | None) -> list[Heading]:
-    """Return the headings with their levels, which follow one order of the kinds of headings in the whole document.
+    """Return the headings with levels derived from an order of heading kinds that applies to the whole document.
 
     The title is added before the headings, unless a heading begins at or before it.
     """

@@ -303,7 +303,7 @@ def _is_instrument(line: Line) -> bool:
 
 
 def _cover_parties(page: Sequence[Line]) -> list[str]:
-    """Return the names of the parties on a cover, which are above and below a line that contains only "and".
+    """Return the party names on a cover, which stand above and below a line that contains only "and".
 
     The result is an empty list if there is no such line.
     """
