@@ -117,7 +117,7 @@ class Prediction:
     def retrieved(self) -> bool | None:
         """True if a passage contains the evidence or, if no evidence is known, a correct answer.
 
-        None if neither evidence nor a correct answer is known.
+        None if neither the evidence nor a correct answer is known.
         """
         if not self._expected:
             return None

@@ -71,7 +71,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
 
     Args:
         engine: The query engine; its retriever should accept `ConversationQuery` objects.
-        mode: "blend" searches for the question together with the conversation, without an extra call; "condense" asks
+        mode: "blend" searches for the question and the conversation together, without an extra call; "condense" asks
             the model for a standalone question first; "simple" searches for the unchanged question.
         turns: Number of exchanges to consider.
         history_tokens: Maximum number of tokens of the exchanges in the prompt. The oldest exchanges are omitted first;

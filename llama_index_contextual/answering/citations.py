@@ -390,7 +390,7 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
     Args:
         answer: The answer.
         passages: The passages in the prompt; the first is Source 1.
-        question: The question; numbers in the question need not be in a passage.
+        question: The question. Numbers that it contains need not be in a passage.
 
     Example:
         >>> passages = [Passage("Food keeps for three days."), Passage("Boil all water.")]

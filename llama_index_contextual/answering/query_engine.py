@@ -141,7 +141,7 @@ class AnswerOptions:
             rules.
         answer_tokens: Maximum total number of tokens of the passages in the prompt.
         context: Whether the prompt includes the generated context, marked as background.
-        min_confidence: Search confidence below which a wider search follows. If the confidence is still below this
+        min_confidence: Search confidence below which a wider search is made. If the confidence is still below this
             limit, the prompt states that the passages have little in common with the question, but the model still
             answers. If set, the limit also applies to follow-up questions, each of which then needs a second search.
             None uses the level "low".
@@ -170,7 +170,7 @@ class Draft:
         hits: The passages in the prompt.
         messages: The whole prompt.
         ready: The answer, if no model call is needed because there are no passages or the answer is in the cache.
-        key: Key of the answer in the cache; None without a cache.
+        key: Key of the answer in the cache; None if there is no cache.
         calls: Usage of the model calls that were made to prepare the prompt.
     """
 

@@ -212,7 +212,7 @@ class GroundedResponse(Response):
         original: The model's text if it differs from the answer, or None.
         reasoning: The reasoning before the answer with the style "chain_of_thought", or None.
         from_cache: Whether the answer comes from the cache.
-        verdict: The verdict of the judge, or its error; None without a judge.
+        verdict: The verdict of the judge, or its error; None if there is no judge.
         usage: Tokens and list price of the calls for the answer; None if no model was called.
     """
 

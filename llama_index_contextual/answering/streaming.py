@@ -315,7 +315,7 @@ async def thread_stream(
     """Call a synchronous LLM in its own thread and yield the pieces of its answer.
 
     A thread cannot be stopped from outside. If a call is abandoned, its thread runs until the model returns the next
-    piece; it does not delay the exit of the process.
+    piece, but does not prevent the process from exiting.
 
     Args:
         busy: Lock that is held until the call has ended, because concurrent calls can crash a model such as llama.cpp.

@@ -194,8 +194,8 @@ class ChunkFailure:
         node_id: Id of the chunk.
         doc_id: Id of its document.
         error: Description of the error and how to fix it.
-        is_held_back: Whether `retry_failed` requests the context again only if `max_cost` is given, because the LLM
-            refused to write it, or because the provider may charge for a reply that cannot be read.
+        is_held_back: Whether `retry_failed` requires `max_cost` to request the context again, because the LLM refused
+            to write it, or because the provider may charge for a reply that cannot be read.
     """
 
     node_id: str

@@ -854,7 +854,7 @@ class EmbeddingCount:
             chunks: Chunks of the segment whose contexts have not been written yet.
             contexts: Contexts from the ledger, by node id.
             context_tokens: Expected number of tokens in a context.
-            structural: Contextualizer for the structural lines before the contexts, or None without such lines.
+            structural: Contextualizer for the structural lines before the contexts, or None if there are no such lines.
         """
         if self.model is None:
             return

@@ -129,7 +129,7 @@ class ChunkIndex(Protocol):
 
     @property
     def dimensions(self) -> int | None:
-        """Length of the vectors; None without vectors."""
+        """Length of the vectors; None if there are no vectors."""
         ...
 
     @property
@@ -139,7 +139,7 @@ class ChunkIndex(Protocol):
 
     @property
     def documents(self) -> DocumentIndex | None:
-        """The index of document names and openings; None without a lexical index."""
+        """The index of document names and openings; None if there is no lexical index."""
         ...
 
     def rank_vectors(

@@ -79,7 +79,7 @@ class TermCounts:
         pointers: Start of each term's entries in the next two arrays; shape (terms + 1,).
         holders: For each term, the rows of the texts that contain it, in ascending order; shape (entries,).
         frequencies: Frequency of the term in each of these texts; shape (entries,).
-        lengths: Number of terms of each text, with repetitions but without numbers; shape (texts,).
+        lengths: Number of terms in each text, counting repetitions but not numbers; shape (texts,).
     """
 
     vocabulary: Mapping[str, int]

@@ -83,7 +83,7 @@ class DocumentIndex:
 
     @cached_property
     def emphasis(self) -> float:
-        """Factor for the weight of document scores: 1 if documents have ten chunks on average, more if they are longer.
+        """Factor for the weight of document scores, which is 1 if documents have ten chunks on average.
 
         The best of many chunks can have a high score by chance, so the weight grows with the logarithm of the mean
         number of chunks per document.

@@ -101,7 +101,7 @@ class Manifest(_Entry):
         created: Time of publication in UTC, ISO 8601.
         package: Release of this package that wrote the version.
         config: The project's settings at that time.
-        embed_model: Name of the embedding model, or None without a semantic index.
+        embed_model: Name of the embedding model, or None if there is no semantic index.
         dimensions: Length of the vectors, or None.
         documents: Number of documents.
         chunks: Number of chunks.

@@ -268,7 +268,7 @@ class PartWriter:
     Args:
         directory: Directory of the part, from `versions.next_part`.
         config: Settings of the project.
-        vectors: Writer of the vectors; None without a semantic index.
+        vectors: Writer of the vectors; None if there is no semantic index.
 
     Attributes:
         records: Records of the documents that were added.

@@ -48,7 +48,7 @@ class SourceFile:
 
     Attributes:
         path: Path of the file; None if it was not found or has changed.
-        digest: xxh3 checksum of the file; "" without a path.
+        digest: xxh3 checksum of the file, or "" if there is no path.
         problem: Reason if there is no path: "text" for a document that was not read from a file.
     """
 

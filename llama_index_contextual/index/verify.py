@@ -160,7 +160,7 @@ def verify_project(project_dir: Path, known: PartFaults | None = None) -> Verify
 
     Args:
         project_dir: Directory of the project.
-        known: The errors of parts that have just been checked, which are not checked again.
+        known: The errors found in parts that have just been checked and need not be checked again.
 
     Raises:
         ProjectNotFoundError: The project was deleted.

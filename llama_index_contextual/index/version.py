@@ -88,7 +88,7 @@ class VersionNodes(Nodes):
         return [rows[node_id] for node_id in node_ids]
 
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
-        """Return a mask of the rows that pass the filters, or None without filters."""
+        """Return a mask of the rows that pass the filters, or None if there are no filters."""
         masks = [mask for part in self.parts if (mask := part.docstore.mask(filters)) is not None]
         return np.concatenate(masks) if masks else None
 
@@ -165,7 +165,7 @@ class VersionIndex:
     Args:
         nodes: The chunks.
         language: Language of the lexical index, or None if there is no lexical index.
-        dimensions: Length of the vectors; None without vectors.
+        dimensions: Length of the vectors; None if there are no vectors.
         remote: Directory of the version if an engine stores its vectors, otherwise None.
     """
 
@@ -228,7 +228,7 @@ class VersionIndex:
 
     @cached_property
     def documents(self) -> DocumentIndex | None:
-        """The index of documents; None without a lexical index."""
+        """The index of documents; None if there is no lexical index."""
         if self._language is None:
             return None
         entries = [part.document_terms for part in self.docstore.parts]

@@ -78,8 +78,9 @@ class Stamp:
     """State of CURRENT, which changes whenever another version becomes live.
 
     Attributes:
-        content: Content of the file; needed where a coarse clock gives two files the same inode and times.
-        file: Inode and modification time; needed if a project was deleted and created again with the same content.
+        content: Content of the file, which is needed if a coarse clock gives two files the same inode and times.
+        file: Inode and modification time, which are needed if a project was deleted and recreated with the same
+            content.
     """
 
     content: bytes

@@ -119,7 +119,7 @@ class VersionBuilder:
         Args:
             record: Record of the document.
             nodes: Chunks of the document.
-            vectors: Unit vectors of the chunks, or None without a semantic index.
+            vectors: Unit vectors of the chunks, or None if there is no semantic index.
             frame: Frame of the document, or None if it was passed as nodes.
 
         Raises:
@@ -181,7 +181,7 @@ class VersionBuilder:
         """Finish the parts and make the version live.
 
         Args:
-            embed_model: Name of the embedding model, or None without a semantic index.
+            embed_model: Name of the embedding model, or None if there is no semantic index.
             automatic: Whether the version is published by a program that watches folders.
             keeps: Name of the previous version, if it must be kept as long as the new version.
         """

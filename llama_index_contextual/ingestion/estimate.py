@@ -42,7 +42,7 @@ class CostEstimate:
 
     Attributes:
         model: Name of the LLM that writes contexts, or None if there is none.
-        embed_model: Name of the embedding model, or None without a semantic index.
+        embed_model: Name of the embedding model, or None if there is no semantic index.
         documents: Number of documents that need work.
         chunks: Number of chunks in these documents.
         tokens: Tokens of the chunks, with overlaps counted twice.

@@ -93,7 +93,7 @@ class Stages:
     Attributes:
         parsers: Segment parser and chunk parser.
         contextualizer: Contextualizer, or None for plain RAG.
-        embed_model: Embedding model, or None without a semantic index.
+        embed_model: Embedding model, or None if there is no semantic index.
         embed_model_name: Name of the embedding model.
         ledger: Store of contexts and vectors that have already been paid for.
         spending: Account of the run, or None.
@@ -370,7 +370,7 @@ def make_stages(
         config: Settings of the project.
         ledger: Store of contexts and vectors that have already been paid for.
         llm: LLM that writes contexts; None loads the LLM named in the settings when the first context is needed.
-        embed_model: Embedding model, or None without a semantic index.
+        embed_model: Embedding model, or None if there is no semantic index.
         model_id: Name for the model in `llm`; None uses the model's own name.
 
     Raises:

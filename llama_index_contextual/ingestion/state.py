@@ -145,7 +145,7 @@ class ProjectState:
 
     @property
     def embed_model_name(self) -> str | None:
-        """Name of the embedding model, or None without a semantic index; the model is not loaded."""
+        """Name of the embedding model, or None if there is no semantic index; the model is not loaded."""
         if not self.config.builds_semantic:
             return None
         passed = self.passed_embed_model

@@ -47,8 +47,9 @@ _WINDOWS = os.name == "nt"
 _LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
 """The ledger, and the journal with which SQLite repairs it after an interruption. Both are kept or both are deleted."""
 _DELETED = (VERSIONS, PARTS, *_LEDGER, COLLECTION_FILE, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
-"""All files and directories of a project except its settings, in the order of deletion. CURRENT is set to `none` first,
-so that readers see an empty project; project.json is deleted last, so that an interrupted deletion can be repeated."""
+"""The files and directories of a project, except its settings, in order of deletion. CURRENT is set to `none` first,
+so that readers see an empty project; project.json is deleted last, so that an interrupted deletion can be repeated.
+"""
 _OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})
 
 

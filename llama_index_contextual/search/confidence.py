@@ -149,7 +149,7 @@ def estimate_confidence(
         hits: The first hits: at least `READ`, or all if there are fewer.
         question: Text of the question.
         is_filtered: Whether only some of the chunks were ranked.
-        low: Limit of the level "low"; None uses the limit of the models.
+        low: Limit of the level "low"; None uses the limit from the models.
     """
     names = {leg.name for leg in ranking.legs}
     mode: Mode = "hybrid" if len(names) > 1 else next(iter(names))

@@ -98,7 +98,7 @@ class Ranking:
         legs: The ranking of a single index, or the rankings of the indexes that were fused.
         fusion: Settings of the fusion; None for the ranking of a single index.
         document_weight: Weight of the document scores, in the unit of the chunk scores.
-        support: Scores of the documents of `hits`; None without an index of documents.
+        support: Scores of the documents of `hits`; None if there is no index of documents.
         best: For each of `hits`, the score of the best chunk of its document, before shares of such scores were added.
         shared_terms: For each of `hits`, the part of its score that was subtracted for terms that also occur elsewhere
             in its document.

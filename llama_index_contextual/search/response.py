@@ -46,7 +46,7 @@ class LegScore:
         score: Cosine similarity (-1 to 1) in the semantic index; BM25 score (above 0) in the other indexes.
         rank: Position in the ranking of the index, starting at 1; in the index of documents, position of the chunk's
             document.
-        matched_terms: Terms of the query that occur in the chunk or its context; lexical index only.
+        matched_terms: Terms of the query that occur in the chunk or its context, in the lexical index only.
     """
 
     score: float
@@ -336,7 +336,7 @@ class Explanation:
         in_structure: Terms of the query that occur only in the structural part of a context that has two parts.
         missing: Terms of the query that do not occur in the passage.
         why_not: For a near miss, the difference from the last result.
-        reranking: The reranker's decision, or None without a reranker.
+        reranking: The reranker's decision, or None if there is no reranker.
     """
 
     rank: int

@@ -320,7 +320,7 @@ def best_chunks(
         ranking: The ranking.
         question: The question to compare the chunks with.
         count: Number of chunks that are needed.
-        results: Number of results; above 20, more hits are compared.
+        results: Number of results; if it is above 20, more hits are compared.
         rerank: Whether the first hits are reranked by their best sentence or row.
     """
     compared = 0 if not rerank else COMPARED if results <= COMPARED else COMPARED_OF_MANY

@@ -115,7 +115,7 @@ class Units:
         words: Numbers of the words of all units, in the order of the units.
         before: Numbers of the words in the text before the passage; see `HeadedText`.
         vectors: Direction of each unit together with the title, the section and the column headers; shape (units,
-            dimensions). None without word vectors.
+            dimensions). None if there are no word vectors.
         is_code: Whether the passage is source code.
     """
 
@@ -180,7 +180,7 @@ class Vocabulary:
 
     @property
     def vectors(self) -> Floats | None:
-        """The word vectors, one row per word number, followed by unused rows; None without vectors."""
+        """The word vectors, one row per word number, followed by unused rows; None if there are no vectors."""
         return self._vectors
 
     @property
@@ -320,7 +320,7 @@ def _directions(
 ) -> Floats | None:
     """Return a unit vector for each unit: the normalised sum of the directions of the unit and its heading.
 
-    Return None without word vectors or without units.
+    Return None if there are no word vectors or no units.
     """
     if vectors is None or len(counts) == 0:
         return None

@@ -94,8 +94,8 @@ def bookmarks(outline: Iterable[OutlineEntry], pages: Sequence[Sequence[Line]]) 
     """Return the bookmarks as headings, in the order of the text.
 
     The result is empty if most of their titles are page numbers or file names. On the page to which a bookmark points,
-    the heading begins at the line with the bookmark's title; if there is no such line, at the most similar line, at the
-    line below the position of the bookmark, or at the top of the page.
+    the heading begins at the line with the bookmark's title; if there is no such line, it begins at the most similar
+    line, at the line below the position of the bookmark, or at the top of the page.
     """
     entries = []
     for entry in outline:
