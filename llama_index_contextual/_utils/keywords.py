@@ -16,7 +16,7 @@ _WIDTH = 120
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion of the most similar known name, to append to an error message; "" if none is similar.
+    """Return a suggestion of the most similar known name for an error message, or "" if no name is similar.
 
     Example:
         >>> nearest("stlye", ["style", "timeouts"]), nearest("x", ["style"])

@@ -217,7 +217,7 @@ class CacheRules:
 
     Attributes:
         minimum: Number of tokens in the shortest prefix that is cached.
-        step: Number of tokens by which the lengths of cached prefixes increase.
+        step: Increment of the length of a cached prefix, in tokens.
     """
 
     minimum: int

@@ -180,10 +180,10 @@ class Evaluation:
 
     @property
     def main_metric(self) -> str:
-        """Default metric to compare retrievers: nDCG@10, or nDCG at the largest of `ks` if this is smaller.
+        """Default metric for comparing retrievers: nDCG@10, or nDCG at the largest of `ks` if this is smaller.
 
-        nDCG distinguishes good retrievers better than recall, because it still improves if evidence moves from rank 5
-        to rank 1.
+        nDCG is better than recall at distinguishing good retrievers, because it still improves if evidence moves from
+        rank 5 to rank 1.
         """
         return f"nDCG@{min(NDCG_K, max(self.ks))}"
 

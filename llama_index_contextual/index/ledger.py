@@ -463,7 +463,7 @@ class Ledger(Database):
         """Remove rows that are no longer needed, and return the numbers of removed contexts and embeddings.
 
         Batches and OCR results cannot be attributed to a document, so all of them are removed. Replies to a running
-        batch would bring removed contexts back, and OCR results can be produced again at no charge. Refusals are kept,
+        batch would restore removed contexts, and OCR results can be produced again at no charge. Refusals are kept,
         because they contain no text and repeating the requests would cost money. The removed text remains in unused
         parts of the file; `copy_to` does not copy it.
 

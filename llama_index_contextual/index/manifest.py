@@ -73,7 +73,7 @@ class FileEntry(_Entry):
     Attributes:
         bytes: Size of the file.
         xxh3: Checksum used to detect damage quickly.
-        sha256: Checksum that proves the content.
+        sha256: Cryptographic checksum, used for complete checks.
     """
 
     bytes: int

@@ -613,8 +613,8 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
     """Remove all versions except the live version, and all ledger rows that the live version does not use.
 
     A row is kept if it is the context or the embedding of a live chunk. Earlier states of a document and contexts
-    written with other settings are removed. Running batches are abandoned, because their replies would bring removed
-    contexts back. If the function is interrupted, it can be called again.
+    written with other settings are removed. Running batches are abandoned, because their replies would restore removed
+    contexts. If the function is interrupted, it can be called again.
 
     Args:
         project_dir: Directory of the project, whose write lock must be held.

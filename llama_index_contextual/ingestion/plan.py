@@ -107,11 +107,11 @@ class RunOptions:
 
 
 ChunkSpan = tuple[int | None, int | None, str]
-"""Start and end of a chunk in its document, and its text."""
+"""Start and end of a chunk in its document, and the text of the chunk."""
 
 
 def span_of(node: BaseNode) -> ChunkSpan:
-    """Return the position of a chunk in its document, and its text."""
+    """Return the position of a chunk in its document, and the text of the chunk."""
     return getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None), node.get_content()
 
 

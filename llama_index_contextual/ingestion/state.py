@@ -125,7 +125,7 @@ class ProjectState:
             record_embed_object(self.directory, asdict(described))
 
     def _is_model_of_live(self, model: BaseEmbedding) -> bool:
-        """Return whether a model seems to be the model with which the live version was built.
+        """Return whether the live version seems to have been built with the given model.
 
         The shortest of the first chunks is embedded and compared with its stored vector. The result is true if the
         version has no vectors.

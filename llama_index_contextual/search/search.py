@@ -113,7 +113,7 @@ class SearchSettings:
         k: Number of results.
         filters: Metadata filters; only chunks that pass are ranked.
         fusion: Settings for the fusion of both rankings.
-        acronyms: The user's table of acronyms: if a question contains one form, the other form is searched too.
+        acronyms: The user's acronym table. If a question contains one form, the other form is searched too.
         spotlight: Whether the first hits are reranked by their best sentence or row.
         rerank_candidates: Number of hits that a reranker reads.
         rerank_threshold: Probability from the reranker below which hits are dropped; None keeps all hits.

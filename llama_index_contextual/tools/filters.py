@@ -158,7 +158,7 @@ def parse_conditions(
     condition: str = "--filter",
     listing: str = "`documents`",
 ) -> MetadataFilters | None:
-    """Return the filters for conditions such as "kind=report" and for file names; None if there are none.
+    """Return the filters for conditions such as "kind=report" and for file names, or None if there are none.
 
     A passage must meet the conditions for all fields; if several values are given for a field, one of them must match.
 

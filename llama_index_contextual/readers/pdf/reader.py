@@ -42,7 +42,8 @@ def read_pdf(
     """Read a PDF in this process.
 
     Running headers and footers are removed from the text and stored in the metadata as "running_header" and
-    "running_footer". `limits.max_seconds` is checked only between pages, but `ParserProcess` enforces it during a page too.
+    "running_footer". `limits.max_seconds` is checked only between pages; `ParserProcess` also enforces it during a
+    page.
 
     Args:
         path: The file.
