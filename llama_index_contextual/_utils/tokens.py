@@ -1,6 +1,6 @@
 """Count tokens offline, in text of any length and with any characters.
 
-llama-index-core ships the data files of the encodings. tiktoken finds them only if the environment variable
+llama-index-core ships the encoding data files. tiktoken finds them only if the environment variable
 `TIKTOKEN_CACHE_DIR` is set to their folder.
 """
 

@@ -246,7 +246,7 @@ def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-# ---- parts of an engine ----------------------------------------------------------------------------------------------
+# ---- engine parts ----------------------------------------------------------------------------------------------------
 
 
 def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[[], LLM]) -> BaseRetriever:

@@ -184,7 +184,7 @@ class FoldedText:
         return None
 
     def _is_edge(self, offset: int) -> bool:
-        """Return False if an offset lies inside a word, otherwise True."""
+        """Return whether an offset is not inside a word."""
         around = self.original[max(0, offset - 1) : offset + 1]
         return offset == 0 or len(around) < 2 or not around.isalnum() or bool(re.search(_SIGN, around))
 
@@ -291,7 +291,7 @@ def is_stitched(quoted: str, texts: Sequence[FoldedText]) -> bool:
     return True
 
 
-# ---- Check of an answer ----------------------------------------------------------------------------------------------
+# ---- Checking an answer ----------------------------------------------------------------------------------------------
 
 _Citation = tuple[int, int, tuple[int, ...]]
 """Start offset, end offset and source numbers."""

@@ -75,7 +75,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
 
 
 def default_prompts(style: str, system_prompt: str | None = None) -> dict[str, BasePromptTemplate]:
-    """Return the prompt templates of a query engine.
+    """Return a query engine's default prompt templates.
 
     Args:
         style: A name in `STYLES`, or your own description of a style, which is added to the rules of "instruction".

@@ -1,6 +1,6 @@
 """Query engine: search, pack the passages into a prompt, answer, and check the citations.
 
-The search returns a `Draft` with the prepared prompt of one answer, so that the chat engine and the evaluation can run
+The search returns a `Draft` with the prepared prompt for one answer, so that the chat engine and the evaluation can run
 the search and the answer separately.
 """
 
@@ -134,7 +134,7 @@ class AnswerCache:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """Options of an answer.
+    """Answer options.
 
     Attributes:
         style: "instruction", "persona" (few words), "chain_of_thought", or your own description, which is added to the
@@ -162,11 +162,11 @@ class AnswerOptions:
 
 @dataclass(frozen=True)
 class Draft:
-    """The prepared prompt of an answer.
+    """The prepared prompt for an answer.
 
     Attributes:
         question: The question.
-        retrieval: The result of the search.
+        retrieval: The search result.
         hits: The passages in the prompt.
         messages: The whole prompt.
         ready: The answer, if no model call is needed because there are no passages or the answer is in the cache.
@@ -199,13 +199,13 @@ class GroundedQueryEngine(BaseQueryEngine):
         retriever: The retriever; a `ConversationalRetriever` accepts `ConversationQuery` objects.
         llm: The model that writes the answer; None uses the LLM assigned to LlamaIndex's `Settings.llm`.
         wider: A retriever with more candidates and results, used if the confidence of the search is low.
-        options: Options of the answer.
+        options: Answer options.
         timeouts: Timeouts of calls to the model.
         node_postprocessors: Postprocessors that run before merging and packing, such as a reranker.
         streaming: Whether `query` streams the answer.
         guards: Guards applied to every answer before it is shown, as in `guards_of`: True also masks personal data,
             False leaves the model's text unchanged.
-        cache: Cache of answers; None calls the model every time.
+        cache: Answer cache; None calls the model every time.
         judge: Judge that checks every answer, even a streamed or partial answer, before it is shown; None shows
             answers immediately.
         text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
@@ -308,13 +308,13 @@ class GroundedQueryEngine(BaseQueryEngine):
     # ---- Search ------------------------------------------------------------------------------------------------------
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Return the passages for the prompt of an answer."""
+        """Return the passages for an answer prompt."""
         return self.draft(query_bundle).hits
 
     async def adraft(
         self, query: QueryBundle, *, history: Sequence[ChatMessage] = (), calls: Sequence[AnswerUsage] = ()
     ) -> Draft:
-        """Search and return the prepared prompt of the answer.
+        """Search and return the prepared prompt for the answer.
 
         Args:
             query: The question.
@@ -389,7 +389,7 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _pack(
         self, query: QueryBundle, response: RetrievalResponse, postprocessors: Sequence[BaseNodePostprocessor]
     ) -> list[NodeWithScore]:
-        """Run the postprocessors on the results of a search and return the passages that fit the token budget."""
+        """Run the postprocessors on search results and return the passages that fit the token budget."""
         hits = response.to_nodes()
         for postprocessor in postprocessors:
             hits = postprocessor.postprocess_nodes(hits, query_bundle=query)

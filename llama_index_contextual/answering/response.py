@@ -147,7 +147,7 @@ def field_of(value: Any, name: str) -> Any:
 
 @dataclass(frozen=True)
 class AnswerAccount:
-    """Prices of calls, and a function that records their cost.
+    """Call prices, and a function that records the cost of calls.
 
     Args:
         prices: Prices of the models.

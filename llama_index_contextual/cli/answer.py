@@ -151,7 +151,7 @@ def _parse_filters(project: Project, conditions: Sequence[str] | None, files: Se
     return parse_conditions(project, conditions, files)
 
 
-# ---- answers of an LLM -----------------------------------------------------------------------------------------------
+# ---- LLM answers -----------------------------------------------------------------------------------------------------
 
 
 def _open_to_answer(name: str, llm: str | None, settings: Sequence[str] | None) -> Project:
@@ -353,7 +353,7 @@ def _warnings(answer: GroundedResponse) -> Iterator[str]:
         yield answer.usage.problem
 
 
-# ---- results of a search ---------------------------------------------------------------------------------------------
+# ---- search results --------------------------------------------------------------------------------------------------
 
 MEASURE = 110
 """Maximum length of a line in characters; longer lines are hard to read, even on a wide terminal."""
@@ -370,7 +370,7 @@ _COLOURS = {"high": "green", "medium": "cyan", "low": "yellow"}
 
 
 def show_response(response: SearchResponse, language: str, *, full: bool = False, fit: bool = False) -> None:
-    """Print the results of a search.
+    """Print search results.
 
     Args:
         response: The results.

@@ -138,7 +138,7 @@ def _evaluate_answers(project: Project, questions: Path | None, reports: Sequenc
 
 
 def _show_answers(predictions: Predictions) -> None:
-    """Print the scores of the answers, the first wrong answers with the expected answers, and the errors."""
+    """Print the answer scores, the errors, and the first wrong answers next to the expected answers."""
     shown = ("questions", "exact", "f1", "not_found", "errors", "failed_retrievals")
     summary = predictions.summary()
     _show_rows([{key: summary[key] for key in shown}])

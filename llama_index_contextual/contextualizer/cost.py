@@ -1,4 +1,4 @@
-"""Cost of calls and embeddings: tokens, prices, and a run's account with its limit.
+"""Costs of calls and embeddings: tokens, prices, and a run's account with its limit.
 
 Prices come from the table in the installed package `genai-prices`, without network access; the settings can override
 them. The table contains no discounts. According to their price pages, OpenAI and Anthropic charge half for batches,
@@ -375,7 +375,7 @@ def count_segment(
     )
 
 
-# ---- Account of a run ------------------------------------------------------------------------------------------------
+# ---- Run account -----------------------------------------------------------------------------------------------------
 
 Expected = Callable[[], Tokens | None]
 

@@ -37,7 +37,7 @@ Here is the chunk we want to situate within the whole document
 Please give a short succinct context to situate this chunk within the overall document for the purposes of improving \
 search retrieval of the chunk. Answer only with the succinct context and nothing else."""
 
-# ---- Text of a prompt ------------------------------------------------------------------------------------------------
+# ---- Prompt text -----------------------------------------------------------------------------------------------------
 
 _OUR_TAGS = ("document", "chunk")
 _TAG = re.compile(r"</?\s*([A-Za-z][\w-]*)[^<>{}]*>")

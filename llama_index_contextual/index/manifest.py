@@ -323,7 +323,7 @@ def read_records(part: Path) -> Records:
         raise damage_error(shown, "has changed since it was published") from error
 
 
-# ---- verification of files -------------------------------------------------------------------------------------------
+# ---- file verification -----------------------------------------------------------------------------------------------
 
 _FLAT_IP = b"IxFI"
 # fourcc, dimensions, vectors, two unused numbers, is_trained, metric, and the number of floats that follow.

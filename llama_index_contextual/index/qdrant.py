@@ -73,7 +73,7 @@ BORN, DIED, DOCUMENT, FACETS, NODE_ID = "born", "died", "doc_id", "facets", "nod
 
 _TIMEOUT = 60
 _RETRY = RetryPolicy(attempts=4)
-# Twice Qdrant's defaults, and more candidates, because the vectors of questions are far from the vectors of chunks.
+# Twice Qdrant's defaults, and more candidates, because question vectors are far from chunk vectors.
 _LINKS, _LINK_CANDIDATES, _SEARCH_CANDIDATES = 32, 256, 512
 _BATCH = 128  # number of points in a request with vectors; a server refuses requests of more than 32 MB
 _PAGE = 1_000  # number of points in a request without vectors

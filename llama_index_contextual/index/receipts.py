@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.ledger import Ledger
 
 ANSWERS = "answers"
-"""Value of `purpose` in rows for the cost of answers."""
+"""Value of `purpose` in rows for answer costs."""
 
 _COUNTS = ("calls", "estimated_calls", "input_tokens", "cached_tokens", "output_tokens")
 _SECONDS_OF_DAY = 86_400
@@ -85,7 +85,7 @@ class RunCost:
 class ProjectCost:
     """Cost of a project so far: contexts and embeddings of its documents, and answers.
 
-    The embeddings of queries are not included.
+    Query embeddings are not included.
 
     Attributes:
         runs: The runs that made calls, oldest first.

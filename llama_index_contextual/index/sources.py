@@ -39,7 +39,7 @@ def inputs_of(records: Iterable[DocumentRecord]) -> dict[str, str]:
     return inputs
 
 
-# ---- finding the original file of a document -------------------------------------------------------------------------
+# ---- finding a document's original file ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SourceFile:
 
 
 class SourceFinder:
-    """Search for the original files of a project's documents.
+    """Finder for the original files of a project's documents.
 
     A file is accepted only if its content is the same as when it was ingested. The finder can be used in several
     threads.

@@ -504,7 +504,7 @@ def _leftovers(project_dir: Path) -> Iterator[Problem]:
         )
 
 
-# ---- repair of the ledger --------------------------------------------------------------------------------------------
+# ---- ledger repair ---------------------------------------------------------------------------------------------------
 
 _RANGES = ("", *(f"{byte:02x}" for byte in range(256)), "g")
 """Bounds of the key ranges used to read a damaged table, suited to hexadecimal keys."""

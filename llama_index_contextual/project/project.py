@@ -721,7 +721,7 @@ class Project:
     def cost(self) -> ProjectCost:
         """Return the cost of contexts, embeddings and answers so far, in total and by run.
 
-        All answers from a model on the same day count as one run; embeddings of questions are not included. Calls that
+        All answers from a model on the same day count as one run; question embeddings are not included. Calls that
         timed out, and calls from a run that was killed, are included at their maximum price.
         """
         with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:

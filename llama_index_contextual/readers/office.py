@@ -175,7 +175,7 @@ def _add_slides(builder: DocumentBuilder, source: FileSource) -> str | None:
 
 
 def _shapes(shapes: Iterable[Any]) -> Iterator[Any]:
-    """Yield the shapes from top to bottom, including the shapes in groups."""
+    """Yield the shapes, including shapes in groups, from top to bottom."""
     for shape in sorted(shapes, key=lambda shape: (shape.top or 0, shape.left or 0)):
         if hasattr(shape, "shapes"):
             yield from _shapes(shape.shapes)

@@ -439,7 +439,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         return await super()._aretrieve(query_bundle)
 
     def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
-        """Fuse the hits of retrievers that do not share an index, by node id and with weights.
+        """Fuse the weighted hits of retrievers that do not share an index, by node id.
 
         The results are new objects with the evidence of the hits.
         """

@@ -173,7 +173,7 @@ def _level(confidence: float, models: Models, low: float | None) -> ConfidenceLe
     return "low" if confidence < limit else "high" if confidence >= (models.high or 1.0) else "medium"
 
 
-# ---- features of a question ------------------------------------------------------------------------------------------
+# ---- question features -----------------------------------------------------------------------------------------------
 
 
 def query_features(
@@ -237,7 +237,7 @@ def header_of(hit: BaseHit) -> str:
     return "\n".join(str(hit.metadata[name]) for name in names if hit.metadata.get(name))
 
 
-# ---- features of hits ------------------------------------------------------------------------------------------------
+# ---- hit features ----------------------------------------------------------------------------------------------------
 
 
 def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: float) -> dict[str, Array]:

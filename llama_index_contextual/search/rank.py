@@ -333,7 +333,7 @@ def _checked(embedding: object, dimensions: int | None, model: str) -> NDArray[n
     return np.asarray(unit_vectors(vector[None])[0])
 
 
-# ---- arithmetic of fusion --------------------------------------------------------------------------------------------
+# ---- fusion arithmetic -----------------------------------------------------------------------------------------------
 
 ScoredIds = Sequence[tuple[str, float]]
 """Pairs of a node id and its score, best first."""

@@ -129,7 +129,7 @@ BATCH_SIZE = 32
 """Number of texts that a cross-encoder reads at the same time."""
 
 OVERLAP = 0.2
-"""Share of a window that is repeated in the next window, so that no sentence is cut in both of them."""
+"""Share of a window that is repeated in the next window, so that no sentence is cut in both windows."""
 
 _DEFAULT_LENGTH = 512
 _SLACK = 8

@@ -225,7 +225,7 @@ class BaseHit:
 
 @dataclass(kw_only=True, repr=False)
 class Hit(BaseHit):
-    """A chunk among the results of a search.
+    """A chunk among the search results.
 
     Attributes:
         chunk: The chunk.

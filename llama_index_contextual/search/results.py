@@ -101,7 +101,7 @@ class RetrievedChunk(BaseHit, NodeWithScore):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RetrievalResponse(SearchResponse):
-    """The results of a search as LlamaIndex nodes; for the other attributes, see `SearchResponse`.
+    """Search results as LlamaIndex nodes; for the other attributes, see `SearchResponse`.
 
     Attributes:
         results: The results, best first.

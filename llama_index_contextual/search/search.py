@@ -112,7 +112,7 @@ class SearchSettings:
         mode: Indexes to search. If the version lacks one of them, only the other index is used, with a warning.
         k: Number of results.
         filters: Metadata filters; only chunks that pass are ranked.
-        fusion: Settings for the fusion of both rankings.
+        fusion: Fusion settings for both rankings.
         acronyms: The user's acronym table. If a question contains one form, the other form is searched too.
         spotlight: Whether the first hits are reranked by their best sentence or row.
         rerank_candidates: Number of hits that a reranker reads.

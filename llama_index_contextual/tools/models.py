@@ -1,4 +1,4 @@
-"""Pydantic models for the arguments and results of the tools; `str()` of a result is its text for a model."""
+"""Pydantic models for tool arguments and results; `str()` of a result is its text for a model."""
 
 from __future__ import annotations
 

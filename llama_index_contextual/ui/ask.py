@@ -288,7 +288,7 @@ def _quotation_sentence(quotation: Quotation) -> str:
     return _RESULTS[quotation.status][1].replace("this quotation", "it").replace("these words", "this quotation")
 
 
-# ---- the text of the answer ------------------------------------------------------------------------------------------
+# ---- the answer text -------------------------------------------------------------------------------------------------
 
 # Links, other tags, and citations in a rendered answer.
 _CITED = re.compile(r"<a .*?</a>|<[^>]*>|\[\s?sources?\b[^\[\]<]*\]", re.IGNORECASE | re.DOTALL)

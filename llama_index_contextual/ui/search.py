@@ -42,7 +42,7 @@ def routes() -> list[Route]:
     return [Route("/p/{project}/", views.with_problems(search), name="search")]
 
 
-# ---- the parts of a result -----------------------------------------------------------------------------------------
+# ---- result parts --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Result:
 
 
 def results_of(response: RetrievalResponse, analyzer: Analyzer) -> list[Result]:
-    """Return the results of a search as displayed."""
+    """Return search results as displayed."""
     explanations = {one.node_id: one for one in response.explanations}
     highest = max((_width(one.shares) for one in response.explanations), default=0.0)
     of_question = set(analyzer.query_terms(response.query))

@@ -26,7 +26,7 @@ CELL_GAP = 1.2  # times the font size: larger than the spaces between words in a
 WIDE_GLYPHS = 0x2E80  # first code point of the scripts that have no spaces between words
 MAX_CELLS = 30  # maximum number of cells of a row that are compared with the next row
 
-# ---- Pieces of text --------------------------------------------------------------------------------------------------
+# ---- Text pieces -----------------------------------------------------------------------------------------------------
 
 
 class Run(NamedTuple):
@@ -196,7 +196,7 @@ def rows_of(cells: Iterable[Cell]) -> list[Row]:
     return rows
 
 
-# ---- Blank cells of tables -------------------------------------------------------------------------------------------
+# ---- Blank table cells -----------------------------------------------------------------------------------------------
 
 BLANK = "–"
 MIN_COLUMN_FIGURES = 2  # minimum number of figures in a column

@@ -110,7 +110,7 @@ def roman_value(numeral: str) -> int:
     return sum(-a if a < b else a for a, b in pairwise([*values, 0]))
 
 
-# ---- Titles of headings ----------------------------------------------------------------------------------------------
+# ---- Heading titles --------------------------------------------------------------------------------------------------
 
 MAX_LETTERS = 200
 MAX_WORDS = 16
@@ -154,7 +154,7 @@ def is_plain_title(text: str, *, words: int = MAX_WORDS) -> bool:
     return text[-1] not in ",;" and is_closed and (text.isupper() or not _SENTENCE.search(text))
 
 
-# ---- Title of the document -------------------------------------------------------------------------------------------
+# ---- Document title --------------------------------------------------------------------------------------------------
 
 FRONT = 3  # number of first pages that are searched for a title
 HEAD = 6_000  # number of characters that are read from the cover of a filing
