@@ -62,8 +62,8 @@ class _ChunkRun:
     def take(self, node: TextNode, max_tokens: int) -> bool:
         """Append a chunk that starts no earlier than this run, and return True.
 
-        Return False, without appending the chunk, if text between the run and the chunk is missing, if the run would
-        become too long, or if the texts do not agree where the chunk overlaps the run.
+        Return False, without appending the chunk, in three cases: text between the run and the chunk is missing, the
+        run would become too long, or the texts differ where the chunk overlaps the run.
         """
         gap = _start(node) - self.start - len(self.text)
         if gap > 0 and (gap > _MOST_UNKNOWN or not _follows(self.nodes[-1], node)):
@@ -487,11 +487,11 @@ class RelevancePostprocessor(BaseNodePostprocessor):
 class SpotlightRerank(BaseNodePostprocessor):
     """Rerank nodes by their best sentence or table row.
 
-    In a chunk of 800 tokens, usually only one place answers the question. This reranker finds two places in each node:
-    the sentence or row that contains most of the question's words or similar words, weighted by their rarity among the
-    nodes, and the sentence or row that is closest to the question in meaning. The scores of both are added to the score
-    of the node, in units of standard deviation. The reranker needs no key, no network, and no model except
-    WordLlama's word vectors, and takes a few milliseconds.
+    In a chunk of 800 tokens, usually only one place answers the question. This reranker finds two places in each node.
+    The first is the sentence or row that contains most of the question's words or similar words, weighted by their
+    rarity among the nodes. The second is the sentence or row that is closest to the question in meaning. The scores of
+    both are added to the score of the node, in units of standard deviation. The reranker needs no key, no network, and
+    no model except WordLlama's word vectors, and takes a few milliseconds.
 
     The nodes may come from any retriever, with or without scores. The ranking of source code is not changed.
 

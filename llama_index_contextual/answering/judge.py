@@ -129,7 +129,7 @@ class Judge:
         return verdict
 
     async def areview(self, question: str, response: GroundedResponse) -> GroundedResponse:
-        """Judge an answer and return it with the verdict. If it is blocked, it is replaced and kept as `original`."""
+        """Judge an answer and return it with the verdict. A blocked answer is replaced and kept as `original`."""
         if not response.source_nodes or not (response.response or "").strip():
             return response
         cited = response.citations.cited if response.citations else ()

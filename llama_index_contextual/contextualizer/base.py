@@ -1,7 +1,7 @@
 """Base class of contextualizers, the segments they work on, their results, and structural contexts.
 
-A contextualizer processes one segment of a document at a time. Segments are rebuilt from the chunks alone: chunks from
-`ChunkNodeParser` store the span of their segment in their metadata; nodes from other parsers are grouped by document
+A contextualizer processes one segment of a document at a time. Segments are rebuilt from the chunks alone. Chunks from
+`ChunkNodeParser` store the span of their segment in their metadata. Nodes from other parsers are grouped by document
 and combined in order into windows of `segment_size` tokens.
 
 A structural context contains the document's title, the section path and the beginning of the document. It is

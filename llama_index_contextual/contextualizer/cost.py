@@ -802,7 +802,7 @@ class Reservation:
         self.spending.close_call(self.bound)
 
     def forfeit(self) -> None:
-        """Record the reserve as spent, because the call was sent but it is unknown whether it is charged."""
+        """Record the reserve as spent, because the call was sent and may be charged."""
         self.spending.actual += self.unsettled()
         self.release()
 
@@ -872,7 +872,7 @@ class EmbeddingCount:
     def end_document(self) -> None:
         """Count the chunks added since the last call, except those whose vectors are in the ledger.
 
-        If any vector of chunks that are embedded together is missing, all of these chunks are counted.
+        If chunks are embedded together and any of their vectors is missing, all of them are counted.
         """
         document, self._document = self._document, []
         if self.model is None:

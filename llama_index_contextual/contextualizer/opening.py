@@ -13,7 +13,7 @@ from itertools import pairwise
 
 OPENING_CHARACTERS = 400
 MIN_ENTRIES = 5  # minimum number of entries in a table of contents
-MOST_INCREASING = 0.8  # minimum fraction of the page numbers in it that are not smaller than the previous number
+MOST_INCREASING = 0.8  # minimum fraction of its page numbers that do not decrease
 MAX_BETWEEN = 2  # maximum number of lines between two entries, such as the second line of a long title
 MAX_NOTICE_WORDS = 30  # maximum number of words in a line with a copyright notice
 MAX_HEADING_WORDS = 10  # maximum number of words in the heading of a disclaimer

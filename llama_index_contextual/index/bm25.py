@@ -1,9 +1,9 @@
 """BM25 index of texts: term frequencies, spelling correction of queries, scores, building and files.
 
 The index stores how often each term occurs in each text, and the length of each text. The weight of a term in a text
-also depends on the number of texts, on their mean length and on the number of texts with the term, so it is computed
-when a query needs it. An index can therefore consist of several parts: except for rounding, the scores are the same as
-in a single index built from all texts.
+also depends on three other values: the number of texts, their mean length, and the number of texts with the term.
+It is computed when a query needs it, so an index can consist of several parts: except for rounding, the scores are the
+same as in a single index built from all texts.
 
 Numbers do not count towards the length of a text. Otherwise, the few words of a table with hundreds of figures would
 weigh less than the same words in prose.
@@ -243,8 +243,8 @@ class LexicalIndex:
         Question words are left out, unless the query has no other words. Fiscal years and quarters have the weight
         `PERIOD_WEIGHT`.
 
-        For a word that no text contains, terms that differ from it by one typing error are searched too; `GUESS_WEIGHT`
-        is divided among them in proportion to the number of texts that contain them. If a query is long, only its
+        If no text contains a word, terms that differ from it by one typing error are searched too. `GUESS_WEIGHT` is
+        divided among these terms in proportion to the number of texts that contain them. If a query is long, only its
         beginning is read (see `cut_query`), and only the 256 terms with the largest weights are searched.
         """
         if isinstance(query, Mapping):
@@ -463,5 +463,5 @@ class LexicalIndexBuilder(TermCountsBuilder):
         return tuple(map(self.vocabulary.__getitem__, self.analyzer.analyse(token)))
 
     def _numeral_terms(self, token: str) -> int:
-        """Return the number of terms if a token has no letters, such as a figure in a table, and 0 otherwise."""
+        """Return the number of terms in a token without letters, such as a figure in a table, or 0 for other tokens."""
         return 0 if any(map(str.isalpha, token)) else len(self.analyzer.analyse(token))

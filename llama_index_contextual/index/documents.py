@@ -109,9 +109,9 @@ class DocumentIndex:
         """Return the part of each chunk's BM25 score that is due to terms also found elsewhere in its document.
 
         This is the difference between the score and a second score, for which the idf of a term is computed within the
-        document: the negative logarithm of the probability that a chunk of the document contains the term. The
-        probability is estimated from the other chunks of the document and from all documents, which count as 100 more
-        chunks. The difference is 0 for the only chunk of a document.
+        document. There, the idf is the negative logarithm of the probability that a chunk of the document contains the
+        term. The probability is estimated from the other chunks of the document and from all documents, which count as
+        100 more chunks. The difference is 0 for the only chunk of a document.
 
         Args:
             terms: The query in the index of chunks.

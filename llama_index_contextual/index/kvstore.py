@@ -49,9 +49,9 @@ class Database:
 
     Args:
         path: The file; None keeps everything in memory.
-        access: `read` for a published file; `build` for a file that is discarded after a crash; `durable` for a file
-            whose commits must survive a power cut; `inspect` to read a durable file, in which SQLite may roll back an
-            interrupted write.
+        access: `read` for a published file, `build` for a file that is discarded after a crash, `durable` for a file
+            whose commits must survive a power cut, or `inspect` for reading a durable file. With `inspect`, SQLite may
+            still roll back an interrupted write.
         patience: Seconds to wait if another program has locked the file.
     """
 

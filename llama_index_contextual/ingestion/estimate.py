@@ -55,8 +55,9 @@ class CostEstimate:
             hours.
         embedding_tokens: Tokens of the texts to embed.
         embedding_dollars: Price of the embeddings, or None if it is unknown.
-        max_cost: Limit that should be sufficient for `ingest`, or None if a price is unknown: 1.5 times the price, plus
-            the reserve for a call in flight; for a batch, at least the reserves for all of its requests.
+        max_cost: Limit that should be sufficient for `ingest`, or None if a price is unknown. It is 1.5 times the
+            price, plus the reserve for a call in flight. For a batch, it is at least the reserves for all of its
+            requests.
         prices: Name and release of the price table.
         assumptions: Assumptions behind the figures, as sentences.
         skipped: Files that will not be read, each with the reason.

@@ -149,10 +149,10 @@ class Matcher:
 
     - A file at the location of a document's file matches that document, which keeps its id regardless of how the path
       is spelled in the call.
-    - A file elsewhere with the same content as a document is treated as its renamed file if the document's former file
-      is known to no longer exist (or if `replace` or a sync removes the document). The document then gets a new id,
-      based on the new name. If the former file may still exist, the file matches the document if both have the same id,
-      and is a copy otherwise, unless this call provides different metadata for the file.
+    - A file elsewhere that has the same content as a document is treated as its renamed file if the former file is
+      known to no longer exist, or if `replace` or a sync removes the document. The document then gets a new id, based
+      on the new name. If the former file may still exist, the file matches the document if both have the same id.
+      Otherwise it is a copy, unless this call provides different metadata for it.
     - Every other file is a new document. If its id is used by another document, the id is extended by parent folders
       until it is unique.
 

@@ -71,8 +71,8 @@ class ProjectManager:
     def create(self, name: str, config: ProjectConfig | None = None, **models: Unpack[ModelObjects]) -> Project:
         """Create an empty project.
 
-        A missing key or package for a model is only logged (at level INFO; the command line prints it), because it may
-        be available when the model is needed, and `estimate` does not need it.
+        If a key or package for a model is missing, this is only logged at level INFO (the command line prints it),
+        because it may be available when the model is needed, and `estimate` does not need it.
 
         Args:
             name: Letters, digits, spaces, `-`, `_` and single dots, at most 64 characters.

@@ -264,8 +264,8 @@ class Project:
 
         Raises:
             BudgetExceededError: The next call could exceed `max_cost`; `spent` is the total cost so far.
-            ConfigurationError: `max_cost` is given and a price is unknown, the provider has no Batch API, or Ray cannot
-                be used because it is not installed or cannot be reached, or a model cannot be sent to another process.
+            ConfigurationError: `max_cost` is given and a price is unknown, the provider has no Batch API, Ray is not
+                installed or cannot be reached, or a model cannot be sent to a Ray process.
             InputError: There is nothing to ingest, two inputs have the same document id, or a Document has the id of a
                 file.
             PathNotFoundError: A path does not exist, and either nothing else could be read, or `replace` would remove

@@ -82,8 +82,8 @@ class FileAccount:
     """Counter for the unpacked bytes, pages and characters of a file.
 
     An email and its attachments share one counter. In addition to `limits`, the counter limits growth relative to the
-    file size, because a merged cell, a number format or a reference to a slide can expand from a few bytes to any
-    amount of text.
+    file size: a few bytes for a merged cell, a number format or a reference to a slide can expand to any amount of
+    text.
 
     Args:
         path: Path of the file, for error messages.

@@ -1,8 +1,8 @@
 """Read text and Markdown files: encoding, headings and front matter.
 
 `decode` looks for a byte order mark, and then tries UTF-8 and legacy encodings. Encodings of Latin scripts use nearly
-the same bytes for letters of different languages, so they are distinguished by alphabet: most text is in one language,
-and its non-ASCII letters belong to one alphabet. All other cases are left to charset-normalizer.
+the same bytes for letters of different languages. They are distinguished by alphabet, because most text is in one
+language and its non-ASCII letters belong to one alphabet. All other cases are left to charset-normalizer.
 
 `plain_headings` finds the headings of plain text: lines between blank lines that begin with a keyword or a number, or
 are in capitals. Doubtful lines are not headings. The headings of Markdown are found with markdown-it-py.

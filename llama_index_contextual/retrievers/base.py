@@ -158,7 +158,7 @@ def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
     At a specificity of 1, the terms of the text are just enough to identify a single passage.
 
     The value is the sum of the inverse document frequencies of the text's terms, divided by log(N), where N is the
-    number of passages: if terms were independent, `N ** (1 - specificity)` passages would contain all of them. The
+    number of passages. If terms were independent, `N ** (1 - specificity)` passages would contain all of them. The
     value is None for a retriever without terms, or without the method `specificity`.
 
     Source: Spärck Jones, "A statistical interpretation of term specificity and its application in retrieval", Journal

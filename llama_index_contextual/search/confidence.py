@@ -244,9 +244,9 @@ def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: flo
     """Return the features of each hit, one value per hit.
 
     The strength of a hit is the distance of its score from the mean of the best 100 scores, divided by the same
-    distance for the best score; it is 0 below the mean. The coverage of a hit is the share of the query's terms that
-    the hit contains, weighted by idf. Few passages answer a question, so the hits are compared with each other: the
-    share of a hit is the softmax of 8 × strength + 1.5 × coverage over the first 20 hits.
+    distance for the best score. Below the mean, the strength is 0. The coverage of a hit is the share of the query's
+    terms that the hit contains, weighted by idf. Few passages answer a question, so the hits are compared with each
+    other. The share of a hit is the softmax of 8 × strength + 1.5 × coverage over the first 20 hits.
 
     - answer: the log-odds of the confidence, because a hit is relevant only if the documents answer the question.
     - share: the logarithm of the share.

@@ -5,8 +5,8 @@ passage, which are its sentences and table rows. The comparison has three uses: 
 question, to rank passages with a good match higher, and to measure how much of a question one place covers (for the
 confidence of a search).
 
-The text before a passage indicates the subject of its units, so it is included in each comparison: the context when
-words are compared; the title, section and column headers when meanings are compared.
+The text before a passage indicates the subject of its units, so it is included in each comparison. When words are
+compared, this text is the context; when meanings are compared, it is the title, section and column headers.
 """
 
 from __future__ import annotations

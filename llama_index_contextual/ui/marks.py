@@ -21,7 +21,7 @@ ANCHORS = (24, 12, 6)
 MAX_REPEATS = 16
 """Maximum number of times that an anchor may occur on the page."""
 MAX_GAP = 1_500
-"""Maximum number of letters between two anchors that are compared one by one."""
+"""Maximum number of letters between two anchors that are compared individually."""
 MARGIN = 40
 """Number of additional letters of the page that are compared before and after an anchor."""
 BRIDGE = 2

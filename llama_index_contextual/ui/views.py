@@ -139,9 +139,9 @@ def page(
         template: Name of a template, which usually extends base.html.
         status_code: HTTP status.
         headers: Further headers.
-        **values: Values for the template, which also gets `project`, the Project or None; `links`, the project's
-            `Links`; `view`, the first word of the path below the project ("" for the search); `has_llm`; and `several`,
-            whether there are other projects.
+        **values: Values for the template. It also gets `project` (the Project or None), `links` (the project's
+            `Links`), `view` (the first word of the path below the project, "" for the search), `has_llm`, and `several`
+            (whether there are other projects).
     """
     projects: Mapping[str, Project] = request.app.state.projects
     name = request.path_params.get("project", "")

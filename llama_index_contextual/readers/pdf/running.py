@@ -4,9 +4,11 @@ A line is repeated if it is the outermost line on at least three pages, not coun
 numbers must either stay the same or include the page number, which is the first or the last word of the line and
 increases from page to page. Thus "Q2 2022 – Income by Segment" and "Q3 2022 – Income by Segment" stay in the text.
 
-A repeated line is a running header or footer in three cases: it consists only of an increasing page number; it is in
-the margin, separated from the body by more than the usual line spacing; or it is on most pages, these pages differ,
-and the line is in the margin or near another running line.
+A repeated line is a running header or footer in three cases:
+
+- It consists only of an increasing page number.
+- It is in the margin, separated from the body by more than the usual line spacing.
+- It is on most pages, these pages differ, and the line is in the margin or near another running line.
 """
 
 from __future__ import annotations

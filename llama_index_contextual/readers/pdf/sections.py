@@ -1,13 +1,12 @@
 """Find the headings of a PDF in its bookmarks, typography and numbering.
 
-Documents show their structure in three ways, and one of them is usually enough to recognise a heading: letters that
-are larger or bolder than the body text, a number or keyword in sequence with other headings ("Item 7.", "3.2"), and an
-entry in the table of contents. Style and numbering are the features that Budhiraja and Mago ("A Supervised Learning
-Approach For Heading Detection", arXiv 1809.01477) and Bentabet et al. ("Table-Of-Contents Generation on Contemporary
-Documents", arXiv 1911.08836) found to be decisive. They are implemented here as rules, because the style of the body
-text and of the numbering can be measured in each document. To determine levels, the kinds of headings are ordered once
-for the whole document, and numbering takes precedence over size. All functions depend only on the lines and their
-positions, and take linear time.
+A heading can usually be recognised by one of three features: letters that are larger or bolder than the body text, a
+number or keyword in sequence with other headings ("Item 7.", "3.2"), or an entry in the table of contents. Style and
+numbering are the features that Budhiraja and Mago ("A Supervised Learning Approach For Heading Detection", arXiv
+1809.01477) and Bentabet et al. ("Table-Of-Contents Generation on Contemporary Documents", arXiv 1911.08836) found to be
+decisive. They are implemented here as rules, because the style of the body text and of the numbering can be measured in
+each document. To determine levels, the kinds of headings are ordered once for the whole document, and numbering takes
+precedence over size. All functions depend only on the lines and their positions, and take linear time.
 """
 
 from __future__ import annotations
