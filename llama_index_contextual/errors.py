@@ -169,7 +169,7 @@ class CorruptVersionError(ProjectError):
 
 
 class LedgerError(ProjectError):
-    """The ledger cannot be opened, read or written; its contents may be intact."""
+    """The ledger cannot be opened, read or written, although its contents may be intact."""
 
 
 class LedgerBusyError(LedgerError):

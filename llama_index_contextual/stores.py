@@ -383,7 +383,7 @@ def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
 
 
 def export_version(context: VersionStorageContext, directory: Path) -> None:
-    """Export a version to files for LlamaIndex's own stores; the directory is created only when it is complete.
+    """Export a version to files for LlamaIndex's own stores, creating the directory only when it is complete.
 
     Args:
         context: The stores of the version.

@@ -81,7 +81,7 @@ def _kind_like(kind: type[BaseException]) -> type[ProviderError]:
 
 
 async def awithout_secrets(send: Callable[[], Awaitable[T]]) -> T:
-    """Await `send()`; if it raises an exception, raise its `stand_in` instead."""
+    """Await `send()`, replacing any exception with its `stand_in`."""
     try:
         return await send()
     except Exception as error:  # noqa: BLE001 - clients raise exceptions of any class; the replacement is raised
@@ -90,7 +90,7 @@ async def awithout_secrets(send: Callable[[], Awaitable[T]]) -> T:
 
 
 def without_secrets(send: Callable[[], T]) -> T:
-    """Return the result of `send()`; if it raises an exception, raise its `stand_in` instead."""
+    """Return the result of `send()`, replacing any exception with its `stand_in`."""
     try:
         return send()
     except Exception as error:  # noqa: BLE001 - as above

@@ -21,7 +21,7 @@ REMOVED = "[API key removed]"
 """Replacement for a key."""
 
 SHORTEST_KEY = 8
-"""Minimum length of a key; shorter values, such as "none" or "ollama", are placeholders and are left in messages."""
+"""Minimum length of a key. Shorter values, such as "none" or "ollama", are placeholders and are left in messages."""
 
 _ENVIRONMENT = re.compile(r"(?:api|access|auth|secret)_?(?:key|token)$|^hf_token$", re.IGNORECASE)
 _SECRET = re.compile(

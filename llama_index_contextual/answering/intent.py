@@ -373,7 +373,7 @@ class IntentRetriever(CheckedRetriever):
             self._prompt = require_template("intent_prompt", prompts["intent_prompt"])
 
     async def aguess(self, question: str, history: Sequence[ChatMessage] = ()) -> IntentGuess:
-        """Return the probable intent of a question; if the LLM is asked, it also receives the previous exchange."""
+        """Return the probable intent of a question. If the LLM is asked, it also receives the previous exchange."""
         guess = guess_intent(question)
         if not guess.is_weak or self._answer_stream is None:
             return guess

@@ -126,7 +126,7 @@ class Database:
                 raise
 
     def close(self) -> None:
-        """Close the file; the store cannot be used afterwards."""
+        """Close the file, after which the store cannot be used."""
         with self._lock:
             self._connection.close()
 

@@ -151,7 +151,7 @@ class ContentKeys:
 
 
 def vector_key(text: str, model: str, dimensions: int | None) -> str:
-    """Return the key of the embedding of a text.
+    """Return the key of a text's embedding.
 
     Args:
         text: The text to embed.

@@ -216,7 +216,7 @@ class NodeTable(Nodes):
             connection.executemany("INSERT INTO fields VALUES (?, ?, ?)", values)
 
     def close(self) -> None:
-        """Close the file; the table cannot be used afterwards."""
+        """Close the file, after which the table cannot be used."""
         self._kv.close()
 
     # ---- rows --------------------------------------------------------------------------------------------------------

@@ -270,7 +270,7 @@ class _Checked:
 
 
 def _check_versions(project_dir: Path, names: Sequence[str], known: PartFaults | None = None) -> _Checked:
-    """Compare the files of versions with their checksums; a part that several versions share is read only once."""
+    """Compare the files of versions with their checksums, reading parts that several versions share only once."""
     checked = _Checked(dict(known or {}))
     for name in names:
         directory = version_directory(project_dir, name)
@@ -555,7 +555,7 @@ def salvage(damaged: Path, ledger: Ledger) -> None:
 
 
 def _sound_rows(damaged: Path, table: str) -> Iterator[Row]:
-    """Yield the rows of a table that can be read and are undamaged; some rows may be yielded twice.
+    """Yield the readable, undamaged rows of a table, some of them possibly twice.
 
     Rows after a damaged page are read backwards from the end, and rows between damaged pages by key range.
     """

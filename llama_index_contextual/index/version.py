@@ -353,7 +353,7 @@ class OpenVersion:
         return lost_documents(self)
 
     def close(self) -> None:
-        """Close open files; the version cannot be used afterwards."""
+        """Close open files, after which the version cannot be used."""
         if "docstore" in self.__dict__:
             self.docstore.close()
         parts, self.parts = self.parts, []

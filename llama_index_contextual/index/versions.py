@@ -301,7 +301,7 @@ def next_part(project_dir: Path, version: str) -> Path:
 
 
 def publish_manifest(project_dir: Path, manifest: Manifest, *, keep_versions: int) -> None:
-    """Make a version live: write its manifest, rename its directory, replace CURRENT, and remove unused data.
+    """Make a version live: write its manifest, rename its directory, replace CURRENT, and prune old versions.
 
     Args:
         project_dir: The project.

@@ -415,7 +415,7 @@ def _contextualizer(
 
 
 class Executor:
-    """Executor that reads, cuts and embeds documents in this process; a subclass can do this elsewhere.
+    """Executor that reads, cuts and embeds documents in this process. A subclass can do this elsewhere.
 
     Everything else always stays in this process: the plan, the ledger, the account with its limit, the contextualizer,
     all calls to providers, and the version that is built.

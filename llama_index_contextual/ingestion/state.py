@@ -214,7 +214,7 @@ class ProjectState:
 
     @property
     def context_llm_name(self) -> str:
-        """Name of the LLM that writes contexts, as used in prices and reports; the LLM is not loaded."""
+        """Name of the LLM that writes contexts, as used in prices and reports, without loading the LLM."""
         return self.config.llm if self.llm is None else model_name(self.llm, self.model_id)
 
     @property

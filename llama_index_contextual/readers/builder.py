@@ -108,7 +108,7 @@ class DocumentBuilder:
             if number == at_head:
                 body = self._size
         if head and body < self._size:
-            self._account.add_text(len(head))  # many tables in a sheet can share the headers of the first
+            self._account.add_text(len(head))  # many tables in a sheet can share the headers of the first table
             self.tables.append(Table(start, body, self._size - 1, head))
         return head
 

@@ -425,7 +425,7 @@ class Engine(Protocol):
 
 
 def read_upright(engine: Engine, image: Pixels) -> tuple[list[list[Any]], int]:
-    """Read an image, rotated if that improves the result; return the boxes and the anticlockwise quarter turns."""
+    """Read an image, rotated if that improves the result, and return the boxes and the anticlockwise quarter turns."""
     best, turns = engine.read(image), 0
     if not best.boxes or (best.confidence >= GOOD and not best.is_sideways):
         return best.boxes, turns
@@ -519,7 +519,7 @@ class Tesseract:
 
 
 def _reading_of_tsv(table: str) -> Reading:
-    """Parse tesseract's TSV output; the words of a line become one box, or several if there are wide gaps."""
+    """Parse tesseract's TSV output. The words of a line become one box, or several boxes if there are wide gaps."""
     lines: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in csv.DictReader(io.StringIO(table), delimiter="\t", quoting=csv.QUOTE_NONE):
         if row["level"] == "5" and row["text"].strip():

@@ -441,7 +441,7 @@ def _add_text(builder: DocumentBuilder, part: Message, source: FileSource) -> No
 
 
 def _add_attachment(builder: DocumentBuilder, part: Message, source: FileSource) -> None:
-    """Add an attachment as a section, or a warning if it cannot be read; signatures and inline images are ignored."""
+    """Add an attachment as a section, or a warning if it cannot be read. Skip signatures and inline images."""
     kind = part.get_content_type()
     if kind.endswith("-signature") or (part.get_content_maintype() == "image" and part.get("Content-ID")):
         return

@@ -339,7 +339,7 @@ _LINE_END = re.compile(r"\r\n?|\n")
 
 
 def parse_markdown(source: FileSource) -> ParsedFile:
-    """Read a Markdown file, its headings and its front matter; the resulting text is the whole file.
+    """Read a Markdown file, its headings and its front matter. The front matter remains part of the text.
 
     Raises:
         ReadError: The file is empty, binary or too large.

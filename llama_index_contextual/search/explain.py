@@ -186,7 +186,7 @@ def _share_of_document(ranking: Ranking, at: int) -> list[_Share]:
 
 
 def _shared_terms(ranking: Ranking, at: int) -> list[_Share]:
-    """Return what is deducted from a hit's score for terms that also occur elsewhere in its document.
+    """Return the deduction from a hit's score for terms that also occur elsewhere in its document.
 
     Return an empty list if there is no deduction for any hit.
     """

@@ -148,7 +148,7 @@ class LiveIndexes:
                     raise
 
     def _is_superseded(self, current: SearchableVersion) -> bool:
-        """Return whether another version is now live, so that the files of the given version may have been removed."""
+        """Return whether another version is now live; if so, the files of the given version may have been removed."""
         with self._lock:
             return self._opened is not current or read_stamp(self._project_dir) != self._stamp
 

@@ -512,7 +512,7 @@ def _clip(text: str, tokens: int) -> str:
 
 
 def _json_line(number: int, fields: Mapping[str, str]) -> str:
-    """Return a passage as one line of JSON, whose text cannot end the line because line breaks are escaped.
+    """Return a passage as a line of JSON. Quotes and line breaks are escaped, so that the text cannot break out.
 
     Example:
         >>> _json_line(2, {"text": 'The end."}\\n{"id": 1}'})

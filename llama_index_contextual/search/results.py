@@ -69,7 +69,7 @@ class RetrievedChunk(BaseHit, NodeWithScore):
 
     @classmethod
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
-        """Create a result from a node returned by any retriever; existing evidence is kept."""
+        """Create a result from a node returned by any retriever, keeping existing evidence."""
         values = {name: getattr(scored, name, None) for name in ("relevance", "spotlight", *LEGS)}
         return cls.model_construct(rank=rank, node=scored.node, score=float(scored.score or 0.0), **values)
 

@@ -342,7 +342,7 @@ def _response(
     warnings: Sequence[str],
     version: str | None,
 ) -> SearchResponse:
-    """Build the response; if the hits were reranked, they are in the order chosen by the reranker."""
+    """Build the response, with the hits in the order chosen by the reranker if they were reranked."""
     hits, estimate, (explanations, near_misses) = candidates.hits, candidates.estimate, candidates.explanations
     notes = [*warnings, *candidates.warnings]
     if reranked is not None:

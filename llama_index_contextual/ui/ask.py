@@ -361,7 +361,7 @@ def _linked(part: str, sources: Mapping[int, ShownSource]) -> str:
 
 
 def show(request: Request) -> Response:
-    """Show the form, with a finished answer if the address contains its id; no model is called."""
+    """Show the form, with a finished answer if the address contains its id, without calling a model."""
     shown = None
     key = parameter(request, "answer")
     if key:

@@ -303,7 +303,7 @@ def _placement(page: Any, width: float, height: float) -> Placement:
 
 
 def _chars(text: Any, place: Placement) -> list[Char]:
-    """Return the characters of a page with their boxes; white space has empty boxes."""
+    """Return the characters of a page with their boxes, which are empty for white space."""
     import pypdfium2.raw as pdfium
 
     a, b, c, d, e, f = place

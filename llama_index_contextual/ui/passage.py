@@ -170,7 +170,7 @@ class PassageView:
         node_id: Id of the chunk.
         record: The record of the document.
         source: Location of the passage in the document.
-        place: Location of the marked sentence or row, or of the passage without one.
+        place: Location of the marked sentence or row, or of the passage if nothing is marked.
         mark: Start and end of the marked sentence or row in the document's text, or None.
         text: The text of the chunk, with the sentence and the words of the question marked.
         structure: The structural part of the context, with marks.

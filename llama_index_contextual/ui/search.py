@@ -74,7 +74,7 @@ class Result:
     Attributes:
         node_id: Id of the chunk.
         rank: Position in the ranking, starting at 1.
-        source: Location of the marked sentence or row in the document, or of the passage without one.
+        source: Location of the marked sentence or row in the document, or of the passage if nothing is marked.
         mark: Start and end of this sentence or row in the document's text, or None.
         excerpt: The text from this sentence or row, which is marked, as are the words of the question.
         structure: The structural part of the context, with marks.
