@@ -134,7 +134,7 @@ class AnswerCache:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """Answer options.
+    """Options that determine how a question is answered.
 
     Attributes:
         style: "instruction", "persona" (few words), "chain_of_thought", or your own description, which is added to the

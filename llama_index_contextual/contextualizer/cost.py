@@ -580,8 +580,7 @@ class Spending:
     ) -> AsyncIterator[Reservation]:
         """Reserve the maximum cost of a call that is sent and settled in the block; for the arguments, see `areserve`.
 
-        If the block fails, the reserve is recorded as spent if the provider may charge for the call, and released
-        otherwise.
+        If the block fails, the reserve is released, or recorded as spent if the provider may charge for the call.
         """
         call = await self.areserve(model, maximum, sender=sender, expected=expected)
         try:

@@ -1,8 +1,7 @@
 """Nodes stored in SQLite, with metadata filters evaluated on columns.
 
-The positions of the nodes have the same order as the rows in the FAISS and BM25 indexes. Segments, the parents of
-chunks, are not stored. For `AutoMergingRetriever`, they are assembled on demand from their chunks, with links to the
-chunks.
+The nodes are in the same order as the rows of the FAISS and BM25 indexes. Segments, the parents of chunks, are not
+stored. For `AutoMergingRetriever`, they are assembled on demand from their chunks, with links to the chunks.
 """
 
 from __future__ import annotations

@@ -472,7 +472,7 @@ def _entries_by_line(block: str) -> dict[str, Scalar] | None:
 
 
 def _scalar(text: str) -> Scalar | None:
-    """Convert a value to a number, bool or None only if converting it back gives the same text."""
+    """Convert a value to a number, bool or None if this is lossless; otherwise, return the text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

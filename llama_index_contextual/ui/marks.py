@@ -54,7 +54,7 @@ class Box(NamedTuple):
 
 
 def scan_chars(page: Page, size: tuple[float, float]) -> list[Char]:
-    """Return the characters of a page that OCR read, spread evenly over the boxes of its lines.
+    """Return the characters that OCR read on a page, spread evenly over the boxes of the lines.
 
     Args:
         page: The page. If it was turned anticlockwise to be read, its boxes are turned back.
