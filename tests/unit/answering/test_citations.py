@@ -110,6 +110,8 @@ PAGES = Passage("See pages 3-4 to 6 of it, and 3 4 to 6.")
         ("“tore at least a three-day supply” [Source 1].", (), ["not_found"]),
         ("“Store at least a three-day supp” [Source 1].", (), ["not_found"]),
         ("“pages 34 to 6 of it” [Source 1].", [PAGES], ["not_found"]),  # digits do not run together
+        ("“pages 3 4 to 6 of it” [Source 1].", [PAGES], ["not_found"]),
+        ("“pages 3–4 to 6 of it” [Source 1].", [PAGES], ["verified"]),
         # Terms, inches and apostrophes are not quotations.
         ("“three-day supply”", (), []),
         ('A 5" pipe and a 6" one are here.', (), []),

@@ -90,6 +90,16 @@ def test_a_fence_or_table_that_fits_is_whole_in_one_chunk(size: int) -> None:
             assert not [c for c in chunks if start < c.start_char_idx < end], "half a fence at the head of a chunk"  # type: ignore[operator]
 
 
+def test_a_fence_longer_than_half_a_segment_is_cut_between_its_lines() -> None:
+    prose = " ".join(f"Pump {number} is inspected every week by the crew." for number in range(16))
+    fence = "\n".join(["```", *(f"line {number} of the listing has some words" for number in range(60)), "```"])
+    document = Document(text=f"{prose}\n\n{fence}\n")
+    segments = [node.get_content() for node in SegmentNodeParser(segment_size=256, segment_overlap=0)([document])]
+    assert segments[0].startswith("Pump 0")
+    assert segments[0].endswith("has some words")  # not cut at the start of the fence
+    assert all(segment.startswith("line ") for segment in segments[1:])
+
+
 def test_a_table_that_does_not_fit_is_cut_between_its_rows_and_code_between_its_lines() -> None:
     rows = "".join(f"| {n} | the value of the row. It has two sentences | {n * n} |\n" for n in range(300))
     code = "```\n" + "".join(f"call({n}); print('a sentence. And one more')\n" for n in range(300)) + "```\n"
