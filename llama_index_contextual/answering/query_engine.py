@@ -478,7 +478,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             yield part
 
     def finish(self, draft: Draft, completion: Completion) -> GroundedResponse:
-        """Check, judge and cache the answer in a completion, and return it."""
+        """Extract the answer from a completion, check its citations, have it judged, cache it and return it."""
         if draft.ready is not None:
             return draft.ready
         if completion.answer is None:

@@ -21,7 +21,7 @@ _MAX_HASHES = 4096
 
 
 def inputs_of(records: Iterable[DocumentRecord]) -> dict[str, str]:
-    """Return the folder or file to ingest for each document so that the document gets the same id again.
+    """Return, for each document, the folder or file to ingest again so that the document keeps its id.
 
     Args:
         records: Records of the documents.

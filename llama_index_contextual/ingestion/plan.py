@@ -479,8 +479,8 @@ class Intake:
                 node has the id of a document that was read from a file, or all documents of a synced folder would be
                 removed.
             LargeRemovalError: A sync would remove many documents.
-            PathNotFoundError: A path does not exist, and nothing else can be read or `replace` would remove the
-                documents at this path; or a synced folder does not exist.
+            PathNotFoundError: A synced folder does not exist. Or another path does not exist, and either no other input
+                can be read, or `replace` is set and would remove the documents ingested from that path.
         """
         paths = [item for item in inputs if isinstance(item, (str, os.PathLike))]
         nodes = [item for item in inputs if isinstance(item, BaseNode)]

@@ -330,9 +330,10 @@ def answer_html(
 def _edits(
     html: str, text: str, checked: Quotation | UnsupportedFigure, result: str, url: str = ""
 ) -> list[tuple[int, str]]:
-    """Return the insertions that highlight a checked quotation or figure, as pairs of an offset in `html` and HTML.
+    """Return the insertions that highlight a checked quotation or figure.
 
-    The list is empty if the part cannot be found in the HTML.
+    Each insertion is a tuple of an offset in `html` and the markup to insert there. The list is empty if the quotation
+    or figure cannot be found in the HTML.
     """
     part = text[checked.start : checked.end]
     pattern = rf"<[^>]*>|{re.escape(escape_html(part, quote=False))}"

@@ -209,7 +209,7 @@ def _continues(run: Sequence[_MarginLine], other: _MarginLine) -> bool:
 
 
 def _counts_pages(one: _MarginLine, other: _MarginLine) -> bool:
-    """Return whether a number that differs between two lines begins or ends the line and is not a year."""
+    """Return whether the number that differs between two lines may be a page number: at an end of the line, no year."""
     return any(
         a != b and not MIN_YEAR <= a <= b <= MAX_YEAR and _is_at_edge(other.line.text, position)
         for position, (a, b) in enumerate(zip(one.numbers, other.numbers, strict=True))
