@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.tokens import replace_surrogates
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
 from llama_index_contextual.embeddings.words import embedded, word_vectors
@@ -447,6 +448,7 @@ def spots_of(
         lexical: Index that weights the question's terms if the ranking does not depend on terms. If it is None, only
             meanings are compared in that case.
     """
+    question = replace_surrogates(question)  # WordLlama's tokenizer raises an error for them
     has_vectors = find_spec("wordllama") is not None
     semantic, terms = ranking.leg("semantic"), ranking.terms
     if terms is None and lexical is not None:
