@@ -527,7 +527,7 @@ class _Page:
         return any(re.match(r"(?i)(?:by|name|title|its)\s*:|/s/|.*(?:/s/|_{6})", text) for text in near)
 
     def _is_beside(self, at: int, count: int) -> bool:
-        """Return whether there is other text beside a heading of `count` lines, as there is in column headers."""
+        """Return whether there is other text next to a heading of `count` lines, as there is in column headers."""
         lines, size = self.lines, self.lines[at].size or 1.0
         before = lines[at - 1].y - lines[at].y if at else size
         after = lines[at + count - 1].y - lines[at + count].y if at + count < len(lines) else size
