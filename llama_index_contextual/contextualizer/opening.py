@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+
+from llama_index_contextual.readers.tables import are_pages_of_contents
 
 OPENING_CHARACTERS = 400
-MIN_ENTRIES = 5  # minimum number of entries in a table of contents
-MOST_INCREASING = 0.8  # minimum fraction of its page numbers that do not decrease
 MAX_BETWEEN = 2  # maximum number of lines between two entries, such as the second line of a long title
 MAX_NOTICE_WORDS = 30  # maximum number of words in a line with a copyright notice
 MAX_HEADING_WORDS = 10  # maximum number of words in the heading of a disclaimer
@@ -102,15 +101,8 @@ def _contents(lines: Sequence[str]) -> Iterator[int]:
         else:
             groups.append([at])
     for group in groups:
-        if _is_contents([lines[at] for at in group]):
+        if are_pages_of_contents([int(match[1]) for at in group if (match := _ENTRY.fullmatch(lines[at]))]):
             first = group[0]
             while first and _CONTENTS.fullmatch(lines[first - 1]):
                 first -= 1
             yield from range(first, group[-1] + 1)
-
-
-def _is_contents(entries: Sequence[str]) -> bool:
-    """Return whether lines form a table of contents, with enough entries and page numbers that hardly ever decrease."""
-    numbers = [int(match[1]) for entry in entries if (match := _ENTRY.fullmatch(entry))]
-    increasing = sum(one <= other for one, other in pairwise(numbers))
-    return len(numbers) >= MIN_ENTRIES and increasing >= MOST_INCREASING * (len(numbers) - 1)

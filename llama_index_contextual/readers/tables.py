@@ -245,10 +245,21 @@ def _is_table(read: Sequence[_Sorted], at: int) -> bool:
 
 def _is_table_of_contents(read: Sequence[_Sorted]) -> bool:
     """Return whether the only figure in nearly every row is a page number, and the page numbers do not decrease."""
-    rows = [one.line for one in read if one.kind == "row"]
-    numbers = [_page_number(line) for line in rows]
-    increasing = sum(0 <= one <= other for one, other in pairwise(numbers))
-    return len(rows) >= MIN_CONTENTS and increasing >= MOST_CONTENTS * (len(rows) - 1)
+    return are_pages_of_contents([_page_number(one.line) for one in read if one.kind == "row"])
+
+
+def are_pages_of_contents(pages: Sequence[int]) -> bool:
+    """Return whether the entries of a list may form a table of contents: there are enough, and hardly any go back.
+
+    Args:
+        pages: The page number of each entry, or -1 for an entry without a page number.
+
+    Example:
+        >>> are_pages_of_contents([1, 2, 2, 7, 9]), are_pages_of_contents([9, 2, 7, 1, 4])
+        (True, False)
+    """
+    increasing = sum(0 <= one <= other for one, other in pairwise(pages))
+    return len(pages) >= MIN_CONTENTS and increasing >= MOST_CONTENTS * (len(pages) - 1)
 
 
 def _page_number(line: TextLine) -> int:
