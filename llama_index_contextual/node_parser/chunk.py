@@ -35,16 +35,17 @@ MAX_HEAD_TOKENS = 60
 class ChunkNodeParser(SpanNodeParser):
     """Node parser that splits segments into chunks of up to `chunk_size` tokens (o200k_base).
 
-    The input can be the nodes of SegmentNodeParser, Documents, or the nodes of any other parser; Documents and nodes of
-    other parsers are treated as one segment each. Pass all segments of a document in one call, because chunks are
+    The input can be nodes from SegmentNodeParser, Documents, or nodes from any other parser. Each Document, and each
+    node from another parser, is treated as one segment. Pass all segments of a document in one call, because chunks are
     numbered and linked within the call.
 
     A chunk is a slice of its document without white space at the ends: `node.text ==
     document.text[node.start_char_idx:node.end_char_idx]`. Chunks leave out only white space. The text is split at
     headings, paragraphs, sentences or words. A word or grapheme cluster is divided only if it is longer than
-    `chunk_size`. Markdown code fences, tables and table rows are not divided if they fit. A chunk that begins inside a
-    table has the column headers as `table_head` in its metadata, so that they are embedded and read with the text. The
-    offsets are None if the input is a node of another parser that does not record its position in the document.
+    `chunk_size`. Markdown code fences, tables and table rows are not divided if they fit into a chunk. A chunk that
+    begins inside a table has the column headers as `table_head` in its metadata, so that they are embedded and read
+    with the text. The offsets are None if the input is a node of another parser that does not record its position in
+    the document.
 
     Raises:
         ValueError: The size is not positive, or the overlap is negative or not smaller than the size.
@@ -159,14 +160,14 @@ def _parts(nodes: Iterable[BaseNode], has_facts: bool) -> Iterator[_SegmentNode]
         llm = keys.excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
         values = keys.user_metadata(node) if has_facts else {}
         facts = {name: value for name, value in values.items() if name not in {*embed, SEGMENT_CORE}}
-        if line := keys.facts_line(facts):  # replaces the values; for LLMs, only if no value is hidden
+        if line := keys.facts_line(facts):  # replaces the values; for LLMs, only if no value is hidden from them
             is_read = not set(facts) & set(llm)
             embed, llm = [*embed, *facts], [*llm, *(facts if is_read else (keys.FACTS,))]
         yield _SegmentNode(origin, index, (start, start + len(origin.text)), core, embed, llm, line)
 
 
 def _section(where: DocumentMap, start: int, end: int) -> str | None:
-    """Return the section that contains most of a chunk's text, without the overlap with the previous chunk.
+    """Return the section that contains most of a chunk's text, not counting the overlap with the previous chunk.
 
     Headings that were recognised by their appearance often outnumber the chunks. If a chunk contains several such
     headings, the result is the deepest section that contains half of the chunk, or otherwise the section that contains
@@ -210,7 +211,7 @@ def _fitting_head(table: Table | None) -> str | None:
 _FILL = ((Rank.HEADING, 0.5), (Rank.PARAGRAPH, 0.6), (Rank.SENTENCE, 0.75), (Rank.LINE, 0.75))
 _LEAST_FILL = 0.5
 _LEAST_TAIL = 0.4
-# Bounds of the overlap, relative to the desired overlap. If a tenth of the chunk is desired, 5 to 15 % is shared.
+# Bounds of the overlap, relative to the desired overlap. For 10 % of the chunk, the bounds are about 5 and 15 %.
 _LEAST_SHARED, _MOST_SHARED = 0.55, 1.45
 # Maximum length of a word, in characters per token of a chunk. Longer words are not read to the end.
 _LONGEST_WORD = 64
@@ -304,7 +305,7 @@ class ChunkCutter:
         return boundaries.grapheme_boundaries(self.tokens.text, ends, known)
 
     def _forced_cut(self, core: int, tail: int) -> tuple[int, int, int]:
-        """Divide a word that does not fit into a chunk between graphemes, and a long grapheme between characters."""
+        """Divide a word that is too long for a chunk between graphemes, and a long grapheme between characters."""
         text, tokens = self.tokens.text, self.tokens
         stop = min(tail, core + _LONGEST_WORD * self.size)
         whole = self.layout.whole_at(core + 1)
@@ -323,8 +324,8 @@ class ChunkCutter:
     def _overlap_start(self, core: int, end: int, floor: int) -> int:
         """Return the offset at which a chunk should begin to overlap the previous chunk.
 
-        Starts of sentences in the previous chunk are preferred to starts of lines, which are preferred to starts of
-        words.
+        The best place is the start of a sentence in the previous chunk, then the start of a line, and then the start of
+        a word.
 
         Args:
             core: Offset of the first character that is not in the previous chunk.
@@ -332,8 +333,8 @@ class ChunkCutter:
             floor: Offset after which the chunk must begin.
 
         Returns:
-            The offset that comes closest to the desired overlap and shares 0.55 to 1.45 times as many tokens, or `core`
-            if there is no such offset.
+            The offset closest to the desired overlap, if the actual overlap is 0.55 to 1.45 times as large; otherwise
+            `core`.
         """
         tokens, wanted = self.tokens, self.overlap
         if not wanted or end <= 0 or core >= len(tokens.text):
@@ -349,7 +350,7 @@ class ChunkCutter:
         return core
 
     def _beginnings(self, low: int, high: int, known: int) -> Iterator[Iterable[int]]:
-        """Yield groups of offsets where an overlap may begin: at sentences, lines, words, or after other characters."""
+        """Yield groups of possible overlap starts: at sentences, at lines, at words, and after non-word characters."""
         yield self.layout.beginnings(Rank.SENTENCE, low, high)
         yield self.layout.beginnings(Rank.LINE, low, high)
         for offsets in (boundaries.word_starts(self.tokens.text, low, high + 1), self._word_ends(low + 1, high, known)):

@@ -4,7 +4,7 @@ The cuts between segments depend on the content, so that an edit changes only th
 only on the previous cut and on the text after it. A segment is cut in its last fifth, at the offset with the best
 structural rank. Among offsets of equal rank, the offset whose surrounding text has the lowest hash is chosen, as in
 content-defined chunking (FastCDC: Xia et al., USENIX ATC 2016; AE: Zhang et al., INFOCOM 2015). After an edit, the cuts
-are the same as before from the first window in which the old and the new text have the same best offset.
+differ only until the first window in which the old and the new text have the same best offset.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Origin:
     Attributes:
         node: The node.
         text: Text of the node, without metadata.
-        source: The document, with empty metadata.
+        source: Link to the document, without metadata.
         base: Offset of the text's first character in the document, or None if unknown.
         is_segment: Whether the node is a segment. A node split from a segment has the same metadata keys.
     """
@@ -322,7 +322,7 @@ class SegmentCutter:
         return next(iter(boundaries.grapheme_boundaries(tokens.text, words, core)), next_core)
 
     def _fit(self, start: int, core: int, end: int) -> int:
-        """Return the start of the overlap, moved forward until the segment, encoded alone, fits the limit."""
+        """Move the start of the overlap forward until the segment is within the limit, and return the new start."""
         while start < core and self.tokens.count(start, end) > self.size:
             start = next(iter(boundaries.word_starts(self.tokens.text, start + 1, core)), core)
         return start

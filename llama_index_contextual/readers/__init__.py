@@ -1,4 +1,4 @@
-"""Readers that turn files into Documents with their pages, headings and tables."""
+"""Readers that turn files into Documents and record the positions of pages, headings and tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import names that require LlamaIndex on first use, because processes that parse files do not load LlamaIndex."""
+    """Import the names that require LlamaIndex lazily, so that child processes that parse files need not load it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from llama_index_contextual.readers import documents

@@ -113,7 +113,7 @@ def code_fences(text: str) -> list[Span]:
 
 
 def pipe_blocks(text: str) -> Iterator[list[Span]]:
-    """For each group of two or more lines with a "|", as in a Markdown table, yield the spans of its lines."""
+    """Yield the line spans of each group of two or more consecutive lines with a "|", as in a Markdown table."""
     block: list[Span] = []
     for match in _PIPE_TO_LINE_END.finditer(text):
         start = text.rfind("\n", 0, match.start()) + 1
@@ -176,12 +176,15 @@ def word_starts(text: str, low: int, high: int) -> list[int]:
 
 
 def word_ends(text: str, low: int, high: int) -> list[int]:
-    """Return the offsets that follow a non-word character, such as a comma without a space after it."""
+    """Return the offsets after non-word characters, such as a comma that is not followed by a space."""
     return [match.end() for match in NON_WORD_CHARACTER.finditer(text, low, high)]
 
 
 def is_clean(text: str, offset: int, known: int = 0) -> bool:
-    """Return whether a cut at `offset` leaves graphemes whole. White space with a combining mark may be divided."""
+    """Return whether a cut at `offset` does not divide a grapheme.
+
+    White space may be separated from a combining mark.
+    """
     return text[offset - 1].isspace() or grapheme_floor(text, offset, known) == offset
 
 

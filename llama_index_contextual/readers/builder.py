@@ -12,7 +12,7 @@ from llama_index_contextual.readers.tables import MAX_ABOVE, MAX_CAPTION_WORDS, 
 from llama_index_contextual.readers.text import plain_headings
 
 GAP = "  "
-"""Separator between the cells of a row: of the unambiguous separators, it has the least effect on the embedding."""
+"""Separator between the cells of a row. Of the unambiguous separators, it affects the embedding least."""
 BLANK = "–"
 """Placeholder for a blank cell between other cells, so that the columns stay recognisable."""
 MAX_TITLE = 200
@@ -81,12 +81,12 @@ class DocumentBuilder:
     def table(self, rows: Iterable[Sequence[str]], *, head_before: str = "", caption: str = "") -> str:
         """Add the rows of a table as lines, and return its column headers.
 
-        Blank rows are omitted, as are leading columns that are blank in all of the first rows.
+        Blank rows are omitted, as are leading columns that are blank in all of the first `PEEK` rows.
 
         Args:
             rows: The cells of each row.
             head_before: Column headers to use if the table has none because it continues another table.
-            caption: Title of the table, which is the last paragraph.
+            caption: Title of the table, which has already been added as a paragraph.
         """
         filled = (row for row in map(self._stripped, rows) if any(row))
         first = list(islice(filled, PEEK))

@@ -86,7 +86,7 @@ class FileContent(NamedTuple):
     Attributes:
         document: The Document.
         warnings: Problems in the file.
-        digest: Hexadecimal xxh3-128 of the bytes of the file.
+        digest: Hexadecimal xxh3-128 hash of the file.
         facts: Metadata returned by the user's `file_metadata`, which is also part of the Document's metadata.
         chunks: Chunks of the Document if the process that read the file also split it; otherwise None.
     """
@@ -102,8 +102,8 @@ class FileContent(NamedTuple):
 class DocumentReader:
     """Reader for files of all supported types.
 
-    All files except text and Markdown are parsed in child processes, one per core, and scanned pages are read by OCR.
-    Use the reader as a context manager.
+    Text and Markdown files are parsed in this process, and all other files are parsed in child processes (one per
+    core). Scanned pages are read by OCR. Use the reader as a context manager.
 
     Attributes:
         limits: Limits for each file.
@@ -112,10 +112,9 @@ class DocumentReader:
         pdf_engine: "pdfium", or "pypdf", which is pure Python.
         file_metadata: Function that takes the path of a file, as it was passed, and returns additional metadata (JSON
             scalars only).
-        ocr: Engine for scanned pages and images, if it is installed: "rapidocr" (extra `ocr`), "tesseract",
-            "tesseract:deu+fra" with tesseract's language codes, or "auto" for the first engine that is installed; None
-            for no OCR.
-        page_store: Store for the text of scanned pages, so that no page is read twice; or None.
+        ocr: OCR engine for scanned pages and images: "rapidocr" (`ocr` extra), "tesseract", "tesseract:deu+fra" with
+            tesseract's language codes, or "auto" for the first engine that is installed; None for no OCR.
+        page_store: Store for the text of scanned pages, so that no page is read twice, or None.
         on_file: Called with the name of each file before it is read.
         on_page: Called with the number of pages of the current file that have been read, with or without OCR, and the
             total number of pages.
@@ -159,7 +158,7 @@ class DocumentReader:
                 child.close()
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
-        """Yield the content of each file, or the error, in order, while the next files are being parsed.
+        """Yield the content or the error of each file in order, while the next files are being parsed.
 
         Raises:
             InputError: `file_metadata` returned a value that cannot be stored.
@@ -229,7 +228,7 @@ class DocumentReader:
             self.on_page(done, total)
 
     def _with_scanned_pages(self, ref: FileRef, parsed: ParsedFile) -> ParsedFile:
-        """Return a PDF with the text of its scanned pages, or with a warning about them if there is no OCR."""
+        """Add the text of the scanned pages to a PDF, or a warning about these pages if no OCR engine can be used."""
         ocr = self._ocr_reader()
         if isinstance(ocr, str):
             if not has_text(parsed.text):
@@ -338,10 +337,10 @@ def read_documents(
 
 
 def with_headings(document: Document) -> Document:
-    """Add the headings of Markdown text, if there are any, to the metadata of a Document from another reader.
+    """Add the headings of a Document from another reader to its metadata if the text is Markdown.
 
-    The text is treated as Markdown if its file is a Markdown file, or if it has headings and a parser converted its
-    file, such as a PDF, to Markdown. Without a file name, a single line with # is not enough to recognise Markdown.
+    Documents from Markdown, PDF and Office files may contain Markdown, because many parsers convert PDF and Office
+    files to Markdown. If the file type is unknown, the text must have at least two headings.
     """
     metadata = document.metadata
     suffix = PurePath(str(metadata.get(keys.FILE_NAME) or metadata.get(keys.FILE_PATH) or "")).suffix.lower()
@@ -357,7 +356,7 @@ def with_headings(document: Document) -> Document:
 
 
 def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]:
-    """Return the metadata that the function `file_metadata` returns for a file.
+    """Return the metadata from the user's `file_metadata` function for a file.
 
     Raises:
         InputError: `file_metadata` did not return a mapping of names to JSON scalars, or a name is reserved for this

@@ -65,8 +65,8 @@ class ReadLimits:
         max_bytes: Size of the file on disk, in bytes.
         max_pages: Number of pages in a PDF, or in all PDFs attached to an email.
         max_seconds: Wall-clock time in seconds for parsing one file (except text and Markdown) or for reading one
-            scanned page, after which the child process is killed. The same limit applies to splitting each 10 million
-            characters into chunks.
+            scanned page, after which the child process is killed. For splitting text into chunks, the limit applies to
+            each 10 million characters.
         max_characters: Number of characters in the extracted text.
         max_unpacked_bytes: Unpacked size of an Office file, or of all Office files attached to an email, in bytes.
     """
@@ -95,7 +95,7 @@ class FileAccount:
     """
 
     MAX_GROWTH = 50
-    """Maximum number of characters per byte. Documents have 1 to 3; a workbook that repeats a long value had 48."""
+    """Maximum number of characters per byte of the file. Most documents have 1 to 3, but one workbook had 48."""
     MAX_UNPACKED = 200
     """Maximum number of unpacked bytes per byte of the file."""
     SMALL_TEXT = 3_000_000
@@ -145,7 +145,7 @@ class FileSource:
         path: Path of the file, for its extension and for error messages.
         data: The bytes.
         account: Counter for the file; an email and its attachments share one counter.
-        digest: Hexadecimal xxh3-128 of the bytes; empty for an attachment.
+        digest: Hexadecimal xxh3-128 hash of the bytes; empty for an attachment.
         depth: 1 for a file on disk, and 1 more for each level of attachment.
     """
 
@@ -193,7 +193,7 @@ class ParsedFile:
         warnings: Problems such as "page 3 has no text: it needs OCR".
         metadata: Additional metadata, such as the front matter of Markdown or the running headers of a PDF; JSON
             scalars only.
-        digest: Hexadecimal xxh3-128 of the bytes that were parsed; empty if the reader does not compute it.
+        digest: Hexadecimal xxh3-128 hash of the bytes that were parsed; empty if the reader does not compute it.
         scanned: Numbers of the pages that have content but no text, which the caller should read with OCR.
     """
 
@@ -244,7 +244,7 @@ class FileRef:
     Attributes:
         path: Path of the file, as it was passed.
         doc_id: Id of the document: the path relative to the parent of the folder that was passed, or the file name.
-            More parent folders are included if another file of the same call has this id.
+            More parent folders are included if another file in the same call has this id.
         size: Size on disk, in bytes.
         shown: `path`, escaped so that it is safe to print.
         identity: Device and inode, to detect whether the file was replaced before it is read.
@@ -422,7 +422,7 @@ def notes_on_ids(refs: Iterable[FileRef], *, hint: str = "") -> list[FileWarning
 # Searching a folder
 
 MAX_DEPTH = 64
-"""Number of nested folder levels that are searched."""
+"""Maximum number of nested folder levels that are searched."""
 _MAGIC = frozenset("*?[")
 
 
@@ -510,7 +510,7 @@ def _visit(path: Path, depth: int) -> os.stat_result | str:
 
 
 def content_hash(path: str | os.PathLike[str]) -> str:
-    """Return the xxh3-128 of a file's bytes as 32 hexadecimal digits.
+    """Return the xxh3-128 hash of a file as 32 hexadecimal digits.
 
     Raises:
         ReadError: The file cannot be opened.

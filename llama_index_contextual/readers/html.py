@@ -34,7 +34,7 @@ _BLOCKS = frozenset(
     )
 )
 _ARRANGED = frozenset((*_TITLES, "table", "ul", "ol", "pre", "form"))
-"""Elements that indicate, if a table contains them, that the table is used for page layout."""
+"""Elements that occur in tables used for page layout, but not in tables with data."""
 _MAX_INDENT = 8
 _MAX_SPAN = 1_000
 # lxml takes quadratic time in the number of attributes, so the attributes of very long tags are removed before parsing.

@@ -80,7 +80,7 @@ class OcrEngine:
 
 
 def engine_for(setting: str | None) -> OcrEngine | str:
-    """Return the engine for the setting `ocr`, or a message that explains why no engine is used and what to do.
+    """Return the engine for the `ocr` setting, or a message that explains why no engine is used and what to do.
 
     "auto" uses RapidOCR if it is installed, otherwise tesseract.
     """
@@ -117,14 +117,14 @@ def _tesseract() -> tuple[str, frozenset[str]]:
 
 
 class OcrReader:
-    """Reader that runs OCR in child processes, which are started when the first page is read and can be killed.
+    """Reader that runs OCR in child processes, which are started by the first call of `read`.
 
     Args:
         engine: The engine.
         store: Store for pages, or None.
         on_page: Called with the path of the file, the number of its pages that have been read or need no OCR, and the
             total number of pages.
-        processes: Maximum number of children; None for one per core, up to `MAX_PROCESSES`.
+        processes: Maximum number of child processes; None for one per core, up to `MAX_PROCESSES`.
     """
 
     def __init__(
@@ -160,13 +160,13 @@ class OcrReader:
         digest: str | None = None,
         limits: ReadLimits,
     ) -> OcrPages:
-        """Read pages of a PDF or an image file, several in parallel.
+        """Read pages of a PDF or an image file in parallel.
 
         Args:
             path: The file.
             pages: Numbers of the pages, starting at 1; None for all.
             password: Password of an encrypted PDF.
-            digest: Expected xxh3-128 of the file; None to accept any file.
+            digest: Expected xxh3-128 hash of the file; None to accept any file.
             limits: Limits for the file; `max_seconds` applies to each page.
 
         Raises:
@@ -226,7 +226,7 @@ class OcrReader:
 
 
 class _File(NamedTuple):
-    """A file to read, with the fields that its requests share, the time limit, and the event that stops the run."""
+    """A file to read, with the fields common to all requests, the time limit, and the event that stops the run."""
 
     path: Path
     request: dict[str, Any]
@@ -288,13 +288,13 @@ class OcrWorker:
 
 
 def grey_page(file: PdfFile | ImageFile, index: int) -> tuple[Pixels, float]:
-    """Return the greyscale image of a page that OCR reads, and its resolution."""
+    """Return a page as a greyscale image for OCR, and the resolution of the image."""
     drawn, dpi = file.draw(index, DPI, MAX_PIXELS, "L")
     return np.array(drawn, dtype=np.uint8), dpi
 
 
 def image_hash(image: Pixels) -> str:
-    """Return the hash of a page's image, see `OcrEngine.key`."""
+    """Return the hash of a page image for `OcrEngine.key`."""
     return hashlib.sha256(repr(image.shape).encode() + image.tobytes()).hexdigest()
 
 
@@ -306,7 +306,7 @@ class OpenFile:
         self._digest = ""
 
     def get(self, request: Mapping[str, Any]) -> tuple[PdfFile | ImageFile, str]:
-        """Open the file that a request specifies by "path" and "digest". Return the file and its xxh3-128.
+        """Open the file that a request specifies by "path" and "digest". Return the file and its xxh3-128 hash.
 
         The last file is kept open and returned again if the next request contains the same digest.
         """
@@ -406,7 +406,7 @@ def _undecodable(error: Exception) -> str:
 
 
 class Reading(NamedTuple):
-    """The text boxes of an image, and a flag that is set if most of the text runs up or down."""
+    """The text boxes of an image, and whether most of the text runs up or down."""
 
     boxes: list[list[Any]]
     is_sideways: bool
@@ -425,7 +425,7 @@ class Engine(Protocol):
 
 
 def read_upright(engine: Engine, image: Pixels) -> tuple[list[list[Any]], int]:
-    """Read an image, rotated if that improves the result, and return the boxes and the anticlockwise quarter turns."""
+    """Read an image, rotating it if that improves the result. Return the boxes and the anticlockwise quarter turns."""
     best, turns = engine.read(image), 0
     if not best.boxes or (best.confidence >= GOOD and not best.is_sideways):
         return best.boxes, turns

@@ -1,6 +1,6 @@
-"""Read the file formats that are parsed in a child process: Word, PowerPoint, Excel, CSV, email and HTML.
+"""Read Word, PowerPoint, Excel, CSV, email and HTML files, which are parsed in a child process.
 
-Office files are ZIP archives of XML; `_check_package` measures them before a library opens them. Macros are never run,
+Office files are ZIP archives of XML, which `_check_package` checks before a library opens them. Macros are never run,
 and links to other files and pages are never followed.
 
 Cell values are formatted as they are displayed. Converters that use pandas turn 007 into 7, "NA" into a missing value
@@ -325,7 +325,7 @@ def _read_csv(source: FileSource) -> ParsedFile:
 def _delimiter(sample: str) -> str:
     """Return the delimiter for which the most rows of a CSV sample have the same number of cells.
 
-    If two delimiters do so equally well, the delimiter with more cells per row is chosen.
+    In case of a tie, the delimiter with more cells per row is chosen.
     """
     lines = sample.splitlines(keepends=True)[:100]
 
@@ -343,7 +343,7 @@ MAX_MAILS = 5
 """Maximum nesting depth of emails attached to other emails."""
 MAX_MAIL_PARTS = 1_000
 MAX_HEADER = 20_000
-"""Maximum number of characters that are read from a header. Headers with parameters must not be longer."""
+"""Maximum number of characters that are read from a header. Longer headers are rejected if they have parameters."""
 _HEADERS = ("From", "To", "Cc", "Date")
 _ENCRYPTED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "multipart/encrypted")
 
@@ -392,7 +392,7 @@ class _BoundedHeaders(Compat32):
 
 
 def _header(message: Message, name: str) -> str:
-    """Return an email header on one line, not decoded if it is malformed."""
+    """Return an email header on one line. A malformed header is not decoded."""
     value = str(message.get(name, ""))[:MAX_HEADER]
     with suppress(HeaderParseError, LookupError, ValueError):
         value = str(make_header(decode_header(value)))
@@ -457,7 +457,7 @@ def _add_attachment(builder: DocumentBuilder, part: Message, source: FileSource)
 
 
 def _attachment_name(part: Message) -> str:
-    """Return a printable name, without folders, for an attachment: its file name, or the subject of an email."""
+    """Return a printable name for an attachment: its file name without folders, or the subject of an attached email."""
     inner: Any = part.get_payload()
     name = _filename(part).replace("\\", "/").rpartition("/")[2]
     if not name and part.get_content_type() == "message/rfc822" and isinstance(inner, list) and inner:

@@ -1,8 +1,8 @@
 """Child processes that parse files, so that a malicious file can neither hang nor crash this process.
 
 `ChildProcess` is used in the parent process, and `answer_requests` in the child process. Requests and answers are lines
-of JSON. While a PDF is read, lines in the form of `PAGES_READ` precede the answer. When run as a program, this module
-parses PDF and Office files for `ParserProcess`.
+of JSON. While a PDF is being read, the child process also writes progress lines (`PAGES_READ`). When run as a program,
+this module parses PDF and Office files for `ParserProcess`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from llama_index_contextual.readers.files import ParsedFile, ReadLimits, one_lin
 
 START_SECONDS = 120.0
 PAGES_READ = "pages {} {}\n"  # number of pages read, and total number of pages
-REPORT_SECONDS = 0.25  # minimum time between two such lines
+REPORT_SECONDS = 0.25  # minimum time between two progress lines
 MAX_COMPLAINT = 200  # maximum number of characters quoted from the child's last error line
 MAX_STDERR = 10_000_000  # maximum number of bytes that a child may write to stderr or to any other file
 DEFAULT_MEMORY = 4_000_000_000
@@ -115,7 +115,7 @@ class ChildProcess:
         return self._process
 
     def _exchange(self, process: subprocess.Popen[str], path: Path, request: str, seconds: float) -> str:
-        """Send a request as one line to the child, and return the line with which it answers.
+        """Send a request to the child as one line, and return the line that contains the answer.
 
         Raises `ReadError` if the child crashed or took longer than `seconds`.
         """
@@ -144,11 +144,11 @@ class ChildProcess:
         return line
 
     def _talk(self, process: subprocess.Popen[str], path: Path, request: str) -> str:
-        """Send a request and return the answer, which is incomplete if the child has ended or was closed."""
+        """Send a request and return the answer, which is incomplete if the child has exited or was killed."""
         stdin, stdout = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
         with suppress(OSError, ValueError):
             self._stderr.seek(0)
-            self._stderr.truncate()  # the child writes at the same position
+            self._stderr.truncate()  # the child shares this file position
             stdin.write(request)
             stdin.flush()
         while True:
@@ -175,7 +175,7 @@ class ChildProcess:
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment variables of this process without secrets, and with its module path in PYTHONPATH."""
+    """Return the environment variables of this process without secrets, and with `sys.path` as PYTHONPATH."""
     env = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
     return env | {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
 
@@ -253,7 +253,7 @@ def _limit_resources(memory: int) -> None:
 
 
 def _parse(request: dict[str, Any]) -> dict[str, Any]:
-    """Parse a file, importing the modules of its reader on first use, and return it as JSON values."""
+    """Parse a file and return the result as JSON values. The modules of a reader are imported on first use."""
     path, limits, options = Path(request["path"]), ReadLimits(**request["limits"]), request["options"]
     if request["reader"] == "office":
         from llama_index_contextual.readers.office import read_office
@@ -270,7 +270,7 @@ def _parse(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _page_reporter() -> Callable[[int, int], None]:
-    """Return a function that reports the page count at the end, and at most every `REPORT_SECONDS` before that."""
+    """Return a function that reports the number of pages read, at most once every `REPORT_SECONDS`, and at the end."""
     due = 0.0
 
     def report(done: int, total: int) -> None:

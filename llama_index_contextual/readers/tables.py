@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_HEAD = 600
 """Maximum length of column headers in characters; if they are longer, the upper lines are omitted."""
 MIN_CONTENTS = 5  # minimum number of rows in a table of contents
-MOST_CONTENTS = 0.8  # minimum fraction of these rows whose page number does not decrease
+MOST_CONTENTS = 0.8  # minimum fraction of these rows in which the page number does not decrease
 MAX_HEAD_LINES = 6
 MAX_NARROW_LINES = 30  # maximum number of lines in column headers with one or two words on each line
 MAX_LABELS = 4  # maximum number of consecutive lines with only a label; more such lines end a table
@@ -38,7 +38,7 @@ class TextLine(NamedTuple):
     Attributes:
         text: The line.
         start: Offset of the first character.
-        cells: Number of separate pieces on the line.
+        cells: Number of cells on the line: pieces of text separated by wide gaps.
         indent: Horizontal position at which the line begins, in any unit.
     """
 
@@ -142,7 +142,7 @@ def pdf_tables(pages: Iterable[Iterable[Line]]) -> list[Table]:
 
 
 def _paragraphs(lines: Iterable[Line]) -> Iterator[TextLine]:
-    """Yield the lines, with the lines of each paragraph joined."""
+    """Yield the lines, joining the lines of each paragraph into one line."""
     parts: list[TextLine] = []
     for line in lines:
         parts.append(TextLine(line.text, line.start, line.cells, line.x0))
@@ -238,18 +238,18 @@ def is_figure(text: str) -> bool:
 
 
 def _is_table(read: Sequence[_Sorted], at: int) -> bool:
-    """Return whether the next line after the row at `at`, apart from labels, is another row."""
+    """Return whether the row at `at` is followed by another row, with at most `MAX_LABELS` labels between them."""
     below = (other.kind for other in read[at + 1 : at + 2 + MAX_LABELS] if other.kind != "label")
     return next(below, None) == "row"
 
 
 def _is_table_of_contents(read: Sequence[_Sorted]) -> bool:
-    """Return whether the only figure in nearly every row is a page number, and the page numbers do not decrease."""
+    """Return whether the rows form a table of contents, in which the only figure in a row is its page number."""
     return are_pages_of_contents([_page_number(one.line) for one in read if one.kind == "row"])
 
 
 def are_pages_of_contents(pages: Sequence[int]) -> bool:
-    """Return whether the entries of a list may form a table of contents: there are enough, and hardly any go back.
+    """Return whether a list may be a table of contents: it has enough entries, and few page numbers decrease.
 
     Args:
         pages: The page number of each entry, or -1 for an entry without a page number.
@@ -337,7 +337,7 @@ def _end(read: Sequence[_Sorted], at: int) -> int:
 def _kind_within(read: Sequence[_Sorted], place: int) -> Kind:
     """Return the kind of a line inside a table.
 
-    Here, a long line that does not end a sentence and is followed by a row is a wrapped label, not prose.
+    A long line inside a table is a wrapped label, not prose, if it does not end a sentence and a row follows it.
     """
     text, kind = read[place].line.text, read[place].kind
     is_label = not text.endswith((".", ":", ";")) and len(text.split()) <= 2 * MAX_LABEL_WORDS
@@ -403,13 +403,13 @@ def _names_table(line: str) -> bool:
 
 
 def caption_of(text: str) -> str:
-    """Return the last sentence of a paragraph if it introduces a table with a colon, or an empty string."""
+    """Return the last sentence of a paragraph if it ends with a colon, or an empty string otherwise."""
     sentence = _SENTENCE.split(text[-MAX_HEAD:].strip())[-1]
     return sentence if sentence.endswith(":") and len(sentence.split()) <= MAX_CAPTION_WORDS else ""
 
 
 def join_headers(lines: Sequence[str]) -> str:
-    """Join the lines of column headers and omit lines from the top if the result would be too long."""
+    """Join the lines of column headers, omitting lines from the top if the result is longer than `MAX_HEAD`."""
     kept: list[str] = []
     size = 0
     for line in reversed(list(dict.fromkeys(lines))):

@@ -5,7 +5,7 @@ the same bytes for letters of different languages. They are distinguished by alp
 language and its non-ASCII letters belong to one alphabet. All other cases are left to charset-normalizer.
 
 `plain_headings` finds the headings of plain text: lines between blank lines that begin with a keyword or a number, or
-are in capitals. Doubtful lines are not headings. The headings of Markdown are found with markdown-it-py.
+are in capitals. Doubtful lines are not treated as headings. The headings of Markdown are found with markdown-it-py.
 """
 
 from __future__ import annotations
@@ -273,14 +273,14 @@ def plain_headings(text: str) -> tuple[Heading, ...]:
 
 
 def _heading_level(candidate: _Candidate, ranks: list[int]) -> int:
-    """Return the level of a heading: 1 for capitals, the rank for keywords, and lower levels for numbers."""
+    """Return the level of a heading: 1 for capitals, by rank for keywords, and below all keywords for numbers."""
     if candidate.kind == "keyword":
         return ranks.index(candidate.depth) + 1
     return candidate.depth + (len(ranks) if candidate.kind == "number" else 0)
 
 
 def _candidate(before: str, head: str, after: str) -> _Candidate | None:
-    """Return a candidate for a heading if the paragraph may be a heading; otherwise return None.
+    """Return the paragraph as a candidate if it may be a heading, or None otherwise.
 
     Args:
         before: Beginning of the previous paragraph.
@@ -329,7 +329,7 @@ TITLE_REACH = 5_000
 MAX_PARSED = 10_000_000
 """Maximum number of characters that are parsed."""
 MAX_LINES = 100_000
-"""Maximum number of lines that are parsed; a list with this many items takes half a minute."""
+"""Maximum number of lines that are parsed; parsing a list with this many items takes half a minute."""
 MAX_NESTING = 60
 """Maximum nesting of lists and quotes; at deeper levels, the parser would drop the rest of the file."""
 MAX_TITLE = 200

@@ -19,12 +19,12 @@ from typing import Literal, NamedTuple
 
 from llama_index_contextual.readers.tables import MAX_LABEL_WORDS, MAX_SENTENCE_WORDS, is_figure
 
-SAME_LINE = 0.8  # times the smaller font size: a larger offset means a new line, a smaller offset a superscript
+SAME_LINE = 0.8  # times the smaller font size: text at a larger vertical offset begins a new line, not a superscript
 WORD_GAP = 0.5  # times the width of a space
 MAX_KERNING = 0.5  # times the font size: a larger step back starts a new word
 CELL_GAP = 1.2  # times the font size: larger than the spaces between words in a column
 WIDE_GLYPHS = 0x2E80  # first code point of the scripts that have no spaces between words
-MAX_CELLS = 30  # maximum number of cells of a row that are compared with the next row
+MAX_CELLS = 30  # maximum number of cells in a row that are compared with the next cell
 
 # ---- Text pieces -----------------------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class Line:
         text: The text without surrounding white space.
         y: Baseline in points, increasing upwards; NaN if unknown.
         size: Height of the font.
-        cells: Number of separate pieces on the line; more than one in a table row.
+        cells: Number of separate pieces of text on the line; more than one in a table row.
         x0: Start in points, along the line.
         x1: End in points.
         bold: Whether most of the text is bold.
@@ -219,7 +219,7 @@ def with_blanks(rows: list[Row]) -> list[Row]:
 
 
 def _tables(rows: Sequence[Row]) -> Iterator[list[int]]:
-    """Yield, for each table on the page, the indexes of the rows that have a label and figures."""
+    """For each table on the page, yield the indexes of the rows that have a label and figures."""
     table: list[int] = []
     for at, row in enumerate(rows):
         if _has_figures(row):
@@ -358,7 +358,7 @@ def page_span(box: tuple[float, float, float, float], angle: int) -> tuple[float
     """Return the lower and upper edges of a page, as seen in the reading direction of its text.
 
     Args:
-        box: Left, lower, right and upper edge of the page.
+        box: Left, lower, right and upper edges of the page.
         angle: Direction of the text in degrees.
     """
     left, bottom, right, top = box

@@ -1,7 +1,7 @@
 """The default PDF engine, which uses pdfium.
 
 pdfium decodes the fonts and finds the words; `pages` uses their positions to find lines, columns and table rows. Each
-call to pdfium has a high overhead, so positions are read at the ends of words and not for each letter.
+call to pdfium has a high overhead, so positions are read only for the first and last letters of most words.
 """
 
 from __future__ import annotations
@@ -206,7 +206,8 @@ class _PageText:
     def _pieces(self) -> Iterator[_Piece]:
         """Yield each word, or its parts if some of its letters are raised or differ in size.
 
-        The boxes of horizontal letters with the same font, size and baseline have the same top and bottom.
+        In a horizontal word, only the first and last letters are compared: if they have the same font, size and
+        baseline, their boxes have the same top and bottom.
         """
         page, box, corners = self._page, self._box, self._corners
         box_of, object_of = _box_of, _object_of

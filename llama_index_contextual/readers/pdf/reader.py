@@ -23,7 +23,7 @@ from llama_index_contextual.readers.tables import pdf_tables
 T = TypeVar("T")
 
 DEFAULT_LIMITS = ReadLimits()
-END = 1024  # bytes at the beginning and end of the file that must contain the header and the end marker
+END = 1024  # number of bytes at each end of the file that are searched for the header or the end marker
 NO_PAGE = PageContent((), False, (0.0, 0.0))
 SCANNED = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
 NO_TEXT = "has no text; unless its pages are blank, run OCR on it, e.g. ocrmypdf, and ingest it again"
@@ -51,7 +51,7 @@ def read_pdf(
         limits: Limits for the file.
         engine: "pdfium", or "pypdf", which is pure Python.
         scans: Mapping of page numbers, starting at 1, to pages that were read by OCR (see `readers.ocr`). Other pages
-            without text are listed in the field `scanned` of the result, and cause neither an error nor a warning. None
+            without text are listed in the `scanned` field of the result, and cause neither an error nor a warning. None
             if OCR is not available.
         on_page: Called after each page with the number of pages that have been read, and the total number of pages.
             Pages that need OCR are not counted as read.
@@ -237,7 +237,7 @@ MAX_SHIFT = 6.0  # times the font size: maximum distance between the left ends o
 INDENT = 1.0  # times the font size: a line that is indented further starts a paragraph
 MIN_CHARACTERS = 28  # minimum length of a line that can continue on the next line
 NEAR_EDGE = 8.0  # times the font size: maximum distance of a line end from the right edge
-MIN_NEAR_EDGE = 1 / 3  # minimum share of lines that end near the edge; with fewer, a block is a list, not running text
+MIN_NEAR_EDGE = 1 / 3  # minimum share of lines that end near the edge; if it is lower, the block is a list
 
 _ITEM = re.compile(r"(?:[•●▪■◦‣·–—*o-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}(?:\.\d{1,3})+\.?|§+)(?=\s|$)")
 _LEADER = re.compile(r"(?:[._…-]\s?){4}\s*\S{0,8}$")  # dot leader of a table of contents, or a blank to fill in
@@ -309,7 +309,7 @@ _CHARACTERS: Final = str.maketrans({**LIGATURES, "\u00a0": " "}) | _CONTROLS | _
 _WORD = re.compile(r"[^\W\d_]+(?:[-\u2010][^\W\d_]+)*")
 _HEAD = re.compile(r"(?<![^\W_])([^\W\d_]+)([-\u2010\u00ad])$")
 _TAIL = re.compile(r"([^\W\d_]+)(?:-[^\W\d_]+)*(?:-$|[^\w\s]*)")
-_MIN_CUTS = 3  # minimum number of certainly hyphenated words; with fewer, doubtful words are not rejoined
+_MIN_CUTS = 3  # if fewer words are certainly hyphenated, doubtful words are not rejoined
 
 
 def clean(text: str) -> str:

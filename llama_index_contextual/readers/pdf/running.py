@@ -26,7 +26,7 @@ from llama_index_contextual.readers.pdf.title import roman_value
 
 MIN_PAGES = 3
 MIN_PAGES_ELSEWHERE = 5  # minimum number of occurrences of text that is on less than half of the pages
-MOST = 0.66  # share of the pages; text on at least this share of different pages need not be set off from the body
+MOST = 0.66  # share of the pages (not counting duplicates): a line on more of them need not be set off
 MAX_STEP = 2  # maximum distance in pages between occurrences, because left and right pages may differ
 MAX_LINES = 5  # maximum number of running lines at one edge of a page
 MAX_SIZE = 1.6  # times the usual font size: a larger line is a heading
@@ -116,7 +116,7 @@ def _running_lines(pages: Sequence[PageContent], *, foot: bool) -> list[_Chain]:
     """Return the running lines at the top of the pages, or at the bottom if `foot`, beginning at the outer edge."""
     inward = [_inward(page.lines, foot=foot) for page in pages]
     steps = sorted(abs(a.y - b.y) for lines in inward for a, b in pairwise(lines) if abs(a.y - b.y) > 0.5 * a.size)
-    step = steps[len(steps) // 4] if steps else 0.0  # a low quantile, because short pages have many gaps
+    step = steps[len(steps) // 4] if steps else 0.0  # a low quantile, because short pages have many wide gaps
     largest = MAX_SIZE * median([line.size for lines in inward for line in lines] or [0.0])
     shapes = [hash(tuple(_shape(line.text)[0] for line in page.lines)) for page in pages]
     levels: list[list[_Chain]] = []
@@ -209,7 +209,10 @@ def _continues(run: Sequence[_MarginLine], other: _MarginLine) -> bool:
 
 
 def _counts_pages(one: _MarginLine, other: _MarginLine) -> bool:
-    """Return whether the number that differs between two lines may be a page number: at an end of the line, no year."""
+    """Return whether a number that differs between two lines may be a page number.
+
+    A page number is at an end of the line and is not a year.
+    """
     return any(
         a != b and not MIN_YEAR <= a <= b <= MAX_YEAR and _is_at_edge(other.line.text, position)
         for position, (a, b) in enumerate(zip(one.numbers, other.numbers, strict=True))

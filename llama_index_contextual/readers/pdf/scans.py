@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 from llama_index_contextual.readers.files import ParsedFile
 from llama_index_contextual.readers.pdf.pages import Cell, PageContent, PageSource, Row, Run, page_lines
 
-LOW_CONFIDENCE = 0.8  # a page below this confidence is reported as hard to read
+LOW_CONFIDENCE = 0.8  # pages with a lower confidence are reported as hard to read
 MAX_RANGES = 10  # maximum number of page ranges in a warning
 FONT_SIZE = 0.72  # times the height of a box, which has a margin around ascenders and descenders
 BASELINE = 0.28  # times the height of a box, from its lower edge
 SPACE = 0.28  # times the font size
-SAME_SIZE = 1.3  # heights within this factor are the same font size, because box heights depend on the letters
+SAME_SIZE = 1.3  # boxes whose heights differ by up to this factor have the same font size
 VERTICAL = 1.5  # minimum ratio of height to width of a box whose text runs up or down
 MAX_SKEW = 5  # in degrees
 MIN_SKEWED = 4  # minimum number of boxes needed to measure the angle
 MIN_COLUMN_LINES = 5
 MIN_WORDS = 3  # minimum number of words in a line of prose
 FILLED = 0.6  # share of the width of a column of prose that at least half of its lines fill
-MAX_CROSSING = 0.5  # lines across the gap between columns, such as headings, relative to lines of the shorter column
+MAX_CROSSING = 0.5  # maximum number of lines across the gap (such as headings) per line of the shorter column
 
 Page = Mapping[str, Any]
 """A page as returned by the child processes: its width and height in pixels, its resolution, its turns, and its boxes.
@@ -45,7 +45,7 @@ class OcrPages(NamedTuple):
         pages: The pages by number, starting at 1.
         failed: A warning for each page that could not be read.
         total: Number of pages in the file.
-        digest: Hexadecimal xxh3-128 of the bytes of the file.
+        digest: Hexadecimal xxh3-128 hash of the file.
     """
 
     pages: dict[int, Page]
@@ -68,7 +68,7 @@ class ImagePages(PageSource):
 
 
 def with_ocr_notes(parsed: ParsedFile, scans: OcrPages) -> ParsedFile:
-    """Add the confidence of the scanned pages to the map of a file, and warnings that list the pages."""
+    """Add the confidence of each scanned page to the map of a file, and add warnings that list these pages."""
     scores = {number: mean_confidence(page["boxes"]) for number, page in scans.pages.items() if page["boxes"]}
     confidences = tuple(round(scores[number], 3) if number in scores else None for number in range(1, scans.total + 1))
     notes = list(_confidence_notes(scores)) if scores else []
@@ -205,7 +205,7 @@ def _set_font_sizes(cells: Sequence[Cell]) -> None:
 
 
 def _rows(boxes: Sequence[Cell]) -> list[Row]:
-    """Return the boxes in rows from top to bottom; if prose is set in columns, the columns follow one another."""
+    """Return the boxes in rows from top to bottom. If prose is set in columns, return one column after another."""
     gap = _gap(boxes)
     if gap is None:
         return _by_height(boxes)

@@ -51,8 +51,8 @@ def headings(outline: Iterable[OutlineEntry], pages: Pages, *, title: Heading | 
         outline: The bookmarks, which are used unless most of their titles are page numbers or file names. If far more
             headings are detected in the text, they are added below the bookmarks.
         pages: The lines of each page.
-        title: The title of the document on its first pages; the text between the title and the first heading belongs to
-            the title.
+        title: The title of the document, if it is on the first pages. It is added as the first heading, unless another
+            heading precedes it.
     """
     detected = _detect(pages, title)
     marks = bookmarks(outline, pages)
@@ -128,7 +128,7 @@ def _similarity(matcher: SequenceMatcher[str], line: Line) -> float:
 
 
 def _begins(wanted: str, lines: Sequence[Line]) -> bool:
-    """Return whether the joined lines begin with the title `wanted`, comparing only `letters`."""
+    """Return whether the joined lines begin with the `wanted` title, comparing only letters and digits."""
     joined = accumulate(letters(line.text) for line in lines)
     return bool(letters(lines[0].text)) and any(text.startswith(wanted) for text in joined)
 
@@ -144,7 +144,7 @@ def _distance(top: float | None, y: float) -> float:
 
 LARGER = 1.09  # times the size of the body text
 MIN_PROSE = 80  # minimum number of characters in a line or paragraph of running text
-MIN_ENTRIES = 4  # minimum number of entries in a table of contents, on one page
+MIN_ENTRIES = 4  # minimum number of entries on one page of a table of contents
 EDGE = 0.05  # share of the long lines that may extend beyond the left edge or the right edge
 SIGNING = 4  # number of lines below a heading that are searched for a signature
 
@@ -216,7 +216,7 @@ class _BodyStyle:
 
 @dataclass(slots=True)
 class _Contents:
-    """The lines of the tables of contents, and the titles in them, as returned by `letters`."""
+    """The lines of the tables of contents, and the titles in them, normalised by `letters`."""
 
     lines: set[int] = field(default_factory=set)  # offsets
     titles: set[str] = field(default_factory=set)
@@ -275,7 +275,7 @@ def _quantile(counts: Counter[int], share: float) -> float:
 
 
 def _of_page(style: _BodyStyle, lines: Sequence[Line]) -> _BodyStyle:
-    """Return the body style for a page: its own font size is used if its running text is larger than usual."""
+    """Return the body style for a page, with the font size of the page if its running text is larger than usual."""
     sizes: Counter[float] = Counter()
     for placed in lines:
         if len(placed.text) >= MIN_PROSE // 2:
@@ -290,7 +290,7 @@ _CONTENTS = re.compile(r"(?i)(?:table of )?contents|index|inhalt(?:sverzeichnis)
 
 
 def _contents(pages: Pages) -> _Contents:
-    """Find the tables of contents, whose lines end with page numbers that do not decrease."""
+    """Find the tables of contents, whose entries end with page numbers."""
     out = _Contents()
     for lines in pages:
         entries: list[tuple[int, str, str]] = []
@@ -364,11 +364,11 @@ class _Page:
     contents: _Contents
 
     def candidates(self, prose: int, *, is_cover: bool) -> Iterator[_Candidate]:
-        """Yield the headings of the page.
+        """Yield the lines of the page that may be headings.
 
         Args:
             prose: Offset of the first running text of the document.
-            is_cover: Whether a line before the running text must be numbered to be a heading.
+            is_cover: Whether the page belongs to the cover, on which unnumbered lines before `prose` are not headings.
         """
         is_form = any(REGISTRANT.match(line.text) for line in self.lines)
         signing = False
@@ -385,7 +385,7 @@ class _Page:
             elif (
                 candidate := self._candidate(at, is_free=not ((is_front and is_cover) or signing or is_form))
             ) and not (
-                is_front and candidate.label and candidate.label.family == "attachment"  # number within the filing
+                is_front and candidate.label and candidate.label.family == "attachment"  # number of this exhibit
             ):
                 signing = signing and candidate.label is None
                 candidate.gap, gap = gap, 0
@@ -413,7 +413,7 @@ class _Page:
         return self._styled(at) if is_free and line.cells == 1 else None
 
     def _numbered(self, at: int, label: Label) -> _Candidate | None:
-        """Return the heading that begins with a number or keyword on the line `at`, or None."""
+        """Return a heading with a number or keyword that begins on the line with index `at`, or None."""
         line, title = self.lines[at], label.title
         bold, larger = self.style.is_bolder(line), self.style.is_larger(line)
         is_keyword = label.is_keyword
@@ -458,7 +458,7 @@ class _Page:
         return make(title=text.strip(), sure=strong or is_keyword, lines=count)
 
     def _with_line_below(self, at: int) -> tuple[str, int]:
-        """Return a number on its own line, joined with any title on the next lines, and the number of these lines."""
+        """Join a number or keyword on its own line with a title below it, and return the text and the line count."""
         line = self.lines[at]
         following = self.lines[at + 1] if at + 1 < len(self.lines) else line
         same = abs(following.size - line.size) < 0.25 * line.size and following.cells == 1 and following.end != " "
@@ -471,7 +471,7 @@ class _Page:
         return f"{line.text} {text}", 1 + count
 
     def _wrapped(self, at: int) -> tuple[str, int]:
-        """Return the text of a heading joined with its continuation lines, and the number of its lines."""
+        """Join the first line of a heading with its continuation lines, and return the text and the line count."""
         placed = self.lines[at]
         parts = [placed.text]
         for index in range(at + 1, min(len(self.lines), at + MAX_LINES)):
@@ -527,14 +527,14 @@ class _Page:
         return any(re.match(r"(?i)(?:by|name|title|its)\s*:|/s/|.*(?:/s/|_{6})", text) for text in near)
 
     def _is_beside(self, at: int, count: int) -> bool:
-        """Return whether there is other text next to a heading of `count` lines, as there is in column headers."""
+        """Return whether there is other text next to a heading of `count` lines, as in column headers."""
         lines, size = self.lines, self.lines[at].size or 1.0
         before = lines[at - 1].y - lines[at].y if at else size
         after = lines[at + count - 1].y - lines[at + count].y if at + count < len(lines) else size
         return abs(before) < 0.5 * size or -6 * size < before < 0 or -12 * size < after < 0.5 * size
 
     def _is_stacked(self, at: int, count: int) -> bool:
-        """Return whether a line is part of multi-line column headers: an equally bold line is close above or below."""
+        """Return whether a similar line is directly above or below a heading of `count` lines, as in column headers."""
         lines, last = self.lines, at + count - 1
         above = zip(lines[max(0, at - 1) : at], lines[at : at + 1], strict=False)
         below = zip(lines[last : last + 1], lines[last + 1 : last + 2], strict=False)
@@ -547,7 +547,7 @@ class _Page:
         )
 
     def _in_table(self, at: int, count: int) -> bool:
-        """Return whether a line without larger letters is next to table rows."""
+        """Return whether a line is probably in a table, because it is next to table rows or begins far to the right."""
         line, last, style = self.lines[at], self.lines[at + count - 1], self.style
         near = 2.2 * style.step * (line.size or 1.0)
         centred = style.is_centred(line)
@@ -562,7 +562,7 @@ class _Page:
 
 
 def _without_lists(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Remove candidates that are numbered lines of a list with no text in between, such as exhibits."""
+    """Remove candidates that are the items of a numbered list without text between them, such as a list of exhibits."""
     kept: list[_Candidate] = []
     run: list[_Candidate] = []
     for each in [*found, None]:
@@ -588,7 +588,7 @@ def _is_next(one: _Candidate, other: _Candidate) -> bool:
 
 
 def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Remove doubtful candidates whose number is not in sequence with other numbered lines."""
+    """Remove exhibits in a list, and doubtful candidates whose number is not in sequence with other numbers."""
     kept: set[int] = set()
     last: dict[tuple[str, int, tuple[str, ...]], tuple[int, int]] = {}
     in_exhibits = False
@@ -644,7 +644,7 @@ def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
 
 
 def _leveled(found: Sequence[_Candidate], style: _BodyStyle, title: Heading | None) -> list[Heading]:
-    """Return the headings with levels derived from an order of heading kinds that applies to the whole document.
+    """Return the headings with their levels. Headings of the same kind have the same level in the whole document.
 
     The title is added before the headings, unless a heading begins at or before it.
     """

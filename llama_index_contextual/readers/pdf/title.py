@@ -52,7 +52,7 @@ class Label(NamedTuple):
 
     Attributes:
         family: Kind of numbering: "part", "chapter", "section", "attachment", "decimal", "roman", "letter" or "inner".
-        numbers: The numbers; the last number increases from heading to heading.
+        numbers: The keyword, if there is one, and the numbers; the last number increases from heading to heading.
         depth: Number of parts in a decimal number, otherwise 1.
         title: The text after the numbering.
     """
@@ -223,7 +223,7 @@ Stated = tuple[str, Heading]  # a title, and the line where it begins
 
 
 def document_title(pages: Sequence[Sequence[Line]], stored: str | None) -> tuple[str | None, Heading | None]:
-    """Return the title of a document or None, and the title line on its first pages as a heading or None.
+    """Return the title of a document and a heading for the line where the title begins; either may be None.
 
     Args:
         pages: The lines of each page.
@@ -303,7 +303,7 @@ def _is_instrument(line: Line) -> bool:
 
 
 def _cover_parties(page: Sequence[Line]) -> list[str]:
-    """Return the party names on a cover, which stand above and below a line that contains only "and".
+    """Return the party names above and below a line on the cover that contains only "and".
 
     The result is an empty list if there is no such line.
     """
@@ -333,7 +333,7 @@ def _parties(text: str) -> list[str]:
 def _pair(first: str, after: str) -> list[str]:
     """Return two names: the name at the beginning of `first` and the name after the first "and" in `after`.
 
-    The result is an empty list if either of them is missing.
+    The result is an empty list if either name is missing.
     """
     joint = _JOINT.search(after[:400])
     if joint is None:
