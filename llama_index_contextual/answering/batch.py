@@ -31,8 +31,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 def normalise_answer(text: str) -> str:
     """Return an answer in lower case without citations, punctuation, articles or extra white space.
 
-    Source: the SQuAD evaluation script, except that the script does not remove citations; Rajpurkar et al., "SQuAD:
-    100,000+ Questions for Machine Comprehension of Text", EMNLP 2016.
+    Based on the SQuAD evaluation script, which does not remove citations; see Rajpurkar et al., "SQuAD: 100,000+
+    Questions for Machine Comprehension of Text", EMNLP 2016.
 
     Example:
         >>> normalise_answer("The  three days, [Source 1].")
@@ -67,11 +67,11 @@ def f1_score(answer: str, truth: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class QA:
-    """A question, with its correct answers and its evidence if known.
+    """A question with its correct answers and evidence, if known.
 
     Attributes:
         question: The question.
-        answers: The correct answers; scores are computed with the correct answer that matches best.
+        answers: The correct answers; a prediction is scored against the correct answer that matches it best.
         evidence: Text of a passage that answers the question, or an empty string.
     """
 
@@ -171,7 +171,7 @@ class Predictions:
         return [row for row in self.rows if row.retrieved is False]
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures as JSON values; scores are None if no correct answers are known."""
+        """Return the summary figures as JSON values; scores are None if no correct answers are known."""
         return {
             "questions": len(self.rows),
             "exact": self.exact,
@@ -228,7 +228,7 @@ class Predictions:
         return out.getvalue()
 
     def to_ares(self) -> str:
-        """Return tab-separated lines for ARES with the query, the document (all retrieved passages) and the answer.
+        """Return tab-separated values for ARES: the query, the document (all retrieved passages) and the answer.
 
         The format has no column for the settings.
 
@@ -245,7 +245,7 @@ class Predictions:
         """Write a .csv file (see `to_csv`), a .json file (see `to_dict`) or a .tsv file (see `to_ares`).
 
         Raises:
-            InputError: The file name has another extension.
+            InputError: The file name has a different extension.
         """
         writers: dict[str, Callable[[], str]] = {
             ".csv": self.to_csv,
@@ -263,7 +263,7 @@ def check_predictions_file(path: str | Path) -> str:
     """Check that `Predictions.write` can write a file with this name, and return the extension.
 
     Raises:
-        InputError: The file name has another extension.
+        InputError: `Predictions.write` does not support the extension.
     """
     if (suffix := Path(path).suffix.lower()) not in PREDICTION_FILES:
         raise InputError(f"{path} is neither .csv, .json nor .tsv (for ARES).", value=str(path))
@@ -288,11 +288,11 @@ def engine_settings(engine: GroundedQueryEngine) -> dict[str, Any]:
 async def aanswer_many(
     engine: GroundedQueryEngine, questions: Sequence[QA | str], *, concurrency: int = 8
 ) -> Predictions:
-    """Answer many questions concurrently. If an answer fails, its error is part of the result.
+    """Answer many questions concurrently. Errors in individual answers are included in the result.
 
     Args:
         engine: The query engine.
-        questions: The questions, with their answers if known.
+        questions: The questions, with their correct answers if known.
         concurrency: Maximum number of questions to answer concurrently.
 
     Raises:

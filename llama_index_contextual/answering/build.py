@@ -1,8 +1,8 @@
 """Build query and chat engines over a project's retriever and describe their options.
 
 `Project.as_query_engine` and `Project.as_chat_engine` take the options as keyword arguments. Their signatures, the
-command line and the guide are generated from these tables. If an option is None or omitted, the project's setting with
-the same name applies. The setting's description also describes the option.
+command line and the guide are generated from the TypedDicts below. If an option is None or omitted, the project's
+setting with the same name applies. The setting's description also describes the option.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ T = TypeVar("T")
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 Intents = bool | Literal["llm"] | Mapping[str, SearchPlan | Mapping[str, Any]]
-"""Search by intent: True uses patterns and words, "llm" also asks the LLM, and a dict specifies search plans."""
+"""Value of the `intents` option: True uses patterns and words, "llm" also asks the LLM, a dict contains search plans."""
 
 
 class EngineOptions(TypedDict, total=False):
@@ -146,7 +146,7 @@ class EngineBuilder:
         retriever: The retriever.
         load_embed_model: Function that returns the embedding model for follow-up questions.
         llm: LLM that writes the answers.
-        account: Prices of the answers, and the function that records their cost.
+        account: Prices of the models, and the function that records the cost of answers.
         cache: The cache selected by `cache=True`.
     """
 
@@ -157,7 +157,7 @@ class EngineBuilder:
     cache: AnswerCache
 
     def query_engine(self, options: Mapping[str, Any]) -> GroundedQueryEngine:
-        """Return a query engine that accepts follow-up questions, and that widens the search if the confidence is low.
+        """Return a query engine that accepts follow-up questions and widens the search if the confidence is low.
 
         Raises:
             ConfigurationError: A value is invalid.
@@ -250,7 +250,7 @@ def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[[], LLM]) -> BaseRetriever:
-    """Return a retriever that searches according to intent, or the given retriever if `intents` is False.
+    """Return a retriever that routes questions by intent, or the given retriever if `intents` is False.
 
     Raises:
         ConfigurationError: `intents` is invalid.
@@ -261,7 +261,7 @@ def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[
     def planned(plan: SearchPlan) -> BaseRetriever:
         share = plan.semantic_weight
         weights: dict[str, Any] = {} if share is None else {"semantic_weight": share}
-        # Lexical mode was chosen so that questions are not sent to an embedding model.
+        # Lexical mode overrides the plan, because the user may not want questions to be sent to an embedding model.
         mode = None if retriever.mode == "lexical" else plan.mode
         return retriever.changed(mode=mode, similarity_top_k=plan.top_k, **weights)
 

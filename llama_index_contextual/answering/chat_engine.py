@@ -73,10 +73,10 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         engine: The query engine; its retriever should accept `ConversationQuery` objects.
         mode: "blend" searches for the question and the conversation together, without an extra call; "condense" asks
             the model for a standalone question first; "simple" searches for the unchanged question.
-        turns: Number of exchanges to consider.
-        history_tokens: Maximum number of tokens of the exchanges in the prompt. The oldest exchanges are omitted first;
-            if the last exchange alone is too long, only the end of its messages is included.
-        chat_store: Store of the history.
+        turns: Number of recent exchanges to consider.
+        history_tokens: Maximum number of tokens for these exchanges in the prompt. The oldest exchanges are omitted
+            first; if the last exchange alone is too long, only the end of each of its messages is included.
+        chat_store: Store for the history.
         chat_store_key: Key of this conversation in the store.
         memory: LlamaIndex memory that holds the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a
             store. The prompt then contains the messages that the memory returns for the question, and `history_tokens`
@@ -156,7 +156,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         files.replace(Path(path), json.dumps(rows, ensure_ascii=False, indent=1).encode())
 
     def load(self, path: str | Path) -> None:
-        """Replace the conversation with a conversation that was written by `save`.
+        """Replace the conversation with one written by `save`.
 
         Raises:
             InputError: The file does not contain a conversation.
@@ -177,7 +177,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
     def _within_budget(self, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Return the most recent exchanges that fit into `history_tokens`.
 
-        If even the last exchange does not fit, return only the end of its messages.
+        If even the last exchange does not fit, return only the end of each of its messages.
         """
         starts = [at for at, message in enumerate(recent) if message.role == MessageRole.USER]
         for start in starts:
@@ -220,9 +220,9 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return await self.engine.adraft(query, history=await self._aprompt_history(message, recent), calls=made)
 
     async def _arewrite(self, message: str, recent: Sequence[ChatMessage]) -> str | None:
-        """Let the model rewrite a follow-up question so that it stands alone.
+        """Have the model rewrite a follow-up question as a standalone question.
 
-        Return None if no rewriting is needed or the model failed.
+        Return None if this is not necessary or if the model fails.
         """
         conversation = self._within_budget(recent)
         if self.mode != "condense" or not conversation:
@@ -305,7 +305,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
 
 
 def end_of(text: str, max_tokens: int) -> str:
-    """Limit a text to a number of tokens by replacing its beginning with "… " if necessary.
+    """Limit text to a number of tokens, replacing its beginning with "… " if necessary.
 
     Example:
         >>> end_of("The pump runs dry. Call the operator at once.", 7)
@@ -313,9 +313,9 @@ def end_of(text: str, max_tokens: int) -> str:
     """
     if count_tokens(text) <= max_tokens:
         return text
-    tail = text[-max_tokens * _LONGEST_TOKEN :]  # no token is longer, so the end that fits is included
+    tail = text[-max_tokens * _LONGEST_TOKEN :]  # long enough, because no token is longer
     tokens = TokenMap.of(tail)
-    for count in range(max_tokens - 1, 0, -1):  # on its own, the end may have more tokens than as a part of the text
+    for count in range(max_tokens - 1, 0, -1):  # the end alone may have more tokens than within the text
         end = _ELLIPSIS + tail[tokens.offset(max(0, len(tokens) - count)) :].strip()
         if end != _ELLIPSIS and count_tokens(end) <= max_tokens:
             return end

@@ -42,13 +42,13 @@ _WORDS = {
 _SPELLED = re.compile(rf"\b(?:({'|'.join(_TENS)})[\s-])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
 
 _MAX_DIGITS = 100
-"""Maximum number of characters in a number. Longer numbers are not checked, because decimals may not hold them."""
+"""Maximum number of characters in a number. Longer numbers are not checked: they may exceed the range of `Decimal`."""
 
 
 def figures_of(text: str) -> list[tuple[re.Match[str], set[Decimal]]]:
     """Find the numbers written in digits and the months in dates.
 
-    Return the matches in the order of the text, each with the values that it may stand for.
+    Return the matches in order of occurrence, each with its possible values.
 
     Example:
         >>> [match[0] for match, _ in figures_of("On March 3, 2021 it cost $1,250.50 or 4 %.")]
@@ -142,7 +142,7 @@ def _fold_character(character: str) -> str:
 
 
 class FoldedText:
-    """Text normalised for comparison, with the offsets of its characters in the original.
+    """Text normalised for comparison, with the offsets of its characters in the original text.
 
     Example:
         >>> FoldedText("Infor-\\nmation  “A”").text
@@ -247,7 +247,9 @@ def _count_words(text: str) -> int:
 
 
 def locate(quoted: str, text: FoldedText) -> tuple[int, int] | None:
-    """Return the span of a quotation in a text, or None; an ellipsis ("…") stands for any omitted words.
+    """Return the span of a quotation in a text, or None if the text does not contain it.
+
+    An ellipsis ("…") in the quotation stands for any omitted words.
 
     Example:
         >>> locate("food … three days.", FoldedText("All Food keeps for three days here."))
@@ -271,7 +273,7 @@ def _pieces(quoted: str) -> list[str]:
 
 
 def is_stitched(quoted: str, texts: Sequence[FoldedText]) -> bool:
-    """Return whether a quotation is assembled from pieces of the texts, each of three or more words.
+    """Return whether a quotation is assembled from pieces of at least three words from the texts.
 
     Example:
         >>> texts = [FoldedText("Food keeps long."), FoldedText("Boil all water.")]
@@ -346,7 +348,7 @@ class UnsupportedFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class CitationReport:
-    """Result of a citation check, with the answer from which invalid citations were removed.
+    """Result of a citation check, including the answer without invalid citations.
 
     Attributes:
         text: The answer without citations of sources that do not exist.
@@ -368,7 +370,7 @@ class CitationReport:
         return not self.invalid and not self.unsupported and all(q.status == "verified" for q in self.quotations)
 
     def quoted_places(self) -> dict[int, list[Source]]:
-        """Map the number of each quoted passage to the sources of its verified quotations, each label only once."""
+        """Map the number of each quoted passage to the sources of its verified quotations, without duplicates."""
         places: dict[int, dict[str, Source]] = {}
         for quotation in self.quotations:
             if quotation.status == "verified" and quotation.found_in is not None and quotation.source is not None:

@@ -157,7 +157,7 @@ def _parse(text: str) -> tuple[list[Token], list[str]]:
 
 
 def is_closed(text: str) -> bool:
-    """Return whether all code blocks in a Markdown text have ended if a blank line follows the text.
+    """Return whether text added after a blank line would start a paragraph instead of continuing a code block.
 
     Example:
         >>> is_closed("It stops.\\n\\n```\\nstop()\\n```"), is_closed("It stops.\\n\\n```\\nstop()")

@@ -89,7 +89,7 @@ _LISTED = (
     " out_of_scope (something that is not in documents of this kind: general knowledge, the weather, a joke); opinion"
     " (a judgement or a recommendation); temporal (a date, a period, an order of events)"
 )
-"""List of the intents in the prompt for the model."""
+"""List of intents for the prompt."""
 
 
 # ---- patterns and words ----------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class IntentGuess:
         intent: The intent.
         tier: Method that determined the intent: a pattern, scored words, a model, or "default" if the intent is unclear
             and "factual" is assumed.
-        is_weak: Whether the intent is uncertain. If it is and an LLM was given, the LLM is asked.
+        is_weak: Whether the intent is uncertain, so that the LLM, if any, is asked.
     """
 
     intent: Intent
@@ -123,7 +123,7 @@ _MORE = (
     r"|what exactly do you mean)"
     rf"(?:\W+(?:on|about|upon|into|of|for|by|with|regarding))?(?:\W+{_BEFORE})?(?:\W+{_HOW})*\W*$"
 )
-"""Pattern for requests to explain the previous answer that contain nothing to search for."""
+"""Pattern for requests that ask for more about the previous answer but contain nothing to search for."""
 _SAID = (
     r"what (?:did|have) (?:you|i|we) (?:just )?(?:say|said|ask(?:ed)?(?: you)?|answer(?:ed)?|talk(?:ed)? about)"
     r"|what (?:was|were) (?:my|your|our) (?:last|previous|first) (?:questions?|answers?|messages?)"
@@ -215,7 +215,7 @@ _WORD = re.compile(r"[a-z']+")
 _MIN_SCORE = 1.0
 _SURE_SCORE = 2.0
 _MAX_CHARS = 2_000
-"""Maximum number of characters of a question, counted from its beginning, that are examined."""
+"""Number of characters at the beginning of a question that are examined."""
 
 
 def guess_intent(question: str) -> IntentGuess:
@@ -285,7 +285,7 @@ def intent_messages(
 
 
 def read_intent(answer: str) -> Intent | None:
-    """Return the intent in a model's reply, or None if the reply contains no intent or several.
+    """Return the intent in a model's reply, or None if the reply does not contain exactly one intent.
 
     Example:
         >>> read_intent("Out_of_scope."), read_intent("I think so")
@@ -323,8 +323,8 @@ _PLANS_BY_INTENT = TypeAdapter(dict[Intent, SearchPlan])
 class IntentRetriever(CheckedRetriever):
     """Retriever that guesses the intent of a question and searches with the plan for that intent.
 
-    For a comparison, the whole question and each side are searched, and the results are interleaved. By default,
-    nothing is retrieved for chitchat, for questions that are out of scope, and for requests to clarify the previous
+    For a comparison, the whole question and each side are searched for, and the results are interleaved. By default,
+    nothing is retrieved for chitchat, for questions that are out of scope, or for requests to clarify the previous
     answer. If patterns and words leave the intent uncertain and `llm` is given, the LLM is asked.
 
     A question may be out of scope for one collection but not for another. Therefore a question that the model considers

@@ -1,4 +1,4 @@
-"""LLM judge, which checks in one structured call whether the passages support an answer."""
+"""LLM judge, which makes one call with structured output to check whether the passages support an answer."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class Judge:
 
     Args:
         llm: The model, preferably not the model that writes the answers.
-        min_confidence: Minimum confidence of a positive verdict, from 0 to 1; otherwise the answer is blocked.
+        min_confidence: Minimum confidence of a verdict, from 0 to 1; if the confidence is lower, the answer is blocked.
         fallback: Text that replaces a blocked answer.
-        timeouts: Timeouts of the call.
+        timeouts: Timeouts for the call.
         prompt: Template with {passages}, {question} and {answer}, and optionally {schema}, the JSON schema of the
             reply.
     """
@@ -108,8 +108,8 @@ class Judge:
             question: The question.
             answer: The answer.
             hits: The passages; the first is Source 1.
-            cited: Numbers of the passages cited in the answer. Only these are sent to the judge, or all passages if
-                there are none.
+            cited: Numbers of the passages cited in the answer. Only these passages are sent to the judge; if there are
+                none, all passages are sent.
 
         Raises:
             ModelError: The judge cannot be reached or does not return a verdict.
@@ -123,7 +123,7 @@ class Judge:
         )
         completion = await AnswerStream(self.llm, self.timeouts).acomplete(messages, response_format=_RESPONSE_FORMAT)
         verdict = _last_verdict(completion.text)
-        if verdict is None or completion.problem:  # the missing rest of a truncated reply might change the verdict
+        if verdict is None or completion.problem:  # the missing part of a truncated reply might change the verdict
             reason = f" {completion.problem}" if completion.problem else ""
             raise ModelError(f"The reply of the judge does not contain a valid verdict.{reason}", setting="judge")
         return verdict

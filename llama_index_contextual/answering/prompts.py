@@ -1,4 +1,4 @@
-"""Answer prompts: the rules of a style, the passages, the conversation and the question.
+"""Answer prompts, which contain the rules of a style, the passages, the conversation and the question.
 
 Each prompt is a LlamaIndex template that can be replaced with an engine's `update_prompts`; `default_prompts` returns
 the default templates. The templates are part of cache and ledger keys, so changing a template invalidates stored
@@ -40,7 +40,7 @@ STYLES: Mapping[str, str] = {
     "chain_of_thought": "Think step by step: name what each source contributes to the question, then put it together."
     f" Write your answer at the end, after a line that says only Answer:\n\n{_RULES}",
 }
-"""The system prompts by name, with the placeholder `{not_found}`."""
+"""System prompts by style name, with the placeholder `{not_found}`."""
 
 ANSWER_MARK = "Answer:"
 

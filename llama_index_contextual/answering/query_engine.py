@@ -1,7 +1,7 @@
-"""Query engine: search, pack the passages into a prompt, answer, and check the citations.
+"""Query engine that searches, packs the passages into a prompt, answers, and checks the citations.
 
-The search returns a `Draft` with the prepared prompt for one answer, so that the chat engine and the evaluation can run
-the search and the answer separately.
+The search returns a `Draft` with the prepared prompt for one answer, so that the chat engine and the evaluation can
+search and answer in separate steps.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from llama_index_contextual.search.search import with_warnings
 
 @dataclass(frozen=True)
 class WrittenAnswer:
-    """Text from a model after the guards were applied. Its citations are checked each time it is shown.
+    """Text from a model to which the guards have been applied. Its citations are checked each time it is shown.
 
     Attributes:
         text: The answer.
@@ -86,7 +86,7 @@ class WrittenAnswer:
 class AnswerCache:
     """On-disk cache of answers.
 
-    The key covers the whole prompt, so an answer is never reused for a different version, filter, style or
+    The key depends on the whole prompt, so an answer is never reused for a different version, filter, style or
     conversation. Questions that differ only in white space or Unicode normalisation have the same key. Only complete
     answers are cached, and only if the documents answer the question. Use `AnswerCache.of` for the cache of a project.
 
@@ -497,7 +497,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return completion.answer
 
     def _usage(self, draft: Draft, completion: Completion, judged: Sequence[AnswerUsage] = ()) -> AnswerUsage | None:
-        """Return the total usage of all calls for an answer, after recording their cost if it is not recorded yet."""
+        """Record the cost of all calls for an answer, unless already recorded, and return their total usage."""
         if completion.usage is None:
             own = () if completion.calls is None else (completion.calls,)
             completion.usage = self._account.book([*draft.calls, *own, *judged])
@@ -506,7 +506,7 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _apply_guards(self, text: str) -> WrittenAnswer:
         """Apply the guards to the model's text and return the result, which may be shown and stored."""
         reasoning, _ = split_reasoning(text, self.options.style)
-        # The result is the same text as in a stream, except for invalid citations, which the check removes later.
+        # The result is the same as the streamed text, except for invalid citations, which the check removes later.
         stream_filter = StreamFilter(self.options.style, self.guards)
         clean = stream_filter.feed(text) + stream_filter.flush()
         return WrittenAnswer(clean, self._mask(text), None if reasoning is None else self._mask(reasoning))
@@ -576,14 +576,14 @@ def _sync_readable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
 def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:
     """Return the better of two responses, with the intent of the first.
 
-    If only one response has hits, it is the better response. Otherwise, it is the response with the higher confidence.
+    A response with hits is better than a response without hits. Otherwise, the higher confidence decides.
     """
     order = [(bool(response.results), response.confidence or 0.0) for response in (first, second)]
     return replace(second, intent=first.intent) if order[1] > order[0] else first
 
 
 def _with_metadata(response: GroundedResponse) -> GroundedResponse:
-    """Fill the metadata of a response: the nodes' metadata, as in LlamaIndex's engines, and a summary of the answer."""
+    """Add the nodes' metadata, as LlamaIndex's engines do, and a summary of the answer to a response's metadata."""
     by_node: dict[str, Any] = {hit.node.node_id: hit.node.metadata for hit in response.source_nodes}
     summary = {key: value for key, value in response.to_dict().items() if key not in ("answer", "retrieval")}
     return replace(response, metadata={**by_node, **(response.metadata or {}), "answer": summary})

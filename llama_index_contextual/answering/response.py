@@ -34,7 +34,7 @@ from llama_index_contextual.search.results import RetrievalResponse, RetrievedCh
 
 # ---- usage -----------------------------------------------------------------------------------------------------------
 
-_TOKENS_OF_MESSAGE = 4  # as documented by OpenAI: 3, plus the name of the role
+_TOKENS_OF_MESSAGE = 4  # according to OpenAI: 3, plus 1 for the name of the role
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def calls_made() -> Iterator[list[AnswerUsage]]:
 
 
 class Meter:
-    """Token counter for one call, which reads the pieces of its stream.
+    """Token counter for one call, updated from the pieces of its stream.
 
     Args:
         model: Name of the model.
@@ -196,7 +196,7 @@ class AnswerAccount:
 # ---- responses -------------------------------------------------------------------------------------------------------
 
 _EXCERPT = 320
-"""Number of characters in an excerpt."""
+"""Maximum number of characters in an excerpt."""
 
 
 @dataclass
@@ -210,7 +210,7 @@ class GroundedResponse(Response):
             conversation.
         retrieval: The search that returned the passages.
         original: The model's text if it differs from the answer, or None.
-        reasoning: The reasoning before the answer with the style "chain_of_thought", or None.
+        reasoning: The reasoning before the answer in the "chain_of_thought" style, or None.
         from_cache: Whether the answer comes from the cache.
         verdict: The verdict of the judge, or its error; None if there is no judge.
         usage: Tokens and list price of the calls for the answer; None if no model was called.
@@ -235,7 +235,7 @@ class GroundedResponse(Response):
     def cited_sources(self) -> list[tuple[int, Source]]:
         """The sources cited in the answer, with their numbers.
 
-        For each cited passage, these are the places of the quotations from the passage or, without quotations, the
+        If a cited passage is quoted, its sources are the places of the quotations; otherwise, its source is the
         sentence or table row that matches the question best.
         """
         if self.citations is None:

@@ -318,7 +318,8 @@ async def thread_stream(
     piece, but does not prevent the process from exiting.
 
     Args:
-        busy: Lock that is held until the call has ended, because concurrent calls can crash a model such as llama.cpp.
+        busy: Lock that is held until the call has ended, because concurrent calls can crash libraries such as
+            llama.cpp.
         call: Function that calls the model.
     """
     loop, stopped = asyncio.get_running_loop(), threading.Event()
@@ -380,8 +381,8 @@ def split_reasoning(text: str, style: str) -> tuple[str | None, str]:
 class StreamFilter:
     """Filter that removes reasoning and invalid citations from a streamed answer and applies guards to the rest.
 
-    With guards, text is released block by block: a Markdown link may span two lines but not two paragraphs, and code,
-    which may contain blank lines, is released when it ends. Plain text at the beginning of a block is released
+    With guards, text is released block by block, because a Markdown link may span two lines but not two paragraphs.
+    Code, which may contain blank lines, is released when it ends. Plain text at the beginning of a block is released
     immediately unless personal data is masked. The result does not depend on how the answer is divided into pieces.
 
     Args:
