@@ -48,7 +48,7 @@ T = TypeVar("T")
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 Intents = bool | Literal["llm"] | Mapping[str, SearchPlan | Mapping[str, Any]]
-"""Value of the `intents` option: True uses patterns and words, "llm" also asks the LLM, a dict contains search plans."""
+"""Value of the `intents` option: True uses patterns and words, "llm" also asks the LLM, a dict gives search plans."""
 
 
 class EngineOptions(TypedDict, total=False):

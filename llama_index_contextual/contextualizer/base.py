@@ -50,8 +50,8 @@ class Segment:
         title: Title of the document, or its file name, or None.
         file_name: Name of the file, or None.
         opening: First lines that identify the document, from the first chunks of the call; see `opening_of`.
-        begins_document: Whether the segment starts with the first chunk.
-        section: Path of headings at the beginning of the segment, or None.
+        begins_document: Whether the segment starts with the document's first chunk.
+        section: Section path at the beginning of the segment, or None.
         facts: Named facts about the document, or an empty string.
         text: Text of the segment, including the overlap with its neighbours.
         chunks: Chunks of the segment, in the order of the text.
@@ -73,7 +73,7 @@ class Segment:
 
     @cached_property
     def ambiguous(self) -> frozenset[str]:
-        """Texts of chunks that occur in more than one section."""
+        """Chunk texts that occur in more than one section."""
         sections: dict[str, set[str]] = {}
         for chunk in self.chunks:
             sections.setdefault(chunk.get_content(), set()).add(str(chunk.metadata.get(keys.SECTION)))
@@ -101,7 +101,7 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
     positions, longest = [_start(chunk) for chunk in chunks], max(len(chunk.get_content()) for chunk in chunks)
     for group in _groups(chunks, segment_size):
         start, end = _segment_span(group)
-        # No other chunk can overlap the segment. Scanning all chunks for every segment of a large document is too slow.
+        # Only these chunks can overlap the segment. Comparing every segment with all chunks of a document is too slow.
         near = chunks[bisect_right(positions, start - longest) : bisect_left(positions, end)]
         text, starts = _segment_text(near, group, start, end)
         yield Segment(
@@ -172,7 +172,7 @@ def join(chunks: Sequence[BaseNode], start: int, end: int) -> tuple[str, dict[st
 
 
 def _follows(last: BaseNode | None, chunk: BaseNode) -> bool:
-    """Return whether two chunks are neighbours, which is assumed if a chunk has no index."""
+    """Return whether a chunk is next to the previous chunk; assume that it is if either has no index."""
     before = None if last is None else last.metadata.get(keys.CHUNK_INDEX)
     number = chunk.metadata.get(keys.CHUNK_INDEX)
     return before is None or number is None or number <= before + 1
@@ -426,9 +426,9 @@ class StructuralContextualizer(Contextualizer):
     def contexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         """Return one context for each of the given chunks of a segment."""
         head = _document_line(segment)
-        # If there is only one chunk, it already contains the opening. The first of several chunks still gets it:
-        # otherwise it would contain the words of the opening only once, and rank below the other chunks, which contain
-        # them in addition to their own text.
+        # A single chunk already contains the opening. If there are several chunks, the opening is added even to the
+        # first chunk. Otherwise, this chunk would contain the words of the opening only once and rank below the other
+        # chunks, which contain these words in addition to their own text.
         alone = segment.begins_document and len(segment.chunks) == 1
         opening = "" if alone else segment.opening
         if segment.document_size > _LONG_DOCUMENT and keys.PAGE_START in segment.chunks[0].metadata:

@@ -1,8 +1,8 @@
-"""Costs of calls and embeddings: tokens, prices, and a run's account with its limit.
+"""Costs of calls and embeddings: tokens, prices, and the account of a run with its limit.
 
 Prices come from the table in the installed package `genai-prices`, without network access; the settings can override
-them. The table contains no discounts. According to their price pages, OpenAI and Anthropic charge half for batches,
-and OpenAI charges half for `service_tier="flex"`.
+them. The table contains no discounts. According to their price pages, OpenAI and Anthropic charge half the price for
+batches, and OpenAI also does so for `service_tier="flex"`.
 
 A `CallForm` counts the tokens of calls according to a provider's rules: tokens added by the chat format, tokens read
 from and written to the cache, and the maximum length of an answer.
@@ -57,7 +57,7 @@ class Tokens:
         input_tokens: Tokens of the prompts, including cached tokens.
         cached_tokens: Prompt tokens read from the provider's cache.
         output_tokens: Tokens of the answers.
-        written_tokens: Prompt tokens written to the provider's cache, if it reports them.
+        written_tokens: Prompt tokens written to the provider's cache, if the provider reports them.
     """
 
     calls: int = 0
@@ -206,7 +206,7 @@ def _list_price(model: str) -> TokenPrice | None:
 CONTEXT_TOKENS = 100
 """Expected number of tokens in a context, without reasoning, if the ledger does not provide a mean yet."""
 
-# As documented by OpenAI: 3 tokens per message and 3 before the answer, plus the name of the role.
+# According to OpenAI: 3 tokens per message, 3 before the answer, and 1 for the name of the role.
 _BEFORE_TEXT = 3
 _CHAT_TOKENS = 7
 
@@ -237,7 +237,7 @@ class CacheRules:
 
 @dataclass(frozen=True)
 class CallForm:
-    """Properties of calls to a model that determine how many tokens a call has.
+    """Properties of calls to a model that determine their token counts.
 
     Attributes:
         cache: Rules of the provider's cache, or None if no cache affects the cost.
@@ -289,9 +289,9 @@ class CallForm:
         return _CHAT_TOKENS + request.input_tokens
 
     def cached_tokens(self, first: ContextRequest, other: ContextRequest) -> int:
-        """Return how many tokens the call `other` reads from the cache.
+        """Return how many tokens `other` reads from the cache.
 
-        Assumes that `first`, a call for the same segment, has been answered before `other` is sent.
+        Assumes that `first`, a call for the same segment, has completed before `other` is sent.
         """
         if self.cache is None or first.prefix != other.prefix:
             return 0
@@ -320,12 +320,12 @@ class CallForm:
     def max_tokens(self) -> int:
         """Maximum number of tokens in an answer.
 
-        This is the user's limit or, if there is none, twice the maximum length of a context plus the reasoning.
+        This is the user's limit or, if there is none, twice the maximum length of a context plus the reasoning tokens.
         """
         return 2 * MAX_CONTEXT_TOKENS + self.hidden_tokens if self.user_limit is None else self.user_limit
 
     def maximum(self, request: ContextRequest) -> Tokens:
-        """Return the maximum tokens of a call: the whole prompt, written to the cache, and an answer of full length."""
+        """Return the maximum token counts of a call, whose whole prompt is assumed to be written to the cache."""
         return Tokens.maximum(self.input_tokens(request), self.max_tokens)
 
     def tokens_of(self, request: ContextRequest, reply: Reply) -> Tokens:
@@ -394,7 +394,7 @@ class Bill:
         dollars: Total cost at list prices, including discounts; None if a price is unknown.
         unsettled_calls: Number of calls that may be charged but whose cost is unknown, because they timed out or were
             interrupted, or because their reply in a batch was not read.
-        unsettled_dollars: Part of `dollars` for these calls, which is their maximum cost.
+        unsettled_dollars: Maximum cost of these calls, which is included in `dollars`.
     """
 
     contexts: Tokens = field(default_factory=Tokens)
@@ -636,7 +636,7 @@ class Spending:
         return (self.actual.dollars or 0.0) + self._in_flight + batches
 
     def limit_error(self) -> BudgetExceededError:
-        """Refuse all further reservations and return the error that reports that the run has reached its limit."""
+        """Refuse all further reservations and return the error for a run that has reached its limit."""
         self._is_exceeded = True
         self._notify()
         limit, spent = self.max_cost or 0.0, self._committed
@@ -677,7 +677,7 @@ class Spending:
         self.write()
 
     def close_batch(self, file_id: str, *, unread: int = 0) -> None:
-        """Remove the reserve of a batch whose replies were read, including from the receipt of the run that sent it.
+        """Remove the reserve of a batch whose replies were read, both here and in the receipt of the run that sent it.
 
         Args:
             file_id: The provider's id for the upload.
@@ -761,7 +761,7 @@ class Spending:
         self._written = covered
 
     async def _write_ahead(self, bound: float) -> None:
-        """Ensure that the receipt on disk covers the calls in flight, with one write for several calls."""
+        """Ensure that the receipt on disk covers the calls in flight, but write it only once for several calls."""
         if self._receipts is None:
             return
         async with self._writing:

@@ -100,8 +100,8 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             identifies the document, and the sentences situate the chunk in it.
         retries_refused: Whether to retry contexts that the LLM refused to write in earlier runs.
         ledger: Store of contexts that have already been paid for: a `Ledger`, or a file that is created if it does not
-            exist. Pass a ledger in an `IngestionPipeline`, because the pipeline's own cache is not enough: if any
-            document changes, it requests every context again.
+            exist. In an `IngestionPipeline`, pass a ledger: with only the pipeline's own cache, a change to any
+            document causes every context to be requested again.
         spending: Account that approves each call before it is sent, and records its cost.
         sender: Object that answers requests instead of the LLM.
         replies: Batch replies; contexts without a reply are requested with live calls.
@@ -212,7 +212,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return 1 + math.ceil(self.num_workers / _CALLS_PER_BATCH)
 
     def missing(self, nodes: Sequence[BaseNode]) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
-        """Yield each segment, its chunks that need a call, and the contexts that the ledger already has, by node id.
+        """Yield each segment, its chunks that need a call, and the contexts already in the ledger, by node id.
 
         Chunks whose context the LLM refused to write in an earlier run are left out, unless `retries_refused` is set.
 
@@ -319,7 +319,7 @@ class _Work:
     on_context: ContextCallback
 
     def deliver(self, key: str, context: ChunkContext) -> None:
-        """Pass the context to the callback for every chunk with this key, charging only the first."""
+        """Pass the context to the callback for every chunk with this key; only the first is marked as paid."""
         for chunk in self.chunks.pop(key):
             self.on_context(self.segment, chunk, context)
             context = replace(context, paid=False)
@@ -358,7 +358,7 @@ class ContextRun:
             await run_to_completion(partial(self._ledger.add_contexts, self._unsaved))
 
     def stop(self, error: ContextualError) -> None:
-        """Stop sending calls, and let `run` raise the error when the calls in flight have ended."""
+        """Stop sending calls, and make `run` raise the error when the calls in flight have ended."""
         self._scheduler.stop(error)
 
     async def run(self, work: Iterable[tuple[Segment, Sequence[BaseNode]]], on_context: ContextCallback) -> None:
@@ -393,7 +393,7 @@ class ContextRun:
             self._scheduler.segments.release()
 
     async def _complete(self, work: _Work) -> None:
-        """Obtain the contexts of all chunks, and await those that are being requested for another segment."""
+        """Obtain the contexts of all chunks, waiting for any that are already being requested for another segment."""
         while work.chunks:
             others = [self._pending[key] for key in work.chunks if key in self._pending]
             mine = [key for key in work.chunks if key not in self._pending]

@@ -25,7 +25,7 @@ _DISCLAIMER = re.compile(
     r"(?i)\bforward-looking statements\b|\bsafe harbou?r\b|\bdisclaimer\b|\blegal notice\b|\bhaftungsausschluss\b"
     r"|\bavertissement\b|\bmentions légales\b|\baviso legal\b"
 )
-# In some fonts of PDF files, the boxes of a form are read as the letters ý and þ and the sign ¨.
+# With some fonts in PDF files, the boxes of a form are extracted as the letters ý and þ and the sign ¨.
 _BOX = re.compile(r"[☐☑☒🗹🗷]|(?<!\S)[ýþ¨](?!\S)|(?<!\S)(?<![-*+] )\[[ xX]\](?!\S)")
 _CAPTION = re.compile(r"(?:\([^()]{3,}\)\s*)+")
 _ENTRY = re.compile(r".*[^\W\d_].*[\s._…·]([1-9]\d{0,2})")
@@ -68,7 +68,7 @@ def _cut(text: str) -> str:
 
 
 def _is_form(fields: Sequence[str]) -> bool:
-    """Return whether the lines with boxes or captions are numerous enough for the cover of a form."""
+    """Return whether there are enough lines with boxes or captions for the cover of a form."""
     captions = sum(_CAPTION.fullmatch(line) is not None for line in fields)
     return min(captions, len(fields) - captions) >= MIN_FIELDS
 

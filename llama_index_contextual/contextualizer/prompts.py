@@ -67,7 +67,7 @@ def header(segment: Segment, *, opening: bool = True) -> str:
 
 
 def prefix(prompt: ContextPrompt, segment: Segment) -> str:
-    """Return the beginning of the prompt, which is the same for all calls for a segment.
+    """Return the beginning of the prompt, which is the same in all calls for a segment.
 
     Args:
         prompt: The template.
@@ -156,8 +156,8 @@ class Extraction(NamedTuple):
 
     Attributes:
         context: The context, or None.
-        problem: Predicate of a sentence about the model, such as "refused to write a context"; empty if there is a
-            context.
+        problem: Reason why there is no context, phrased as the end of a sentence about the model, such as "refused to
+            write a context"; empty if there is a context.
     """
 
     context: str | None
@@ -274,7 +274,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class ContextRequest:
-    """Request for the context of one chunk, with a prefix shared by all requests for the segment, and a suffix.
+    """Request for the context of one chunk: a prefix shared by all requests for the segment, and a suffix.
 
     Attributes:
         chunk: The chunk.

@@ -3,8 +3,8 @@
 `LiveSender` sends one request. For batches, requests are uploaded as JSON Lines files, and replies are read from output
 files. `asend_batches` does both for a run: it uses a `BatchRunner` to submit batches and collect their replies. The
 journal in the ledger records the batches in progress, so that a later run can collect their replies. `BatchReplies`
-reserves and records the cost of the requests, and provides the replies to the run that writes contexts, which sends the
-remaining requests live.
+reserves and records the cost of the requests, and provides the replies to the run that writes contexts. That run sends
+the remaining requests live.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class LiveSender:
         except Exception as error:
             if self._form.effort is None or not _refuses_effort(error):
                 raise
-            # The model rejects the reasoning effort that its name suggests; the rejected call is not charged.
+            # The model does not accept the reasoning effort expected from its name; the rejected call is not charged.
             self._form = replace(self._form, effort=None, hidden_tokens=HIDDEN_TOKENS[None])
             response = await self._llm.achat([self._message(request)], **self._options(request))
         reply = reply_of(response.raw)
@@ -181,8 +181,8 @@ class BatchRunner:
         policy: Retry policy for failed calls.
 
     Attributes:
-        unread: Finished batches that stay open because replies cannot be read: maps the upload id of each to the number
-            of requests that may be charged although their reply cannot be read.
+        unread: Finished batches that stay open because replies cannot be read, as a mapping from upload ids to the
+            number of requests that may be charged although their reply cannot be read.
     """
 
     def __init__(
@@ -404,7 +404,7 @@ class BatchReplies:
 
     Attributes:
         booked: Ids of the requests whose cost was recorded when their reply arrived, so that it is not recorded twice.
-        given_up: Batches whose unread requests may be sent again: maps the upload id of each to the number of unread
+        given_up: Batches whose unread requests may be sent again, as a mapping from upload ids to the number of unread
             requests that may be charged.
     """
 

@@ -285,7 +285,7 @@ def estimate_run(
 # ---- one run ---------------------------------------------------------------------------------------------------------
 
 _CHARACTERS_IN_TIME = 10_000_000
-"""Length in characters above which the time limit for cutting a document into chunks grows with its length."""
+"""Document length, in characters, above which the time limit for chunking grows with the length."""
 
 
 async def arun(
@@ -342,7 +342,7 @@ async def arun(
 
 @dataclass(frozen=True)
 class _IngestRun:
-    """One run: its inputs, its plan and its start time."""
+    """One run, with its inputs, plan and start time."""
 
     inputs: Sequence[IngestInput]
     options: RunOptions
@@ -365,7 +365,7 @@ class _IngestRun:
         return cls(inputs, options, config, before, intake, plan, started)
 
     def counter(self, progress: ReportProgress | None) -> ProgressCounter:
-        """Return a progress counter for the run that calls `progress`."""
+        """Return a counter for the progress of the run, which calls `progress`."""
         documents = len(self.plan.to_read) + len(self.plan.rework)
         writes = self.config.context == "llm"
         return ProgressCounter(
@@ -430,7 +430,7 @@ class _IngestRun:
         plan, intake, options, before = self.plan, self.intake, self.options, self.before
         self._keep_former_content(builder)
         if not builder.documents and not options.remove and not intake.removed:
-            if options.is_sync:  # files may be added to the folders later
+            if options.is_sync:  # not an error, because files may be added to the folders later
                 return self.report()
             raise InputError(nothing_to_ingest(intake.skipped), value=self.inputs)
         if options.retry_failed and not self._has_new_contexts(outcome):
@@ -451,7 +451,7 @@ class _IngestRun:
         return self.report(manifest).completed(outcome)
 
     def _keep_former_content(self, builder: VersionBuilder) -> None:
-        """Keep the previous content of documents whose new or changed file cannot be read."""
+        """Keep the previous content of documents whose changed or renamed file cannot be read."""
         for doc_id in self.intake.failed:
             record = self.plan.rename.get(doc_id)
             if self.before is not None and doc_id in self.plan.update:
@@ -550,7 +550,7 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
 def _publish_without(
     state: ProjectState, before: OpenVersion, *, dropped: Collection[str] = (), keeps: str | None = None
 ) -> Manifest:
-    """Publish a copy of a version that lacks some documents, with the settings that the version was built with."""
+    """Publish a copy of a version without some of its documents, with the settings it was built with."""
     config = _settings_of(before.manifest, state.config)
     builder = VersionBuilder(state.directory, config, before, set(dropped))
     with contextlib.ExitStack() as stack:
@@ -560,7 +560,7 @@ def _publish_without(
 
 
 def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
-    """Return the current settings, but keep the version's values for settings that need a rebuild to change."""
+    """Return the current settings, but with the version's values for settings whose change requires a rebuild."""
     built_with = ProjectConfig(**manifest.config)
     return config.changed(**{name: getattr(built_with, name) for name in config.rebuild_fields(built_with)})
 
@@ -583,7 +583,7 @@ def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
 
 
 def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repair:
-    """Publish the live version without its damaged parts, while the lock is held. See `Project.verify`."""
+    """Publish the live version without its damaged parts; see `Project.verify`. The write lock must be held."""
     directory = version_directory(state.directory, live)
     whole = read_manifest(directory)
     damaged = [entry.name for entry in whole.parts if faults[entry.name]]
@@ -605,7 +605,7 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
 
 
 def update_config(state: ProjectState, changes: Mapping[str, Any]) -> list[str]:
-    """Change settings and return the names of settings that need a new version; see `Project.update_config`."""
+    """Change settings and return the names of those that require a new version; see `Project.update_config`."""
     with write_lock(state.directory):
         # Another process may have changed the settings since they were read.
         config = read_config(state.directory).changed(**changes)

@@ -1,6 +1,6 @@
 """Estimate the cost of an ingestion without sending anything.
 
-`estimate` reads and chunks the documents as an ingestion would, and counts the LLM calls that generate contexts not yet
+`estimate` reads and chunks the documents as an ingestion would, and counts the LLM calls for contexts that are not yet
 in the ledger.
 """
 
@@ -195,7 +195,7 @@ def _minutes(contexts: Tokens, concurrency: int) -> float:
 def _assumptions(
     counter: CostCounter, embedding: EmbeddingCount, config: ProjectConfig, prices: PriceTable
 ) -> Iterator[str]:
-    """Yield sentences that state the assumptions behind an estimate, and prices that are unknown."""
+    """Yield sentences that state the assumptions behind an estimate and any unknown prices."""
     for name in (embedding.model, counter.model):
         if name is not None and prices.price(name) is None:
             yield f"The price of {name!r} is unknown: set it in the setting 'prices' to see an amount."

@@ -99,7 +99,7 @@ class Stages:
         spending: Account of the run, or None.
         splitter: Splitter for texts that are too long for the embedding model, or None.
         counter: Counter of the expected cost of the run, or None.
-        stopping: Set when the run ends early.
+        stopping: Event that is set when the run ends early.
     """
 
     parsers: Sequence[TransformComponent]
@@ -159,7 +159,7 @@ class Stages:
             return await aembed(model, texts, name=LOCAL)
         units = await asyncio.to_thread(self._units, nodes)
         every = [key for unit in units for key in unit.keys]
-        length = getattr(model, "dimensions", None)  # some models return vectors of the requested length
+        length = getattr(model, "dimensions", None)  # length requested from the model, if any
         known = await asyncio.to_thread(self.ledger.vectors, every, dimensions=length)
         if new := [unit for unit in units if not known.keys() >= set(unit.keys)]:
             known.update(await self._aembed_new(model, name, new))
@@ -341,7 +341,7 @@ def cut(
 
 
 class Checked(list[BaseNode]):
-    """List of nodes that, during iteration, calls a function before each node.
+    """List of nodes that calls a function before each node during iteration.
 
     The function may raise an exception to stop the iteration.
     """
@@ -670,7 +670,7 @@ class _RunningBatches:
     async def store_oldest(self) -> None:
         """Wait for the oldest batch and add it to the version."""
         batch, task = self.batches[0]
-        await asyncio.wait([task])  # if this run is cancelled, the calls in the task are completed first
+        await asyncio.wait([task])  # unlike awaiting the task, this does not cancel its calls if the run is cancelled
         result, vectors = task.result()
         self.batches.popleft()
         await asyncio.to_thread(self._append, batch, result, vectors)

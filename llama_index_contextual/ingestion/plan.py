@@ -123,7 +123,7 @@ class Job:
         document: The Document, or None if it was passed as nodes.
         nodes: Chunks of the document, or None if `document` has not been cut into chunks yet.
         doc_id: Id of the document.
-        content_hash: xxh3 of the file, or a hash of text and metadata.
+        content_hash: xxh3 hash of the file, or a hash of text and metadata.
         path: Path of the file with links resolved, or None.
         facts: The user's metadata for the file, or None.
         contexts: Contexts that an LLM wrote earlier for the same text, by the span and text of their chunk.
@@ -160,7 +160,7 @@ class Matcher:
     as a LlamaIndex Document or as nodes and has no path.
 
     Args:
-        digests: xxh3 of each file.
+        digests: xxh3 hash of each file.
         facts: The user's metadata for files, by path, if this call provides any.
         records: Documents of the previous version.
         options: Options of the run.
@@ -241,7 +241,7 @@ FOR_LATER = (UNSETTLED, CHANGED_MEANWHILE, POSTPONED)
 """Reasons for leaving a file for the next sync."""
 
 BATCH_BYTES = 20_000_000
-"""Total size of the files that a watching sync reads at a time, smallest first. Larger files are read alone."""
+"""Maximum total size, in bytes, of the files that a watching sync reads at a time. Larger files are read alone."""
 
 _MOST_NAMED = 3
 
@@ -395,7 +395,7 @@ class DocumentInput:
 
     Attributes:
         doc_id: Id of the document.
-        digest: xxh3 of the file, or a hash of text and metadata.
+        digest: xxh3 hash of the file, or a hash of text and metadata.
         record: The matching document of the previous version, or None for a new document.
         ref: The file, or None.
         job: The Document or the nodes, or None.
@@ -425,7 +425,7 @@ class FileReader(Protocol):
 
 
 def _missing_files(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:
-    """Return the ids, with file paths, of documents whose file is missing from a folder passed to the call."""
+    """Map the ids of documents whose file is missing from a folder passed to the call to the paths of these files."""
     real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
     folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
     below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(folders))
@@ -479,8 +479,8 @@ class Intake:
                 node has the id of a document that was read from a file, or all documents of a synced folder would be
                 removed.
             LargeRemovalError: A sync would remove many documents.
-            PathNotFoundError: A synced folder does not exist. Or another path does not exist, and either no other input
-                can be read, or `replace` is set and would remove the documents ingested from that path.
+            PathNotFoundError: A synced folder does not exist; or another path does not exist, and either no other input
+                can be read or `replace` would remove the documents ingested from that path.
         """
         paths = [item for item in inputs if isinstance(item, (str, os.PathLike))]
         nodes = [item for item in inputs if isinstance(item, BaseNode)]
@@ -495,7 +495,7 @@ class Intake:
     def _take_paths(self, paths: Sequence[str | os.PathLike[str]], documents: Records) -> bool:
         """Add the files at the given paths and find documents whose files no longer exist.
 
-        The result is true if any file is skipped because it is a copy of another file.
+        Return whether any file is skipped because it is a copy of another file.
         """
         options = self.options
         folders = SyncedFolders(paths) if options.is_sync else None
@@ -529,13 +529,13 @@ class Intake:
         return any(kind == "copy" for kind, _ in matcher.matches.values())
 
     def _hash(self, refs: Sequence[FileRef], documents: Records) -> tuple[dict[FileRef, str], list[FileRef]]:
-        """Return the xxh3 of each file to ingest, and a list of the files that are skipped as copies of other files."""
+        """Return the xxh3 hash of each file to ingest, and a list of files that are skipped as copies of other files."""
         digests: dict[FileRef, str] = {}
         first: dict[tuple[str, str], FileRef] = {}
         copies: list[FileRef] = []
         records = {ref: documents.with_path(os.path.realpath(ref.path)) for ref in refs}
-        # Files of existing documents come first. They are not skipped as copies, because their documents would become
-        # outdated, unless a sync removes those documents.
+        # Files of existing documents come first. If they were skipped as copies, their documents would become outdated.
+        # They are therefore skipped only if a sync removes these documents.
         for ref in sorted(refs, key=lambda ref: records[ref] is None):
             try:
                 digest = content_hash(ref.path)

@@ -2,8 +2,8 @@
 
 The run itself stays in the calling process, which handles the plan, the ledger, the account with its limit, the calls
 to providers and the new version. Therefore nothing is paid for twice, and `max_cost` applies to the whole cluster. The
-calling process receives the documents in the order of the inputs, so chunks, contexts and vectors are the same, and in
-the same order, as in a local run.
+calling process receives the documents in the order of the inputs, so chunks, contexts and vectors, and their order, are
+the same as in a local run.
 
 A task has no effects outside its process, so it can be repeated if a worker or its node dies. Documents that are passed
 as objects, or processed again because settings have changed, are cut in the calling process, because there is no file
@@ -58,7 +58,7 @@ PageRows = list[tuple[str, str, str]]
 
 
 class _NewPages:
-    """Store in a worker for scanned pages, which the calling process adds to the ledger."""
+    """Temporary store, in a worker, for scanned pages that the calling process then adds to the ledger."""
 
     def __init__(self) -> None:
         self.pages: PageRows = []
@@ -112,7 +112,7 @@ def _worker_model(setting: str, passed: tuple[ray.ObjectRef[Any], ...]) -> BaseE
     """Return the embedding model, which is loaded once per worker.
 
     Args:
-        setting: The setting `embed_model`.
+        setting: Value of the `embed_model` setting.
         passed: A reference to the model if it was passed as an object, otherwise empty.
     """
     opened: BaseEmbedding = ray.get(passed[0]) if passed else load_embed_model(setting)
@@ -218,7 +218,7 @@ class RayExecutor(Executor):
 
 
 class RayReader:
-    """Reader that reads and cuts batches of files in tasks, and reports a file that repeatedly kills its worker.
+    """Reader that reads and cuts batches of files in tasks, and reports files that repeatedly crash their worker.
 
     Args:
         intake: Documents of the call.

@@ -40,7 +40,7 @@ class IngestProgress:
         chunks_done: Number of chunks that have a context.
         chunks_embedded: Number of chunks that have a vector, if there is a semantic index.
         batch_done: Number of answered requests in the provider's batches.
-        batch_total: Number of all requests in the provider's batches.
+        batch_total: Total number of requests in the provider's batches.
         dollars: Cost of the run so far at list prices, or None if a price is unknown.
     """
 
@@ -168,7 +168,7 @@ class IngestReport:
 
     @property
     def is_held_back(self) -> bool:
-        """True if any failed context is requested again by `retry_failed` only with `max_cost`."""
+        """True if `retry_failed` requires `max_cost` to request some of the failed contexts again."""
         return any(failure.is_held_back for failure in self.failures)
 
     def details(self) -> list[tuple[str, str]]:
@@ -215,7 +215,7 @@ def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:
 
 
 def _in_groups(items: Iterable[tuple[str, str]], noun: str) -> list[str]:
-    """Group places by the kind of their reasons, and return one line per group, largest group first.
+    """Group places by kind of reason, and return one line per group, largest group first.
 
     Args:
         items: Pairs of a place and a reason. Reasons of the same kind differ only in numbers and ids.

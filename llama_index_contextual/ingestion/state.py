@@ -38,10 +38,10 @@ from llama_index_contextual.models import (
 from llama_index_contextual.search.live import LiveIndexes
 
 _PROBED = 100
-"""Number of chunks of which the shortest is embedded, to recognise the model that built an index."""
+"""Number of chunks from which the shortest is chosen and embedded, to recognise the model that built an index."""
 
 _SAME = 0.999
-"""Minimum cosine similarity of two vectors of a text from the same model, because stored vectors are rounded."""
+"""Minimum cosine similarity of two vectors from the same model for the same text; stored vectors are rounded."""
 
 
 class ModelObjects(TypedDict, total=False):
@@ -158,7 +158,7 @@ class ProjectState:
         """Return the embedding model for a version that may have been built with other settings.
 
         Args:
-            setting: The setting `embed_model` with which the version was built.
+            setting: Value of the `embed_model` setting with which the version was built.
             built: Name of the model that built the index; it differs from the setting if the model was passed as an
                 object.
 
@@ -295,7 +295,7 @@ class ProjectState:
 
 
 class HasState(Protocol):
-    """Protocol for a `Project`, for functions in lower layers."""
+    """Protocol implemented by `Project`, for functions in lower layers."""
 
     @property
     def state(self) -> ProjectState:
