@@ -529,7 +529,7 @@ class Intake:
         return any(kind == "copy" for kind, _ in matcher.matches.values())
 
     def _hash(self, refs: Sequence[FileRef], documents: Records) -> tuple[dict[FileRef, str], list[FileRef]]:
-        """Return the xxh3 hash of each file to ingest, and a list of files that are skipped as copies of other files."""
+        """Return the xxh3 hash of each file to ingest, and a list of files skipped as copies of other files."""
         digests: dict[FileRef, str] = {}
         first: dict[tuple[str, str], FileRef] = {}
         copies: list[FileRef] = []
