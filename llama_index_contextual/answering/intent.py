@@ -103,7 +103,7 @@ class IntentGuess:
         intent: The intent.
         tier: Method that determined the intent: a pattern, scored words, a model, or "default" if the intent is unclear
             and "factual" is assumed.
-        is_weak: Whether the intent is uncertain, so that the LLM, if any, is asked.
+        is_weak: Whether the intent is uncertain; in this case, the LLM is asked, if there is one.
     """
 
     intent: Intent

@@ -497,7 +497,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return completion.answer
 
     def _usage(self, draft: Draft, completion: Completion, judged: Sequence[AnswerUsage] = ()) -> AnswerUsage | None:
-        """Record the cost of all calls for an answer, unless already recorded, and return their total usage."""
+        """Return the total usage of all calls for an answer, and record their cost if this has not been done yet."""
         if completion.usage is None:
             own = () if completion.calls is None else (completion.calls,)
             completion.usage = self._account.book([*draft.calls, *own, *judged])
@@ -576,7 +576,8 @@ def _sync_readable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
 def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:
     """Return the better of two responses, with the intent of the first.
 
-    A response with hits is better than a response without hits. Otherwise, the higher confidence decides.
+    A response with hits is better than a response without hits. If this does not decide, the response with the higher
+    confidence is better.
     """
     order = [(bool(response.results), response.confidence or 0.0) for response in (first, second)]
     return replace(second, intent=first.intent) if order[1] > order[0] else first

@@ -365,7 +365,7 @@ class _IngestRun:
         return cls(inputs, options, config, before, intake, plan, started)
 
     def counter(self, progress: ReportProgress | None) -> ProgressCounter:
-        """Return a counter for the progress of the run, which calls `progress`."""
+        """Return the run's progress counter, which calls `progress`."""
         documents = len(self.plan.to_read) + len(self.plan.rework)
         writes = self.config.context == "llm"
         return ProgressCounter(
@@ -550,7 +550,7 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
 def _publish_without(
     state: ProjectState, before: OpenVersion, *, dropped: Collection[str] = (), keeps: str | None = None
 ) -> Manifest:
-    """Publish a copy of a version without some of its documents, with the settings it was built with."""
+    """Publish a copy of a version without some of its documents, keeping the settings used to build the version."""
     config = _settings_of(before.manifest, state.config)
     builder = VersionBuilder(state.directory, config, before, set(dropped))
     with contextlib.ExitStack() as stack:

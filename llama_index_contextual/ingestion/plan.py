@@ -425,7 +425,7 @@ class FileReader(Protocol):
 
 
 def _missing_files(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:
-    """Map the ids of documents whose file is missing from a folder passed to the call to the paths of these files."""
+    """Return the file paths, by document id, of documents whose file is missing from a folder passed to the call."""
     real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
     folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
     below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(folders))
