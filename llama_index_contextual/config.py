@@ -19,8 +19,10 @@ from llama_index_contextual._utils.templates import check_template
 from llama_index_contextual.errors import ConfigurationError
 
 LOCAL = "local"
-SPOTLIGHT = "spotlight"
 """Name of the embedding model that needs no key and no network."""
+
+SPOTLIGHT = "spotlight"
+"""Name of the default reranker."""
 
 DEFAULT_LLM = "openai:gpt-6-luna"
 """Name of the default LLM, which also replaces retired OpenAI models.
@@ -33,7 +35,7 @@ ContextKind = Literal["llm", "structural", "none"]
 Fusion = Literal["rrf", "score"]
 
 STYLE_NAMES = ("instruction", "persona", "chain_of_thought")
-"""Names of the answer styles; any other value describes a style and is added to the rules."""
+"""Names of the answer styles. Any other value is a description of a style, which is added to the rules."""
 
 _OCR = re.compile(r"auto|rapidocr|tesseract(:\w+(/\w+)?(\+\w+(/\w+)?)*)?", re.ASCII)
 _NO_REBUILD: JsonDict = {"rebuild": False}
@@ -275,11 +277,11 @@ class ProjectConfig(BaseModel):
 
     @classmethod
     def from_env(cls, dotenv: str | Path | None = ".env", **changes: Any) -> Self:
-        """Return the settings in the environment: LLAMA_INDEX_CONTEXTUAL_<FIELD> for each field.
+        """Return the settings in the LLAMA_INDEX_CONTEXTUAL_<FIELD> environment variables.
 
         Args:
             dotenv: File whose variables are first added to `os.environ`, unless they are already set. Only variables of
-                this package and keys and addresses of providers are read. A missing file is ignored; None reads no
+                this package and the keys and addresses of providers are read. A missing file is ignored; None reads no
                 file.
             **changes: Fields that override settings in the environment.
 
@@ -292,7 +294,7 @@ class ProjectConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if "@" in self.backend.partition("://")[2].partition("/")[0]:  # the field's validator would show it
+        if "@" in self.backend.partition("://")[2].partition("/")[0]:  # a field validator's error would show it
             raise ValueError("backend contains a password, which would be stored: set QDRANT_API_KEY instead")
         if self.chunk_overlap >= self.chunk_size:
             raise ValueError(
@@ -314,7 +316,7 @@ class ProjectConfig(BaseModel):
 
     @property
     def engine(self) -> str:
-        """The kind of the backend, "files" or "qdrant", without the address.
+        """The kind of backend, "files" or "qdrant", without the address.
 
         The address can be changed without building a new version.
         """
@@ -380,7 +382,7 @@ _LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings in variables LLAMA_INDEX_CONTEXTUAL_<FIELD>, parsed if they are valid JSON.
+    """Return the settings in the LLAMA_INDEX_CONTEXTUAL_<FIELD> variables, parsing values that are valid JSON.
 
     Args:
         environment: Environment variables; variables with an empty value are ignored.

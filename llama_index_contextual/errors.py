@@ -1,7 +1,8 @@
 """The exceptions of this package.
 
-Each message says what is wrong and what to do. The object concerned is an attribute of the exception. If the advice
-refers to methods or arguments, the exception has a `Remedy` with different wording for the command line.
+Each message says what is wrong and what to do. The object that caused the error is available as an attribute of the
+exception. If the advice refers to methods or arguments, the exception has a `Remedy` with different wording for the
+command line.
 
     ContextualError
     ├── ConfigurationError            a setting is invalid, or two settings contradict each other
@@ -18,7 +19,7 @@ refers to methods or arguments, the exception has a `Remedy` with different word
     │   ├── CorruptVersionError       a file of a version is damaged, missing or from another version
     │   ├── LedgerError               the ledger cannot be opened, read or written, for example because a disk is full
     │   │   └── LedgerBusyError       another process has locked the ledger
-    │   ├── NoSpaceError              the disk is full, or a quota or a limit on the size of files is reached
+    │   ├── NoSpaceError              the disk is full, or a quota or file size limit has been reached
     │   └── ReadOnlyVersionError      a published version cannot be changed
     ├── BackendError                  the vector store of a project cannot be reached, or rejects a request
     ├── BudgetExceededError           the next call could cost more than `max_cost` allows
@@ -40,7 +41,7 @@ class Remedy:
     """Advice on how to resolve an error, with separate wording for Python and for the command line.
 
     Attributes:
-        python: Advice for Python code, which ends the message of the exception.
+        python: Advice for Python code, which is appended to the exception's message.
         command_line: Advice for the command line. `{project}` stands for the name of the project, followed by `--root`
             if the command was run with this option, and `{root}` for the option alone.
     """
@@ -102,7 +103,10 @@ class InputError(ContextualError, ValueError):
 
 
 class PathNotFoundError(InputError):
-    """No file exists at a given path, and nothing was changed; `value` is the list of these paths."""
+    """No file exists at one or more of the given paths; nothing was changed.
+
+    `value` is the list of these paths.
+    """
 
 
 class LargeRemovalError(InputError):
@@ -177,7 +181,7 @@ class LedgerBusyError(LedgerError):
 
 
 class NoSpaceError(ProjectError, OSError):
-    """A file cannot be written to: the disk is full, or a quota or a limit on the size of files is reached.
+    """A file cannot be written to, because the disk is full, or a quota or file size limit has been reached.
 
     Attributes:
         file: The file.

@@ -1,8 +1,8 @@
 """Metadata keys of this package, and their visibility to embedding models and LLMs.
 
-A reader stores `FILE_KEYS` in a Document, and page starts, headings and tables as JSON strings under the three reserved
-keys. The node parsers replace the reserved keys with the keys of each chunk. Metadata from the user's own Documents is
-kept, with the user's exclusions.
+A reader stores the `FILE_KEYS` in a Document, and page starts, headings and tables as JSON strings under the three
+reserved keys. The node parsers replace the reserved keys with the keys of each chunk. Metadata of the user's own
+Documents is kept, and so are the user's lists of excluded keys.
 """
 
 from __future__ import annotations
@@ -110,9 +110,10 @@ class Table(NamedTuple):
 
 
 def _may_contain(title: str, other: str) -> bool:
-    """Return whether the numbers allow a section to contain another: "3. Delivery" does not contain "12.3 License".
+    """Return whether the section numbers allow one section to contain another.
 
-    A heading that was not recognised, such as "12. Warranties", would otherwise leave "12.3" in the section before it.
+    For example, "3. Delivery" cannot contain "12.3 License". Without this check, section 12.3 would become part of
+    section 3 if the heading "12. Warranties" was not recognised.
     """
     number, part = _SECTION_NUMBER.match(title), _SECTION_NUMBER.match(other)
     return number is None or part is None or part[2] is None or number[1] == part[1]
@@ -176,7 +177,10 @@ class DocumentMap:
         return self.page_labels[page - 1] if page and page <= len(self.page_labels) else None
 
     def ocr_confidence(self, start: int, end: int) -> float | None:
-        """Return the lowest confidence of OCR pages from `start` to `end` (exclusive), or None if there are none."""
+        """Return the lowest OCR confidence of the pages from `start` to `end` (exclusive).
+
+        The result is None if none of these pages was read by OCR.
+        """
         first, last = self.page(start), self.page(max(start, end - 1))
         pages = self.page_confidences[first - 1 : last] if first and last else ()
         return min((score for score in pages if score is not None), default=None)
@@ -275,7 +279,9 @@ def context_parts(metadata: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def label_of(metadata: dict[str, Any], key: str) -> str:
-    """Return a label from the metadata of a Document, such as the title, as a string, whatever its type.
+    """Return a label, such as the title, from the metadata of a Document as a string.
+
+    A value that is neither a string nor a number is returned as an empty string.
 
     Example:
         >>> label_of({"title": 2024}, "title"), label_of({"title": ["a"]}, "title")
@@ -300,7 +306,7 @@ def source_line(metadata: dict[str, Any]) -> str:
 
 
 def _page_labels(name: str, metadata: dict[str, Any]) -> list[str]:
-    """Return the pages, slides or sheets of a chunk, or its page label if a LlamaIndex reader stored only that."""
+    """Return the pages, slides or sheets of a chunk, or its page label if a LlamaIndex reader stored only the label."""
     first, last, label = metadata.get(PAGE_START), metadata.get(PAGE_END), metadata.get(PAGE_LABEL)
     word = _PLACES.get(name.rpartition(".")[2].lower(), "page")
     if first is None:
@@ -328,7 +334,7 @@ def shape_fault(metadata: object) -> str | None:
 
 
 def facts_line(facts: Mapping[str, Any]) -> str:
-    """Format facts about a document as a line of names and values, without empty values.
+    """Format facts about a document as a line of names and values, omitting empty values.
 
     Example:
         >>> facts_line({"fund": "Halpha", "quarter": "Q4 2024", "tags": ["equity", "growth"], "note": None})
@@ -356,7 +362,7 @@ _NOT_STORABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def storable_text(text: str) -> str:
-    """Remove NUL, lone surrogates and control characters other than line breaks and tabs from a string.
+    """Remove lone surrogates and control characters, except line breaks and tabs, from a string.
 
     Example:
         >>> storable_text("Revenue\\x00 grew.\\n")
@@ -366,7 +372,7 @@ def storable_text(text: str) -> str:
 
 
 def require_storable(nodes: Sequence[BaseNode]) -> None:
-    """Check nodes before they are stored.
+    """Check that nodes can be stored.
 
     Raises:
         InputError: A node cannot be stored.

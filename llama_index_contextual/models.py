@@ -52,22 +52,24 @@ class Provider:
         llm_options: Keyword arguments for the LLM class.
         timeout_option: Name of the timeout argument of the LLM class.
         embedding_options: Keyword arguments for the embedding class.
-        class_names: `class_name()` of the LLM and embedding classes, to identify objects.
+        class_names: Values that `class_name()` returns for the LLM and embedding classes, to identify objects.
         cache: Method of caching the common prefix of several calls: automatic ("prefix"), up to a mark in the message
             ("point"), in the slot that computed the prefix ("slot"), or no caching (None).
-        min_cached_tokens: Number of tokens in the shortest prefix that is cached.
+        min_cached_tokens: Minimum number of tokens in a prefix that is cached.
         min_cached_by_model: Values of `min_cached_tokens` for specific models, as pairs of a name pattern and a number;
             the first match applies.
         takes_cache_key: Whether `prompt_cache_key` is accepted.
         takes_json_schema: Whether `response_format` is accepted.
-        takes_stream_options: Whether `stream_options` is accepted, and can be used to request token counts for streams.
+        takes_stream_options: Whether `stream_options` is accepted, so that token counts can be requested for streams.
         service_tiers: Accepted values of `service_tier`.
         has_batch_api: Whether OpenAI's Batch API is supported.
-        in_process: Whether the models run in this process, so that they are free but may have to be downloaded.
-        plain_models: Pattern for the beginning of the names of models that do not reason before they answer. For these
-            models, the number of tokens of an answer can be limited to the length of the text. None if unknown.
-        efforts: Lowest `reasoning_effort` that other models accept, as pairs of a pattern for the beginning of their
-            names and the value, or None if they accept no effort; the first match applies.
+        in_process: Whether the models run in this process. Such models are free, but may have to be downloaded.
+        plain_models: Pattern that matches the beginning of the names of models that do not reason before they answer.
+            For these models, the number of tokens of an answer can be limited to the length of the text. None if
+            unknown.
+        efforts: Lowest `reasoning_effort` that other models accept, as pairs of a pattern and a value. The pattern
+            matches the beginning of a model name; the first match applies. The value is None if the models do not
+            accept `reasoning_effort`.
     """
 
     llm: str | None = None
@@ -297,7 +299,7 @@ def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Pr
 
 
 def _resolve(name: str, *, setting: ModelSetting, option: str | None = None) -> tuple[Provider, str, str]:
-    """Look up a model's provider and return it with the model's name without the provider and the path of the class.
+    """Return a model's provider, the model's name without the provider, and the path of the model's class.
 
     The setting determines whether the path of the LLM class or of the embedding class is returned.
     """
@@ -471,7 +473,7 @@ class ModelObject:
     """Stored description of an embedding model that was passed as an object, without API keys.
 
     Attributes:
-        setting: Value of the setting `embed_model` that the object replaced.
+        setting: Value of the `embed_model` setting that the object replaced.
         name: Name of the model, as returned by `model_name`.
         kind: Class of the model.
         dimensions: Length of the vectors, if set on the object.
@@ -490,7 +492,7 @@ class ModelObject:
 
         Args:
             model: The object.
-            setting: Value of the setting `embed_model` that the object replaces.
+            setting: Value of the `embed_model` setting that the object replaces.
         """
         dimensions, kind = getattr(model, "dimensions", None), type(model)
         return cls(

@@ -1,4 +1,6 @@
-"""Provide a published version as read-only LlamaIndex stores, and export it to files for LlamaIndex's own classes:
+"""Provide a published version as read-only LlamaIndex stores, and export it to files.
+
+The exported files can be loaded by LlamaIndex's own classes:
 
 docstore.json, index_store.json, graph_store.json     SimpleDocumentStore, SimpleIndexStore, SimpleGraphStore
 default__vector_store.json                            FaissVectorStore (inner product)
@@ -85,7 +87,7 @@ class IndexDocumentStore(KVDocumentStore):
     def get_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
         """Return nodes in the order of `node_ids`.
 
-        All nodes are read with one query; the text of a parent node is assembled from its stored children.
+        Stored nodes are read with one query. Parent nodes are assembled from their stored children.
         """
         return self.nodes.get_nodes(node_ids, raise_error)
 
@@ -98,14 +100,14 @@ class IndexDocumentStore(KVDocumentStore):
         self.to_stock().persist(persist_path, fs)
 
     def to_stock(self) -> SimpleDocumentStore:
-        """Return the nodes as LlamaIndex's own document store."""
+        """Return a copy of the nodes in LlamaIndex's own document store."""
         stock = SimpleDocumentStore()
         stock.add_documents(list(self.nodes.iterate()))
         return stock
 
 
 class _KeyValues(SimpleKVStore):
-    """The nodes and documents of a version in the collections of LlamaIndex's document store."""
+    """Key-value store that provides the nodes and documents of a version to LlamaIndex's document store."""
 
     def __init__(self, nodes: VersionNodes) -> None:
         super().__init__()
@@ -240,7 +242,7 @@ class IndexVectorStore(BasePydanticVectorStore):
         refuse_write()
 
     def to_stock(self) -> FaissVectorStore:
-        """Return the vectors as LlamaIndex's own vector store, in an exact index that identifies nodes by row."""
+        """Return a copy of the vectors in LlamaIndex's own vector store, with an exact index of the rows."""
         # Imported here, because faiss is slow to import and not needed without vectors.
         import faiss
         from llama_index.vector_stores.faiss import FaissVectorStore
@@ -290,13 +292,14 @@ class VersionStorageContext(StorageContext):
     ) -> None:
         """Write all stores and the lexical index as files that LlamaIndex's own classes can load.
 
-        Existing files with the same names are replaced. A version contains neither images nor property graphs.
+        Existing files with the same names are replaced. Images and property graphs are not written, because a
+        version contains none.
 
         Args:
             persist_dir: Target directory.
-            *names: Names of files, as for `StorageContext.persist`.
+            *names: File names, as for `StorageContext.persist`.
             fs: File system of the directory; None for local files.
-            **named: Names of files as keyword arguments, such as `docstore_fname`.
+            **named: File names as keyword arguments, such as `docstore_fname`.
 
         Raises:
             InputError: The directory is a published version.
@@ -327,7 +330,7 @@ class VersionStorageContext(StorageContext):
             files.let_write(directory / BM25_DIRECTORY, lambda: _export_bm25(nodes, directory / BM25_DIRECTORY))
 
     def to_stock(self) -> StorageContext:
-        """Return the contents as LlamaIndex's own stores."""
+        """Return a copy of the contents in LlamaIndex's own stores."""
         index_store, vectors = SimpleIndexStore(), self.vector_store
         stock = StorageContext(
             docstore=self.docstore.to_stock(), index_store=index_store, vector_stores={}, graph_store=SimpleGraphStore()
@@ -370,7 +373,7 @@ def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
     """Open a version as a read-only LlamaIndex StorageContext.
 
     Args:
-        version_dir: The directory versions/<name> of a project.
+        version_dir: The `versions/<name>` directory of a project.
 
     Raises:
         CorruptVersionError: A file is damaged or missing, or belongs to another version.
@@ -383,7 +386,9 @@ def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
 
 
 def export_version(context: VersionStorageContext, directory: Path) -> None:
-    """Export a version to files for LlamaIndex's own stores, creating the directory only when it is complete.
+    """Export a version to files for LlamaIndex's own stores.
+
+    The target directory is created only when the export is complete.
 
     Args:
         context: The stores of the version.

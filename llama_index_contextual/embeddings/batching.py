@@ -1,4 +1,4 @@
-"""Batch texts within the limits of providers and scale vectors to unit length, without importing LlamaIndex."""
+"""Batch texts within providers' limits and scale vectors to unit length, without importing LlamaIndex."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EMBEDDING_ENCODING = "cl100k_base"
 
 
 def pack(items: Iterable[T], weigh: Callable[[T], tuple[int, ...]], limits: tuple[int, ...]) -> Iterator[list[T]]:
-    """Yield lists of consecutive items whose weights add up to at most the limits.
+    """Group consecutive items into lists whose total weights do not exceed the limits.
 
     An item that exceeds a limit is put in a list of its own.
 
@@ -57,7 +57,7 @@ def as_matrix(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
 
 
 def embedding_tokens(text: str) -> int:
-    """Return the number of tokens in a text as counted by OpenAI's embedding models."""
+    """Count the tokens in a text with the tokenizer of OpenAI's embedding models."""
     # LlamaIndex's OpenAI class replaces line breaks with spaces, which changes the tokens.
     return count_tokens(text.replace("\n", " "), encoding=EMBEDDING_ENCODING)
 
@@ -72,7 +72,7 @@ def cut_to_input(text: str) -> str:
         >>> len(cut_to_input("pump " * 10_000).split())
         7999
     """
-    # A token has at least one byte, and a character has at most four.
+    # A token has at least one byte, and a character has at most four bytes.
     if 4 * len(text) <= _CUT_TOKENS or len(text.encode("utf-8", "replace")) <= _CUT_TOKENS:
         return text
     tokenizer = get_tokenizer(EMBEDDING_ENCODING)
@@ -86,7 +86,8 @@ def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Scale each row to length 1; rows of zeros are not changed, and NaN is replaced with 0."""
     if not np.isfinite(vectors).all():
         vectors = np.nan_to_num(vectors)
-    # Scale first, because the squares of large numbers overflow and the squares of small numbers underflow.
+    # Divide by the largest value first, because squares of large numbers overflow and squares of small numbers
+    # underflow.
     largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
     vectors = np.divide(vectors, largest, out=np.zeros_like(vectors), where=largest > 0)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -33,9 +33,9 @@ MAX_TOKENS_PER_INPUT = 8_192
 
 Vectors = NDArray[np.float32]
 Booking = Callable[[int], AbstractAsyncContextManager[None]]
-"""Function that returns a context manager that records the cost of a request; it is called for each attempt.
+"""Function that takes the number of tokens in a request and returns a context manager that records its cost.
 
-The argument of the function is the number of tokens in the request.
+The function is called for each attempt.
 """
 
 
@@ -98,11 +98,11 @@ class ContextualEmbedding(BatchEmbedding):
         """Return one vector for each chunk of each document. The documents must fit into one request."""
 
     def count_tokens(self, text: str) -> int:
-        """Count the tokens in a text, by default with OpenAI's tokenizer, for comparison with the limits."""
+        """Count the tokens in a text, for comparison with the limits. By default, OpenAI's tokenizer is used."""
         return embedding_tokens(text)
 
     def requests_for(self, documents: Sequence[Sequence[str]]) -> Iterator[list[int]]:
-        """Distribute documents over requests and yield for each request the indices of its documents.
+        """Distribute documents over requests and yield the indices of the documents in each request.
 
         Each document must be within the limits.
         """
@@ -159,10 +159,10 @@ class ContextualEmbedding(BatchEmbedding):
 
 
 def document_parts(model: ContextualEmbedding, nodes: Sequence[BaseNode], texts: Sequence[str]) -> list[list[int]]:
-    """Return lists of the indices of chunks that are embedded together, in document order.
+    """Group chunks that are embedded together, and return the indices of the chunks in each group.
 
-    All chunks of a document are embedded together. If they exceed the model's limits, they are split between segments,
-    or within a segment if it is too long by itself.
+    The chunks of a document form one group, in the order of the text. If they exceed the model's limits, the group is
+    split between segments, or within a segment if it is too long by itself.
 
     Args:
         model: The model.
@@ -217,7 +217,7 @@ async def aembed(
 ) -> Vectors:
     """Embed texts and return their unit vectors as the rows of a matrix.
 
-    For the other arguments and the errors, see `aembed_groups`.
+    For the arguments and errors, see `aembed_groups`.
     """
     rows: dict[int, Vectors] = {}
     async for answer in aembed_groups(model, [[text] for text in texts], name=name, policy=policy):
@@ -233,9 +233,9 @@ async def aembed_groups(
     policy: RetryPolicy | None = None,
     booking: Booking = book_nothing,
 ) -> AsyncGenerator[dict[int, Vectors], None]:
-    """Embed groups of texts. After each request, yield its unit vectors as a mapping of group indexes to matrices.
+    """Embed groups of texts and, after each request, yield a mapping of group indices to matrices of unit vectors.
 
-    A matrix has one row for each text of the group.
+    Each matrix has one row for each text in the group.
 
     A contextual model embeds the texts of a group together, within its own limits. OpenAI's limits are used for every
     other model except the local model, which has no limits. A text without known words has a zero vector.

@@ -1,4 +1,4 @@
-"""Load fastembed models, which use ONNX Runtime instead of PyTorch, by name.
+"""Load fastembed models by name; these models run on ONNX Runtime instead of PyTorch.
 
 LlamaIndex's own class for fastembed does not add prefixes, and its package cannot be installed with Python 3.13.
 """
@@ -23,10 +23,11 @@ class OnnxEmbedding(BatchEmbedding):
 
     A model is downloaded on first use to the folder named by `FASTEMBED_CACHE_PATH`, or to a temporary folder.
 
-    Requires the extra `fastembed` (`pip install "llama-index-contextual[fastembed]"`).
+    Requires the `fastembed` extra (`pip install "llama-index-contextual[fastembed]"`).
 
     Args:
-        model_name: Name in `fastembed.TextEmbedding.list_supported_models()`, or registered with `add_custom_model`.
+        model_name: Name of a model that is listed by `fastembed.TextEmbedding.list_supported_models()` or was
+            registered with `add_custom_model`.
         embed_batch_size: Number of texts per batch.
         **options: Other arguments of `fastembed.TextEmbedding`, such as `threads` or `specific_model_path`.
     """

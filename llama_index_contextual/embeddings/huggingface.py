@@ -23,15 +23,15 @@ _PASSAGE_PROMPTS = ("document", "passage", "corpus", "text", "retrieval.passage"
 
 
 class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the package ships no types
-    """LlamaIndex's `HuggingFaceEmbedding` with the right prompts.
+    """LlamaIndex's `HuggingFaceEmbedding` with the prompts that were used to train the model.
 
     This class uses the prompts in the configuration of a model, which LlamaIndex's class replaces with empty prompts.
     If the configuration has no prompts, the prompts in `KNOWN_MODELS` are used.
 
-    Requires the extra `huggingface` (`pip install "llama-index-contextual[huggingface]"`).
+    Requires the `huggingface` extra (`pip install "llama-index-contextual[huggingface]"`).
 
     Args:
-        model_name: Name at huggingface.co, or the path of a folder, which may start with `~` for the home folder.
+        model_name: Name on huggingface.co, or the path of a folder, which may start with `~` for the home folder.
         embed_batch_size: Number of texts per batch.
         **options: Other arguments of `HuggingFaceEmbedding`.
 
@@ -69,7 +69,7 @@ class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the p
         return "TransformerEmbedding"
 
     def _embed(self, inputs: list[Any], prompt_name: str | None = None) -> list[list[float]]:
-        """Return vectors. Bypasses the base class's retries, which are meant for network calls."""
+        """Embed inputs without the retries of the base class, which are meant for network calls."""
         with _ONE_AT_A_TIME:
             vectors = self._model.encode(
                 inputs,

@@ -29,7 +29,7 @@ class VoyageContextualEmbedding(ContextualEmbedding):
     Args:
         model_name: Name of the model.
         dimensions: Length of the vectors; None for the model's default, 1,024.
-        api_key: API key; None for the environment variable VOYAGE_API_KEY.
+        api_key: API key; None to use the VOYAGE_API_KEY environment variable.
         api_base: Address of the API.
         timeout: Timeout of a request in seconds.
         max_tokens_per_request: Maximum number of tokens in a request.
@@ -68,7 +68,7 @@ class VoyageContextualEmbedding(ContextualEmbedding):
         """Send one request and return the vectors in the order of the inputs.
 
         Raises:
-            ModelError: The key is missing, or the answer does not have this API's format.
+            ModelError: The key is missing, or the answer does not have the expected format.
         """
         watch(self)
         body: dict[str, Any] = {"inputs": inputs, "model": self.model_name, "input_type": input_type}

@@ -8,7 +8,7 @@ passage prefix would require a rebuild of all projects that use it: add models, 
 
 A text that is too long for a model is embedded in windows, whose vectors are averaged. Many models that run locally
 read only 256 or 512 tokens and silently ignore the rest; a chunk with its context has about 900 tokens. Each window
-overlaps the previous window, and begins with the context of the chunk if that leaves most of the window for the text.
+overlaps the previous window, and begins with the chunk's context if at least half of the window is left for the text.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _INSTRUCT = "Instruct: Given a web search query, retrieve relevant passages that
 KNOWN_MODELS = (
     # intfloat/multilingual-e5-large-instruct
     KnownModel(r"e5-(?:small|base|large)-instruct", query=f"{_INSTRUCT}\nQuery: ", max_tokens=512),
-    # intfloat/e5-base-v2, intfloat/multilingual-e5-small; "query: " and "passage: " also for texts in other languages
+    # intfloat/e5-base-v2, intfloat/multilingual-e5-small; the same prefixes are used for texts in other languages
     KnownModel(r"e5-(?:small|base|large)", query="query: ", passage="passage: ", max_tokens=512),
     # BAAI/bge-base-en-v1.5, BAAI/bge-large-zh-v1.5
     KnownModel(r"bge-(?:small|base|large)-zh(?!-noinstruct)", query=_SEARCH_ZH, max_tokens=512),
@@ -127,7 +127,7 @@ class Window:
     """A part of a text to embed.
 
     Attributes:
-        text: The part, with the context before it.
+        text: The part, preceded by the context if there is room for it.
         tokens: Number of tokens without the context, used as the weight of the window.
     """
 
@@ -141,7 +141,7 @@ class WindowSplitter:
 
     Attributes:
         limit: Number of tokens that the model reads.
-        room: Number of tokens in a window, which is lower than `limit` because the model adds tokens of its own.
+        room: Maximum number of tokens in a window, which is lower than `limit` because the model adds its own tokens.
         spans: Function that returns the character span of each token in a text.
     """
 
@@ -210,7 +210,7 @@ def window_splitter(model: BaseEmbedding, name: str, window: int | Literal["auto
     Args:
         model: The embedding model.
         name: Name of the model, as in the settings.
-        window: Number of tokens that the model reads; "auto" to determine it; None for no windows.
+        window: Number of tokens that the model reads; "auto" determines this number, and None disables windows.
     """
     if window is None:
         return None
@@ -240,7 +240,7 @@ def _own_limit(inner: Any) -> int | None:
 def _own_tokenizer(inner: Any) -> Any:
     """Return a copy of the model's tokenizer that does not truncate or pad texts.
 
-    Return None if the tokenizer is not from the package `tokenizers`.
+    Return None if the tokenizer is not from the `tokenizers` package.
     """
     tokenizer = getattr(getattr(inner, "tokenizer", None), "backend_tokenizer", None) or _fastembed_tokenizer(inner)
     if tokenizer is None or not hasattr(tokenizer, "to_str"):

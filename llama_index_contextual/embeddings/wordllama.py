@@ -1,4 +1,4 @@
-"""WordLlama as a LlamaIndex embedding with 256 dimensions, which needs no key, no network and no PyTorch."""
+"""LlamaIndex embedding class for WordLlama, which has 256 dimensions and needs no key, no network and no PyTorch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from llama_index_contextual.embeddings.words import embedded
 
 
 class WordLlamaEmbedding(BatchEmbedding):
-    """Embedding model with unit vectors of 256 dimensions from static word embeddings.
+    """Embedding model that computes unit vectors with 256 dimensions from static word embeddings.
 
     The model treats a text as a bag of subwords. It is fast (thousands of chunks per second on one core) and good at
     matching words, but weaker than a transformer at matching paraphrases. A text without any known token, such as an
     empty string, gets a zero vector, which is not similar to any other vector.
 
-    Requires the extra `local` (`pip install "llama-index-contextual[local]"`).
+    Requires the `local` extra (`pip install "llama-index-contextual[local]"`).
 
     Source: https://github.com/dleemiller/WordLlama
 

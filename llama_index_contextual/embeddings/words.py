@@ -21,7 +21,7 @@ _LOAD_LOCK = threading.Lock()
 
 
 def embedded(texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return a unit vector for each text, or a zero vector if no token is known; shape (texts, 256).
+    """Return a unit vector for each text, or a zero vector if none of its tokens is known; shape (texts, 256).
 
     Raises:
         ModelError: WordLlama is not installed.
@@ -56,7 +56,7 @@ class WordEmbedder:
     name = LOCAL
 
     def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the mean embedding of texts, scaled to length 1 unless it is zero; shape (256,)."""
+        """Return the mean embedding of the given texts, scaled to length 1 unless it is zero; shape (256,)."""
         vectors = embedded([cut_to_input(cut_query(text)) for text in texts])
         vector: NDArray[np.float32] = unit_vectors(vectors.mean(axis=0, keepdims=True))[0]
         return vector

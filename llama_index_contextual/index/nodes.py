@@ -1,7 +1,7 @@
-"""Nodes stored in SQLite, with metadata filters evaluated on columns.
+"""Store nodes in SQLite and apply metadata filters to them.
 
 The nodes are in the same order as the rows of the FAISS and BM25 indexes. Segments, the parents of chunks, are not
-stored. For `AutoMergingRetriever`, they are assembled on demand from their chunks, with links to the chunks.
+stored. If `AutoMergingRetriever` requests a segment, the segment is assembled from its chunks, with links to them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SCHEMA = (
     "CREATE INDEX IF NOT EXISTS nodes_of_parent ON nodes (parent)",
 )
 FRAMES = "contextual/documents"
-"""Collection for document data that is not in any chunk; see `DocumentFrame`."""
+"""Name of the collection for document data that is not in any chunk; see `DocumentFrame`."""
 _MAX_VARIABLES = 900
 _KEPT_COLUMNS = 8
 
@@ -51,7 +51,7 @@ class Nodes(ABC):
 
     @abstractmethod
     def find_nodes(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
-        """Yield the nodes with the given ids; ids that do not exist are skipped."""
+        """Yield the nodes with the given ids, skipping ids that do not exist."""
 
     @abstractmethod
     def iterate(self, *, doc_id: str | None = None, span: tuple[int, int] | None = None) -> Iterator[BaseNode]:
@@ -59,7 +59,7 @@ class Nodes(ABC):
 
         Args:
             doc_id: Only yield nodes of this document.
-            span: Only yield nodes with text between two character offsets, and nodes without offsets.
+            span: Only yield nodes whose text overlaps this span of character offsets, and nodes without offsets.
         """
 
     @abstractmethod
@@ -74,7 +74,9 @@ class Nodes(ABC):
         return True
 
     def get_nodes(self, node_ids: Sequence[str], raise_error: bool = True) -> list[BaseNode]:
-        """Return nodes in the order of `node_ids`, with parents assembled from their stored children.
+        """Return nodes in the order of `node_ids`.
+
+        Parent nodes, which are not stored, are assembled from their children.
 
         Raises:
             ValueError: A node does not exist and `raise_error` is True.
@@ -125,7 +127,7 @@ class Nodes(ABC):
         )
 
     def read_span(self, doc_id: str | None, start: int, end: int) -> str | None:
-        """Return a span of a document's text, assembled from its nodes and gaps; None if the nodes have no offsets."""
+        """Return a span of a document's text, assembled from its nodes and gaps, or None if a node has no offset."""
         text = [" "] * max(0, end - start)
         frame = None if doc_id is None else self.get_extra(FRAMES, doc_id)
         pieces: list[tuple[int, str]] = []
@@ -144,7 +146,7 @@ class Nodes(ABC):
 class NodeTable(Nodes):
     """Nodes in one SQLite file, or in memory.
 
-    Adding nodes takes linear time and one transaction per call. A node that is read is equal to the node that was
+    Adding nodes takes linear time and one transaction per call. A node read from the table equals the node that was
     added.
 
     Args:
@@ -191,7 +193,7 @@ class NodeTable(Nodes):
         return self._kv.get(key, collection)
 
     def copy_from(self, source: NodeTable, is_kept: NDArray[np.bool_], doc_ids: set[str]) -> None:
-        """Append nodes from another table, and the data of their documents, without parsing them.
+        """Append nodes and document data from another table without parsing them.
 
         Args:
             source: The other table.
@@ -207,7 +209,7 @@ class NodeTable(Nodes):
             connection.executemany("INSERT INTO kv VALUES (?, ?, ?)", kept_frames)
 
     def index_metadata(self) -> None:
-        """Index the values of the metadata keys, so that filters need not read every node."""
+        """Build an index of the metadata values, so that filters need not read every node."""
         with self._lock, self._kv.transaction() as connection:
             connection.execute("CREATE TABLE fields (key TEXT NOT NULL, value TEXT NOT NULL, rows BLOB NOT NULL)")
             connection.execute("CREATE INDEX fields_of_key ON fields (key)")
@@ -215,7 +217,7 @@ class NodeTable(Nodes):
             connection.executemany("INSERT INTO fields VALUES (?, ?, ?)", values)
 
     def close(self) -> None:
-        """Close the file, after which the table cannot be used."""
+        """Close the file. The table cannot be used afterwards."""
         self._kv.close()
 
     # ---- rows --------------------------------------------------------------------------------------------------------
@@ -225,10 +227,10 @@ class NodeTable(Nodes):
 
     @property
     def ids(self) -> list[str]:
-        """Node ids sorted by position, and cached after the first use."""
+        """Node ids, sorted by position and cached on first use."""
         with self._lock:
             if self._ids is None:
-                # Sorted here, because SQLite would read every node to sort the ids, instead of only the index of ids.
+                # Sorted here, because to sort the ids, SQLite would read every node instead of only the id index.
                 rows = self._kv.query("SELECT position, id FROM nodes")
                 self._ids = [node_id for _, node_id in sorted(rows)]
             return self._ids
@@ -247,7 +249,7 @@ class NodeTable(Nodes):
         return [row[0] for row in rows]
 
     def ids_by_document(self) -> dict[str, list[str]]:
-        """Return the node ids of each document, by document id."""
+        """Return a mapping of document ids to the ids of their nodes."""
         ids: dict[str, list[str]] = {}
         for doc_id, node_id in self._kv.query(
             "SELECT doc_id, id FROM nodes WHERE doc_id IS NOT NULL ORDER BY position"
@@ -258,7 +260,10 @@ class NodeTable(Nodes):
     # ---- metadata ----------------------------------------------------------------------------------------------------
 
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
-        """Return a mask of the nodes that pass the filters, sorted by position, or None if there are no filters."""
+        """Return a mask that selects the nodes that pass the filters, or None if there are no filters.
+
+        The mask has one value per node, sorted by position.
+        """
         if filters is None:
             return None
         from llama_index_contextual.index.filters import row_mask, valid_filters
@@ -293,13 +298,13 @@ class NodeTable(Nodes):
         ]
 
     def metadata_keys(self) -> list[str]:
-        """Return the metadata keys of all nodes, sorted, for use in filters."""
+        """Return the sorted metadata keys of all nodes, for use in filters."""
         return sorted({key for key, _, _ in self._fields()})
 
     def _fields(self, key: str | None = None) -> Sequence[tuple[str, str, Any]]:
         """Return the distinct pairs of metadata key and JSON value, each with the rows that have this value.
 
-        Published tables have an index for this; in other tables, all nodes are read.
+        In a published version, they are read from an index; otherwise, all nodes are read.
         """
         if self._kv.access != "read":
             return self._scanned_fields()
@@ -345,7 +350,7 @@ class NodeTable(Nodes):
             last = rows[-1][-1]
 
     def find_nodes(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
-        """Yield the nodes with the given ids; ids that do not exist are skipped."""
+        """Yield the nodes with the given ids, skipping ids that do not exist."""
         return (_node_of(*row) for row in self._fetch(_COLUMNS, node_ids))
 
     def at(self, rows: Sequence[int]) -> Iterator[Chunk]:
@@ -379,13 +384,13 @@ _TEXT_NODE = "1"
 
 
 def _row_of(node: BaseNode) -> tuple[Any, ...]:
-    """Return the table row that stores a node, with all fields except the id and the metadata compressed together."""
+    """Return the table row for a node. All fields except the id and the metadata are compressed together."""
     from llama_index.core.storage.docstore.utils import doc_to_json
 
     raw = doc_to_json(node)
     data = {key: value for key, value in raw["__data__"].items() if key not in ("id_", "metadata")}
     start = data.get("start_char_idx")
-    # Not the node's own value, which may be wrong in chunks created by other programs.
+    # The node's own end offset is ignored, because it may be wrong in chunks created by other programs.
     end = None if start is None else start + len(data.get("text", ""))
     body = zstandard.compress(_dump([raw["__type__"], data]).encode(), 1)
     return node.node_id, _related(data, _SOURCE), start, end, _related(data, _PARENT), _dump(node.metadata), body
@@ -407,7 +412,7 @@ def _chunk_of(node_id: str, metadata: str, body: bytes) -> Chunk:
         doc_id=_related(data, _SOURCE),
         start=data.get("start_char_idx"),
         end=data.get("end_char_idx"),
-        # Parsed again, because keeping the other fields would make the garbage collector run more often.
+        # Parses the body again, because keeping the other fields would make the garbage collector run more often.
         make_node=partial(_node_of, node_id, metadata, body),
     )
 
@@ -418,7 +423,7 @@ def _node_of(node_id: str, metadata: str, body: bytes) -> BaseNode:
 
     kind, data = _parsed(body)
     data |= {"id_": node_id, "metadata": json.loads(metadata)}
-    if kind == _TEXT_NODE:  # the usual type; json_to_doc takes longer to find it than to create the node
+    if kind == _TEXT_NODE:  # the usual type; json_to_doc takes longer to look up the class than to create the node
         data.pop("class_name", None)
         return TextNode(**data)
     return json_to_doc({"__type__": kind, "__data__": data})

@@ -1,7 +1,7 @@
 """Parts of versions: immutable directories with documents, their chunks and their indexes.
 
 Several versions can share a part. Within a process, all versions that are open at the same time share its open files.
-Every file is compared with its checksum before it is first used. The comparison is skipped while a version has the part
+Every file is checked against its checksum before it is first used. The check is skipped while a version has the part
 open and no inode, size or modification time has changed.
 """
 
@@ -64,7 +64,7 @@ class Part:
         entry: Entry of the part in the manifest of a version.
 
     Attributes:
-        files: Entries of the files, by name.
+        files: Manifest entries of the files, by file name.
     """
 
     def __init__(self, directory: Path, entry: PartEntry) -> None:
@@ -79,15 +79,15 @@ class Part:
     # ---- sharing -----------------------------------------------------------------------------------------------------
 
     def acquire(self) -> Part:
-        """Increment the number of users of the part and return the part."""
+        """Increment the part's user count and return the part."""
         with self._lock:
             self._users += 1
         return self
 
     def release(self) -> None:
-        """Decrement the number of users and close the files when no users are left.
+        """Decrement the part's user count, and close the files if it reaches zero.
 
-        The files are opened again if they are needed later.
+        The files are reopened if they are needed later.
         """
         with self._lock:
             self._users -= 1
@@ -189,7 +189,7 @@ class Part:
 
 
 def open_parts(directory: Path, manifest: Manifest) -> list[Part]:
-    """Open the parts of a version, which the caller must release.
+    """Open the parts of a version. The caller must release them.
 
     Args:
         directory: Directory of the version.
@@ -226,7 +226,7 @@ def _open_part(directory: Path, entry: PartEntry, *, is_new: bool = False) -> Pa
 
 @dataclass(frozen=True)
 class DocumentFrame:
-    """Data to reconstruct a Document from its chunks.
+    """Data needed to reconstruct a Document from its chunks.
 
     Attributes:
         metadata: The Document's metadata, including pages and headings.
@@ -266,7 +266,7 @@ class PartWriter:
     """Writer of a part.
 
     Args:
-        directory: Directory of the part, from `versions.next_part`.
+        directory: Directory of the part, as returned by `versions.next_part`.
         config: Settings of the project.
         vectors: Writer of the vectors; None if there is no semantic index.
 

@@ -58,7 +58,7 @@ class _Content(BaseModel):
     """Content of `project.json`, except the checksum.
 
     Attributes:
-        format: Number of the format.
+        format: Version number of the file format.
         config: The settings.
         embed_object: Description of an embedding model that was passed as an object.
     """
@@ -112,7 +112,7 @@ def no_link(directory: Path) -> Path:
 
 
 def project_names(root: Path) -> list[str]:
-    """Return the names of the projects in a root folder, sorted."""
+    """Return the sorted names of the projects in a root folder."""
     if not root.is_dir():
         return []
     return sorted(path.name for path in root.iterdir() if is_project(path) and not path.is_symlink())
@@ -204,7 +204,7 @@ def _read(project_dir: Path) -> _Content:
     try:
         raw = json.loads((project_dir / PROJECT_FILE).read_bytes())
         require_format(raw, f"{name}/{PROJECT_FILE}", name=name)
-        # A file written by hand may have no checksum; missing settings have their defaults.
+        # A file written by hand may have no checksum. Defaults are used for missing settings.
         expected = raw.pop(_CHECKSUM, None)
         if expected not in (None, checksum(raw)):
             raise ProjectError(
@@ -282,7 +282,7 @@ def _not_found(name: str) -> ProjectNotFoundError:
 
 @contextlib.contextmanager
 def write_lock(project_dir: Path) -> Iterator[None]:
-    """Hold the write lock of a project within the context.
+    """Hold the write lock of a project until the block ends.
 
     Leftovers of interrupted writers and comparisons are removed first.
 
@@ -292,7 +292,7 @@ def write_lock(project_dir: Path) -> Iterator[None]:
     """
     with directory_lock(project_dir, name=project_dir.name, busy="writing to project"):
         remove_leftovers(project_dir)
-        with contextlib.suppress(ProjectLockedError):  # the comparison is still running
+        with contextlib.suppress(ProjectLockedError):  # a comparison is still running
             if scratch_directory(project_dir).exists():
                 remove_scratch(project_dir)
         yield
@@ -318,7 +318,7 @@ def scratch(project_dir: Path) -> Iterator[Path]:
             finally:
                 _clear(directory)
                 if not _WINDOWS:
-                    # Before the lock is released, because another process may hold it afterwards.
+                    # Removed before the lock is released, because another process may hold the lock afterwards.
                     files.remove(directory / LOCK_FILE)
         if _WINDOWS:
             files.remove(directory / LOCK_FILE)
@@ -339,7 +339,10 @@ def remove_scratch(project_dir: Path) -> None:
 
 
 def scratch_directory(project_dir: Path) -> Path:
-    """Return the path of the scratch directory, which exists only while in use or after its process was killed."""
+    """Return the path of the scratch directory.
+
+    The directory exists only while it is in use, or after the process that used it was killed.
+    """
     return project_dir.with_name(f".{project_dir.name}.compare")
 
 

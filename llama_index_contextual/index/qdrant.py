@@ -1,12 +1,12 @@
-"""Vectors of a project in a Qdrant collection.
+"""Store the vectors of a project in a Qdrant collection.
 
 A point is the vector of a chunk, with the chunk's id, its document's id, its facets, and the versions that added and
 removed the vector (`born` and `died`). Version v contains the vectors with born <= v < died. Several versions can
 therefore share a vector, and a new version does not affect readers of an old version. Every search filters by version.
 
-`backend` contains the address of a server; its API key is read from the environment variable QDRANT_API_KEY and never
-stored. A path or ":memory:" selects the local mode of the client, which compares every vector in Python. This mode is
-intended for tests and for a few thousand chunks.
+The `backend` setting contains the address of the server. The server's API key is read from the QDRANT_API_KEY
+environment variable and never stored. A path or ":memory:" selects the client's local mode, which compares a query with
+every vector in Python. This mode is intended for tests and for at most a few thousand chunks.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 COLLECTION_FILE = "collection.json"
-"""File in the directory of a project, with the engine, its address and the name of the collection."""
+"""File in a project's directory that contains the name of the engine, its address and the name of the collection."""
 
 FILES = "files"
 """Name of the backend that stores vectors in files and needs no engine."""
@@ -67,13 +67,13 @@ KEY_VARIABLE = "QDRANT_API_KEY"
 MEMORY = ":memory:"
 _SERVER = ("http://", "https://")
 VECTOR = "dense"
-"""Name of the vector of a point."""
+"""Name of the vector in each point."""
 
 BORN, DIED, DOCUMENT, FACETS, NODE_ID = "born", "died", "doc_id", "facets", "node_id"
 
 _TIMEOUT = 60
 _RETRY = RetryPolicy(attempts=4)
-# Twice Qdrant's defaults, and more candidates, because question vectors are far from chunk vectors.
+# Twice as many links as Qdrant's default, and more candidates, because question vectors are far from chunk vectors.
 _LINKS, _LINK_CANDIDATES, _SEARCH_CANDIDATES = 32, 256, 512
 _BATCH = 128  # number of points in a request with vectors; a server refuses requests of more than 32 MB
 _PAGE = 1_000  # number of points in a request without vectors
@@ -92,13 +92,13 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class StoredVector:
-    """The vector of a chunk, in the form stored in an engine.
+    """The vector of a chunk, as stored in an engine.
 
     Attributes:
         node_id: Id of the chunk.
         born: Number of the version that added the vector.
         doc_id: Id of the document.
-        facets: Numbers for the metadata values of the chunk, used by filters.
+        facets: Numbers that represent the chunk's metadata values in filters.
         vector: The vector.
     """
 
@@ -127,8 +127,8 @@ class Collection:
 class QdrantEngine:
     """A collection on a Qdrant server, or in the client's local mode.
 
-    Every method raises `BackendError` if the server cannot be reached after several attempts. If there is no
-    collection, a search raises `CorruptVersionError`, and the other methods find no vectors.
+    Every method raises `BackendError` if the server cannot be reached after several attempts. If the
+    collection does not exist, a search raises `CorruptVersionError`, and the other methods find no vectors.
 
     Args:
         collection: Address and name of the collection.
@@ -153,7 +153,7 @@ class QdrantEngine:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def _call(self, send: Callable[[Any], T]) -> T:
-        """Call the client, with several attempts if necessary, and return the result.
+        """Call the client, retrying if necessary, and return the result.
 
         Raises:
             BackendError: All attempts failed.
@@ -168,7 +168,7 @@ class QdrantEngine:
 
     @property
     def _client_and_lock(self) -> tuple[Any, contextlib.AbstractContextManager[Any]]:
-        # Repeated for each call, because the user may have corrected the key, or the process may have been forked.
+        # Looked up for each call, because the user may have corrected the key, or the process may have been forked.
         return _client(self.collection.url, os.environ.get(KEY_VARIABLE), os.getpid())
 
     @property
@@ -201,7 +201,9 @@ class QdrantEngine:
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, vectors: Sequence[StoredVector]) -> None:
-        """Store vectors in batches, and create the collection if necessary. Storing a vector again has no effect.
+        """Store vectors in batches, and create the collection if necessary.
+
+        Storing a vector again has no effect.
 
         Raises:
             ConfigurationError: The vectors in the collection have another length.
@@ -215,7 +217,7 @@ class QdrantEngine:
             self._call(lambda client, points=points: client.upsert(self._name, points, wait=True))  # type: ignore[misc]
 
     def _prepare(self, dimensions: int) -> None:
-        """Create the collection and its payload indexes, unless an interrupted writer has already created them.
+        """Create the collection and its payload indexes if they do not exist.
 
         Raises:
             ConfigurationError: The vectors of the collection have another length.
@@ -257,7 +259,10 @@ class QdrantEngine:
         self._exists = True
 
     def mark_removed(self, doc_ids: Sequence[str] | None, version: int) -> None:
-        """Mark the vectors of documents (all if None) as removed in a version, unless this version added them."""
+        """Mark the vectors of documents as removed in a version, except vectors that this version added.
+
+        If `doc_ids` is None, the vectors of all documents are marked.
+        """
         if not self.exists():
             return
         models = models_module()
@@ -343,7 +348,7 @@ class QdrantEngine:
         return [(point.payload[NODE_ID], float(point.score)) for point in response.points]
 
     def vectors(self, keys: Sequence[Key]) -> dict[str, list[float]]:
-        """Return the vectors with the given keys, by chunk id, omitting missing vectors."""
+        """Return a mapping of chunk ids to the vectors with the given keys, omitting missing vectors."""
         vectors: dict[str, list[float]] = {}
         for start in range(0, len(keys) if self.exists() else 0, _BATCH):
             ids = [point_id(*key) for key in keys[start : start + _BATCH]]
@@ -432,7 +437,7 @@ def _range(models: Any, field: str, **limits: int) -> Any:
 
 
 def models_module() -> Any:
-    """Return the module `qdrant_client.models`, which contains the request classes.
+    """Return the `qdrant_client.models` module, which contains the request classes.
 
     Raises:
         ConfigurationError: The client is not installed.
@@ -467,10 +472,10 @@ def _check_address(url: str) -> None:
 
 
 def connect(url: str, key: str | None) -> Any:
-    """Return a client for an address: a server, a path, or ":memory:".
+    """Return a client for an address, which is the URL of a server, a path, or ":memory:".
 
     Raises:
-        BackendError: The address is invalid, or another process uses the path.
+        BackendError: The address is invalid, or another process is using the path.
     """
     models_module()
     from qdrant_client import QdrantClient
@@ -494,7 +499,7 @@ _clients: dict[tuple[str, str | None, int], tuple[Any, Any]] = {}
 
 
 def _client(url: str, key: str | None, process: int) -> tuple[Any, contextlib.AbstractContextManager[Any]]:
-    """Return the client of this process for an address, and a lock for its calls.
+    """Return the client that a process uses for an address, and a lock for its calls.
 
     Projects share the client, because a path can be opened only once. A forked process has its own client, because it
     must not use the connections of its parent.
@@ -509,13 +514,13 @@ def _client(url: str, key: str | None, process: int) -> tuple[Any, contextlib.Ab
 
 
 def _unwrapped(send: Callable[[], T]) -> T:
-    """Call the client, and translate its errors so that the caller retries the call if that may help.
+    """Call the client, and translate its errors, so that the caller can decide whether to retry the call.
 
-    Connection errors become ConnectionError, and rejections because of too many requests become ProviderError.
+    Connection errors become ConnectionError, and rate-limit errors become ProviderError. Other errors are re-raised.
     """
     try:
         return send()
-    except Exception as error:  # the client may raise any exception, which is raised again
+    except Exception as error:  # the client may raise any exception
         if (seconds := getattr(error, "retry_after_s", None)) is not None:  # too many requests
             raise ProviderError(str(error), status_code=429, retry_after=float(seconds)) from error
         source = getattr(error, "source", error)
@@ -567,7 +572,7 @@ def write_collection(project_dir: Path, collection: Collection) -> None:
 
 
 def open_engine(project_dir: Path) -> QdrantEngine:
-    """Open the collection of a project, at the address in its settings.
+    """Open the collection of a project at the address in its settings.
 
     Raises:
         ProjectError: The project has no collection.
@@ -636,8 +641,8 @@ def _has_vectors(project_dir: Path) -> bool:
 def drop_unpublished(project_dir: Path, engine: QdrantEngine) -> None:
     """Remove vectors left by an interrupted writer, and all versions after the live version.
 
-    After a rollback, the next version is based on the live version. The versions in between are removed first, because
-    their changes to the vectors are undone.
+    After a rollback, the next version is based on the live version. The versions after the live version are removed
+    first, because their changes to the vectors are undone.
 
     Args:
         project_dir: The project, whose write lock must be held.

@@ -1,8 +1,8 @@
-"""Receipts: the cost of every run, with one row per run in the ledger file.
+"""Receipts: the cost of every run, stored as one row per run in the ledger file.
 
-Before a run sends calls, it records their maximum cost. If the process is killed, the row therefore shows at least the
-amount that the provider may charge. All answers from one model on the same day share a row. Receipts are kept when
-contexts are forgotten.
+Before a run makes calls, it records their maximum cost. If the process is killed, the row therefore shows at least the
+amount that the provider may charge. All answers from one model on the same day share a row. Forgetting contexts
+does not remove receipts.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ class RunCost:
         run: Number of the run, starting at 1.
         purpose: "ingest", "sync", "rebuild", "retry" or "compare"; "answers" for all answers that one model wrote on
             one day.
-        started: Time of the first expense, in seconds since 1970.
-        ended: End time in seconds since 1970; None while the run is in progress, or if it was killed.
+        started: Time of the first expense, in seconds since the epoch.
+        ended: End time in seconds since the epoch; None while the run is in progress, or if it was killed.
         llm: Name of the LLM that writes contexts or answers, or None.
         embed_model: Name of the embedding model, or None.
         calls: Number of LLM calls that returned a context or an answer.
         estimated_calls: Number of these calls whose tokens were counted locally, because the provider did not report
             token counts.
-        input_tokens: Tokens of the prompts, including cached tokens.
-        cached_tokens: Input tokens that the provider read from its cache.
-        output_tokens: Tokens of the answers.
-        embedding_tokens: Tokens of the texts that were embedded.
-        paid: Dollars for calls that returned a response, or None if a price is unknown.
+        input_tokens: Number of tokens in the prompts, including cached tokens.
+        cached_tokens: Number of input tokens that the provider read from its cache.
+        output_tokens: Number of tokens in the LLM's answers.
+        embedding_tokens: Number of tokens in the embedded texts.
+        paid: Cost in dollars of calls that returned a response, or None if a price is unknown.
         unsettled_calls: Number of calls that timed out or were interrupted, and may have been charged.
         unsettled: Maximum cost of the unsettled calls in dollars.
         in_flight: Maximum cost in dollars of calls that were in flight when the row was written; zero after the run.
-        batches: Maximum cost in dollars of each batch that the provider is working on, by upload id.
+        batches: Maximum cost in dollars of each batch that the provider is processing, by upload id.
         prices: Name and release of the price table.
     """
 
@@ -77,13 +77,13 @@ class RunCost:
 
     @property
     def dollars(self) -> float | None:
-        """Maximum cost of the run, or None if a price is unknown."""
+        """Maximum cost of the run in dollars, or None if a price is unknown."""
         return None if self.paid is None else self.paid + self.booked
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectCost:
-    """Cost of a project so far: contexts and embeddings of its documents, and answers.
+    """Total cost of a project so far: contexts, document embeddings and answers.
 
     Query embeddings are not included.
 
@@ -97,7 +97,7 @@ class ProjectCost:
 
     @property
     def dollars(self) -> float:
-        """Cost of all runs with a known price."""
+        """Cost in dollars of all runs whose price is known."""
         return sum(run.dollars or 0.0 for run in self.runs)
 
     @property
@@ -112,7 +112,7 @@ class ProjectCost:
 
     @property
     def without_price(self) -> int:
-        """Number of runs with an unknown price."""
+        """Number of runs whose price is unknown."""
         return sum(run.dollars is None for run in self.runs)
 
     def to_dict(self) -> dict[str, object]:
@@ -133,12 +133,15 @@ class Receipts:
         self._store = store
 
     def write(self, receipt: RunCost) -> RunCost:
-        """Commit a receipt and return it; if its run number is 0, it gets the next number and a new row."""
+        """Commit a receipt and return it.
+
+        A receipt with the run number 0 is stored in a new row under the next number.
+        """
         with self._store.transaction():
             return self.insert(receipt)
 
     def insert(self, receipt: RunCost) -> RunCost:
-        """Insert a receipt in the same way as `write`, within an open transaction."""
+        """Insert a receipt like `write`, but within an open transaction."""
         if not receipt.run:
             ((last,),) = self._store.query("SELECT ifnull(max(run), '0') FROM runs")
             receipt = replace(receipt, run=int(last) + 1)
@@ -158,8 +161,8 @@ class Receipts:
         The run that fetches the replies records their cost.
 
         Args:
-            file_id: The provider's id of the upload.
-            unread: Number of requests that are abandoned without a reply; their maximum cost still counts.
+            file_id: Upload id of the batch, assigned by the provider.
+            unread: Number of requests that are abandoned without a reply; their maximum cost is added to `unsettled`.
         """
         if (receipt := self._sender(file_id)) is not None:
             batches = dict(receipt.batches)
@@ -171,7 +174,7 @@ class Receipts:
         """Update the maximum cost of a batch after some of its replies have been read.
 
         Args:
-            file_id: The provider's id of the upload.
+            file_id: Upload id of the batch, assigned by the provider.
             booked: Function that takes the recorded maximum cost and returns the new maximum cost.
         """
         if (receipt := self._sender(file_id)) is not None:

@@ -1,15 +1,15 @@
-"""Vectors of versions stored in Qdrant: writing, ranking, and conditions for metadata filters.
+"""Write and rank vectors that are stored in Qdrant, and convert metadata filters to Qdrant filters.
 
 Vectors are sent with the number of the version that is being built, so that no reader sees them before that version is
 live. Instead of a FAISS index, a part contains:
 
-born.bin                the number of the version that added the vector of each row
-sample.bin              the vectors of a sample, used to estimate the mean and deviation of similarities
+born.bin                for each row, the number of the version that added its vector
+sample.bin              a sample of the vectors, used to estimate the mean and standard deviation of similarities
 
-An engine stores facets with each vector: numbers that represent the values of the chunk's metadata keys. The engine
-only has to find the vectors that have at least one of the given facets. This module determines the values that pass a
-filter from the values in the parts, so filters do not depend on the engine's treatment of lists, booleans, dates and
-missing keys.
+An engine stores each vector with its facets, which are numbers that represent the chunk's metadata values. For each
+filter, this module determines which of the values in the parts pass the filter, and the engine only has to find the
+vectors with at least one of the corresponding facets. Filters therefore do not depend on how the engine treats lists,
+booleans, dates and missing keys.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXACT_CHUNKS = 20_000
-"""Maximum number of chunks for which every vector is compared; with more chunks, the search is approximate."""
+"""Maximum number of chunks for an exact search; with more chunks, the search is approximate."""
 
 SAMPLE = 1_024
-"""Maximum number of vectors per part that are used to estimate the mean and deviation of the similarities."""
+"""Maximum number of vectors per part that are used to estimate the mean and standard deviation of similarities."""
 
 TIES = 16
 """Number of additional hits to request, because the engine returns equal scores in no particular order."""
@@ -91,7 +91,7 @@ class RemoteVectorWriter:
         self._born = [np.zeros(0, dtype=np.int32)]
 
     def add(self, doc_id: str, nodes: Sequence[BaseNode], vectors: NDArray[np.float32]) -> None:
-        """Add the unit vectors of the chunks of a document; shape (n, dimensions)."""
+        """Add the unit vectors of a document's chunks; shape (n, dimensions)."""
         self._born.append(np.full(len(nodes), self._version, dtype=np.int32))
         for node, vector in zip(nodes, vectors, strict=True):
             facets = [facet(key, value) for key, value in node.metadata.items()]
@@ -100,7 +100,7 @@ class RemoteVectorWriter:
             self._send()
 
     def copy(self, part: Part, rows: NDArray[np.int64]) -> None:
-        """Add the vectors of some rows of another part, without moving anything in the engine."""
+        """Add the vectors of the given rows of another part. The engine already contains these vectors."""
         self._born.append(part.born[rows])
 
     def _send(self) -> None:
@@ -115,7 +115,7 @@ class RemoteVectorWriter:
             ids: Ids of the nodes.
 
         Raises:
-            CorruptVersionError: A vector is missing in the engine.
+            CorruptVersionError: A vector is missing from the engine.
         """
         self._send()
         born = np.concatenate(self._born)
@@ -130,7 +130,7 @@ class RemoteVersion:
 
     Args:
         project_dir: The project, whose write lock must be held.
-        engine: The project's collection, without vectors that were never published.
+        engine: The project's collection, from which unpublished vectors have been removed.
         version: Name of the new version.
     """
 
@@ -140,7 +140,7 @@ class RemoteVersion:
         self._version = number(version)
 
     def writer(self) -> RemoteVectorWriter:
-        """Return a writer of the vectors of a part."""
+        """Return a writer for the vectors of a part."""
         return RemoteVectorWriter(self._engine, self._version)
 
     def mark_removed(self, before: OpenVersion | None, alive: Collection[str], parts: Sequence[Part]) -> None:
@@ -158,7 +158,7 @@ class RemoteVersion:
             self._engine.mark_removed(None, self._version)
         elif gone := [record.doc_id for record in before.records if record.doc_id not in alive]:
             self._engine.mark_removed(gone, self._version)
-        if before is not None and before.without:  # the documents of these parts may be unknown
+        if before is not None and before.without:  # the documents of damaged parts may be unknown
             alive_keys = {key for part in parts for key in part.vector_keys()}
             strays = [key for key in self._engine.keys(self._version) if key not in alive_keys]
             self._engine.end_keys(strays, self._version)
@@ -215,10 +215,10 @@ class RemoteVectors:
         return np.concatenate(vectors), np.concatenate([np.zeros(0), *weights])
 
     def rank(self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None) -> tuple[Hits, Scale]:
-        """Rank by cosine similarity; see `ChunkIndex.rank_vectors`.
+        """Rank chunks by cosine similarity; see `ChunkIndex.rank_vectors`.
 
         Raises:
-            CorruptVersionError: Vectors are missing in the engine, or a writer has removed the version during the
+            CorruptVersionError: Vectors are missing from the engine, or a writer has removed the version during the
                 query.
             InputError: Too many distinct values pass a filter.
         """
@@ -261,7 +261,7 @@ class RemoteVectors:
     # ---- filters -----------------------------------------------------------------------------------------------------
 
     def _condition(self, filters: MetadataFilters | None) -> models.Filter | None:
-        """Return the condition for metadata filters.
+        """Return the Qdrant filter for metadata filters, or None if there are no filters.
 
         Raises:
             InputError: The filters are invalid, or too many values pass one of them.
@@ -291,7 +291,7 @@ class RemoteVectors:
 
 
 def facet(key: str, value: Any) -> int:
-    """Return the facet for a metadata key and value: 63 bits of a hash.
+    """Return the facet for a metadata key and value, which is a 63-bit hash.
 
     Example:
         >>> facet("year", 2024) == facet("year", "2024")
@@ -304,7 +304,7 @@ def vectors_of(engine: QdrantEngine, keys: Sequence[Key]) -> NDArray[np.float32]
     """Return the vectors with the given keys; shape (keys, dimensions).
 
     Raises:
-        CorruptVersionError: A vector is missing in the engine.
+        CorruptVersionError: A vector is missing from the engine.
     """
     stored = engine.vectors(keys)
     if lost := next((node_id for node_id, _ in keys if node_id not in stored), None):
@@ -350,7 +350,7 @@ def check_vectors(version: OpenVersion) -> None:
 
 
 def sampled(rows: int) -> NDArray[np.int64]:
-    """Return the numbers of at most 1,024 rows, evenly spaced among `rows` rows."""
+    """Return at most 1,024 row numbers, evenly spaced from 0 to `rows` - 1."""
     return np.linspace(0, rows - 1, min(rows, SAMPLE)).round().astype(np.int64)
 
 

@@ -49,7 +49,7 @@ class SourceFile:
     Attributes:
         path: Path of the file; None if it was not found or has changed.
         digest: xxh3 checksum of the file, or "" if there is no path.
-        problem: Reason if there is no path: "text" for a document that was not read from a file.
+        problem: Reason why there is no path; "text" means that the document was not read from a file.
     """
 
     path: Path | None
@@ -60,8 +60,8 @@ class SourceFile:
 class SourceFinder:
     """Finder for the original files of a project's documents.
 
-    A file is accepted only if its content is the same as when it was ingested. The finder can be used in several
-    threads.
+    A file is accepted only if its content is the same as when it was ingested. The finder is
+    thread-safe.
 
     Args:
         folders: Folders to search for copies of files that are no longer in their original place.

@@ -1,4 +1,4 @@
-"""Write, read and search the vectors of a version, stored as one exact FAISS index for each part."""
+"""Write, read and search the vectors of a version, which are stored in one exact FAISS index per part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.version import VersionNodes
 
 BLOCK = 1_000
-"""Maximum number of vectors to copy together. For more, FAISS would start threads, and a forked child would hang."""
+"""Maximum number of vectors to copy together; with more, FAISS would start threads, and a forked child would hang."""
 
 
 class VectorWriter:
@@ -35,11 +35,11 @@ class VectorWriter:
         self._index: Any = None
 
     def add(self, doc_id: str, nodes: Sequence[BaseNode], vectors: NDArray[np.float32]) -> None:
-        """Add the unit vectors of the chunks of a document; shape (n, dimensions)."""
+        """Add the unit vectors of a document's chunks; shape (n, dimensions)."""
         self._add(vectors)
 
     def copy(self, part: Part, rows: NDArray[np.int64]) -> None:
-        """Add the vectors of some rows of another part."""
+        """Add the vectors of the given rows of another part."""
         self._add(reconstructed(part.index, rows))
 
     def _add(self, vectors: NDArray[np.float32]) -> None:
@@ -59,7 +59,7 @@ class VectorWriter:
 
 
 class FaissVectors:
-    """The vectors of a version in FAISS files.
+    """The vectors of a version that are stored in FAISS files.
 
     Args:
         nodes: The chunks of the version.
@@ -71,7 +71,7 @@ class FaissVectors:
         self._dimensions = dimensions
 
     def rank(self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None) -> tuple[Hits, Scale]:
-        """Rank by cosine similarity; see `ChunkIndex.rank_vectors`."""
+        """Rank chunks by cosine similarity; see `ChunkIndex.rank_vectors`."""
         mask = self._nodes.mask(filters)
         parts = [part for part in self._nodes.parts if part.size]
         if not parts or (mask is not None and not mask.any()):
@@ -105,7 +105,8 @@ def reconstructed(index: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 def products(rows: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the inner product of one query with every row of an array, computed by FAISS.
 
-    Unlike NumPy's product, this function starts no threads, waits for none, and lets other Python threads run.
+    Unlike NumPy's matrix product, this function neither starts nor waits for threads, and it lets other Python threads
+    run.
 
     Args:
         rows: The vectors; shape (n, dimensions), C order.
@@ -143,7 +144,7 @@ def _scanned(matrix: Any, shape: tuple[int, int], query: NDArray[np.float32]) ->
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
-_READING = threading.Lock()  # FAISS has one global limit for all readers
+_READING = threading.Lock()  # the limit on the number of bytes is global in FAISS
 
 # OpenMP keeps worker threads for each calling thread. They do not exist in a forked child, which would wait for them.
 if hasattr(os, "register_at_fork"):  # Windows does not fork
@@ -160,7 +161,7 @@ def write_index(index: Any, path: Path) -> None:
 
 
 def read_index(path: Path) -> Any:
-    """Open an index, mapped into memory if the system allows it; the file must not change afterwards.
+    """Open an index, memory-mapped if the system supports it. The file must not change afterwards.
 
     A mapped index opens immediately, is read as needed, and is shared between processes. An index is rejected if its
     header specifies more data than the file contains.

@@ -1,7 +1,7 @@
 """Check and repair the versions and the ledger of a project, remove leftovers, and forget removed documents.
 
-Files are compared with their SHA-256. SQLite checks the structure of the ledger, and each of its rows has a checksum.
-Anything that prevents a check is also reported as a problem.
+Files are checked against their SHA-256 checksums. SQLite checks the structure of the ledger, and each of its rows has a
+checksum. If a check cannot be completed, this is also reported as a problem.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Repair:
     """Repair of a damaged live version.
 
     Attributes:
-        version: Name of the version that was published without the damaged parts, and is live.
+        version: Name of the version that was published without the damaged parts and is now live.
         former: Name of the damaged version, which stays on disk until the next repair.
         missing: Ids of the documents in damaged parts, each with the file or folder to ingest again; None if the
             document was not read from a file, or if the file no longer exists.
@@ -124,10 +124,10 @@ class Repair:
 
 
 PartFaults = Mapping[str, Sequence[CorruptVersionError]]
-"""The errors of each part of a project, by the name of the part."""
+"""Mapping of part names to the errors found in each part of a project."""
 
 PublishSound = Callable[[str, PartFaults], Repair]
-"""Function that publishes the version with a given name again, without its damaged parts."""
+"""Function that republishes the version with a given name without its damaged parts."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def repair_project(project_dir: Path, publish_sound: PublishSound | None = None)
 
 
 def _command(project_dir: Path, *words: str) -> str:
-    # Always with --root, because the project may not be in the default root.
+    # Always include --root, because the project may not be in the default root.
     name, root = shlex.quote(project_dir.name), shlex.quote(str(project_dir.parent))
     return " ".join(("llama-index-contextual", words[0], name, *words[1:], "--root", root))
 
@@ -252,12 +252,12 @@ def _current(project_dir: Path, sound: Sequence[str]) -> Iterator[Problem]:
 
 @dataclass
 class _Checked:
-    """Result of comparing versions with their checksums.
+    """Result of checking versions against their checksums.
 
     Attributes:
-        parts: The errors of each part, by the name of the part.
-        faults: The errors of each damaged version.
-        manifests: The manifests that can be read, by version.
+        parts: The errors of each part, by part name.
+        faults: The errors of each damaged version, by version name.
+        manifests: The readable manifests, by version name.
     """
 
     parts: dict[str, Sequence[CorruptVersionError]]
@@ -265,12 +265,15 @@ class _Checked:
     manifests: dict[str, Manifest] = field(default_factory=dict)
 
     def is_repairable(self, name: str) -> bool:
-        """Return whether a version is damaged but repairable: its manifest is readable, and it has no other errors."""
+        """Return whether a version is damaged, but can be repaired.
+
+        Its manifest must be readable, and all its errors must be due to damage.
+        """
         return name in self.manifests and name in self.faults and all(map(is_damage, self.faults[name]))
 
 
 def _check_versions(project_dir: Path, names: Sequence[str], known: PartFaults | None = None) -> _Checked:
-    """Compare the files of versions with their checksums, reading parts that several versions share only once."""
+    """Check the files of versions against their checksums, reading shared parts only once."""
     checked = _Checked(dict(known or {}))
     for name in names:
         directory = version_directory(project_dir, name)
@@ -290,7 +293,7 @@ def _check_versions(project_dir: Path, names: Sequence[str], known: PartFaults |
 
 
 def _part_faults(place: Path, entry: PartEntry) -> list[CorruptVersionError]:
-    """Compare every file of a part with its SHA-256 and return an error for each damaged file."""
+    """Check every file of a part against its SHA-256 checksum, and return an error for each damaged file."""
     faults: list[CorruptVersionError] = []
     for name, expected in entry.files.items():
         try:
@@ -303,7 +306,7 @@ def _part_faults(place: Path, entry: PartEntry) -> list[CorruptVersionError]:
 def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> list[Problem]:
     """Check the vectors in an engine, add versions with damaged vectors to `checked`, and return other problems.
 
-    Other problems are errors of the engine, and vectors left behind by interrupted writers.
+    Other problems are engine errors, and vectors left behind by interrupted writers.
     """
     verify = _command(project_dir, "verify")
     try:
@@ -329,7 +332,7 @@ def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -
         manifest = checked.manifests.get(name)
         if name in checked.faults or manifest is None or manifest.engine == FILES:
             continue
-        # Imported here, because versions in files do not need it.
+        # Imported here, because versions stored in files do not need it.
         from llama_index_contextual.index.remote import check_vectors
 
         directory = version_directory(project_dir, name)
@@ -355,8 +358,8 @@ def _highest(names: Sequence[str]) -> int:
 def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Iterator[Problem]:
     """Yield the problems found in versions.
 
-    Damage to a part that versions share is reported once, for the live version if it is affected, or else for the
-    newest.
+    Damage to a part that several versions share is reported once: for the live version if it is affected, otherwise for
+    the newest affected version.
     """
     live = live_if_sound(project_dir)
     problems: dict[str, Problem] = {}
@@ -370,7 +373,7 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
             fault, part = _fault(error, file), next(iter(PurePosixPath(file).parts[1:]), "")
             records = records_of(project_dir, part) if part in checked.parts else []
             documents = tuple(record.doc_id for record in records)
-            if part not in named:  # once, because several files of a part contain the same documents
+            if part not in named:  # only once, because several files of a part contain the same documents
                 fault += _list(documents)
                 named.add(part)
             problems[file] = Problem(file, fault, remedy, harmless=live not in (None, name), documents=documents)
@@ -404,7 +407,7 @@ def _remedy(project_dir: Path, name: str, live: str | None, sound: Sequence[str]
 def _missing_inputs(project_dir: Path, name: str, live: str, checked: _Checked) -> list[str]:
     """Return the files and folders to ingest in order to restore documents that were lost in a repair.
 
-    These are documents of the damaged version that the live version, which replaced it, does not contain.
+    The lost documents are in the damaged version, but not in the live version that replaced it.
     """
     former, now = checked.manifests.get(name), checked.manifests.get(live)
     if former is None or now is None or now.keeps != name or live in checked.faults:
@@ -539,7 +542,7 @@ def _repair_ledger(project_dir: Path) -> None:
 
 
 def salvage(damaged: Path, ledger: Ledger) -> None:
-    """Copy all rows that can still be read from a damaged ledger to a new ledger.
+    """Copy all readable, undamaged rows of a damaged ledger to a new ledger.
 
     Args:
         damaged: The damaged file; its rows are not changed.
@@ -555,9 +558,10 @@ def salvage(damaged: Path, ledger: Ledger) -> None:
 
 
 def _sound_rows(damaged: Path, table: str) -> Iterator[Row]:
-    """Yield the readable, undamaged rows of a table, some of them possibly twice.
+    """Yield the readable, undamaged rows of a table. Some rows may be yielded twice.
 
-    Rows after a damaged page are read backwards from the end, and rows between damaged pages by key range.
+    If the table has a damaged page, it is read in key ranges. A range with a damaged page is read forwards up to that
+    page, then backwards from the end of the range.
     """
     key = TABLES[table][0]
     with suppress(sqlite3.DatabaseError):
@@ -573,7 +577,7 @@ def _sound_rows(damaged: Path, table: str) -> Iterator[Row]:
 
 
 def _select(damaged: Path, table: str, rest: str) -> Iterator[Row]:
-    # Not mode=ro, because nothing can be read until an interrupted write is rolled back.
+    # With mode=ro, SQLite could not roll back an interrupted write, which it must do before it reads anything.
     uri = f"{damaged.resolve().as_uri()}?mode=rw"
     with closing(sqlite3.connect(uri, uri=True)) as source:
         source.execute("PRAGMA query_only = ON")
@@ -584,7 +588,7 @@ def _select(damaged: Path, table: str, rest: str) -> Iterator[Row]:
 
 
 def _free_name(path: Path) -> Path:
-    """Return `path`, or, if it exists, the same path with a number appended."""
+    """Return `path` or, if it exists, the same path with a number appended."""
     numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
     return path if not path.exists() else next(name for name in numbered if not name.exists())
 
@@ -612,7 +616,7 @@ class ForgetReport:
 def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> ForgetReport:
     """Remove all versions except the live version, and all ledger rows that the live version does not use.
 
-    A row is kept if it is the context or the embedding of a live chunk. Earlier states of a document and contexts
+    A row is kept if it contains the context or the embedding of a live chunk. Earlier states of documents and contexts
     written with other settings are removed. Running batches are abandoned, because their replies would restore removed
     contexts. If the function is interrupted, it can be called again.
 

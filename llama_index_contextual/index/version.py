@@ -1,6 +1,6 @@
 """A published version: the chunks and indexes of its parts, opened read-only.
 
-Every file is compared with its checksum before it is parsed. The rows of a version are the rows of its parts, in
+Every file is checked against its checksum before it is parsed. The rows of a version are the rows of its parts, in
 the order of the parts.
 """
 
@@ -50,7 +50,7 @@ class VersionNodes(Nodes):
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The parts."""
+        """The parts of the version."""
         if self._open_parts is None:
             raise sqlite3.ProgrammingError("The version is closed.")
         return self._open_parts
@@ -73,7 +73,7 @@ class VersionNodes(Nodes):
         """Find the parts that contain the given rows.
 
         Yields:
-            For each of these parts: positions in `rows`, the part, and the numbers of the rows within the part.
+            For each of these parts, the positions in `rows`, the part, and the row numbers within the part.
         """
         for start, part in zip(self._starts.tolist(), self.parts, strict=False):
             selected = np.flatnonzero((rows >= start) & (rows < start + part.size))
@@ -88,14 +88,14 @@ class VersionNodes(Nodes):
         return [rows[node_id] for node_id in node_ids]
 
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
-        """Return a mask of the rows that pass the filters, or None if there are no filters."""
+        """Return a mask that selects the rows that pass the filters, or None if there are no filters."""
         masks = [mask for part in self.parts if (mask := part.docstore.mask(filters)) is not None]
         return np.concatenate(masks) if masks else None
 
     # ---- chunks and documents ----------------------------------------------------------------------------------------
 
     def find_nodes(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
-        """Yield the nodes with the given ids; ids that do not exist are skipped."""
+        """Yield the nodes with the given ids, skipping ids that do not exist."""
         for part in self.parts:
             yield from part.docstore.find_nodes(node_ids)
 
@@ -115,7 +115,7 @@ class VersionNodes(Nodes):
         return [] if part is None else part.docstore.ids_of_document(doc_id)
 
     def ids_by_document(self) -> dict[str, list[str]]:
-        """Return the node ids of each document, by document id."""
+        """Return a mapping of document ids to the ids of their nodes."""
         of_parts = (part.docstore.ids_by_document() for part in self.parts)
         return {doc_id: ids for of_part in of_parts for doc_id, ids in of_part.items()}
 
@@ -143,7 +143,10 @@ class VersionNodes(Nodes):
         return ids
 
     def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
-        """Return the distinct strings and numbers of each metadata key, sorted, without the keys in `skip`."""
+        """Return the sorted distinct values of each metadata key, except the keys in `skip`.
+
+        Only strings and numbers are included.
+        """
         values: dict[str, dict[str | int | float, None]] = {}
         for key, value in self._distinct_metadata():
             if value is not None and key not in skip:
@@ -151,7 +154,7 @@ class VersionNodes(Nodes):
         return {key: sorted(values[key], key=lambda value: (isinstance(value, str), value)) for key in sorted(values)}
 
     def metadata_keys(self) -> list[str]:
-        """Return the metadata keys of all nodes, sorted, for use in filters."""
+        """Return the sorted metadata keys of all nodes, for use in filters."""
         return sorted({key for key, _ in self._distinct_metadata()})
 
     def _distinct_metadata(self) -> Iterator[tuple[str, str | int | float | None]]:
@@ -183,7 +186,7 @@ class VersionIndex:
         return self.docstore.ids
 
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
-        """Return the chunks of the given rows, in the order given."""
+        """Return the chunks of the given rows, in the same order."""
         chunks: dict[int, Chunk] = {}
         wanted = np.unique(np.asarray(rows, dtype=np.int64))
         for selected, part, places in self.docstore.places(wanted):
@@ -208,7 +211,7 @@ class VersionIndex:
     def rank_vectors(
         self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None
     ) -> tuple[Hits, Scale]:
-        """Rank by cosine similarity; see `ChunkIndex.rank_vectors`."""
+        """Rank chunks by cosine similarity; see `ChunkIndex.rank_vectors`."""
         return (NO_HITS, NO_SCALE) if self._vectors is None else self._vectors.rank(vector, k, filters)
 
     def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -228,7 +231,7 @@ class VersionIndex:
 
     @cached_property
     def documents(self) -> DocumentIndex | None:
-        """The index of documents; None if there is no lexical index."""
+        """The document index, or None if there is no lexical index."""
         if self._language is None:
             return None
         entries = [part.document_terms for part in self.docstore.parts]
@@ -240,7 +243,7 @@ class VersionIndex:
         )
 
     def rank_terms(self, terms: QueryTerms, k: int, filters: MetadataFilters | None = None) -> tuple[Hits, Scale]:
-        """Rank by BM25; see `ChunkIndex.rank_terms`."""
+        """Rank chunks by BM25; see `ChunkIndex.rank_terms`."""
         if self.lexical is None:
             return NO_HITS, NO_SCALE
         return self.lexical.rank(terms, k, self.docstore.mask(filters))
@@ -250,7 +253,7 @@ class OpenVersion:
     """A published version, opened read-only; the indexes of its parts are opened on first use.
 
     Args:
-        directory: versions/<name> of a project.
+        directory: The `versions/<name>` directory of a project.
         without: Names of parts that are left out because they are damaged.
 
     Raises:
@@ -353,7 +356,7 @@ class OpenVersion:
         return lost_documents(self)
 
     def close(self) -> None:
-        """Close open files, after which the version cannot be used."""
+        """Close open files. The version cannot be used afterwards."""
         if "docstore" in self.__dict__:
             self.docstore.close()
         parts, self.parts = self.parts, []

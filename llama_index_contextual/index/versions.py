@@ -1,16 +1,16 @@
-"""Versions of a project: the file CURRENT, publishing, rollback, and removal of unused files.
+"""Versions of a project: the CURRENT file, publishing, rollback, and removal of unused files.
 
-Each part is built in its own directory, synced and verified. Then the manifest of the version is written, which lists
-the parts. The version becomes live when the file CURRENT is replaced.
+Each part is built in its own directory, synced and verified. Then the manifest of the version is written. It lists the
+parts of the version. The version becomes live when the CURRENT file is replaced.
 
 parts/p000003                     part, which never changes
 parts/p000003.building            part being built; if interrupted, it is removed by the next writer
 versions/v000001, v000002, …      published versions, which never change
 versions/v000003.building         version being written; if interrupted, it is removed in the same way
 versions/v000001.removed          version being deleted; if interrupted, the next writer completes the deletion
-CURRENT                           the live version; three lines:
+CURRENT                           the live version, recorded in three lines:
 
-v000003                           its name, or `none`
+v000003                           name of the live version, or `none`
 newest v000005                    newest version that was ever live; newer directories are unfinished
 xxh3 0123456789abcdef             checksum of the lines above, so that a flipped bit does not make another version live
 
@@ -45,7 +45,7 @@ VERSIONS = "versions"
 REMOVED = ".removed"
 
 _NAME = re.compile(r"v\d{6,}")
-_PART = re.compile(r"p(\d{6,})(-\d+)?(\.building)?")  # contains the number of the version that it was written for
+_PART = re.compile(r"p(\d{6,})(-\d+)?(\.building)?")  # begins with the number of the version that it was written for
 _OPEN_ELSEWHERE = (errno.EBUSY, errno.ENOTEMPTY)  # network file systems keep a removed file while it is open
 _NONE = "none"
 _CONTENT = re.compile(
@@ -78,9 +78,9 @@ class Stamp:
     """State of CURRENT, which changes whenever another version becomes live.
 
     Attributes:
-        content: Content of the file, which is needed if a coarse clock gives two files the same inode and times.
-        file: Inode and modification time, which are needed if a project was deleted and recreated with the same
-            content.
+        content: Content of the file, because a new file may have the same inode and modification time if the clock is
+            coarse.
+        file: Inode and modification time, because a project may be deleted and recreated with the same content.
     """
 
     content: bytes
@@ -137,7 +137,7 @@ def parse_current(project_dir: Path, stamp: Stamp | None) -> Current:
 
 
 def write_current(project_dir: Path, live: str | None) -> None:
-    """Atomically make a version live, or leave no version live if `live` is None."""
+    """Make a version live atomically. If `live` is None, no version is live afterwards."""
     newest = max((name for name in (live, _newest(project_dir)) if name is not None), key=number, default=None)
     body = f"{live or _NONE}\nnewest {(newest if live else None) or _NONE}\n".encode()
     files.replace(project_dir / CURRENT, body + f"xxh3 {xxhash.xxh3_64_hexdigest(body)}\n".encode())
@@ -170,7 +170,7 @@ def version_names(project_dir: Path) -> list[str]:
 
 
 def directories(project_dir: Path) -> list[str]:
-    """Return the names of all directories of versions, oldest first, including unfinished versions."""
+    """Return the names of all version directories, including those of unfinished versions, oldest first."""
     directory = project_dir / VERSIONS
     if not directory.is_dir():
         return []
@@ -193,7 +193,7 @@ def leftovers(project_dir: Path) -> list[Path]:
 
 
 def unused_parts(project_dir: Path) -> list[Path]:
-    """Return the directories of parts that no published version lists.
+    """Return the directories of parts that are not listed in any published version.
 
     If a manifest cannot be read, the list is empty.
     """
@@ -232,9 +232,9 @@ def _remove(path: Path, *, required: bool = True) -> None:
 
 
 def remove_leftovers(project_dir: Path) -> None:
-    """Remove leftovers of interrupted writers. The caller must hold the project's write lock.
+    """Remove leftovers of interrupted writers.
 
-    If another process has a part open, a later writer removes it.
+    The caller must hold the project's write lock. If another process has a part open, a later writer removes the part.
     """
     for path in leftovers(project_dir):
         _remove(path, required=path.parent.name != PARTS)
@@ -290,7 +290,7 @@ def _damage_error(project_dir: Path, fault: str) -> CorruptVersionError:
 def next_part(project_dir: Path, version: str) -> Path:
     """Create and return the directory in which the next part for a version is built.
 
-    The name of a part begins with the number of the version that it is written for, so that it is never reused.
+    The name of a part begins with the number of the version that it is written for, so that names are never reused.
     """
     parts = project_dir / PARTS
     first = f"p{version.removeprefix('v')}"
@@ -348,7 +348,7 @@ def _prune(project_dir: Path, keep: int, before: str | None) -> None:
 
     Automatic versions and other versions are counted separately, and the newest of each kind are kept, so that a
     program that watches folders does not displace versions published by a user. The live version, the previously live
-    version, and versions listed under `keeps` in the manifest of a kept version are also kept.
+    version, and any version named under `keeps` in the manifest of a kept version are also kept.
     """
     manifests = {name: _manifest(project_dir, name) for name in version_names(project_dir)}
     automatic = [name for name, manifest in manifests.items() if manifest is not None and manifest.automatic]

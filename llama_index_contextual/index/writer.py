@@ -1,9 +1,9 @@
 """Build a version: keep documents of the previous version, write new documents to parts, merge parts and publish.
 
-A version keeps the parts of the previous version and adds a part with the new documents, so adding documents takes the
-same time in a project of any size. A part with a document that was removed or changed is written again without it. To
-keep searches fast, small parts are merged when there are more than eight; see `merged_from`. Readers are not affected,
-because the parts that they use remain in place.
+A version keeps the parts of the previous version and adds a part with the new documents, so the time needed to add
+documents does not depend on the size of the project. If a document is removed or changed, its part is rewritten without
+it. To keep searches fast, small parts are merged when there are more than eight; see `merged_from`. Readers are not
+affected, because the parts that they use remain in place.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ PART_CHUNKS = 10_000
 MAX_SMALL_PARTS = 8
 """Maximum number of parts after the last full part, not counting parts that are being added."""
 
-_FULL = 0.5  # share of the maximum at which a part counts as full and is not merged with others
-_GROWTH = 2  # a part is merged with later parts if it is at most this many times as large as they are
+_FULL = 0.5  # fraction of the maximum at which a part counts as full and is not merged with others
+_GROWTH = 2  # a part is merged with later parts if it is at most this many times as large as all of them together
 
 
 @dataclass
@@ -80,7 +80,7 @@ class VersionBuilder:
         engine = use_engine(self.project_dir, self.config)
         if engine is None:
             return None
-        # Imported here, because a version in files does not need it.
+        # Imported here, because versions stored in files do not need it.
         from llama_index_contextual.index.remote import RemoteVersion
 
         drop_unpublished(self.project_dir, engine)
@@ -100,7 +100,7 @@ class VersionBuilder:
 
     @property
     def documents(self) -> int:
-        """Number of documents of the new version so far."""
+        """Number of documents in the new version so far."""
         return self.appended + len(self._kept_ids())
 
     def _kept_ids(self) -> set[str]:
@@ -169,7 +169,7 @@ class VersionBuilder:
                 self.take_over(self.before, record)
 
     def take_over(self, before: OpenVersion, record: DocumentRecord) -> None:
-        """Copy a document from the previous version, including its vectors, with a new record."""
+        """Copy a document from the previous version, including its vectors, and add it with a new record."""
         nodes = list(before.docstore.iterate(doc_id=record.doc_id))
         vectors = None
         if self.config.builds_semantic and nodes:
@@ -251,7 +251,7 @@ def merged_from(sizes: Sequence[int]) -> int:
     """Return the index of the first part to merge with all later parts, or the number of parts if none are merged.
 
     Parts are merged if more than eight parts come after the last full part. The last two parts are merged, together
-    with each part before them that is at most twice as large as the parts merged so far. The sizes of the remaining
+    with each part before them that is at most twice as large as all later parts together. The sizes of the remaining
     parts therefore decrease quickly, and the number of times that a chunk is copied grows only with the logarithm of
     the number of chunks.
 
