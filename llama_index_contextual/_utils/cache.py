@@ -37,7 +37,7 @@ class LRUCache(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key, or None."""
+        """Return the value for a key, or None if the key is not in the cache."""
         with self._lock:
             if key not in self._entries:
                 return None

@@ -1,7 +1,7 @@
-"""Calls to models: bounded retries, errors without API keys, and the bridge between sync and async code.
+"""Calls to models: limited retries, errors without API keys, and a bridge between sync and async code.
 
-If the providers' clients also retried calls, the attempts would multiply. Therefore, models loaded by `models.py` do
-not retry calls; this module does, using tenacity.
+This module retries failed calls, using tenacity. Models loaded by `models.py` do not retry calls themselves, because
+the numbers of attempts would then multiply.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RETRYABLE_NAMES = frozenset(
 
 
 class ProviderError(Exception):
-    """Replacement, without API keys, for an exception from a model's client; see `stand_in`.
+    """Copy of an exception from a model's client, without API keys; see `stand_in`.
 
     Attributes:
         status_code: HTTP status of the response, or None.
@@ -54,11 +54,11 @@ _LONGEST_CHAIN = 8
 
 
 def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
-    """Return a copy, without API keys, of an exception from a model's client, with the same class name.
+    """Return a copy of an exception from a model's client, with the same class name but without API keys.
 
-    The original exception contains the provider's response and the request with its headers. The copy has the original
-    message, apart from keys, and the original traceback; chained exceptions are copied in the same way. Exceptions
-    defined by this package are returned unchanged.
+    The original exception contains the provider's response and the request, including its headers. The copy has the
+    original traceback and the original message with any keys removed; chained exceptions are copied in the same way.
+    Exceptions defined by this package are returned unchanged.
     """
     if isinstance(error, (ContextualError, ProviderError)):
         return error
@@ -106,7 +106,7 @@ class RetryPolicy:
         attempts: Total number of attempts, including the first.
         base_delay: Seconds before the second attempt; doubled before each further attempt, with jitter.
         max_delay: Longest delay in seconds, unless the provider requests a longer delay with Retry-After.
-        max_retry_after: Longest Retry-After in seconds that is respected; if it is longer, there is no further attempt.
+        max_retry_after: Longest Retry-After delay in seconds; if the provider requests more, the call is not repeated.
     """
 
     attempts: int = 5
@@ -115,7 +115,10 @@ class RetryPolicy:
     max_retry_after: float = 120.0
 
     def delay(self, attempt: int, error: Exception) -> float | None:
-        """Return the seconds to wait after a failed attempt (attempts are numbered from 1), or None to stop."""
+        """Return the delay in seconds after a failed attempt, or None if the call should not be repeated.
+
+        Attempts are numbered from 1.
+        """
         if attempt >= self.attempts or not is_retryable(error):
             return None
         requested = retry_after(error)
@@ -125,7 +128,7 @@ class RetryPolicy:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Return whether the call may succeed if it is repeated later."""
+    """Return whether a call that failed with this error may succeed later."""
     code = getattr(error, "code", None)
     if code in ("insufficient_quota", "model_not_found"):
         return False
@@ -208,7 +211,7 @@ async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
 
 
 def _strategy(policy: RetryPolicy) -> dict[str, Any]:
-    """Return tenacity arguments that retry the errors covered by `policy` and re-raise all others."""
+    """Return arguments that make tenacity retry the errors covered by `policy` and re-raise all others."""
 
     def delay(state: RetryCallState) -> float | None:
         error = state.outcome.exception() if state.outcome else None
@@ -221,8 +224,9 @@ def _strategy(policy: RetryPolicy) -> dict[str, Any]:
 def cancellations() -> int:
     """Return the number of times that cancellation of the current task has been requested.
 
-    If a client's own timeout expires at the same moment, the client mistakes the cancellation for its timeout and
-    raises a different error. Callers therefore check whether this number has changed before they retry a call.
+    If a client's own timeout expires just when its task is cancelled, the client mistakes the cancellation for the
+    timeout and raises a different error. Callers therefore check whether this number has changed before they retry a
+    call.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
@@ -233,7 +237,7 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
 
     Args:
         error: The exception that the client raised.
-        setting: Name of the project setting that chose the model, such as "llm".
+        setting: Name of the project setting that specifies the model, such as "llm".
         model: Name of the model, as in the settings.
     """
     status, code = getattr(error, "status_code", None), getattr(error, "code", None)

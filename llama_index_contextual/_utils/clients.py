@@ -30,14 +30,14 @@ _DEFAULT_CLIENT = "AsyncHttpxClientWrapper"
 def unconnected(model: T) -> T:
     """Return a copy of a model that creates its own clients on first use and keeps them.
 
-    This applies to OpenAI models (recognised by the field `reuse_client`), to Ollama models, and to models with a
+    This applies to OpenAI models (recognised by their `reuse_client` field), to Ollama models, and to models with a
     client that can be copied, such as Anthropic models. Other models are returned unchanged, as are models with an HTTP
     client that the user may have configured, because httpx does not expose a client's certificates, proxies and
     transport.
     """
     from llama_index.core.schema import BaseComponent
 
-    watch(model)  # every model is passed to this function before it is called
+    watch(model)  # every model is passed to this function before its first call
     original: Any = model
     if hasattr(model, "reuse_client"):
         copied = original.model_copy(update={"reuse_client": True})
@@ -89,7 +89,7 @@ async def _lend(model: T) -> AsyncGenerator[T, None]:
 
 
 def sort_vectors(model: Any) -> None:
-    """Sort the vectors in each response from an OpenAI embedding model by `index`, which LlamaIndex ignores.
+    """Sort the vectors in each OpenAI embedding response by their `index` field, which LlamaIndex ignores.
 
     This changes the client that the model has created. A client passed by the user is left unchanged.
     """
@@ -112,7 +112,7 @@ def own_client(model: T) -> AbstractAsyncContextManager[T]:
 
 
 class PerLoop(Generic[T]):
-    """A model for use in any thread and event loop. Each loop has its own client until it is closed.
+    """A model for use in any thread and event loop, with a separate client for each event loop.
 
     Args:
         load: Function that returns the model; called on first use.
@@ -124,12 +124,12 @@ class PerLoop(Generic[T]):
         self._by_loop: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[T, None], T]] = {}
 
     async def running(self) -> T:
-        """Return the model for the running event loop. Its client is closed when `asyncio.run` ends the loop."""
+        """Return the model for the running event loop. Its client is closed at the end of `asyncio.run`."""
         loop = asyncio.get_running_loop()
         with self._lock:
             self._by_loop = {other: entry for other, entry in self._by_loop.items() if not other.is_closed()}
             if loop not in self._by_loop:
-                # This is an asynchronous generator because a loop finalises its generators when it is closed.
+                # An asynchronous generator is used because `asyncio.run` finalises the loop's generators at the end.
                 generator = _lend(self._load())
                 self._by_loop[loop] = generator, await anext(generator)  # does not suspend
             return self._by_loop[loop][1]

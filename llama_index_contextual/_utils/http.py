@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from llama_index_contextual.errors import ConfigurationError
 
 LEAST_TOKEN = 16
-"""Minimum length of a token for HTTP, in characters."""
+"""Minimum length of an access token, in characters."""
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def accepted_hosts(host: str, token: str | None, allowed_hosts: Sequence[str]) -> list[str]:
-    """Return the host names, without ports, that clients may use for a server.
+    """Return the host names, without ports, that clients may use to reach a server.
 
-    Requests with any other name in the Host header must be refused, so that no web page can reach the server through a
-    domain name under its control (DNS rebinding).
+    Requests with any other name in the Host header must be refused. Otherwise, a malicious web page could reach the
+    server through a domain name of its own (DNS rebinding).
 
     Args:
         host: Address to which the server will be bound.

@@ -16,7 +16,7 @@ _WIDTH = 120
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion of the most similar known name for an error message, or "" if no name is similar.
+    """Return a suffix for an error message that suggests the most similar known name, or "" if none is similar.
 
     Example:
         >>> nearest("stlye", ["style", "timeouts"]), nearest("x", ["style"])
@@ -53,10 +53,10 @@ def options_of(options: type) -> Mapping[str, tuple[Any, Option]]:
 
 
 def accepts(options: type) -> Callable[[F], F]:
-    """Return a decorator that adds the options to the signature and docstring of a function.
+    """Return a decorator that adds the options in a TypedDict to the signature and docstring of a function.
 
     The function takes `**options: Unpack[Options]`. `help()` and editors show the options like any other keyword
-    arguments, with their defaults and descriptions. In the docstring, the descriptions replace the line `**options`.
+    arguments, with their defaults and descriptions. In the docstring, the descriptions replace the `**options` line.
     The error message for a mistyped keyword suggests the most similar option.
     """
 

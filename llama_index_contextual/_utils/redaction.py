@@ -40,7 +40,7 @@ _of_models: set[str] = set()
 
 
 def watch(model: object) -> None:
-    """Collect the secrets of a model object: its API key, secret headers, and passwords in its address.
+    """Collect the secrets of a model object: its API key, secret headers, and passwords in URLs.
 
     Args:
         model: A LlamaIndex LLM or embedding.
@@ -84,7 +84,7 @@ def _named_values(holder: object) -> Iterator[tuple[str, Any]]:
     return ((name, value) for name, value in attributes.items() if isinstance(name, str))
 
 
-# ---- their removal ---------------------------------------------------------------------------------------------------
+# ---- removal of the keys ---------------------------------------------------------------------------------------------
 
 
 def scrub(text: str) -> str:
@@ -135,7 +135,7 @@ class KeyFilter:
     def feed(self, piece: str) -> str:
         """Add a piece of the stream and return the text that can be passed on.
 
-        An ending that may be the beginning of a key is kept in the buffer.
+        If the text ends with what may be the beginning of a key, that part is kept in the buffer.
         """
         self._buffer = scrub(self._buffer + piece)
         longest = min(len(self._buffer), max(map(len, self._keys), default=0))
@@ -156,7 +156,7 @@ class KeyFilter:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return a logger, for the module with this name, that removes keys from its records."""
+    """Return the logger of a module, which removes keys from its records."""
     logger = logging.getLogger(name)
     logger.addFilter(_scrubbed)
     return logger

@@ -24,15 +24,17 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 class ContextPrompt:
     """A validated template with the values of its additional variables.
 
-    The part before the first chunk variable is the same in all calls for a segment, so that a provider can cache it.
+    The part before {chunk} and {neighbours} is the same in all calls for a segment, so that a provider can cache it.
 
     Args:
-        text: Template with {segment} and {chunk}; {header} identifies the document, and {neighbours} contains the first
-            sentences of the previous and the next chunk. The variable names of the published prompt are also accepted.
+        text: Template with {segment} and {chunk}, and optionally {header}, which identifies the document, and
+            {neighbours}, the first sentences of the previous and the next chunk. The variable names of the published
+            prompt are also accepted.
         variables: Values of additional variables, such as a glossary.
 
     Raises:
-        ConfigurationError: A variable is missing or unknown, or a chunk variable comes before a segment variable.
+        ConfigurationError: A variable is missing or unknown, or {chunk} or {neighbours} comes before {header} or
+            {segment}.
 
     Example:
         >>> prompt = ContextPrompt("{terms} {segment} Situate: {chunk}", {"terms": "TS: temperature sensor."})
@@ -56,7 +58,7 @@ class ContextPrompt:
         return self._fill(self.text[: self._split()], values).lstrip()
 
     def suffix(self, values: Mapping[str, str]) -> str:
-        """Return the part that begins with the first chunk variable, with its variables filled in."""
+        """Return the part that begins with {chunk} or {neighbours}, with its variables filled in."""
         return self._fill(self.text[self._split() :], values).rstrip()
 
     def _split(self) -> int:
@@ -77,7 +79,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 
 def check_template(template: str, variables: Mapping[str, str] | None = None) -> str:
-    """Check a prompt template and return it with published variable names replaced.
+    """Check a prompt template and return it with the variable names of the published prompt replaced.
 
     Args:
         template: See `ContextPrompt`.

@@ -13,11 +13,11 @@ MAX_TERMS = 256
 """Maximum number of terms to search for; additional terms are ignored."""
 
 _BEFORE = 40
-"""Maximum number of characters before the first term."""
+"""Approximate maximum number of characters before the first term of an excerpt."""
 
 
 def excerpt(text: str, terms: Iterable[str], width: int) -> str:
-    """Return the rest of the text from shortly before the most specific terms. The caller must truncate it.
+    """Return the end of a text, starting shortly before the most specific terms; the caller must truncate it.
 
     Of all windows that begin with a term, the window with the rarest terms is chosen: each term counts once, weighted
     by the inverse of its frequency in the text. If several windows have the same weight, the last of them is chosen,

@@ -1,7 +1,7 @@
 """Count tokens offline, in text of any length and with any characters.
 
-llama-index-core ships the encoding data files. tiktoken finds them only if the environment variable
-`TIKTOKEN_CACHE_DIR` is set to their folder.
+llama-index-core ships the encoding data files. tiktoken finds them only if the `TIKTOKEN_CACHE_DIR` environment
+variable is set to their folder.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ def token_widths(text: str, *, piece_size: int = PIECE_SIZE) -> NDArray[np.uint8
 
 
 def pieces(text: str, size: int = PIECE_SIZE) -> Iterator[tuple[int, int]]:
-    """Yield consecutive spans of at most 100,000 characters that cover `text` and end at reliable token boundaries.
+    """Yield consecutive spans of at most 100,000 characters that cover `text` and end at safe breaks if possible.
 
     tiktoken raises an error on about a million white-space characters in a row, because its regular expressions keep a
-    stack. Text without a position at which a token always ends is cut at fixed distances from its beginning, so that
-    the tokens are the same for every `size`.
+    stack. A long stretch of text without a safe break (see `SAFE_BREAK`) is cut every 100,000 characters, so that the
+    tokens are the same for every `size`.
     """
     size = min(size, PIECE_SIZE)
     start, length = 0, len(text)
@@ -145,7 +145,7 @@ class TokenMap:
     """Token boundaries of a text, for converting between character offsets and token indexes.
 
     A slice that is encoded on its own may have one or two more tokens than the same part of the text, because its first
-    and last words are split differently. `estimate` counts the tokens of the whole text; `count` is exact.
+    and last words are split differently. `estimate` ignores this difference; `count` is exact.
 
     Attributes:
         text: Any string.
@@ -177,7 +177,7 @@ class TokenMap:
         return len(self.ends)
 
     def index(self, offset: int) -> int:
-        """Return the number of tokens that end at or before the character at `offset`."""
+        """Return the number of tokens that end at or before `offset`."""
         # With a scalar of another type, NumPy would convert the whole array in each call.
         return int(self.ends.searchsorted(self.ends.dtype.type(offset), side="right"))
 
@@ -188,7 +188,7 @@ class TokenMap:
         return int(self.ends[min(index, len(self.ends)) - 1])
 
     def estimate(self, start: int, end: int) -> int:
-        """Return the number of tokens between two offsets if the whole text is encoded."""
+        """Return the number of tokens between two offsets in the encoding of the whole text."""
         return self.index(end) - self.index(start)
 
     def count(self, start: int, end: int) -> int:
