@@ -1,17 +1,18 @@
 """Split text into the terms of the lexical index: word stems, and compounds with their parts.
 
 "TS-999" yields ts-999, ts and 999; "getUserName" yields getusername, get, user and name; an ordinary word yields one
-term. Text in scripts without spaces between words is cut into overlapping pairs of characters, as is Korean text,
-because of its word endings.
+term. Text in scripts without spaces between words is cut into overlapping pairs of characters. The same is done with
+Korean text, because of its word endings.
 
-All spellings of a fiscal year, quarter or date have the same term. A question may contain "FY2018" while the report
-contains "fiscal year ended May 31, 2018"; the name of a file may contain "2018Q1" while its first page contains "first
-quarter of 2018". Analysed as words, these spellings share at most the year, which also occurs in every table of the
-next year's report. The terms are `fy2018` for a fiscal year, `2018q1` for a quarter, and `2018-12-31` for a date. The
-end date of a year or quarter also yields the term of that year or quarter: "quarter ended June 30, 2022" yields
-`2022q2` too. A fiscal year that ends in January yields the terms of both years, because companies use either name for
-it. The names of months and quarters are English. In "31.12.2022" the day comes first; in "12/31/2022" the month comes
-first, unless it would be greater than 12.
+All spellings of a fiscal year, quarter or date yield the same term. A question may contain "FY2018" while the report
+contains "fiscal year ended May 31, 2018". Similarly, a file name may contain "2018Q1" while the file's first page
+contains "first quarter of 2018". Analysed as words, these spellings share at most the year, which also occurs in every
+table of the next year's report. The terms are `fy2018` for a fiscal year, `2018q1` for a quarter, and `2018-12-31` for
+a date. The end date of a year or quarter also yields the term of that year or quarter: "quarter ended June 30, 2022"
+yields `2022q2` too. A fiscal year that ends in January yields the terms of both calendar years, because companies name
+it after either year. Only English names of months and quarters are recognised. In dates written in digits, the day
+comes first ("31.12.2022"), or the month if there are slashes ("12/31/2022"). If the month would be greater than 12, the
+two numbers are swapped.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ _PAIRED = (
     r"\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
     r"\uf900-\ufaff\U00020000-\U0003ffff"
 )
-# A word may contain the marks that most scripts of India use for vowels, but not begin with one.
+# A word may contain combining marks, which most scripts of India use for vowels, but it may not begin with one.
 _WORD = rf"[\w--[\p{{M}}{_PAIRED}]][[\w\p{{M}}]--[{_PAIRED}]]*"
 _TOKEN = regex.compile(rf"[{_PAIRED}]+|{_WORD}(?:[-.'/@:+&]{_WORD})*", regex.V1)
-# In text that contains only these characters, the standard library finds the same tokens several times as fast.
+# In text that contains only these characters, the standard library finds the same tokens several times faster.
 _SIMPLE = re.compile(
     r"[\x00-\xb1\xb4-\xb8\xba\xbb\xbf-\u02ff\u0370-\u0482\u048a-\u052f\u2010-\u203e\u2041-\u2053\u20a0-\u20bf"
     r"\u2190-\u23ff\u2500-\u2767]*+"
 )
 # Greedy, because in Python before 3.11.5 a possessive group does not release its match when its last repetition fails.
 _SIMPLE_TOKEN = re.compile(r"\w+(?:[-.'/@:+&]\w+)*")
-# A run of ASCII characters, or of other characters with the ASCII character before them; and user-perceived characters.
+# A run consists of ASCII characters, or of other characters and the ASCII character before them. A cluster is what
+# readers perceive as one character.
 _RUN = re.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|[\x00-\x7f]?[^\x00-\x7f]+")
 _CLUSTER = regex.compile(r"\X")
 _IS_PAIRED = re.compile(rf"[{_PAIRED}]")
@@ -56,14 +58,16 @@ _CAMEL = regex.compile(
     r"(?:\p{Lu}\p{M}*)+(?!\p{Ll})|\p{Lu}?[\p{Ll}\p{M}]+|\p{N}+|[\p{L}--[\p{Lu}\p{Ll}]][[\p{L}\p{M}]--[\p{Lu}\p{Ll}]]*",
     regex.V1,
 )
-_MAX_TEXT_TOKENS = 200_000  # maximum number of cached tokens of texts, many of which are numbers
-_MAX_QUERY_TOKENS = 20_000  # maximum number of cached tokens of queries, which have fewer words
-_MAX_WORDS = 50_000  # maximum number of cached words of passages, with the punctuation marks around them
+_MAX_TEXT_TOKENS = 200_000  # maximum number of cached tokens from texts, which contain many numbers
+_MAX_QUERY_TOKENS = 20_000  # maximum number of cached tokens from queries, which have fewer words
+_MAX_WORDS = 50_000  # maximum number of cached words from passages, including adjacent punctuation marks
 _LONGEST_CACHED = 64  # maximum length of a cached token; longer tokens seldom occur twice
 _CLITIC = re.compile(r"'(?:s|t|d|m|re|ve|ll)$", re.IGNORECASE)
 
 LONGEST = 24
-"""Maximum length of a word that may be misspelt. Longer tokens are seldom words and have thousands of variants."""
+"""Maximum length of a word whose spelling is corrected.
+
+Longer tokens are seldom words and have thousands of variants."""
 
 _ORDINARY = re.compile(rf"[A-Za-z][a-z]{{4,{LONGEST - 1}}}")
 
@@ -96,7 +100,7 @@ _STOPWORD_LISTS = {
     "swedish": "STOPWORDS_SWEDISH",
     "turkish": "STOPWORDS_TURKISH",
 }
-# The lists of other languages include question words. The English list for texts does not, so that these words can be
+# The lists for other languages include question words. The English list for texts does not, so that these words can be
 # found by a query that is not a question, such as "to do".
 _QUESTION_WORD_LISTS = {"english": "STOPWORDS_EN_PLUS", "porter": "STOPWORDS_EN_PLUS"}
 
@@ -107,14 +111,16 @@ MAX_CHARACTERS = 32_000
 MAX_MARKS = 30
 """Maximum number of consecutive combining marks that are read, as in the Stream-Safe Text Format of Unicode (UAX 15).
 
-Normalisation sorts combining marks in quadratic time."""
+The number is limited because normalisation sorts combining marks in quadratic time."""
 
 _SHORT = 1_000  # maximum length of a text that is fast to normalise even if it consists of marks
 _MARKS = regex.compile(rf"(\p{{M}}{{{MAX_MARKS}}})\p{{M}}+")
 
 
 def cut_query(text: str) -> str:
-    """Limit a query to the part that is read: the first 32,000 characters, cut at white space if possible.
+    """Shorten a query to its first 32,000 characters, cut at a space if possible.
+
+    Long runs of combining marks are shortened too (see `MAX_MARKS`).
 
     Example:
         >>> cut_query("How long does food keep?"), len(cut_query("food " * 10_000))
@@ -134,11 +140,11 @@ T = TypeVar("T")
 
 
 class Memory(dict[str, T]):
-    """Cache for the results of a function that takes a text; it is cleared when it is full.
+    """Cache for the results of a function that takes a string. When the cache is full, it is cleared.
 
     Args:
         compute: The function.
-        size: Maximum number of results; results for texts of more than 64 characters are not cached.
+        size: Maximum number of results; results for strings of more than 64 characters are not cached.
 
     Example:
         >>> lengths = Memory(len)
@@ -161,7 +167,7 @@ class Memory(dict[str, T]):
 
 
 class TermSpan(NamedTuple):
-    """A span of text, by character offsets, and its terms."""
+    """The terms of a span of text, and the character offsets of the span."""
 
     terms: tuple[str, ...]
     start: int
@@ -169,12 +175,12 @@ class TermSpan(NamedTuple):
 
 
 class Analyzer:
-    """Split text into terms; the same settings yield the same terms for the index and for queries.
+    """Analyzer that splits text into terms in the same way for the index and for queries.
 
     Args:
         language: Name of a Snowball stemmer, or `none` for no stemming and no stop words.
-        has_periods: Whether fiscal years, quarters and dates have terms of their own; if they are more than one word
-            long, these terms come after the terms of the words.
+        has_periods: Whether to add terms for fiscal years, quarters and dates. If such a period is more than one word
+            long, its term comes after the terms of all words.
 
     Example:
         >>> Analyzer("english").terms("Error code TS-999")
@@ -217,7 +223,7 @@ class Analyzer:
             yield TermSpan((period.term,), places[period.first][1][0].start, places[period.last][1][-1].stop)
 
     def query_terms(self, text: str) -> list[str]:
-        """Return the terms of a question in order, including repeated terms but no question words.
+        """Return the terms of a question in order, including repeated terms but excluding question words.
 
         Question words are left out because they are unrelated to the subject of a question. A word in capitals is
         treated as a name and kept.
@@ -231,7 +237,7 @@ class Analyzer:
         return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *of_periods]
 
     def matching(self, terms: frozenset[str]) -> Callable[[str], frozenset[str]]:
-        """Return a function that finds which of the given terms a text contains and is faster than `terms`.
+        """Return a function that finds which of the given terms a text contains. It is faster than `terms`.
 
         Example:
             >>> Analyzer("english").matching(frozenset({"pump", "fee"}))("Pumps lift water.")
@@ -252,11 +258,9 @@ class Analyzer:
     def is_foreign(self, text: str) -> bool:
         """Return whether a text seems to be in another language, judging by its function words.
 
-        This is the case if it contains at least two function words of another language, and fewer function words of
-        this language.
-
-        Function words that both languages have are not counted. For `none`, and for a language without a list of
-        function words, no text is foreign.
+        A text is foreign if it contains at least two function words of another language, and fewer function words of
+        the analyzer's own language. Function words that the two languages share do not affect this comparison. If the
+        analyzer's language is `none` or has no list of function words, no text is foreign.
 
         Example:
             >>> Analyzer("english").is_foreign("Was bedeutet die Meldung?"), Analyzer("english").is_foreign("The fee?")
@@ -276,7 +280,7 @@ class Analyzer:
         return {self._stem(word) for word in words} - self._question_stems
 
     def analyse(self, token: str) -> tuple[str, ...]:
-        """Return the terms of a token from `tokens`."""
+        """Return the terms of a token, as returned by `tokens`."""
         if _IS_PAIRED.match(token):
             return tuple(token[i : i + 2] for i in range(len(token) - 1)) or (token,)
         if _PLAIN.fullmatch(token):
@@ -342,7 +346,7 @@ def stop_word_list(name: str | None) -> frozenset[str]:
 
     # bm25s sets its logger to DEBUG at import, which would show its messages in applications with a root handler.
     logging.getLogger("bm25s").setLevel(logging.NOTSET)
-    # Early releases have no lists for some languages.
+    # Early releases of bm25s have no lists for some languages.
     return frozenset(word.casefold() for word in getattr(stopwords, name, ()))
 
 
@@ -369,7 +373,7 @@ def tokens(text: str) -> list[str]:
 
 
 def token_spans(text: str) -> list[tuple[str, Sequence[range]]]:
-    """Return the same tokens as `tokens`, each with the text positions of its characters.
+    """Return the same tokens as `tokens`, each with the positions of its characters in the text.
 
     Example:
         >>> [(token, places[0].start, places[-1].stop) for token, places in token_spans("two ﬁles")]
@@ -394,7 +398,7 @@ def token_spans(text: str) -> list[tuple[str, Sequence[range]]]:
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of short pieces of a text that can be normalised separately.
 
-    Normalisation never merges a piece that begins with an ASCII character with the preceding piece.
+    If a piece begins with an ASCII character, normalisation never merges it with the preceding piece.
     """
     for run in _RUN.finditer(text):
         start, end = run.span()
@@ -412,7 +416,7 @@ def match_spans(text: str, terms: Collection[str], analyzer: Analyzer) -> list[t
     between words, pairs of characters are matched.
 
     Args:
-        text: The text, for example of a passage.
+        text: The text, for example a passage.
         terms: Terms of the lexical index, such as the `matched_terms` of a hit or the `query_terms` of a question.
         analyzer: The analyzer of the index.
 
@@ -457,10 +461,10 @@ def may_be_misspelt(token: str) -> bool:
 
 
 def edit_distance_one(word: str) -> set[str]:
-    """Return the spellings that are one typing error away: a letter missing, added or replaced, or two letters swapped.
+    """Return the spellings one typing error away: a letter missing, added or replaced, or two adjacent letters swapped.
 
-    Four of five misspelt words have one such error (Damerau, "A technique for computer detection and correction of
-    spelling errors", CACM 1964). The first letter is seldom wrong and therefore not changed.
+    Four out of five misspelt words have exactly one such error (Damerau, "A technique for computer detection and
+    correction of spelling errors", CACM 1964). The first letter is not changed, because it is seldom wrong.
 
     Example:
         >>> {"their", "tier", "thief"} <= edit_distance_one("thier"), "hier" in edit_distance_one("thier")
@@ -527,7 +531,7 @@ class Period(NamedTuple):
 
 
 def periods(words: Sequence[str]) -> list[str]:
-    """Return the terms of all time periods that are more than one token long, in the order of the text.
+    """Return the terms of all time periods that are more than one token long, in text order.
 
     Args:
         words: The tokens of the text, from `analysis.tokens`.
@@ -559,7 +563,7 @@ def find_periods(words: Sequence[str]) -> Iterator[Period]:
 
 
 def period_token(token: str) -> tuple[str, ...]:
-    """Return the term of a token that is a year or quarter, and the term of its year, or () for other tokens.
+    """Return the terms of a token that is a fiscal year or quarter, including the plain year, or () for other tokens.
 
     Example:
         >>> period_token("FY2018"), period_token("2018Q1"), period_token("1Q18"), period_token("TS-999")
@@ -599,7 +603,7 @@ def is_period(term: str) -> bool:
 
 
 def may_have_words(term: str) -> bool:
-    """Return whether a term is a fiscal year, a quarter or a date, each of which may be several words in a text."""
+    """Return whether a term is a fiscal year, quarter or date, which may consist of several words in a text."""
     return _SPELT_TERM.fullmatch(term) is not None
 
 
@@ -668,7 +672,7 @@ def _quarter(words: Sequence[str], first: int, last: int, number: int) -> Iterat
         words: The tokens of the text.
         first: Position of the first word of the name.
         last: Position of the last word of the name.
-        number: The number of the quarter; 0 if there is none.
+        number: The number of the quarter, or 0 if the name is not that of a quarter.
     """
     if not number:
         return

@@ -1,8 +1,8 @@
 """Cache of model answers on disk, in one SQLite file that can be discarded at any time.
 
-The file has a rollback journal, and is opened for each operation, so that several processes can use it. Problems with
-the file are logged instead of raised: a damaged file is discarded, and a file that cannot be used is left unchanged.
-Only `clear` raises an error.
+The file has a rollback journal and is opened anew for each operation, so that several processes can use it. Problems
+with the file are logged instead of raised: a damaged file is discarded, and a file that cannot be used is left
+unchanged. Only `clear` raises an error.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class _DamageError(Exception):
 
 
 class AnswerFile:
-    """Store for answers by key, which removes the oldest answers when there are too many.
+    """Store for answers by key. If there are too many answers, the oldest are removed.
 
     Args:
-        path: The file, which is created when the first answer is stored, and which only its owner can read.
-        max_entries: Maximum number of answers; an answer of more than 64,000 bytes is not stored.
+        path: The file. It is created when the first answer is stored, and only its owner can read it.
+        max_entries: Maximum number of answers. Answers of more than 64,000 bytes are not stored.
     """
 
     def __init__(self, path: Path, *, max_entries: int = 1000) -> None:
@@ -90,7 +90,7 @@ class AnswerFile:
             self._attempt(write, None)
 
     def clear(self) -> None:
-        """Remove all answers, including their text in the file.
+        """Remove all answers, and overwrite their text in the file.
 
         Raises:
             OSError: The file cannot be removed.

@@ -1,4 +1,4 @@
-"""Protocol of the chunk index that a search uses, and rankings as arrays.
+"""Protocol for the chunk index used by a search, and rankings as arrays.
 
 `VersionIndex` implements the protocol for a published version.
 """
@@ -85,7 +85,8 @@ class Scale(NamedTuple):
 
     Attributes:
         zero: The score that is mapped to 0.
-        unit: The difference from `zero` that is mapped to 1; 0 if all scores are equal, which are then mapped to 1.
+        unit: The difference from `zero` that is mapped to 1; 0 if all scores are equal, in which case they
+            are mapped to 1.
     """
 
     zero: float
@@ -97,7 +98,7 @@ NO_SCALE = Scale(0.0, 0.0)
 
 
 def top(scores: NDArray[F], k: int, *, above: float = -math.inf) -> tuple[NDArray[F], NDArray[np.int64]]:
-    """Return the k best scores and their rows, best first, with equal scores in the order of the rows.
+    """Return the k best scores and their rows, best first, with equal scores in row order.
 
     Args:
         scores: The scores of all rows; shape (n,).

@@ -1,9 +1,9 @@
-"""BM25 index of texts: term frequencies, spelling correction of queries, scores, building and files.
+"""BM25 index of texts: building, files, term frequencies, scores, and spelling correction of queries.
 
 The index stores how often each term occurs in each text, and the length of each text. The weight of a term in a text
 also depends on three other values: the number of texts, their mean length, and the number of texts with the term.
-It is computed when a query needs it, so an index can consist of several parts: except for rounding, the scores are the
-same as in a single index built from all texts.
+Weights are therefore computed when a query needs them, so that an index can consist of several parts. Except for
+rounding, the scores are the same as in a single index built from all texts.
 
 Numbers do not count towards the length of a text. Otherwise, the few words of a table with hundreds of figures would
 weigh less than the same words in prose.
@@ -48,7 +48,7 @@ GUESS_WEIGHT = 0.5
 """Total weight of the spelling candidates for an unknown word; a term of the query has weight 1."""
 
 MAX_TERMS = 256
-"""Maximum number of distinct query terms that are searched, starting with the largest weights."""
+"""Maximum number of distinct query terms. If there are more, only the terms with the largest weights are searched."""
 
 MAX_SPELLED = 8
 """Maximum number of unknown words whose spelling is corrected, counted from the start of the query."""
@@ -72,7 +72,7 @@ Postings = tuple[NDArray[np.int32], NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class TermCounts:
-    """Frequencies of terms in texts, which are identified by their rows.
+    """Term frequencies in texts, which are identified by their row numbers.
 
     Attributes:
         vocabulary: The number of each term.
@@ -105,7 +105,7 @@ class TermCounts:
 
     @classmethod
     def load(cls, directory: Path, texts: int) -> Self:
-        """Load saved counts with memory-mapped arrays.
+        """Load saved counts as memory-mapped arrays.
 
         Args:
             directory: Directory of the index.
@@ -179,7 +179,7 @@ class QueryTerms:
         return {term: count * math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, count, n in counts}
 
     def contributions(self, number: int, rows: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return a mask of the given rows that contain a term, and the term's contribution to the score of each.
+        """Return a mask of the given rows that contain a term, and the term's contributions to their scores.
 
         The term is `known[number]`.
         """
@@ -200,7 +200,7 @@ class QueryTerms:
         return holders.searchsorted(stops) - holders.searchsorted(starts)
 
     def matched(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
-        """Return, for each of the given rows, the terms of the query that it contains."""
+        """Return, for each of the given rows, the query terms that it contains."""
         row_ids = np.asarray(rows, dtype=np.int32)
         contains = np.empty((len(row_ids), len(self.known)), dtype=np.bool_)
         for at, (holders, _) in enumerate(self.postings):
@@ -209,7 +209,7 @@ class QueryTerms:
 
 
 class LexicalIndex:
-    """A BM25 index of texts, which are identified by their rows.
+    """A BM25 index of texts, which are identified by their row numbers.
 
     Args:
         analyzer: Analyzer that splits text into terms.
@@ -232,7 +232,7 @@ class LexicalIndex:
 
     @classmethod
     def build(cls, texts: Iterable[str], *, language: str = "english") -> LexicalIndex:
-        """Index texts; row i is the i-th text."""
+        """Build an index in which row i is the i-th text."""
         builder = LexicalIndexBuilder(language=language)
         builder.add_texts(texts)
         return cls(builder.analyzer, [builder.build()])
@@ -322,7 +322,7 @@ class LexicalIndex:
         Args:
             terms: The query.
             k: Maximum number of hits.
-            mask: Rows to rank; None for all.
+            mask: Mask of the rows to rank, or None for all rows.
         """
         scores = self.scores(terms)
         # The zero of the scale is 0, because rows without any query term count as 0 in the fusion.
@@ -378,7 +378,7 @@ class TermCountsBuilder:
 
         Args:
             terms: Numbers of the terms in the vocabulary.
-            length: Length of the text; None for the number of all terms. See `TermCounts.lengths`.
+            length: Length of the text (see `TermCounts.lengths`), or None for the number of all terms.
         """
         self._pending.append(terms)
         self._pending_lengths.append(len(terms) if length is None else length)
@@ -391,7 +391,7 @@ class TermCountsBuilder:
 
         Args:
             counts: Term counts of the texts.
-            is_kept: Whether to add each of the texts; shape (texts,).
+            is_kept: Mask of the texts to add; shape (texts,).
         """
         self._count()
         numbers = np.fromiter(map(self.vocabulary.__getitem__, counts.vocabulary), dtype=np.int64)
@@ -425,7 +425,7 @@ class TermCountsBuilder:
         order = np.argsort(entries, kind="stable")
         entries, frequencies = entries[order], frequencies[order]
         self._entries = [(entries, frequencies)]
-        # Terms that occur only in texts that were not copied are left out.
+        # Terms that occur only in texts that were not added are left out.
         numbers, first = np.unique(entries >> 32, return_index=True)
         terms = list(self.vocabulary)
         return TermCounts(
@@ -438,7 +438,7 @@ class TermCountsBuilder:
 
 
 class LexicalIndexBuilder(TermCountsBuilder):
-    """Build the `TermCounts` of texts in a language.
+    """Build `TermCounts` from texts in one language.
 
     Args:
         language: Name of a Snowball stemmer, or `none`.

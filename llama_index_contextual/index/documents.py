@@ -9,11 +9,11 @@ The name of a document does not distinguish its chunks: every chunk of the contr
 A term in a chunk is therefore weighted by its rarity in the other chunks of the document. The score of the best chunk
 shows how well the term matches the document.
 
-Source: document evidence in addition to passage evidence, as in Callan, "Passage-Level Evidence in Document Retrieval",
-SIGIR 1994; the best passage as the score of the document, as in Dai, Callan, "Deeper Text Understanding for IR with
-Contextual Neural Language Modeling", SIGIR 2019 (MaxP); term probabilities of a document, smoothed with those of the
-collection, as in Zhai, Lafferty, "A Study of Smoothing Methods for Language Models Applied to Ad Hoc Information
-Retrieval", SIGIR 2001.
+Source: document evidence is added to passage evidence as in Callan, "Passage-Level Evidence in Document Retrieval",
+SIGIR 1994. The score of the best passage represents the document as in Dai and Callan, "Deeper Text Understanding for
+IR with Contextual Neural Language Modeling", SIGIR 2019 (MaxP). A document's term probabilities are smoothed with the
+probabilities in the collection as in Zhai and Lafferty, "A Study of Smoothing Methods for Language Models Applied to
+Ad Hoc Information Retrieval", SIGIR 2001.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 OPENING_CHARACTERS = 400
 
-_ORDINARY_CHUNKS = 10  # mean number of chunks per document for which the weight is used unchanged
+_ORDINARY_CHUNKS = 10  # mean number of chunks per document at which `emphasis` is 1
 # Number of chunks above which a document's own frequencies outweigh the frequencies in all documents. A value of 30
 # raises nDCG@10 by a point for contracts, but lowers it by a point for code with LLM contexts, which use the same words
 # for all chunks of a file.
@@ -63,7 +63,7 @@ def document_entry(nodes: Sequence[BaseNode]) -> str:
 
 
 class DocumentIndex:
-    """A BM25 index of documents, which maps each chunk to its document.
+    """A BM25 index of documents, with a mapping of chunks to documents.
 
     Args:
         lexical_index: The index; row i is the i-th document.
@@ -109,16 +109,16 @@ class DocumentIndex:
         """Return the part of each chunk's BM25 score that is due to terms also found elsewhere in its document.
 
         This is the difference between the score and a second score, for which the idf of a term is computed within the
-        document. There, the idf is the negative logarithm of the probability that a chunk of the document contains the
-        term. The probability is estimated from the other chunks of the document and from all documents, which count as
-        100 more chunks. The difference is 0 for the only chunk of a document.
+        document: the negative logarithm of the probability that a chunk of the document contains the term. This
+        probability is estimated from the other chunks of the document and from all documents, which count as 100
+        additional chunks. If a document has only one chunk, the difference is 0.
 
         Args:
             terms: The query in the index of chunks.
             chunks: Rows of chunks.
         """
         documents, where = np.unique(self.rows[chunks], return_inverse=True)
-        # The chunks of a document follow one another.
+        # The chunks of a document are consecutive.
         starts = self.rows.searchsorted(documents).astype(np.int32)
         stops = self.rows.searchsorted(documents, side="right").astype(np.int32)
         others = (stops - starts - 1)[where]
@@ -140,8 +140,8 @@ class DocumentScores:
 
     Attributes:
         scores: BM25 score of the document, 0 if it contains no query term; shape (n,).
-        ranks: Rank of the document, starting at 1; documents with equal scores share the best rank; 0 for a score of 0;
-            shape (n,).
+        ranks: Rank of the document, starting at 1; documents with equal scores share the best rank; 0 if the score is
+            0; shape (n,).
     """
 
     scores: NDArray[np.float32]

@@ -96,7 +96,7 @@ def _needs_space(path: Path) -> Iterator[None]:
     """Convert an OSError within the context to NoSpaceError if there is no space for the file.
 
     Raises:
-        NoSpaceError: The disk is full, or a quota or a limit of file sizes is reached.
+        NoSpaceError: The disk is full, or a disk quota or the file size limit has been reached.
     """
     try:
         yield
@@ -128,7 +128,7 @@ def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     """Write a new file with `fill(file)` and sync it.
 
     Raises:
-        NoSpaceError: The disk is full, or a quota or a limit of file sizes is reached.
+        NoSpaceError: The disk is full, or a disk quota or the file size limit has been reached.
     """
     with _needs_space(path):
         system.write(path, fill)
@@ -230,7 +230,7 @@ def remove_tree(path: Path) -> None:
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
-    """Write the numbers of an array to a new file, without its shape and type, and sync it."""
+    """Write the numbers in an array, without its shape and type, to a new file, and sync the file."""
     write_with(path, lambda file: file.write(np.ascontiguousarray(array).data))
 
 
@@ -246,12 +246,12 @@ def walk(directory: Path) -> Iterator[Path]:
 
 
 def xxh3(path: Path) -> str:
-    """Return the 128-bit xxh3 of a file in hexadecimal, which is used to detect damage quickly."""
+    """Return the 128-bit xxh3 checksum of a file in hexadecimal, which is used to detect damage quickly."""
     with open(path, "rb") as file:
         return str(hashlib.file_digest(file, xxhash.xxh3_128).hexdigest())
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal, as a cryptographic checksum of its content."""
+    """Return the SHA-256 of a file in hexadecimal, which is a cryptographic checksum."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,11 +1,10 @@
-"""Evaluation of LlamaIndex metadata filters on columns, which store the values of one metadata key for all rows.
+"""Evaluation of LlamaIndex metadata filters on columns. A column stores the values of one metadata key for all rows.
 
 A chunk that lacks the key, or whose value is None, matches only `!=`, `nin` and `is_empty`, as in LlamaIndex's
 in-memory store. Numbers are compared only with numbers, and strings only with strings; True and False count as 1 and 0.
-Where the in-memory store raises TypeError, nothing matches.
+If that store would raise TypeError, nothing matches.
 
-`>`, `>=`, `<` and `<=` compare strings character by character, but they compare two dates as points in time; see
-`moment`.
+`>`, `>=`, `<` and `<=` compare two dates as points in time (see `moment`) and other strings character by character.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from llama_index_contextual.errors import InputError
 
 Mask = NDArray[np.bool_]
-# Filters may come from other programs; these limits bound the cost of evaluating them.
+# Filters may come from other programs, so the cost of evaluating them must be limited.
 _MAX_NESTING = 16
 _MAX_FILTERS = 500
 _DATE = re.compile(
@@ -35,7 +34,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def moment(text: str) -> int | None:
-    """Convert an ISO 8601 date to a point in time in microseconds; return None if the string is not such a date.
+    """Convert an ISO 8601 date to a point in time in microseconds; return None if the string is not a date.
 
     A date is `2024-03-31`, optionally followed by `T` or a space and a time: `2024-03-31T18:30:00+02:00`. The default
     time is the beginning of the day, and the default time zone is UTC.
@@ -62,7 +61,8 @@ class Column(NamedTuple):
 
     Attributes:
         values: The values, as in JSON; usually distinct.
-        codes: For each row, the position of its value in `values`, or `len(values)` if it lacks the key; shape (rows,).
+        codes: For each row, the position of its value in `values`, or `len(values)` if the row lacks the key; shape
+            (rows,).
     """
 
     values: Sequence[Any]
@@ -84,7 +84,7 @@ class FieldTest:
     is_negated: bool = False
 
     def mask(self, column: Column) -> Mask:
-        """Return a mask of the rows of a column that pass."""
+        """Return a mask of the rows in a column that pass the test."""
         passing = np.array([*map(self.passes, column.values), False], dtype=np.bool_)
         mask: Mask = passing[column.codes]
         return ~mask if self.is_negated else mask
@@ -110,7 +110,7 @@ def valid_filters(filters: MetadataFilters | None) -> MetadataFilters | None:
 
     Raises:
         InputError: The argument is not MetadataFilters, a value does not suit its operator, or there are too many
-            filters or levels.
+            filters or nesting levels.
     """
     filters = require_filters(filters)
     if filters is None or not filters.filters:
@@ -137,10 +137,10 @@ def _count_tests(filters: MetadataFilters, nesting: int = 0) -> int:
 
 
 def row_mask(filters: MetadataFilters, size: int, passing: Callable[[FieldTest], Mask]) -> Mask:
-    """Return a mask of the rows that pass filters returned by `valid_filters`.
+    """Return a mask of the rows that pass the filters.
 
     Args:
-        filters: The filters.
+        filters: Filters returned by `valid_filters`.
         size: Number of rows.
         passing: Function that returns a mask of the rows that pass a test.
     """

@@ -1,7 +1,8 @@
 """Connection to an SQLite file, shared by all threads.
 
-A lock protects the connection; statements are short, and SQLite would serialise them anyway. A published file is opened
-as read-only and immutable, so that SQLite neither searches for a journal nor writes.
+A lock protects the connection. It costs little time, because statements are short and SQLite would serialise them
+anyway. A published file is opened as read-only and immutable, so that SQLite neither looks for a journal nor writes
+anything.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ Access = Literal["read", "build", "durable", "inspect"]
 
 _PRAGMAS: dict[Access, tuple[str, ...]] = {
     "read": (),
-    # A version being built is discarded after a crash, and its files are synced before it is published. Large pages
-    # hold several chunks each; a chunk that fills three quarters of a page would waste the rest.
+    # A version being built is discarded after a crash, and its files are synced before it is published. Pages are
+    # large enough for several chunks, because a chunk that fills three quarters of a page would waste the rest.
     "build": ("PRAGMA page_size = 16384", "PRAGMA journal_mode = MEMORY", "PRAGMA synchronous = OFF"),
-    # A rollback journal is used because SQLite before 3.51.3 can lose commits of two connections in WAL mode. EXTRA is
-    # used because FULL does not sync the removal of the journal, which could reappear after a power cut and undo the
-    # last commit.
+    # A rollback journal is used because SQLite before 3.51.3 can lose commits in WAL mode if there are two connections.
+    # EXTRA is used because FULL does not sync the removal of the journal. After a power cut, the journal could
+    # therefore reappear and undo the last commit.
     "durable": ("PRAGMA busy_timeout = 1000", "PRAGMA journal_mode = DELETE", "PRAGMA synchronous = EXTRA"),
     "inspect": ("PRAGMA busy_timeout = 1000", "PRAGMA query_only = ON"),
 }
@@ -45,10 +46,10 @@ _CANNOT_WRITE = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3
 
 
 class Database:
-    """One SQLite file, or a database in memory, with a table of JSON objects in addition to other tables.
+    """An SQLite database, in a file or in memory, with a table of JSON objects in addition to other tables.
 
     Args:
-        path: The file; None keeps everything in memory.
+        path: The file, or None for a database in memory.
         access: `read` for a published file, `build` for a file that is discarded after a crash, `durable` for a file
             whose commits must survive a power cut, or `inspect` for reading a durable file. With `inspect`, SQLite may
             still roll back an interrupted write.
@@ -70,8 +71,8 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         """Open the file, which is closed when this object is garbage-collected."""
         connection = _connect(self.path, self.access)
-        # A connection is part of a reference cycle (its statement cache). Without a finalizer, the connection, and the
-        # file of a version that was removed, would stay open until the next garbage collection.
+        # A connection is part of a reference cycle (its statement cache). Without a finalizer, the connection and its
+        # file would stay open until the next garbage collection, even if the version has been removed.
         weakref.finalize(self, _close_connection, connection, os.getpid())
         return connection
 
@@ -126,7 +127,7 @@ class Database:
                 raise
 
     def close(self) -> None:
-        """Close the file, after which the store cannot be used."""
+        """Close the connection; the database cannot be used afterwards."""
         with self._lock:
             self._connection.close()
 
@@ -150,7 +151,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 def _needs_space(path: Path | None) -> Iterator[None]:
     """Convert an SQLite error within the context to NoSpaceError if SQLite could not write to the file.
 
-    SQLite does not report whether the cause is a quota, a limit on file sizes or something else.
+    SQLite does not report whether the cause is a disk quota, a file size limit or something else.
     """
     try:
         yield

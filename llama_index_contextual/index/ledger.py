@@ -1,8 +1,9 @@
 """Permanent store of contexts, embeddings and OCR results, so that none of them is paid for or computed twice.
 
-The ledger is one SQLite file with a rollback journal and full sync. A row is committed as soon as the answer arrives,
-so a crash loses at most the calls in flight. The key of a row is the SHA-256 of the complete call input; for contextual
-embedding models, see `document_keys`. Each row has a checksum, and damaged rows are treated as missing.
+The ledger is one SQLite file with a rollback journal, and each commit is synced to disk. A row is committed as soon as
+the answer arrives, so a crash loses at most the calls in flight. The key of a row is the SHA-256 of the complete call
+input; for contextual embedding models, see `document_keys`. Each row has a checksum, and damaged rows are treated as
+missing.
 
 Statements wait for a limited time if another program has locked the file. SQLite errors are translated into
 `ProjectError` or a subclass, with a message that explains what to do. A file is reported as damaged only if SQLite
@@ -50,7 +51,9 @@ DAMAGED = ".damaged"
 FORMAT_VERSION = 3
 PATIENCE_WRITING = 60.0
 PATIENCE_READING = 5.0
-"""Seconds to wait while another program has locked the file. The wait is longer for writes: lost answers cost money."""
+"""Maximum number of seconds to wait while another program has locked the file.
+
+The limit is higher for writing, because lost answers cost money."""
 
 TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -112,7 +115,7 @@ class LedgerInfo:
         embeddings: Number of vectors.
         input_tokens: Tokens of all prompts as counted by the providers.
         output_tokens: Tokens of all answers.
-        batched_requests: Number of requests in batches that the provider is still working on.
+        batched_requests: Number of requests in batches that the provider is still processing.
         pages: Number of scanned pages that were read by OCR.
     """
 
@@ -162,7 +165,7 @@ def vector_key(text: str, model: str, dimensions: int | None) -> str:
 
 
 def document_keys(texts: Sequence[str], model: str, dimensions: int | None) -> list[str]:
-    """Return the keys of the embeddings of texts that a contextual model embeds together.
+    """Return the embedding keys of texts that a contextual model embeds together.
 
     A key consists of the key of the text itself, a digest of all texts, the position of the text, and the number of
     texts. A vector is therefore reused only if all of these are the same.
@@ -209,7 +212,7 @@ def damage_error(name: str, why: str) -> CorruptVersionError:
 
 
 def row_checksum(table: str, values: Sequence[Any]) -> bytes:
-    """Return the xxh3 checksum of a row, computed from the name of its table and all its columns."""
+    """Return the xxh3 checksum of a row, computed from its values and the name of its table."""
     columns = [len(value) if isinstance(value, bytes) else value for value in values]
     digest = xxhash.xxh3_64(json.dumps([table, *columns]).encode())
     for value in values:
@@ -219,7 +222,7 @@ def row_checksum(table: str, values: Sequence[Any]) -> bytes:
 
 
 def is_sound(table: str, row: Row) -> bool:
-    """Return whether the checksum in the last column of a row is correct and its vector, if any, can be used."""
+    """Return whether the checksum in a row's last column is correct and the row's vector, if any, can be used."""
     *values, checksum = row
     return bool(checksum == row_checksum(table, values)) and (table != "embeddings" or is_vector(values[1]))
 
@@ -255,9 +258,9 @@ class Ledger(Database):
     translated into the exceptions below, which can be raised when the ledger is opened and whenever it is used.
 
     Args:
-        path: The file, which is created if it does not exist; None keeps everything in memory.
+        path: The file, which is created if it does not exist, or None for a ledger in memory.
         read_only: Whether to leave the file unchanged; a missing or empty file is treated as an empty ledger. An
-            interrupted write is still rolled back, because nothing can be read before that.
+            interrupted write is still rolled back, because the file cannot be read otherwise.
 
     Raises:
         FormatError: The file was written by another release.
@@ -359,7 +362,7 @@ class Ledger(Database):
         )
 
     def damaged_rows(self) -> dict[str, list[str]]:
-        """Return the keys of damaged rows by table, without tables that have none."""
+        """Return the keys of damaged rows, by table. Tables without damaged rows are left out."""
         damaged_keys: dict[str, list[str]] = {}
         with self._lock, self._errors():
             for table in TABLES:
@@ -378,7 +381,7 @@ class Ledger(Database):
 
     @property
     def batches(self) -> BatchJournal:
-        """The journal of the batches that a provider is working on."""
+        """The journal of the batches that providers are processing."""
         return BatchJournal(self)
 
     @property
@@ -387,7 +390,7 @@ class Ledger(Database):
         return Receipts(self)
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the contexts for the given keys that are in the ledger, by key."""
+        """Return the contexts stored for the given keys, by key."""
         return {key: context for key, context, *_ in self.rows("contexts", *_one_of(keys)) if context}
 
     def refusals(self, keys: Sequence[str]) -> set[str]:
@@ -395,7 +398,7 @@ class Ledger(Database):
         return {key for key, context, *_ in self.rows("contexts", *_one_of(keys)) if not context}
 
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
-        """Commit contexts and refusals to disk before returning."""
+        """Add contexts and refusals, and commit them to disk before returning."""
         now = time.time()
         rows = [(e.key, e.context, e.model, now, e.input_tokens, e.cached_tokens, e.output_tokens) for e in entries]
         with self.transaction():
@@ -408,7 +411,7 @@ class Ledger(Database):
 
         Args:
             keys: Keys of the embeddings.
-            dimensions: Length of the vectors; None selects the most frequent length.
+            dimensions: Length of the vectors, or None for the most frequent length.
         """
         rows = self.rows("embeddings", *_one_of(keys))
         vectors: dict[str, NDArray[np.float32]] = {row[0]: np.frombuffer(row[1], dtype="<f4") for row in rows}
@@ -417,7 +420,7 @@ class Ledger(Database):
         return {key: vector for key, vector in vectors.items() if len(vector) == dimensions}
 
     def add_vectors(self, model: str, keys: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Commit embeddings, one row of `vectors` per key."""
+        """Add and commit embeddings, one row of `vectors` per key."""
         now = time.time()
         rows = [(key, row.astype("<f4").tobytes(), model, now) for key, row in zip(keys, vectors, strict=True)]
         with self.transaction():
@@ -429,7 +432,7 @@ class Ledger(Database):
         return rows[0][1] if rows else None
 
     def add_page(self, key: str, page: str, engine: str) -> None:
-        """Commit the OCR result for a scanned page to disk before returning."""
+        """Add the OCR result for a scanned page, and commit it to disk before returning."""
         with self.transaction():
             self.insert("pages", [(key, page, engine, time.time())])
 
@@ -462,10 +465,10 @@ class Ledger(Database):
     ) -> tuple[int, int]:
         """Remove rows that are no longer needed, and return the numbers of removed contexts and embeddings.
 
-        Batches and OCR results cannot be attributed to a document, so all of them are removed. Replies to a running
-        batch would restore removed contexts, and OCR results can be produced again at no charge. Refusals are kept,
-        because they contain no text and repeating the requests would cost money. The removed text remains in unused
-        parts of the file; `copy_to` does not copy it.
+        Batches and OCR results cannot be attributed to a document, so all of them are removed. If a running batch were
+        kept, its replies would restore removed contexts; OCR results can be produced again at no charge. Refusals are
+        kept, because they contain no text and repeating the requests would cost money. The removed text remains in
+        unused parts of the file, which `copy_to` does not copy.
 
         Args:
             contexts: Contexts to keep.
@@ -500,8 +503,8 @@ class Ledger(Database):
             contexts: The contexts of the chunks; a context that is listed several times is counted each time.
 
         Returns:
-            The number of prompt tokens, the number of these that the provider read from its cache, and the number of
-            answer tokens.
+            The number of prompt tokens, the number of prompt tokens that the provider read from its cache, and the
+            number of answer tokens.
         """
         stored = self.rows("contexts", "WHERE context != ''")
         tokens = {context: (sent, cached or 0, answered) for _, context, _, _, sent, cached, answered in stored}
@@ -535,7 +538,7 @@ class Ledger(Database):
 
 
 def damaged_ledgers(project_dir: Path) -> list[Path]:
-    """Return the paths of damaged ledgers, and their journals, that were kept by repairs."""
+    """Return the paths of the damaged ledgers that repairs have kept, and of their journals."""
     return sorted(project_dir.glob(f"{LEDGER_FILE}{DAMAGED}*"))
 
 
@@ -550,12 +553,12 @@ def _one_of(keys: Sequence[str], column: str = "key") -> tuple[str, tuple[str]]:
 def _live_keys(
     keys: Iterable[str], documents: Sequence[Sequence[str]], models: Iterable[tuple[str, int | None]]
 ) -> list[str]:
-    """Return the given keys under which embeddings of live documents are stored.
+    """Return the subset of the given keys that belong to the chunks of the given documents.
 
     Args:
         keys: Keys of embeddings.
         documents: Texts of the chunks of each document, in document order.
-        models: Names of models, each with the length of its vectors or None.
+        models: Names of models, each with a requested vector length or None.
     """
     places: dict[str, list[tuple[int, int]]] = {}
     for model in set(models):
@@ -590,7 +593,7 @@ class OpenBatch:
 
     Attributes:
         file_id: The provider's id of the uploaded requests.
-        batch_id: The provider's id of the batch; None if the process ended before it was known.
+        batch_id: The provider's id of the batch; None if the process ended before the id was known.
         model: Name of the model, as in the settings.
         created: Time of the upload, in seconds since 1970.
         requests: Number of requests.
@@ -610,7 +613,7 @@ class BatchReply:
     Attributes:
         custom_id: Id of the request.
         text: Text of the model's answer.
-        finish_reason: Reason for the end of the answer, as reported by the provider.
+        finish_reason: Reason why the answer ended, as reported by the provider.
         input_tokens: Tokens of the prompt, or None if the provider did not report them.
         cached_tokens: Input tokens that the provider read from its cache.
         output_tokens: Tokens of the answer.
@@ -625,7 +628,7 @@ class BatchReply:
 
 
 class BatchJournal:
-    """Journal of the batches that a provider is working on: their requests and replies.
+    """Journal of the batches that providers are processing, with their requests and replies.
 
     If a process stops, the next process finds the batch and fetches its replies, so they are not paid for again. A
     reply is kept until its contexts are in the ledger.
@@ -671,7 +674,7 @@ class BatchJournal:
             )
 
     def open_batches(self, model: str | None = None) -> list[OpenBatch]:
-        """Return the batches whose replies have not arrived yet, oldest first; None selects all models."""
+        """Return the open batches of a model, oldest first, or of all models if `model` is None."""
         counts = dict(self._store.query("SELECT file_id, count(*) FROM batch_requests GROUP BY file_id"))
         rows = self._store.rows("batches", "ORDER BY created, file_id")
         batches = [
@@ -686,7 +689,7 @@ class BatchJournal:
 
     def is_open(self, custom_id: str) -> bool:
         """Return whether a request was sent and its reply has not been read."""
-        # Without its batch, the reply would not be fetched.
+        # A request whose batch is not recorded is not open, because its reply would never be fetched.
         files = [file_id for _, file_id in self._store.rows("batch_requests", "WHERE custom_id = ?", (custom_id,))]
         return any(self._store.rows("batches", "WHERE file_id = ?", (file_id,)) for file_id in files)
 

@@ -27,7 +27,7 @@ _EXPORTED = {
     "batch_replies": "replies",
     "runs": "receipts",
 }
-"""The exported tables, with the names of their fields in `LedgerRows`."""
+"""The exported tables, with the corresponding fields of `LedgerRows`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def import_ledger(project_dir: str | Path, path: str | Path) -> LedgerRows:
 def write_ledger(ledger: Ledger, path: Path) -> LedgerRows:
     """Write the contexts, embeddings, OCR results, replies and receipts of a ledger as JSON lines.
 
-    A line without `table` is a context; vectors are encoded as base64 of little-endian 32-bit floats.
+    Lines without a `table` key are contexts. Vectors are stored as little-endian 32-bit floats, encoded in base64.
 
     Raises:
         LedgerError: A provider is still working on a batch, so its replies would be missing.
@@ -113,9 +113,9 @@ def write_ledger(ledger: Ledger, path: Path) -> LedgerRows:
 
 
 def read_ledger(ledger: Ledger, path: Path) -> LedgerRows:
-    """Add the rows of a JSON lines file, replacing contexts with the same key, and return their number.
+    """Add the rows of a JSON lines file to a ledger, and return the number of rows.
 
-    Receipts that are already in the ledger are not added again.
+    Existing contexts with the same keys are replaced. Receipts that are already in the ledger are not added again.
 
     Raises:
         InputError: The file does not exist, or a line was not written by `export_ledger`; nothing is added.
@@ -160,7 +160,7 @@ def _line_of(table: str, row: Row) -> dict[str, Any]:
 
 
 def _row_of(raw: Any) -> tuple[str, Row]:
-    """Convert a parsed line of an export to a row, and return its table name and the row."""
+    """Convert a parsed line of an export to a row, and return the row with the name of its table."""
     if not isinstance(raw, dict):
         raise TypeError("it must be a mapping")
     table = raw.pop("table", "contexts")

@@ -1,18 +1,18 @@
 """Manifests of versions, document records, and verification of files.
 
 A manifest lists the parts of a version, with the checksums of all files. Files are checked before any library parses
-them. The headers of FAISS files are compared with the sizes of the files: FAISS allocates as much memory as the header
-specifies, so a damaged header can terminate the process.
+them. The headers of FAISS files are compared with the file sizes, because FAISS allocates as much memory as the header
+specifies, and a damaged header could therefore terminate the process.
 
 parts/p000001/                     a part, which several versions may share
   docstore.sqlite                  chunks, and data to reconstruct their documents
   documents.json                   records of the documents
-  default__vector_store.faiss      vectors (absent without the semantic index)
+  default__vector_store.faiss      vectors (only if there is a semantic index)
   born.bin, sample.bin             in place of the FAISS file if an engine stores the vectors
-  bm25/                            lexical index (absent without it)
+  bm25/                            lexical index (optional)
   bm25/documents/                  index of documents by name and opening
 versions/v000001/
-  manifest.json                    the parts of the version, with size and checksums of every file
+  manifest.json                    the parts of the version, with the size and checksums of each file
 
 Each chunk of a part has one row: row r is the r-th chunk in the document store and in each index. The rows of a
 document are consecutive, and the documents are in the order of their records.
@@ -36,7 +36,7 @@ from llama_index_contextual.errors import CorruptVersionError, FormatError, Reme
 from llama_index_contextual.index import files
 
 FORMAT = 1
-"""Format of versions, parts and project.json. Before the first release, the files had a `format_version` instead."""
+"""Format of versions, parts and project.json. In files from before the first release, the key is `format_version`."""
 MANIFEST = "manifest.json"
 PARTS = "parts"
 BUILDING = ".building"
@@ -47,7 +47,7 @@ FAISS_FILE = "default__vector_store.faiss"  # LlamaIndex's name for the file of 
 BM25_DIRECTORY = "bm25"
 DOCUMENTS_DIRECTORY = "bm25/documents"
 BORN_FILE = "born.bin"
-"""File with the version that added each vector of a part, used only if an engine stores the vectors."""
+"""File that records which version added each vector of a part. It exists only if an engine stores the vectors."""
 SAMPLE_FILE = "sample.bin"
 
 _CHECKSUM = "xxh3"
@@ -98,15 +98,15 @@ class Manifest(_Entry):
 
     Attributes:
         version: Name of the version.
-        created: Time of publication in UTC, ISO 8601.
+        created: Time of publication in UTC, in ISO 8601 format.
         package: Release of this package that wrote the version.
-        config: The project's settings at that time.
+        config: The project's settings when the version was published.
         embed_model: Name of the embedding model, or None if there is no semantic index.
         dimensions: Length of the vectors, or None.
         documents: Number of documents.
         chunks: Number of chunks.
         size: Total size of the files in bytes.
-        parts: The parts, in the order of their rows.
+        parts: The parts, in row order.
         automatic: Whether the version was published by a program that watches folders.
         keeps: Name of the previous version, if this version removed many documents; the previous version is then kept
             as long as this version.
@@ -133,7 +133,7 @@ class Manifest(_Entry):
         return str(self.config["backend"]).partition(":")[0]
 
     def to_json(self) -> bytes:
-        """Return the manifest as JSON, including a checksum of itself."""
+        """Return the manifest as JSON, including its checksum."""
         return with_checksum(self.model_dump())
 
     @classmethod
@@ -153,7 +153,7 @@ class Manifest(_Entry):
 
 
 def with_checksum(content: Mapping[str, Any]) -> bytes:
-    """Return a JSON object that includes a checksum of itself."""
+    """Encode a JSON object as bytes, with its checksum added."""
     return json.dumps({**content, _CHECKSUM: checksum(content)}, indent=1).encode()
 
 
@@ -170,17 +170,17 @@ def without_checksum(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """Return the 64-bit xxh3 of a JSON object in hexadecimal, regardless of white space and key order."""
+    """Return the 64-bit xxh3 checksum of a JSON object in hexadecimal, ignoring white space and key order."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_64_hexdigest(text.encode())
 
 
 def require_format(raw: Mapping[str, Any], file: str, *, name: str | None = None) -> None:
-    """Check that this release can read a file with a `format`.
+    """Check that this release can read the format of a file.
 
     Args:
         raw: Content of the file.
-        file: The file, for the message.
+        file: Name of the file, for the error message.
         name: Name of the project, if known.
 
     Raises:
@@ -235,14 +235,15 @@ class DocumentRecord:
 
     Attributes:
         doc_id: Id of the document; a relative path with forward slashes if it was read from a file.
-        content_hash: xxh3 of the file, or of text and metadata if there is no file.
-        path: Path of the file, without links; None if the document was passed as a Document or as nodes.
+        content_hash: xxh3 checksum of the file, or of the text and metadata if there is no file.
+        path: Path of the file with symbolic links resolved, or None if the document was passed as a Document or
+            as nodes.
         facts: The user's metadata for the file, or None.
         file_name: Name of the file, or None.
         title: Title of the document, or None.
         chunks: Number of chunks.
         tokens: Number of tokens in the chunks; overlaps are counted twice.
-        characters: Length of the text.
+        characters: Length of the text in characters.
         fallback_chunks: Ids of chunks for which the LLM failed to write a context.
     """
 
@@ -335,7 +336,7 @@ Check = Literal["size", "xxh3", "sha256"]
 """Method for checking a file: its size only, a fast checksum, or a cryptographic checksum."""
 
 DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
-"""Operating system error numbers that mean damage; other errors, such as missing permissions, may be temporary."""
+"""Operating system error numbers that indicate damage. Other errors, such as missing permissions, may be temporary."""
 _TRY_AGAIN = Remedy(
     "Make the files of the project readable for this process, and try again",
     "Make the files of the project readable for this user, and try again",
@@ -362,7 +363,7 @@ def part_directory(version_directory: Path, name: str) -> Path:
 
 
 def check_version(directory: Path) -> None:
-    """Compare a version and its parts with their manifest.
+    """Check the files of a version against its manifest.
 
     Raises:
         CorruptVersionError: A file is missing or has changed.
@@ -373,7 +374,7 @@ def check_version(directory: Path) -> None:
 
 
 def check_files(directory: Path, described: Mapping[str, FileEntry], check: Check) -> None:
-    """Compare files with their description, and the headers of FAISS indexes with the sizes of their files.
+    """Check files against their manifest entries, and the headers of FAISS files against the file sizes.
 
     Raises:
         CorruptVersionError: A file is missing, has changed or cannot be read.
