@@ -1,9 +1,9 @@
 """Compare retrievers and settings on the same questions, with intervals, p-values and a recommendation.
 
 `compare` accepts any retrievers. `compare_variants` indexes a project's documents with several kinds of context in a
-temporary directory and compares the results. `sweep_variants` and `sweep_answers` evaluate all combinations of chunk
-size, kind of context, mode and number of results: the first evaluates the passages, and the second evaluates an LLM's
-answers.
+temporary directory and compares the results. `sweep_variants` and `sweep_answers` try all combinations of chunk size,
+kind of context, mode and number of results: `sweep_variants` evaluates the retrieved passages, and `sweep_answers` the
+answers of an LLM.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ POWER = 0.8
 FEWEST = 6
 """Minimum number of questions for a significant difference; with 5 questions, the p-value is at least 2 / 2**5."""
 RELEVANT = 0.05
-"""Mean difference that a question set should be able to detect. If it cannot, the recommendation contains a note."""
+"""Mean difference that a question set should be able to detect; otherwise, the recommendation includes a warning."""
 
 _EXACT_UP_TO = 12
 _QUANTILES = NormalDist().inv_cdf(1 - ALPHA / 2) + NormalDist().inv_cdf(POWER)
@@ -165,7 +165,7 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """True if the p-value is below 5 %."""
+        """Whether the p-value is below 5 %."""
         return self.p_value < ALPHA
 
     def __str__(self) -> str:
@@ -181,7 +181,7 @@ class Comparison:
     Attributes:
         evaluations: The evaluations in the order given.
         metric: Metric for the recommendation.
-        costs: Cost in dollars of each retriever for these documents, by name, if known.
+        costs: Cost of each retriever for these documents in dollars, by name, if known.
         notes: Notes on the figures, one sentence each.
     """
 
@@ -225,7 +225,7 @@ class Comparison:
     def recommended(self) -> str:
         """Name of the recommended retriever.
 
-        This is the best of the cheapest retrievers, unless a more expensive retriever is significantly better.
+        This is the best retriever in the cheapest group, unless a more expensive retriever is significantly better.
         """
         cheapest, *dearer = self._by_cost()
         chosen = max(cheapest, key=lambda name: round(self[name].mean(self.metric), 9))
@@ -273,7 +273,7 @@ class Comparison:
         return f"{' and '.join(parts)} {verb} not significantly better"
 
     def _sample_warning(self, chosen: str) -> str:
-        """Return a warning if there are too few questions for a reliable recommendation, or else an empty string."""
+        """Return a warning if there are too few questions for a reliable recommendation, otherwise an empty string."""
         undecided = [
             self._values(chosen, name, self.metric)
             for name in self.names
@@ -308,14 +308,14 @@ def compare(
     """Evaluate several retrievers on the same questions.
 
     Args:
-        retrievers: LlamaIndex retrievers or projects by name: first the baseline, then the other retrievers, in order
-            of cost unless `costs` is given.
+        retrievers: LlamaIndex retrievers or projects, by name, starting with the baseline. Unless `costs` is given,
+            they should be in order of increasing cost.
         questions: Questions, or the path of a question file.
         ks: Numbers of results to evaluate.
         metric: Metric for the recommendation; None uses nDCG@10, or nDCG at the largest of `ks` if this is smaller.
-        costs: Cost in dollars of each retriever for these documents, if known.
+        costs: Cost of each retriever for these documents in dollars, by name, if known.
         notes: Notes on the figures, one sentence each.
-        progress: Called after each question with the number of questions done for all retrievers.
+        progress: Called after each question with the number of finished questions and the total, for all retrievers.
 
     Raises:
         InputError: There are fewer than two retrievers or no questions, or the metric is unknown.
@@ -349,7 +349,7 @@ class VariantProgress:
         name: Name of the variant, or "" for all variants.
         done: Number of finished chunks or questions.
         total: Number of questions; 0 if unknown.
-        dollars: Estimated cost, in the stage "price"; None if unknown.
+        dollars: Estimated cost in dollars, during the "price" stage; None if unknown.
     """
 
     stage: Literal["price", "build", "ask"]
@@ -367,8 +367,8 @@ def draw_sample(
 ) -> tuple[Sequence[Question], frozenset[str]]:
     """Draw a random sample of documents.
 
-    Documents with evidence are drawn first. Other documents fill the rest of the sample, because they compete with the
-    evidence in a search.
+    Documents with evidence are drawn first. The rest of the sample consists of other documents, which compete with
+    the evidence in a search.
 
     Args:
         version: The version with the documents.
@@ -412,7 +412,7 @@ def draw_sample(
 def _documents_of(question: Question, by_name: Mapping[str, set[str]]) -> frozenset[str]:
     """Return the ids of the documents that contain a question's evidence.
 
-    Return an empty set if the document of any evidence item is not known.
+    If the document of any evidence item is unknown, the set is empty.
     """
     documents = [by_name.get(item.file or "", set()) for item in question.evidence]
     return frozenset().union(*documents) if all(documents) else frozenset()
@@ -504,7 +504,7 @@ def _build(
                     [],
                     RunOptions(remove=excluded, purpose="compare"),
                     project_dir=directory,
-                    config=config.changed(backend="files"),  # variants are temporary
+                    config=config.changed(backend="files"),  # a temporary variant is stored in files
                     make_stages=lambda: stages,
                     before=before,
                     progress=lambda state: report(VariantProgress(stage="build", name=name, done=state.chunks_done)),
@@ -668,7 +668,7 @@ OVERLAP = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRow:
-    """One combination of settings with its figures.
+    """One combination of settings and the figures measured with it.
 
     Attributes:
         context: Kind of context.
@@ -716,7 +716,7 @@ class Sweep:
     notes: Sequence[str] = ()
 
     def best(self) -> SweepRow:
-        """Return the row with the highest measure or, if there are several, the row with the fewest results."""
+        """Return the row with the highest measure; if several rows share it, return the row with the fewest results."""
         return max(self.rows, key=lambda row: (row.figures[self.measure] or 0.0, -row.top_k))
 
     def table(self) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ TEXT_SHARE = 0.8
 
 _FORMS = '"relevant": [chunk ids], or "file" and "evidence": [{"start": 0, "end": 90} | {"page": 3} | "the text"]'
 
-# Runs of ASCII letters and digits, or any other single letter, because many scripts have no spaces.
+# Runs of ASCII letters and digits, or any other letter on its own, because many scripts do not use spaces.
 _WORD = re.compile(r"[a-z0-9]+|[^\W_\x00-\x7f]")
 
 
@@ -120,7 +120,7 @@ class Evidence(BaseModel):
         text: The text.
 
     Raises:
-        ValueError: None or several of the four forms are given, or a value is invalid.
+        ValueError: Not exactly one of the four forms is given, or a value is invalid.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -160,7 +160,7 @@ class Evidence(BaseModel):
         tokens = words(self.text or "")
         ascii_tokens = [token for token in tokens if token.isascii()]
         letters = len(tokens) - len(ascii_tokens)
-        # If there are only a few non-ASCII letters, ignore them, because each would count as much as a word.
+        # In a mostly ASCII text, ignore other letters, because each of them would count as much as a word.
         return Counter(ascii_tokens if letters <= sum(map(len, ascii_tokens)) else tokens)
 
     def is_in(self, passage: ResultChunk) -> bool:
@@ -230,7 +230,7 @@ class Question:
 
 
 def ids_by_name(documents: Sequence[DocumentRecord]) -> dict[str, set[str]]:
-    """Map each document id and file name, either of which evidence may use, to the ids of matching documents."""
+    """Map each document id and file name, by which evidence may refer to documents, to the ids of these documents."""
     ids: dict[str, set[str]] = {}
     for record in documents:
         for name in filter(None, (record.doc_id, record.file_name)):
@@ -255,9 +255,9 @@ def require_files(documents: Sequence[DocumentRecord], questions: Sequence[Quest
 
 
 def absent_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> list[str]:
-    """Return a list with a note if some questions have evidence in files that are not in the project.
+    """Return a list with a note on the number of questions whose evidence is in files that are not in the project.
 
-    The list is empty if there are no such questions.
+    If there are no such questions, the list is empty.
 
     Args:
         documents: The documents of the project.
@@ -331,8 +331,8 @@ def parse_questions(data: bytes, *, name: str = "questions") -> list[Question]:
 def load_qa(path: str | Path) -> list[QA]:
     """Read questions with their correct answers from a JSON Lines file.
 
-    A line has the form `{"question": "…", "answers": ["…"]}`. A single answer may be given as `"answer": "…"`, and both
-    keys are optional. The first text in `"evidence"` is used to determine whether the evidence was retrieved.
+    A line has the form `{"question": "…", "answers": ["…"]}`. A single answer may be given as `"answer": "…"`, and the
+    answers may be omitted. The first text in `"evidence"` is used to determine whether the evidence was retrieved.
 
     Raises:
         InputError: The file cannot be read, or a line is not a question; the message contains the line number.
@@ -407,10 +407,10 @@ CONCURRENCY = 8
 
 
 def generate_questions(version: OpenVersion, llm: LLM, *, number: int = QUESTIONS) -> list[Question]:
-    """Let an LLM write questions about randomly chosen chunks.
+    """Have an LLM write questions about randomly chosen chunks.
 
-    The prompt contains only the text of a chunk, without its document or context, so the chunk is the evidence. Such
-    questions share words with the chunk, so they are easier than real questions for every retriever.
+    The prompt contains only the text of a chunk, without its document or context, so the chunk is the evidence. The
+    questions share words with the chunk, which makes them easier than real questions for every retriever.
 
     Args:
         version: The version with the chunks.
@@ -449,7 +449,7 @@ async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(ask(connected, chunk)) for chunk in chunks]
-        except ExceptionGroup as errors:  # an LLM class may raise any exception; the first cancels the other tasks
+        except ExceptionGroup as errors:  # any exception raised by an LLM class cancels the other tasks
             error = errors.exceptions[0]
             raise ModelError(describe(error, setting="llm", model=model_name(llm)), setting="llm") from error
     return [task.result() for task in tasks]

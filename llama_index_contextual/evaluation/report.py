@@ -103,7 +103,7 @@ def _evaluations_of(result: Evaluation | Comparison) -> Sequence[Evaluation]:
 def _all_differences(comparison: Comparison) -> list[Difference]:
     """Return the differences between all pairs of retrievers for each metric except precision.
 
-    The differences for the metric of the recommendation come first.
+    The differences in the metric used for the recommendation come first.
     """
     others = (name for name in comparison.evaluations[0].metrics if not name.startswith("precision@"))
     metrics = dict.fromkeys([comparison.metric, *others])

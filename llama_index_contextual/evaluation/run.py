@@ -1,4 +1,4 @@
-"""Evaluation of a retriever on a question set: results, ranks, metrics, and an assertion for tests.
+"""Evaluation of a retriever on a question set, with metrics and an assertion for tests.
 
 A metric is a pure function that compares the ranking for one question with its evidence. Its value is between 0 and 1;
 if nothing was retrieved, it is 0.
@@ -26,17 +26,17 @@ from llama_index_contextual.evaluation.questions import Question, ResultChunk, l
 from llama_index_contextual.search.results import RetrievedChunk
 
 FIRST = 5
-"""Number of passages per question used for the context relevance."""
+"""Number of passages per question that are used to compute the context relevance."""
 
 
 def context_relevance(embed_model: BaseEmbedding, answers: Sequence[tuple[str, Sequence[str]]]) -> list[float]:
-    """Return the mean cosine similarity of each question to its first five passages, or 0 without passages.
+    """Return the mean cosine similarity of each question to its first five passages, or 0 if there are none.
 
     This figure needs no evidence, but does not measure correctness: passages that share words with the question are
     similar to it, whether or not they answer it. Each text is embedded once, without its context.
 
     Args:
-        embed_model: Any LlamaIndex embedding.
+        embed_model: Any LlamaIndex embedding model.
         answers: Pairs of a question and its passages, best first.
     """
     texts = list(dict.fromkeys(text for _, passages in answers for text in passages[:FIRST]))
@@ -171,7 +171,7 @@ class Evaluation:
     Attributes:
         name: Name of the retriever.
         results: One result per question, in the order of the set.
-        ks: Evaluated numbers of results, ascending.
+        ks: Numbers of results that were evaluated, in ascending order.
     """
 
     name: str
@@ -197,7 +197,8 @@ class Evaluation:
         """Return the values of a metric for all questions, each between 0 and 1; shape (questions,).
 
         Args:
-            metric: "MRR", or recall, precision or nDCG at a number up to the largest of `ks`, such as "recall@5".
+            metric: "MRR", or recall, precision or nDCG at a number of results, such as "recall@5"; the number must not
+                exceed the largest of `ks`.
 
         Raises:
             InputError: The metric is unknown.
@@ -350,7 +351,7 @@ _MAX_LISTED = 5
 
 
 def assert_recall(retriever: Retrievable, questions: Questions, *, k: int = 10, at_least: float) -> Evaluation:
-    """Fail a test, with the worst questions in the message, if the mean recall@k of a question set is too low.
+    """Raise an AssertionError that lists the worst questions if the mean recall@k of a question set is too low.
 
     Args:
         retriever: A project, or any LlamaIndex retriever.

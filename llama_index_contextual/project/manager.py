@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 _WINDOWS = os.name == "nt"
 _LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
-"""The ledger, and the journal with which SQLite repairs it after an interruption. Both are kept or both are deleted."""
+"""The ledger, and the journal with which SQLite repairs it after an interruption. They are kept or deleted together."""
 _DELETED = (VERSIONS, PARTS, *_LEDGER, COLLECTION_FILE, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
 """The files and directories of a project, except its settings, in order of deletion. CURRENT is set to `none` first,
 so that readers see an empty project; project.json is deleted last, so that an interrupted deletion can be repeated.
@@ -71,8 +71,8 @@ class ProjectManager:
     def create(self, name: str, config: ProjectConfig | None = None, **models: Unpack[ModelObjects]) -> Project:
         """Create an empty project.
 
-        If a key or package for a model is missing, this is only logged at level INFO (the command line prints it),
-        because it may be available when the model is needed, and `estimate` does not need it.
+        A missing key or package for a model is only logged at level INFO (the command line prints the message),
+        because it may be available by the time the model is needed, and `estimate` works without it.
 
         Args:
             name: Letters, digits, spaces, `-`, `_` and single dots, at most 64 characters.
@@ -234,11 +234,11 @@ class ProjectManager:
 
 
 def missing_for_models(config: ProjectConfig, models: ModelObjects | None = None) -> list[str]:
-    """Return sentences about missing keys and packages for the models in the settings, without calling a model.
+    """Return one sentence for each missing key or package of the models in the settings, without calling a model.
 
     Args:
         config: The settings.
-        models: Objects that are used instead of the models in the settings.
+        models: Model objects that are used instead of the models in the settings.
 
     Raises:
         ModelError: The provider of a model is unknown, or has no models of this kind.

@@ -6,7 +6,7 @@ with the project's state, which contains its settings, models and live version. 
 `evaluation.questions.generate_questions` takes its `live_version`.
 
 Every method that reads or writes files has an async version with the same signature, whose name begins with "a"; `twin`
-derives one from the other.
+derives one version from the other.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ProjectInfo:
         chunks: Number of chunks in the live version.
         fallback_chunks: Number of chunks that have only a structural context because the LLM failed to write a context.
             `retry_failed` retries these contexts, but refused contexts only with `max_cost`.
-        tokens: Number of tokens in the chunks, with overlaps counted twice.
+        tokens: Number of tokens in the chunks; overlaps are counted twice.
         bytes: Size of the live version on disk.
         ledger: Contexts and embeddings in the ledger.
         cost: Cost so far, in total and by run.
@@ -250,15 +250,15 @@ class Project:
         Args:
             inputs: Files, folders and globs, LlamaIndex Documents, or ready-made chunks.
             replace: Remove all documents that are not among the inputs.
-            reread: Read unchanged files again, because this release or a newly installed extra reads them better. Where
-                the text stays the same, contexts and embeddings come from the ledger; use `estimate` with the same
-                option to see the cost of the changed text.
+            reread: Read unchanged files again, for example because this release or a newly installed extra reads them
+                better. Where the text stays the same, contexts and embeddings come from the ledger; use `estimate` with
+                the same option to see the cost of the changed text.
             max_cost: Limit for the cost of the run in dollars, at list prices. A call in flight is counted at its
-                maximum price; a call that timed out or was interrupted is still counted at this price afterwards. When
-                the limit is reached, the run waits for the calls in flight, keeps their answers in the ledger,
-                publishes nothing and raises an error. `estimate` returns a sufficient limit. Only the last call can
-                exceed the limit: if its answer is longer than the previous answers, if the provider's cache fails, or
-                if the provider charges for more tokens than were requested.
+                maximum price, and keeps this price if it times out or is interrupted. When the limit is reached, the
+                run waits for the calls in flight, keeps their answers in the ledger, publishes nothing and raises an
+                error. `estimate` returns a sufficient limit. Only the last call can exceed the limit: if its answer is
+                longer than the previous answers, if the provider's cache fails, or if the provider charges for more
+                tokens than were requested.
             show_progress: Show a progress bar.
             **options
 
@@ -354,7 +354,7 @@ class Project:
 
         Earlier versions on disk still contain these documents, and the ledger still contains their contexts and
         embeddings, unless `forget` is set. The other documents do not change: no model is called, and settings that
-        need a `rebuild` are not applied. If the task of `aremove` is cancelled, the removal is completed first.
+        need a `rebuild` are not applied. If the `aremove` task is cancelled, the removal is completed first.
 
         Args:
             doc_ids: Ids of the documents; if the sequence is empty, nothing is published.
@@ -448,7 +448,7 @@ class Project:
 
     @accepts(SearchOptions)
     def retrieve_many(self, queries: Sequence[QueryType], **options: Unpack[SearchOptions]) -> list[RetrievalResponse]:
-        """Search for several questions like `retrieve`; all of them are embedded together and use the same version."""
+        """Search for several questions as `retrieve` does; all of them use the same version."""
         return self._retriever(options).respond_many(as_bundles(queries))
 
     @overload

@@ -1,7 +1,7 @@
-"""The workbench: a web interface for reading projects, which never changes a document.
+"""The workbench: a web interface for reading projects. It never changes a document.
 
 `make_app` returns the workbench as an ASGI application, and `serve` runs it. There are views for searches, passages,
-answers written by an LLM, and projects with their documents; each view is a module with a function `routes`.
+answers written by an LLM, and projects with their documents; each view is a module with a `routes` function.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from llama_index_contextual.ui.views import Links, ProblemView, make_templates, 
 HOST, PORT = "127.0.0.1", 8010
 
 SECONDS_TO_END = 2
-"""Seconds for which the server waits for requests to finish when it is stopped."""
+"""Number of seconds that the server waits for running requests when it is stopped."""
 
 _HTTP_PROBLEMS = {
     404: ("Not found", "There is no such page here."),
@@ -56,7 +56,7 @@ def make_app(
 
     Args:
         projects: The projects to show.
-        token: Token that clients need; None allows everyone who can reach the application to read.
+        token: Token that clients must send; None gives read access to everyone who can reach the application.
         allowed_hosts: Host names that clients use for the server, in addition to the names of the loopback interface.
         document_folders: Folders with the original files, for images of their pages.
 
@@ -114,16 +114,16 @@ def serve(
 
     Args:
         projects: The projects to show.
-        host: Address to bind; any address other than the loopback interface needs a token.
-        port: Port to bind; 0 chooses a free port.
+        host: Address to bind to; any address other than a loopback address requires a token.
+        port: Port to bind to; 0 selects a free port.
         token: As for `make_app`.
         allowed_hosts: As for `make_app`.
         document_folders: As for `make_app`.
-        announce: Function that is called with the address when the port has been bound.
+        announce: Callback that receives the server's address once the port is bound.
 
     Raises:
-        ConfigurationError: `host` can be reached from other machines and there is no token, the token is too short, or
-            the address cannot be bound.
+        ConfigurationError: There is no token although `host` can be reached from other machines, the token is too
+            short, or the address cannot be bound.
     """
     hosts = accepted_hosts(host, token, allowed_hosts)
     app = make_app(projects, token=token, allowed_hosts=hosts, document_folders=document_folders)

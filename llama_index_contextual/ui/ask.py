@@ -1,8 +1,8 @@
 """The view that answers questions: a streamed answer, its checks, and the passages on which it is based.
 
 Only a POST request calls the model. The response to a request from the page's script is a stream of events, one JSON
-object per line; the response to a plain form is a redirect to the finished answer. Finished answers are kept in memory
-at an address that cannot be guessed, so that going back from a passage or reloading the page costs nothing.
+object per line; the response to a plain form is a redirect to the finished answer. Each finished answer is kept in
+memory and has an address that cannot be guessed, so that going back from a passage or reloading the page costs nothing.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ _RESULTS = {
     "not_found": ("not found", "No passage contains these words."),
     "unsupported": ("unsupported", "No cited passage contains this figure."),
 }
-"""The label and the explanation of each result of a check."""
+"""Label and explanation for each check result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class Finding:
     Attributes:
         kind: "good", "note" or "bad".
         text: The sentence.
-        quoted: Words of the answer to which the result refers, or "".
+        quoted: The words of the answer that the result refers to, or "".
     """
 
     kind: str
@@ -197,12 +197,12 @@ class ShownAnswer:
 def shown_sources(
     hits: Sequence[NodeWithScore], link: Callable[..., str], cited: Sequence[tuple[int, Source]] = ()
 ) -> list[ShownSource]:
-    """Return the passages in a prompt as entries of the list of sources below the answer.
+    """Return the passages in a prompt as entries for the list of sources below the answer.
 
     Args:
         hits: The passages, in the order of the prompt.
-        link: Function that returns the address of a chunk, see `Links.passage`.
-        cited: Number of a passage and the place in it, for each citation.
+        link: Function that returns the address of a chunk; see `Links.passage`.
+        cited: For each citation, the number of the passage and the cited place in it.
     """
     places: dict[int, list[Source]] = {}
     for number, place in cited:
@@ -216,13 +216,13 @@ def shown_sources(
 
 
 def address_of(hit: NodeWithScore, place: Source, link: Callable[..., str]) -> str:
-    """Return the address of a view in which a place in a passage is highlighted.
+    """Return the address of the view of a passage in which a given place is highlighted.
 
     Args:
         hit: The passage. If it was merged from several chunks, the address is that of the chunk in which the place
             begins.
         place: The place; if it is the whole passage, no sentence is highlighted.
-        link: Function that returns the address of a chunk, see `Links.passage`.
+        link: Function that returns the address of a chunk; see `Links.passage`.
     """
     start, end = place.start_char, place.end_char
     if start is None or end is None or place == Source.of(hit.node):
@@ -235,7 +235,7 @@ def address_of(hit: NodeWithScore, place: Source, link: Callable[..., str]) -> s
 
 
 def findings_of(answer: GroundedResponse) -> list[Finding]:
-    """Return the results of all checks of an answer as sentences, beginning with doubts about the search."""
+    """Return the results of all checks of an answer as sentences, starting with warnings about the search."""
     return [*_warning_findings(answer), *(_citation_findings(answer.citations) if answer.citations else ())]
 
 
@@ -300,15 +300,15 @@ def answer_html(
     sources: Sequence[ShownSource],
     link_quotation: Callable[[Quotation], str] = lambda _: "",
 ) -> Markup:
-    """Return an answer as HTML, in which citations are links, and checked quotations and figures are highlighted.
+    """Return an answer as HTML, with citations as links and with checked quotations and figures highlighted.
 
     A quotation that contains Markdown syntax is not highlighted.
 
     Args:
-        text: The answer in Markdown; if there is a report, this must be the text to which it refers.
+        text: The answer in Markdown; if there is a report, this must be the text that the report refers to.
         report: The report on the citations; if None, quotations and figures are not highlighted.
         sources: The sources that the answer can cite.
-        link_quotation: Function that returns the address at which a verified quotation can be read, or "".
+        link_quotation: Function that returns the address of a verified quotation in its passage, or "".
 
     Example:
         >>> source = ShownSource(number=1, label="manual.md", url="/p/a/passage/1", is_cited=True)
@@ -350,7 +350,7 @@ def _edits(
 
 
 def _linked(part: str, sources: Mapping[int, ShownSource]) -> str:
-    """Replace each source with a link if a part of the HTML is a citation; otherwise return the part unchanged."""
+    """Return a part of the HTML, with each source replaced by a link if the part is a citation."""
     numbers = [] if part.startswith("<") else [number for _, _, listed in citations_of(part) for number in listed]
     if not numbers or not all(number in sources for number in numbers):
         return part
@@ -362,7 +362,7 @@ def _linked(part: str, sources: Mapping[int, ShownSource]) -> str:
 
 
 def show(request: Request) -> Response:
-    """Show the form, with a finished answer if the address contains its id, without calling a model."""
+    """Show the form, and a finished answer if the address contains its id; no model is called."""
     shown = None
     key = parameter(request, "answer")
     if key:
@@ -405,7 +405,7 @@ def _form(
 
 
 def _answers(request: Request) -> LRUCache[str, tuple[AskForm, ShownAnswer]]:
-    """Return the server's cache of finished answers, with the questions."""
+    """Return the server's cache of finished answers and their questions."""
     return cast("LRUCache[str, tuple[AskForm, ShownAnswer]]", request.app.state.answers)
 
 
@@ -413,7 +413,7 @@ def _answers(request: Request) -> LRUCache[str, tuple[AskForm, ShownAnswer]]:
 
 
 async def answer(request: Request) -> Response:
-    """Answer a posted question with a stream of events if the client accepts such a stream, otherwise with a page."""
+    """Answer a posted question: stream events if the client accepts them, or redirect to the finished answer."""
     project, question, url = project_of(request), AskForm(), ""
     wants_events = EVENTS in request.headers.get("accept", "")
     try:

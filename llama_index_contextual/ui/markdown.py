@@ -79,7 +79,7 @@ def render_markdown(
 
 
 def _lines(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the indexes of a passage's first line and of the line after its last, both starting at 0."""
+    """Return the zero-based indexes of a passage's first line and of the line after its last line."""
     if end <= max(start, 0):
         return 0, 0
     breaks = [match.end() for match in re.finditer(r"\r\n?|\n", text)]
@@ -92,8 +92,8 @@ def _lines(text: str, start: int, end: int) -> tuple[int, int]:
 def _mark_blocks(tokens: Sequence[Token], first: int, last: int) -> None:
     """Give the class `IN_PASSAGE` to the blocks between two lines.
 
-    Pieces of text between the lines are also flagged, so that they can be highlighted: `is_bare` is set for text in
-    tight lists, which has no element of its own.
+    Inline tokens between these lines get the `in_passage` flag, so that words in them can be highlighted. The
+    `is_bare` flag marks text in tight lists, which has no HTML element of its own.
     """
     for before, token in zip([None, *tokens], tokens, strict=False):
         if token.map is None or token.map[0] >= last or token.map[1] <= first:
@@ -106,9 +106,9 @@ def _mark_blocks(tokens: Sequence[Token], first: int, last: int) -> None:
 
 
 def _mark_sentence(tokens: Sequence[Token], text: str, start: int, end: int) -> None:
-    """Store, with each piece of text, the part of it that belongs to a sentence or row of the Markdown source.
+    """Record, for each piece of text, which part of it belongs to a sentence or row of the Markdown source.
 
-    The tokens of Markdown have no offsets, so the text of their lines is aligned with the source.
+    Markdown tokens have no character offsets, so their text is aligned with the source lines.
     """
     first, last = _lines(text, start, end)
     pieces, lines = [], set()
@@ -140,7 +140,7 @@ class _Renderer(RendererHTML):
     """Renderer that highlights words of the passage and replaces images with their descriptions."""
 
     def render(self, tokens: Sequence[Token], options: OptionsDict, env: MutableMapping[str, Any]) -> str:
-        """Return the HTML of blocks."""
+        """Return blocks as HTML."""
         parts = []
         for at, token in enumerate(tokens):
             env["in_passage"] = bool(token.meta.get("in_passage"))
@@ -154,13 +154,13 @@ class _Renderer(RendererHTML):
         return "".join(parts)
 
     def text(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
-        """Return a piece of text."""
+        """Return a piece of text as HTML."""
         return self._marked(tokens[idx], env, is_marked=env["in_passage"])
 
     def code_inline(
         self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]
     ) -> str:
-        """Return a piece of code within a line."""
+        """Return inline code as HTML."""
         return f"<code>{self._marked(tokens[idx], env, is_marked=env['in_passage'])}</code>"
 
     def _marked(self, token: Token, env: MutableMapping[str, Any], *, is_marked: bool) -> str:
@@ -173,11 +173,11 @@ class _Renderer(RendererHTML):
         return str(escape(f"[Image: {words}]" if words.strip() else "[Image]"))
 
     def fence(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
-        """Return a block of code."""
+        """Return a fenced code block as HTML."""
         return self.code_block(tokens, idx, options, env)
 
     def code_block(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
-        """Return a block of code."""
+        """Return a code block as HTML."""
         token = tokens[idx]
         is_marked = token.attrGet("class") == IN_PASSAGE
         code = self._marked(token, env, is_marked=is_marked)
@@ -211,10 +211,10 @@ def _web_address(_tag: str, attribute: str, value: str) -> str | None:
 
 
 def mark_sentence(text: str, sentence: Span, mark_words: Callable[[str], Markup] = escape, anchor: str = "") -> Markup:
-    """Return a text as HTML, with a sentence in a `<mark>` element of the class `SPOTLIGHT`.
+    """Return text as HTML, with a sentence in a `<mark>` element of the class `SPOTLIGHT`.
 
     Args:
-        text: The text; its own markup is escaped.
+        text: The text; any markup in it is escaped.
         sentence: Start and end of the sentence; nothing is highlighted if the span is empty.
         mark_words: Function, such as `highlight`, that returns text as HTML.
         anchor: Id of the element, or "".
@@ -235,7 +235,7 @@ def highlight(text: str, terms: Collection[str], analyzer: Analyzer) -> Markup:
     """Return the text as HTML, with each word that contains one of the given terms in a `<mark>` element.
 
     Args:
-        text: The text; its own markup is escaped.
+        text: The text; any markup in it is escaped.
         terms: Terms of the lexical index, such as the `matched_terms` of a hit.
         analyzer: The analyzer of the index.
 
@@ -250,7 +250,7 @@ def mark(text: str, spans: Iterable[tuple[int, int]]) -> Markup:
     """Return the text as HTML, with `<mark>` elements around the given spans.
 
     Args:
-        text: The text; its own markup is escaped.
+        text: The text; any markup in it is escaped.
         spans: Start and end of each span, in order and without overlap.
     """
     parts: list[Markup] = []

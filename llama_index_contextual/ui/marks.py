@@ -17,17 +17,17 @@ from typing import NamedTuple
 from llama_index_contextual.readers.pdf.scans import Page
 
 ANCHORS = (24, 12, 6)
-"""Minimum lengths of equal pieces, in letters, for each pass of the search. In the last pass, pieces must be unique."""
+"""Minimum number of letters in an anchor, a piece of the text that is also on the page, for each pass of the search."""
 MAX_REPEATS = 16
 """Maximum number of times that an anchor may occur on the page."""
 MAX_GAP = 1_500
-"""Maximum number of letters between two anchors that are compared individually."""
+"""Length of the longest gap between anchors, in letters, that is searched for shorter matches."""
 MARGIN = 40
-"""Number of additional letters of the page that are compared before and after an anchor."""
+"""Number of extra letters of the page that are compared with a gap next to an anchor."""
 BRIDGE = 2
 """Maximum number of unmatched letters, such as a footnote reference, that do not interrupt a mark on a line."""
 MIN_SHARE = 0.5
-"""Minimum share of the letters between two anchors that must match; otherwise, none of these matches is used."""
+"""Minimum share of the letters in a gap that must match; otherwise, no match in the gap is used."""
 
 
 Span = tuple[int, int]
@@ -54,7 +54,7 @@ class Box(NamedTuple):
 
 
 def scan_chars(page: Page, size: tuple[float, float]) -> list[Char]:
-    """Return the characters that OCR read on a page, spread evenly over the boxes of the lines.
+    """Return the characters that OCR read on a page, spread evenly over the boxes of their lines.
 
     Args:
         page: The page. If it was turned anticlockwise to be read, its boxes are turned back.
@@ -77,7 +77,7 @@ def scan_chars(page: Page, size: tuple[float, float]) -> list[Char]:
 
 
 def mark_spans(chars: Sequence[Char], places: Sequence[int | None], spans: Iterable[Span]) -> list[Box]:
-    """Return the boxes of spans of a passage, such as words, on a page.
+    """Return the boxes on a page that cover the given spans of a passage, such as words.
 
     Args:
         chars: The characters of the page.
@@ -133,7 +133,7 @@ def _letters(text: Iterable[str]) -> tuple[str, list[int]]:
 
 
 class _Matching:
-    """Letters of the text that have been matched on a page.
+    """Matches between the letters of a text and the letters on a page.
 
     Attributes:
         places: Position on the page of each letter of the text, or None.
@@ -145,9 +145,9 @@ class _Matching:
         self._used = bytearray(len(page))
 
     def add_anchors(self, length: int) -> None:
-        """Match equal pieces of at least `length` letters, each with the longest equal piece of the page.
+        """Match pieces of at least `length` letters with the longest equal pieces on the page.
 
-        The shortest anchors must be unique on the page, unless they are next to letters that are already matched.
+        An anchor of the shortest length must be unique on the page, unless it continues the previous match.
         """
         on_page: dict[str, list[int]] = defaultdict(list)
         for at in range(len(self._page) - length + 1):
@@ -168,7 +168,7 @@ class _Matching:
             expected = place + size
 
     def _equal(self, at: int, place: int) -> int:
-        """Return the number of equal, unmatched letters that follow a position in the text and one on the page."""
+        """Return the number of equal, unmatched letters from the positions `at` in the text and `place` on the page."""
         size = 0
         for ours, theirs, matched, used in zip(
             self._text[at:], self._page[place:], self.places[at:], self._used[place:], strict=False
@@ -179,7 +179,7 @@ class _Matching:
         return size
 
     def _match(self, at: int, place: int, size: int) -> None:
-        """Match a piece, and the equal unmatched letters before it."""
+        """Match a piece, and any equal, unmatched letters directly before it."""
         while at and place and self._text[at - 1] == self._page[place - 1]:
             if self.places[at - 1] is not None or self._used[place - 1]:
                 break
@@ -208,7 +208,7 @@ class _Matching:
             windows += [(max(0, last - room), last)] if after is not None else []
         best: list[tuple[int, int, int]] = []
         for first, last in windows:
-            # Replace letters already used with a character that the text does not contain.
+            # Replace letters that are already matched with a character that the text does not contain.
             page = "".join(
                 " " if used else letter
                 for letter, used in zip(self._page[first:last], self._used[first:last], strict=True)
@@ -260,7 +260,7 @@ def line_boxes(chars: Sequence[Char], marked: set[int]) -> list[Box]:
     boxes.sort(key=lambda box: (box.y0, box.x0))
     for at, (box, following) in enumerate(pairwise(boxes)):
         is_below = following.y0 > (box.y0 + box.y1) / 2 and following.x0 < box.x1 and box.x0 < following.x1
-        if is_below:  # the glyph boxes of many fonts reach into the next line
+        if is_below:  # in many fonts, glyph boxes extend into the next line
             boxes[at] = box._replace(y1=min(box.y1, following.y0))
     return boxes
 

@@ -1,7 +1,7 @@
-"""The views of a project and of a document: ingested documents, segments and chunks, versions, costs and failures.
+"""The views of a project (documents, versions, costs and failures) and of a document (segments and chunks).
 
-`inspection_page` shows the same data, and explains searches, in one HTML file that loads no other files and runs no
-scripts.
+`inspection_page` shows the same data and explained search results in one HTML page, which loads no other files and
+runs no scripts.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def start_of(request: Request, total: int, per_page: int) -> int:
     """Return the position of the first row on the requested page of a list.
 
     Raises:
-        InputError: The parameter is not a number.
+        InputError: The page parameter is not a number.
     """
     text = parameter(request, "start", limit=12) or "0"
     if not (text.isascii() and text.isdigit()):
@@ -360,7 +360,7 @@ def _document_view(project: Project, record: DocumentRecord) -> _Document:
 
 
 class FileLinks(Links):
-    """Addresses of the sections in the HTML file.
+    """Addresses of the sections of the HTML file.
 
     Args:
         project: Name of the project.

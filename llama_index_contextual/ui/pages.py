@@ -1,4 +1,4 @@
-"""Images of the pages of original files, and marks for passages on them.
+"""Page images of the original files, and the marks for passages on these pages.
 
 pdfium is not thread-safe, and a malicious file may crash it or keep it busy. Therefore, the server never loads pdfium:
 pages are rendered and marked in child processes, which are killed after a time limit and restarted after a crash. A
@@ -47,7 +47,7 @@ class PageMarks:
         width: Width of the displayed page.
         height: Height of the displayed page.
         pages: Number of pages in the file.
-        has_text: Whether the page has text, in the file or read by OCR; other pages cannot be marked.
+        has_text: Whether the page has a text layer or was read by OCR; otherwise, nothing on it can be marked.
         lines: The lines of the passage.
         mark: The lines of the sentence or row to mark.
         words: Words of the passage to emphasise.
@@ -66,7 +66,7 @@ class PageRenderer:
     """Thread-safe pool of child processes that render and mark pages, with a cache of recent images.
 
     Args:
-        processes: Number of child processes; each of them is started when it is needed.
+        processes: Number of child processes; each process is started on first use.
         seconds: Time limit for one page.
         waiting_seconds: Maximum time that a request waits for a free process.
         cache_bytes: Size of the image cache.
@@ -124,7 +124,7 @@ class PageRenderer:
         )
 
     def scan_hash(self, file: SourceFile, page: int) -> str:
-        """Return the hash of a page's image under which its text is stored after OCR.
+        """Return the hash of a page's image, which identifies its OCR result in the ledger.
 
         Raises:
             ReadError: The page cannot be shown; `reason` contains the cause.
@@ -199,13 +199,13 @@ def suffix_of(record: DocumentRecord) -> str:
 # ---- Child -----------------------------------------------------------------------------------------------------------
 
 DPI = 160
-"""Resolution of a rendered page in dots per inch: about 1.7 pixels per CSS pixel of a page at its original size."""
+"""Resolution of a rendered page in dots per inch, which gives about 1.7 pixels per CSS pixel at the original size."""
 MAX_PIXELS = 8_000_000
 """Maximum number of pixels of a rendered page; larger pages are rendered at a lower resolution."""
 MAX_CHARS = 60_000
 """Maximum number of characters on a page; if there are more, the passage is not marked."""
 TALL = 2.5
-"""Maximum ratio of the character box defined by a font to the font size; beyond it, the glyph's own box is used."""
+"""Maximum ratio of a character box, as defined by the font, to the font size; for larger boxes, use the glyph's box."""
 COMPRESSION = 3
 """PNG compression level; higher levels take longer and save little."""
 
@@ -242,7 +242,7 @@ class PageWorker:
 
 
 def _marks(size: tuple[float, float], chars: Sequence[Char], request: dict[str, Any]) -> dict[str, Any]:
-    """Return the size of a page, and the boxes of a passage, its sentence and its words."""
+    """Return the size of a page and the boxes of the passage, sentence and words to mark."""
     places = align([char.text for char in chars], request["text"])
     return {
         "width": size[0],
@@ -287,7 +287,7 @@ Placement = tuple[float, float, float, float, float, float]
 
 
 def _placement(page: Any, width: float, height: float) -> Placement:
-    """Return the placement of a page, which depends on its boxes and its rotation."""
+    """Return the placement of a page, which depends on its page boxes and its rotation."""
     import pypdfium2.raw as pdfium
 
     fine = 100  # pdfium returns whole numbers

@@ -52,7 +52,7 @@ AROUND = 3_000
 WHOLE = 8_000
 """Maximum length of text that is shown as a whole; in longer text, only the sections around the passage are shown."""
 NEIGHBOURHOOD = 60_000
-"""Number of characters before and after a passage for which chunks are listed, in a document with many chunks."""
+"""In a document with many chunks, chunks are listed up to this number of characters before and after the passage."""
 MANY_CHUNKS = 100
 EXCERPT = 90
 """Length of the excerpt of a chunk in the list."""
@@ -63,7 +63,7 @@ EXCERPT = 90
 
 @dataclass(frozen=True)
 class PagePart:
-    """The part of a passage on one page: the page number, and the start and end in the text of the passage."""
+    """The part of a passage on one page: the page number, and the start and end of the part in the passage's text."""
 
     page: int
     start: int
@@ -72,14 +72,14 @@ class PagePart:
 
 @dataclass(frozen=True)
 class MarkedPage:
-    """A page of the original file with the marks of the passage.
+    """A page of the original file with the passage marked.
 
     Attributes:
         number: Number of the page, starting at 1.
         label: The printed page number, or "".
         marks: The marks, or None if the page cannot be shown.
         note: Reason why the page cannot be shown or has no marks, or "".
-        is_first_marked: Whether the browser opens at the marks on this page.
+        is_first_marked: Whether the browser scrolls to the marks on this page.
     """
 
     number: int
@@ -96,7 +96,7 @@ class MarkedPage:
 
     @property
     def css_width(self) -> int:
-        """Width of the image in CSS pixels, of which there are 96 in an inch of 72 points."""
+        """Width of the image in CSS pixels (96 per inch)."""
         return round(CSS_PIXELS * self.marks.width) if self.marks else 0
 
     @property
@@ -118,13 +118,13 @@ class OriginalView:
     """The original of a passage as displayed.
 
     Attributes:
-        kind: Form of display: images of pages, formatted Markdown, or text.
-        pages: The pages, for "pages".
-        file_pages: Number of pages in the file, for "pages".
+        kind: Form of display (page images, formatted Markdown, or text).
+        pages: The pages, if `kind` is "pages".
+        file_pages: Number of pages in the file, if `kind` is "pages".
         begins_on: Page on which the passage begins, if this is before the displayed pages, or None.
         page_before: Number of the page before the displayed pages, or None.
         page_after: Number of the page after the displayed pages, or None.
-        html: The text with the passage marked, for the other kinds.
+        html: The text with the passage marked, if `kind` is not "pages".
         is_whole: Whether the text is the whole document.
         note: Reason why the pages cannot be shown, or "".
         command: A command line that solves the problem, or "".
@@ -296,21 +296,21 @@ def passage_view(
 
 @dataclass(frozen=True)
 class _Marker:
-    """Marker for the words of the question in text."""
+    """Marker that highlights the words of the question in text."""
 
     analyzer: Analyzer
     terms: frozenset[str]
 
     def words(self, text: str) -> Markup:
-        """Return the text as HTML with these words marked."""
+        """Return the text as HTML with the words of the question marked."""
         return highlight(text, self.terms, self.analyzer)
 
     def html(self, text: str, sentence: Span = (0, 0), anchor: str = "") -> Markup:
-        """Return the text as HTML with these words and a sentence marked."""
+        """Return the text as HTML with the words of the question and a sentence marked."""
         return mark_sentence(text, sentence, self.words, anchor)
 
     def spans(self, text: str) -> list[Span]:
-        """Return the start and end of each of these words."""
+        """Return the start and end of each word of the question in the text."""
         return match_spans(text, self.terms, self.analyzer)
 
 
@@ -325,7 +325,7 @@ def _span_in(chunk: Chunk, mark: Span | None, record: DocumentRecord) -> Span | 
 
 
 def _best_span(version: SearchableVersion, chunk: Chunk, question: str) -> Span | None:
-    """Return the document offsets of the sentence or row with most words of the question, or None."""
+    """Return the document offsets of the sentence or row that matches the question best, or None."""
     lexical = version.index.lexical
     if not question or lexical is None:
         return None
@@ -334,20 +334,20 @@ def _best_span(version: SearchableVersion, chunk: Chunk, question: str) -> Span 
 
 
 def _within(span: Span | None, start: int, length: int) -> Span:
-    """Return the offsets of a span of the document in a text that begins at `start`, clipped to the text."""
+    """Convert a span of the document to offsets in a text that begins at `start`, and clip it to the text."""
     if span is None or span[0] >= start + length or span[1] <= start:
         return 0, 0
     return max(0, span[0] - start), min(length, span[1] - start)
 
 
 def _nodes_around(version: SearchableVersion, record: DocumentRecord, node: BaseNode) -> list[BaseNode]:
-    """Return the chunks of a document, or only the chunks near `node` if there are many, in text order."""
+    """Return the chunks of a document in text order; if there are many, return only the chunks near `node`."""
     start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
     span = None
     if record.chunks > MANY_CHUNKS and start is not None and end is not None:
         span = (max(0, start - NEIGHBOURHOOD), end + NEIGHBOURHOOD)
     nodes = list(version.docstore.iterate(doc_id=node.ref_doc_id, span=span)) if node.ref_doc_id else [node]
-    # The sort is stable: chunks without offsets keep their order.
+    # The sort is stable, so chunks without offsets keep their order.
     return sorted(nodes, key=lambda one: getattr(one, "start_char_idx", None) or 0)
 
 
@@ -379,7 +379,7 @@ def parts_on_pages(chunk: Chunk, where: DocumentMap) -> list[PagePart]:
 
     Args:
         chunk: The chunk.
-        where: The map of its document; without pages, the whole text may be on any page in the chunk's metadata.
+        where: The map of its document; if it has no pages, the whole text may be on any page in the chunk's metadata.
     """
     text, start = chunk.text, chunk.start
     if start is None or not where.page_starts:
@@ -406,8 +406,8 @@ class _Original:
         version: The version.
         record: Record of the document.
         chunk: The chunk.
-        span: Start and end of the sentence to mark in the document's text, or None. If it continues before or after the
-            chunk, so does the passage.
+        span: Start and end of the sentence to mark in the document's text, or None. If the sentence extends beyond the
+            chunk, the displayed passage does too.
         marker: Marker for words.
         where: Map of the document; None if it was ingested as chunks.
     """
@@ -515,7 +515,7 @@ class _Original:
 
 
 def _read_scan(project: Project, image: str) -> Page | None:
-    """Return the OCR result for an image with this hash, or None if the ledger lacks it or cannot be read."""
+    """Return the OCR result for an image with this hash, or None if it is missing or the ledger is unreadable."""
     engine = engine_for(project.config.ocr)
     page, path = None, project.directory / LEDGER_FILE
     if isinstance(engine, OcrEngine):
@@ -551,7 +551,7 @@ def _reason_sentence(reason: str) -> str:
 
 
 class _Anything(StringConvertor):
-    """Path parameter with any characters, because the id of a chunk may contain slashes and line breaks."""
+    """Path parameter that may contain any characters, because chunk ids can contain slashes and line breaks."""
 
     regex = r"(?s:.*)"
 
@@ -600,7 +600,7 @@ def image(request: Request) -> Response:
 
 
 def _mark(request: Request) -> Span | None:
-    """Parse the start and end of the sentence to mark from the address, or return None if they are not two numbers."""
+    """Return the start and end of the sentence to mark, or None if the address does not contain both numbers."""
     match = re.fullmatch(r"([0-9]{1,12})-([0-9]{1,12})", request.query_params.get("mark", ""))
     return (int(match[1]), int(match[2])) if match else None
 

@@ -34,7 +34,7 @@ MAX_CONDITIONS = 50
 """Maximum number of conditions and files that narrow a search."""
 
 FACET_VALUES = 12
-"""Metadata keys with more values than this are not offered as facets."""
+"""Maximum number of values of a metadata key that is offered as a facet."""
 
 
 def routes() -> list[Route]:
@@ -47,11 +47,11 @@ def routes() -> list[Route]:
 
 @dataclass(frozen=True)
 class Share:
-    """The contribution of one ranking to a score, for the bar of a result.
+    """The contribution of one ranking to a score, shown as a part of the result's bar.
 
     Attributes:
         name: Name of the ranking.
-        value: The summand, which may be negative.
+        value: The contribution, which may be negative.
         x: Start of the ranking's part of the bar, in percent.
         width: Width of the ranking's part of the bar, in percent.
     """
@@ -76,7 +76,7 @@ class Result:
         rank: Position in the ranking, starting at 1.
         source: Location of the marked sentence or row in the document, or of the passage if nothing is marked.
         mark: Start and end of this sentence or row in the document's text, or None.
-        excerpt: The text from this sentence or row, which is marked, as are the words of the question.
+        excerpt: The text starting at this sentence or row, with the sentence or row and the question's words marked.
         structure: The structural part of the context, with marks.
         written: The part of the context written by an LLM or a person, with marks.
         writer: Author of this part: "llm", "given", …
@@ -142,7 +142,7 @@ def _width(shares: Mapping[str, float]) -> float:
 
 
 def shares_of(shares: Mapping[str, float], highest: float) -> list[Share]:
-    """Return the parts of a bar. They are side by side, but parts for negative summands overlap the end of the bar.
+    """Return the parts of a bar, side by side; parts for negative summands overlap the end of the bar.
 
     Args:
         shares: The summands of a score by name.
@@ -163,7 +163,7 @@ def shares_of(shares: Mapping[str, float], highest: float) -> list[Share]:
 
 
 def relevance_words(relevance: float | None) -> str:
-    """Return a phrase if a passage is probably relevant; otherwise return "", because the rank is sufficient."""
+    """Return "probably relevant", or "" if the relevance is low or unknown."""
     return "probably relevant" if relevance is not None and relevance >= 0.5 else ""
 
 
@@ -241,7 +241,7 @@ def _filters(project: Project, where: Sequence[str], files: Sequence[str]) -> Me
 def active_filters(
     links: views.Links, chosen: Mapping[str, str], where: Sequence[str], files: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return each condition and file that narrows the search, with the address of a search that omits it."""
+    """Return each condition and file that narrows the search, with the address of the search without it."""
     conditions = [
         (condition, links.search(**chosen, where=[one for one in where if one != condition], file=files))
         for condition in dict.fromkeys(where)
@@ -259,7 +259,7 @@ class Facet:
 
     Attributes:
         key: The key.
-        values: For each value, the text, the condition, and whether the search is narrowed to this value.
+        values: For each value, the text, the condition, and whether the search is limited to this value.
     """
 
     key: str

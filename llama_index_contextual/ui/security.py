@@ -58,7 +58,7 @@ LOG_SECONDS = 60.0
 
 
 class WrongTokens:
-    """Log of wrong tokens, which delays the responses to them but not to requests with the right token.
+    """Log of wrong tokens that delays the responses to requests with a wrong token, but not to other requests.
 
     Each wrong token adds a second to the delay for later wrong tokens, and each second that passes subtracts one.
 
@@ -88,7 +88,7 @@ class WrongTokens:
 
 
 class Session:
-    """Proof that a client knows the token: the token itself, or a cookie derived from it.
+    """Token check: a client must send the token itself or a cookie derived from it.
 
     Args:
         token: The token.
@@ -105,11 +105,11 @@ class Session:
         return hmac.new(self._token, f"llama-index-contextual workbench {purpose}".encode(), hashlib.sha256).hexdigest()
 
     def is_token(self, value: str) -> bool:
-        """Return whether a value is the token, comparing them in constant time."""
+        """Return whether a value is the token, using a constant-time comparison."""
         return hmac.compare_digest(value.encode("utf-8", "surrogatepass"), self._token)
 
     async def refuse(self, request: Request) -> None:
-        """Log a request with a wrong token and wait if there were many such requests, to slow down guessing."""
+        """Log a request with a wrong token; if there have been many such requests, wait, to slow down guessing."""
         await asyncio.sleep(self._wrong.add(request.client.host if request.client else "an unknown address"))
 
     def has_access(self, headers: Headers) -> bool:
@@ -154,12 +154,14 @@ def _cookies(headers: Headers, name: str) -> list[str]:
 
 
 class Guard:
-    """Middleware that refuses requests from other hosts, origins and users, and sets the headers of all responses.
+    """Middleware that refuses unauthorised requests and sets the headers of all responses.
+
+    A request is refused if its host is unknown, it was sent by a page from another origin, or the token is missing.
 
     Args:
         app: The application.
         hosts: Host names, without ports, that clients may use for the server.
-        session: Proof that clients need; None allows everyone to read the documents.
+        session: The token check; None allows everyone to read the documents.
         failed: Function that returns the response to a request that raised an unexpected error.
     """
 
@@ -218,7 +220,8 @@ class Guard:
     async def _login_needed(self, request: Request) -> Response | None:
         """Return None if the request has access. Otherwise return a redirect to the login, or an error response.
 
-        A request whose address contains the token is redirected to the same address without it, and gets the cookie.
+        A request whose address contains the token is redirected to the same address without the token. This response
+        also sets the cookie.
         """
         session, path = self._session, request.url.path
         if session is None or path == LOGIN or path.startswith(STATIC):
@@ -241,7 +244,7 @@ def _without_port(host: str) -> str:
 
 
 def _is_cross_origin(request: Request, host: str) -> bool:
-    """Return whether a page from another origin sent the request, unless the request just opens a view."""
+    """Return whether the request was sent by a page from another origin and does more than open a view."""
     headers = request.headers
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     is_navigation = (

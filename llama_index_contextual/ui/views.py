@@ -1,4 +1,4 @@
-"""Functions for all views: rendering, addresses, request parameters, and error messages."""
+"""Functions shared by the views: rendering, addresses, request parameters, and error messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ MAX_PARAMETER = 2_000
 class Links:
     """Addresses of the views of one project.
 
-    Templates must use these methods and not contain addresses, which are different in the page written by `inspect`.
+    Templates must use these methods instead of fixed addresses, because the page written by `inspect` uses
+    different addresses.
 
     Args:
         project: Name of the project.
@@ -106,7 +107,7 @@ def _with_query(path: str, parameters: Mapping[str, Any]) -> str:
 
 @cache
 def static_address(name: str) -> str:
-    """Return the address of a static file, which changes with its content, so that browsers may cache the file."""
+    """Return the address of a static file, including a hash of its content, so that browsers can cache the file."""
     content = package_files("llama_index_contextual.ui").joinpath("static", name).read_bytes()
     return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"
 
@@ -139,9 +140,9 @@ def page(
         template: Name of a template, which usually extends base.html.
         status_code: HTTP status.
         headers: Further headers.
-        **values: Values for the template. It also gets `project` (the Project or None), `links` (the project's
-            `Links`), `view` (the first word of the path below the project, "" for the search), `has_llm`, and `several`
-            (whether there are other projects).
+        **values: Values for the template. The template also gets `project` (the Project or None), `links` (the
+            project's `Links`), `view` (the first word of the path below the project, "" for the search), `has_llm`, and
+            `several` (whether there are other projects).
     """
     projects: Mapping[str, Project] = request.app.state.projects
     name = request.path_params.get("project", "")
@@ -167,7 +168,7 @@ def page(
 def project_of(request: Request) -> Project:
     """Return the project in the address of a request.
 
-    An unknown name results in an HTTP error with status 404, and a deleted project in status 410.
+    An unknown name raises an HTTP error with status 404, and a deleted project raises an error with status 410.
     """
     project: Project | None = request.app.state.projects.get(request.path_params["project"])
     if project is None:
@@ -228,7 +229,7 @@ class ProblemView:
 
 
 def problem_of(error: ContextualError, project: Project | None) -> ProblemView:
-    """Describe an error raised by this package in terms of this interface."""
+    """Describe an error raised by this package for users of the workbench."""
     name = project.name if project else "NAME"
     program = "llama-index-contextual"
     if isinstance(error, NoVersionError):
