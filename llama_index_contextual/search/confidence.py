@@ -1,15 +1,15 @@
 """Confidence of a search and relevance of its hits, estimated without an LLM.
 
-Two kinds of evidence, each meaningful on its own, show whether the documents answer a question: the similarity of the
-best passage to the question, and the share of the question's rare words that occur in a single place. If many documents
-resemble each other, hits from several documents are as good as hits from one document, so neither value depends on the
-documents that the hits belong to.
+Two values, each meaningful on its own, show whether the documents answer a question: the similarity of the best passage
+to the question, and the share of the question's words that occur together in one sentence or table row, where rare
+words count most. Neither value depends on the documents that the hits belong to, because in a collection of similar
+documents, hits from several documents are as good as hits from one document.
 
-A logistic model for each kind of search combines both values. The models were fitted by `python -m
-tests.benchmarks.relevance --data ../shared/data` on five question sets (source code, contracts, long Markdown
-documents, conversations, annual and quarterly reports) with equal weight. The negative examples were questions from the
-other sets, and questions whose relevant documents had been removed. The script prints the constants below, and their
-results for sets that were not used in the fit.
+For each kind of search, a logistic model turns these values into probabilities. The models were fitted by `python -m
+tests.benchmarks.relevance --data ../shared/data` on five equally weighted question sets (source code, contracts, long
+Markdown documents, conversations, annual and quarterly reports). The negative examples were questions from the other
+sets, and questions whose relevant documents had been removed. The script prints the constants below, and their results
+on sets that were not used for fitting.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ SCORED_HITS = 20
 """Number of hits that are compared with each other, regardless of the number of results."""
 
 RANKED = 100
-"""Number of hits over which scores are averaged, unless the settings allow fewer candidates."""
+"""Number of hits whose scores are averaged, or fewer if the settings allow fewer candidates."""
 
 _FIRST = 10
 _NEARLY = 1e-9  # keeps probabilities away from 0 and 1, so that log-odds are finite
-_CHANCE = 0.5  # share of the similarity expected by chance that is subtracted; 0.3 to 0.7 give similar results
-_LOWEST = 3.5  # standard deviations below the mean from which similarities are measured
-_STRENGTH, _COVERAGE = 8.0, 1.5  # chosen on the same sets; 6 to 10 and 1 to 2 give similar results
+_CHANCE = 0.5  # subtracted share of the similarity expected by chance; values from 0.3 to 0.7 give similar results
+_LOWEST = 3.5  # similarities are measured from this many standard deviations below the mean
+_STRENGTH, _COVERAGE = 8.0, 1.5  # chosen on the same sets; values of 6 to 10 and 1 to 2 give similar results
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,12 @@ class Models:
     """The logistic models for one kind of search.
 
     Attributes:
-        confidence: Probability that the documents answer the question.
-        relevance: Probability that a hit is relevant.
-        low: Limit of the level "low": at most 5 % of the answerable questions are below it. None if there are no
-            levels.
-        high: Limit of the level "high": at most 5 % of the questions on other subjects reach it.
+        confidence: Model of the probability that the documents answer the question.
+        relevance: Model of the probability that a hit is relevant.
+        low: Upper limit of the "low" level: the confidence of at most 5 % of the answerable questions is below it. None
+            if there are no levels.
+        high: Lower limit of the "high" level: the confidence of at most 5 % of the questions on other subjects reaches
+            it.
     """
 
     confidence: Logistic
@@ -120,7 +121,7 @@ class ConfidenceEstimate:
     Attributes:
         relevances: Probability that each hit is relevant, in the order of the hits; none exceeds the confidence.
         confidence: Probability that the documents answer the question.
-        level: The confidence as a word; None for searches for which no limits are reliable.
+        level: The confidence as a word; None if there are no reliable limits for this kind of search.
     """
 
     relevances: Sequence[float]
@@ -149,7 +150,7 @@ def estimate_confidence(
         hits: The first hits: at least `READ`, or all if there are fewer.
         question: Text of the question.
         is_filtered: Whether only some of the chunks were ranked.
-        low: Limit of the level "low"; None uses the limit from the models.
+        low: Upper limit of the "low" level; None uses the limit from the models.
     """
     names = {leg.name for leg in ranking.legs}
     mode: Mode = "hybrid" if len(names) > 1 else next(iter(names))
@@ -179,14 +180,13 @@ def _level(confidence: float, models: Models, low: float | None) -> ConfidenceLe
 def query_features(
     ranking: Ranking, hits: Sequence[BaseHit], question: str, *, is_filtered: bool = False
 ) -> dict[str, float]:
-    """Return the features of a question that the searched indexes provide.
+    """Return the features of a question that can be computed from the searched indexes.
 
-    - near: the best cosine similarity, minus half of the best similarity expected by chance among this number of
-      chunks, which is about sqrt(2 log(chunks)) standard deviations. With some embedding models, any two texts have a
-      similarity far above 0, so similarities are measured from 3.5 standard deviations below the mean, if this value is
-      above 0.
-    - cover: the largest share of any sentence of the question that a single sentence or table row in the first 10 hits
-      covers, together with its title, section and column headers; terms are weighted by idf.
+    - near: the best cosine similarity, minus half of the best similarity expected by chance, which is about
+      sqrt(2 log(n)) standard deviations for n chunks. With some embedding models, any two texts have a similarity far
+      above 0, so similarities are measured from 3.5 standard deviations below the mean, if this value is above 0.
+    - cover: the largest share of any sentence of the question that is covered by a single sentence or table row in the
+      first 10 hits, together with the title, file name, section and column headers; terms are weighted by idf.
     """
     features: dict[str, float] = {}
     if (semantic := ranking.leg("semantic")) is not None:
@@ -208,8 +208,8 @@ def _near(leg: Leg, chunks: int) -> float:
 def _cover(hits: Sequence[BaseHit], question: str, terms: QueryTerms) -> float:
     """Return the largest coverage of the question by any hit; see `cover` in `query_features`.
 
-    Reading one text takes longer than ranking a thousand texts, so the hits with the most terms are read first, and
-    hits that cannot have a larger coverage are not read.
+    Reading one text takes longer than ranking a thousand texts, so the hits that could have the largest coverage are
+    read first, and hits that cannot exceed the best coverage so far are not read.
     """
     parts = question_parts(question, terms.weights, terms.analyzer)
     headers = [header_of(hit) for hit in hits]
@@ -226,7 +226,7 @@ def _cover(hits: Sequence[BaseHit], question: str, terms: QueryTerms) -> float:
 
 
 def _limit(parts: Sequence[Mapping[str, float]], matched: set[str]) -> float:
-    """Return an upper bound on the coverage: the largest share of a part of the question that these terms cover."""
+    """Return an upper bound on the coverage: the largest share of any part of the question that `matched` covers."""
     shares = ((sum(part.values()), sum(part[term] for term in matched & part.keys())) for part in parts)
     return max((covered / total for total, covered in shares if total), default=0.0)
 
@@ -243,19 +243,19 @@ def header_of(hit: BaseHit) -> str:
 def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: float) -> dict[str, Array]:
     """Return the features of each hit, one value per hit.
 
-    The strength of a hit is the distance of its score from the mean of the best 100 scores, divided by the same
-    distance for the best score. Below the mean, the strength is 0. The coverage of a hit is the share of the query's
+    The strength of a hit is the difference between its score and the mean of the best 100 scores, divided by the same
+    difference for the best score. Below the mean, the strength is 0. The coverage of a hit is the share of the query's
     terms that the hit contains, weighted by idf. Few passages answer a question, so the hits are compared with each
-    other. The share of a hit is the softmax of 8 × strength + 1.5 × coverage over the first 20 hits.
+    other: the share of a hit is the softmax of 8 × strength + 1.5 × coverage over the first 20 hits.
 
     - answer: the log-odds of the confidence, because a hit is relevant only if the documents answer the question.
     - share: the logarithm of the share.
     - covering: the logarithm of the share, multiplied by the coverage.
     - rare: the logarithm of the share, multiplied by the rarity of the query's terms: their mean idf divided by
       log(1 + chunks).
-    - agreed: the share, multiplied by the overlap of the first 10 hits of the indexes.
-    - bm25: the BM25 score, in standard deviations of the scores of all chunks.
-    - cosine: the distance of the cosine similarity from the mean of all chunks, in standard deviations.
+    - agreed: the share, multiplied by the overlap between the first 10 hits of each index.
+    - bm25: the BM25 score, in standard deviations over all chunks.
+    - cosine: the difference between the cosine similarity and its mean over all chunks, in standard deviations.
     """
     scores, mean = ranking.hits.scores[: len(evidence)], float(ranking.hits.scores[:RANKED].mean())
     reach = float(scores[0]) - mean
@@ -277,7 +277,7 @@ def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: flo
 def _scaled_scores(ranking: Ranking, name: LegName, evidence: Sequence[Evidence], *, zero: bool) -> Array:
     """Return each hit's score in an index, in standard deviations; a missing score becomes 0.
 
-    If `zero` is set, the scale's zero is subtracted from the scores first.
+    If `zero` is set, the scale's zero point is subtracted from the scores first.
     """
     leg = ranking.leg(name)
     scale = NO_SCALE if leg is None else leg.scale

@@ -22,14 +22,14 @@ _UNITS = {"semantic": "cosine similarity", "lexical": "BM25"}
 
 @dataclass(frozen=True)
 class _Share:
-    """The contribution of one ranking to a score.
+    """One component of a score, such as the contribution of a ranking.
 
     Attributes:
-        name: Name of the ranking.
-        value: The contribution.
-        formula: Calculation of the contribution, as text; empty if the hit is not in the ranking.
-        place: Rank of the hit, starting at 1; 0 if it is not in the ranking.
-        size: Number of hits in the ranking.
+        name: Name of the component.
+        value: The number that it adds to the score.
+        formula: Calculation of the value, as text; empty if the component does not affect the score of the hit.
+        place: Rank of the hit in the ranking, starting at 1; 0 if the hit has no rank.
+        size: Number of hits in the ranking, or 0.
     """
 
     name: str
@@ -42,7 +42,7 @@ class _Share:
 def explain(ranking: Ranking, hits: Sequence[BaseHit], k: int) -> tuple[list[Explanation], list[Explanation]]:
     """Return the explanations of the k best hits, and of the other hits, which are near misses.
 
-    The explanation of a near miss contains its difference from the last result.
+    The explanation of a near miss includes the reasons why it ranks below the last result.
 
     Args:
         ranking: The ranking.
@@ -61,7 +61,7 @@ def explain_reranked(
     """Return the explanations of the k best hits after reranking, and of the other hits.
 
     Args:
-        explanations: The explanations of all hits that were reranked, and possibly of more, in their original order.
+        explanations: Explanations of at least all reranked hits, in the original order of the hits.
         reranked: The hits in the order chosen by the reranker.
         k: Number of results among the hits.
     """
@@ -102,8 +102,9 @@ def _explanation(ranking: Ranking, hit: BaseHit) -> Explanation:
 def _matched_terms(ranking: Ranking, hit: BaseHit) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the query's terms that a hit contains, in three groups.
 
-    The groups are the terms in the text or the column headers, the terms that occur only in the context, and the terms
-    that occur only in the structural part of a context that has two parts.
+    The first group contains the terms in the text or the column headers, and the second group contains the terms that
+    occur only in the context. If the context has a structural line and a written part, the terms that occur only in the
+    structural line are in the third group instead.
     """
     if ranking.terms is None or hit.lexical is None:
         return (), (), ()
@@ -138,7 +139,7 @@ def _arithmetic(ranking: Ranking, at: int) -> str:
 def _shares(ranking: Ranking, at: int) -> list[_Share]:
     """Return the contributions to the score of the hit at position `at`.
 
-    In the ranking of a single index, the only contribution comes from the best sentence or row.
+    If only one index was ranked, return only the contribution of the best sentence or row.
     """
     fusion, row = ranking.fusion, int(ranking.hits.rows[at])
     if fusion is None:
@@ -188,7 +189,7 @@ def _share_of_document(ranking: Ranking, at: int) -> list[_Share]:
 def _shared_terms(ranking: Ranking, at: int) -> list[_Share]:
     """Return the deduction from a hit's score for terms that also occur elsewhere in its document.
 
-    Return an empty list if there is no deduction for any hit.
+    Return an empty list if no hit in the ranking has such a deduction.
     """
     if ranking.shared_terms is None or not ranking.shared_terms.any():
         return []
@@ -204,7 +205,7 @@ def _share_of_best(ranking: Ranking, at: int) -> list[_Share]:
 
 
 def _share_of_spotlight(ranking: Ranking, at: int) -> list[_Share]:
-    """Return what the best sentence or row contributes to a hit's score.
+    """Return the contribution of the best sentence or row to a hit's score.
 
     Return an empty list if no hit in the ranking has such a contribution.
     """
@@ -216,7 +217,7 @@ def _share_of_spotlight(ranking: Ranking, at: int) -> list[_Share]:
 
 
 def _with_reason(ranking: Ranking, explanations: Sequence[Explanation], at: int, last: int) -> Explanation:
-    """Return the explanation of a near miss with the reasons why it ranks below the last result."""
+    """Add the reasons why a near miss ranks below the last result to its explanation, and return the explanation."""
     miss, hit = explanations[at], explanations[last]
     reasons = [f"{hit.score - miss.score:.4f} below result {hit.rank}"]
     shares = list(zip(_shares(ranking, at), _shares(ranking, last), strict=True))

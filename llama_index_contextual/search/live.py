@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FILES_REMOVED = (ContextualError, OSError, sqlite3.Error)
-"""Errors that a query may raise if its version was removed before all files of the version were open."""
+"""Errors that a query may raise if its version is removed before all of the version's files have been opened."""
 
 
 class LiveIndexes:
@@ -44,8 +44,8 @@ class LiveIndexes:
     Args:
         project_dir: Directory of the project.
         name: Name of the project, for messages.
-        load_embed_model: Function that loads the model that embeds queries; its arguments are the setting with which a
-            version was built, and the name of the model that was used.
+        load_embed_model: Function that loads the embedding model for queries; its arguments are the `embed_model`
+            setting of a version, and the name of the model that the version was built with.
         load_llm: Function that loads the LLM for reranking, if the settings require it.
     """
 
@@ -97,7 +97,7 @@ class LiveIndexes:
                 stamp = read_stamp(self._project_dir)
                 if self._opened is not None and stamp == self._stamp:
                     return self._opened
-                former, self._opened, self._stamp = self._opened, None, None  # its parts stay open for reuse
+                former, self._opened, self._stamp = self._opened, None, None  # keeps its open parts for reuse
                 name = parse_current(self._project_dir, stamp).live
                 if name is None:
                     raise NoVersionError(
@@ -113,14 +113,14 @@ class LiveIndexes:
                 except (CorruptVersionError, OSError):
                     if read_stamp(self._project_dir) == stamp:
                         raise
-                    continue  # a writer has published another version and removed this version
+                    continue  # a writer has published another version and removed this one
                 opened.embedder_of = self._embedder_of
                 self._opened, self._stamp = opened, stamp
                 del former
                 return opened
 
     def _embedder_of(self, model: BaseEmbedding) -> QueryEmbedder:
-        """Return the embedder for a model, whose cache is shared by all versions that use this model."""
+        """Return the embedder for a model; versions with the same model share an embedder and its cache."""
         from llama_index_contextual.embeddings.queries import QueryEmbedder
 
         if self._embedder is None or self._embedder.model is not model:
@@ -128,7 +128,7 @@ class LiveIndexes:
         return self._embedder
 
     def run(self, query: Callable[[SearchableVersion], T]) -> T:
-        """Run a query on the live version; if a writer removes the files, repeat the query on the next version."""
+        """Run a query on the live version, and repeat it on the next version if a writer removes the files."""
         while True:
             current = self.current()
             try:
@@ -187,9 +187,9 @@ class SearchableVersion(OpenVersion):
     """A published version with its indexes, which are opened on first use.
 
     Args:
-        directory: versions/<name> of a project.
-        load_embed_model: Function that loads the model that embeds queries; its arguments are the setting with which
-            the version was built, and the name of the model that was used.
+        directory: The directory versions/<name> in a project's directory.
+        load_embed_model: Function that loads the embedding model for queries; its arguments are the `embed_model`
+            setting of the version, and the name of the model that the version was built with.
 
     Raises:
         CorruptVersionError: A file is damaged or missing, or belongs to another version.
@@ -231,7 +231,7 @@ class SearchableVersion(OpenVersion):
 
         model = self.embed_model
         # Without transformations, LlamaIndex creates a SentenceSplitter and loads its tokenizer. This takes half a
-        # second, and an index that never changes does not use it.
+        # second, and a read-only index does not need them.
         return VectorStoreIndex(
             index_struct=IndexDict(index_id=INDEX_ID),
             storage_context=self.storage_context,
@@ -244,7 +244,8 @@ class SearchableVersion(OpenVersion):
         """The model that the version was built with, even if the settings have changed since.
 
         Raises:
-            ConfigurationError: The project was loaded with another model, or without the model object that was used.
+            ConfigurationError: The project was loaded with another model, or without the model object that the version
+                was built with.
             ModelError: The model cannot be loaded, for example because a key or a package is missing.
         """
         from llama_index_contextual.models import model_name
@@ -261,7 +262,7 @@ class SearchableVersion(OpenVersion):
 
     @cached_property
     def embedder(self) -> QueryEmbedder:
-        """Embedder for queries that uses the model of the version."""
+        """The query embedder, which uses the version's model."""
         from llama_index_contextual.embeddings.queries import QueryEmbedder
 
         return (self.embedder_of or QueryEmbedder)(self.embed_model)

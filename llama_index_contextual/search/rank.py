@@ -1,7 +1,7 @@
-"""Rank rows by meaning and by words, and fuse both rankings, with the evidence for each row.
+"""Rank the rows of an index by meaning and by words, fuse both rankings, and collect the evidence for each row.
 
-The functions use a `ChunkIndex` and read no nodes. Rankings are fused by reciprocal ranks or by scores. Ties are broken
-by the best rank in any ranking, then by id, so the result is deterministic.
+The functions use a `ChunkIndex` and do not read any nodes. Rankings are fused by reciprocal ranks or by scores. Ties
+are broken by the best rank in any ranking, then by id, so the result is deterministic.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ LegName = Literal["semantic", "lexical"]
 CANDIDATES = 200
 """Number of hits taken from each ranking before fusion.
 
-The exact value matters little: on five question sets with the local embedding and the structural context, the mean
-nDCG@10 was 64.4 with 50, 65.1 with 100, 65.0 with 200 and 64.7 with 400. Between 100 and 400, no value was better than
-200 on any set with p < 0.09.
+The exact value matters little: on five question sets with local embeddings and structural contexts, the mean nDCG@10
+was 64.4 with 50 hits, 65.1 with 100 hits, 65.0 with 200 hits and 64.7 with 400 hits. On no set was another number
+between 100 and 400 better than 200 with p < 0.09.
 """
 
 Evidence = dict[str, Any]
-"""The `LegScore` of a chunk in each index, by the name of the index."""
+"""The `LegScore` of a chunk in each index, by index name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +50,10 @@ class FusionSettings:
         by: Whether to fuse reciprocal ranks or scaled scores.
         weights: One weight per ranking; their sum is 1.
         rrf_k: Constant of reciprocal rank fusion.
-        candidates: Number of hits of each ranking that are fused.
+        candidates: Number of hits to fuse from each ranking.
         document_weight: Weight of the document scores.
         sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
-        document_idf: Whether score fusion weights a term in a chunk by how rare it is within the document.
+        document_idf: Whether score fusion gives more weight to terms that are rare within the chunk's document.
     """
 
     by: Fusion = "score"
@@ -73,10 +73,10 @@ class Leg:
         name: Name of the index.
         hits: Rows and scores, best first.
         scale: Scale of the scores over all chunks.
-        terms: The query as terms of the lexical index.
-        vector: The query's embedding as a unit vector, in the semantic index.
+        terms: The terms of the query, for the lexical index only.
+        vector: The query's embedding as a unit vector, for the semantic index only.
         model: Name of the model that computed the embedding.
-        warnings: Sentences about parts of the query that were not searched in the index.
+        warnings: Sentences about parts of the query that were not searched for in the index.
     """
 
     name: LegName
@@ -98,12 +98,12 @@ class Ranking:
         legs: The ranking of a single index, or the rankings of the indexes that were fused.
         fusion: Settings of the fusion; None for the ranking of a single index.
         document_weight: Weight of the document scores, in the unit of the chunk scores.
-        support: Scores of the documents of `hits`; None if there is no index of documents.
-        best: For each of `hits`, the score of the best chunk of its document, before shares of such scores were added.
-        shared_terms: For each of `hits`, the part of its score that was subtracted for terms that also occur elsewhere
-            in its document.
-        spotlight: The part of the scores of the first hits that is due to their best sentence or row (see `spotlight`);
-            shape (n, 2): by words, and by meaning.
+        support: Scores of the documents that the hits belong to; None if there is no document index.
+        best: For each hit, the score of the best chunk of its document, before `sibling_weight` is applied.
+        shared_terms: For each hit, the number that was subtracted from its score for terms that also occur elsewhere in
+            its document.
+        spotlight: The numbers added to the scores of the first n hits for their best sentence or row, by words and by
+            meaning; shape (n, 2). See the `spotlight` module.
     """
 
     hits: Hits
@@ -150,11 +150,11 @@ class Ranking:
 
     @property
     def terms(self) -> QueryTerms | None:
-        """The query as terms of the lexical index; None if this index was not searched."""
+        """The terms of the query; None if the lexical index was not searched."""
         return next((leg.terms for leg in self.legs if leg.terms is not None), None)
 
     def evidence(self, k: int) -> list[Evidence]:
-        """Return, for each of the k best hits, its score and rank in each index, including the index of documents."""
+        """Return, for each of the k best hits, its score and rank in each index, including the document index."""
         rows = self.hits.rows[:k].tolist()
         evidence: list[Evidence] = [{} for _ in rows]
         for leg in self.legs:
@@ -180,7 +180,7 @@ def semantic_leg(
         index: The index.
         embedding: The query's embedding; a zero vector has no hits.
         k: Number of hits.
-        filters: Only chunks that pass are ranked.
+        filters: Metadata filters; only chunks that pass them are ranked.
         model: Name of the embedding model, for messages.
 
     Raises:
@@ -221,14 +221,14 @@ def fused(
 ) -> Ranking:
     """Fuse rankings and add the scores of the documents.
 
-    If only one of several rankings has a weight, the result has the order of that ranking.
+    If only one of several rankings has a weight above 0, the result has the order of that ranking.
 
     Args:
-        legs: The rankings; hits after the candidates are ignored.
+        legs: The rankings; only their first `settings.candidates` hits are used.
         ids: Node id of each row.
-        settings: How to fuse.
-        documents: The index of documents; None adds no document scores.
-        query: The query for the index of documents, if the lexical index was not searched.
+        settings: The fusion settings.
+        documents: The document index; None adds no document scores.
+        query: The query for the document index, if the lexical index was not searched.
     """
     weights = settings.weights
     rankings = [leg.hits.first(settings.candidates if weight else 0) for leg, weight in zip(legs, weights, strict=True)]
@@ -244,14 +244,14 @@ def fused(
     has_weight = settings.document_weight or settings.sibling_weight
     if documents is None or not has_weight or (len(legs) > 1 and max(weights) == 1.0):
         return ranking
-    # Spelling is corrected with the vocabulary of the chunks, because the document entries have too few words.
+    # Spelling is corrected with the vocabulary of the chunks, because the document entries contain too few words.
     terms = ranking.terms
     support = documents.support(query if terms is None else terms.counts, hits.rows)
     if settings.by == "rrf":
         weight = settings.document_weight
         shares = reciprocal_shares(support.ranks, weight, k=settings.rrf_k)
     else:
-        # Scores have no fixed range, so the weight is relative to the best score; it grows with the documents' length.
+        # Scores have no fixed range, so the weight is relative to the best score. It grows with the documents' length.
         weight = settings.document_weight * documents.emphasis * float(hits.scores.max(initial=0.0))
         shares = scaled_shares(support.scores.astype(np.float64), weight)
     best = best_of_group(hits.scores + shares, documents.rows[hits.rows])
@@ -276,9 +276,9 @@ def _shared_terms(
     documents: DocumentIndex,
     settings: FusionSettings,
 ) -> NDArray[np.float64]:
-    """Return the part of each score that is due to terms that also occur elsewhere in the document of the chunk."""
+    """Return the part of each score that is due to terms that also occur in other chunks of the document."""
     shared = np.zeros(len(hits.rows))
-    # Without the share of its best chunk, a document would lose the part of the score that is subtracted here.
+    # Unless a share of the best chunk's score is added, a document would lose the scores that are subtracted here.
     if not (settings.document_idf and settings.sibling_weight) or settings.by == "rrf":
         return shared
     order = np.argsort(hits.rows)
@@ -297,7 +297,7 @@ def hits_of(
     Args:
         ranking: The ranking.
         chunks: The chunks of its first hits.
-        evidence: The evidence of the first hits, at least as many as there are chunks.
+        evidence: The evidence for at least these hits.
         spots: The best sentences or rows of the first chunks; other hits have no mark.
     """
     rows = zip(chunks, ranking.hits.scores.tolist(), evidence, strict=False)
@@ -309,7 +309,7 @@ def hits_of(
 
 
 def _checked(embedding: object, dimensions: int | None, model: str) -> NDArray[np.float32]:
-    """Check that a query's embedding fits an index, and return it as a unit vector, or as zeros if it is zero."""
+    """Check that a query's embedding fits an index, and return it as a unit vector, or unchanged if it is zero."""
     try:
         with np.errstate(over="ignore"):  # numbers too large for 32 bits become infinite
             vector = np.asarray(embedding, dtype=np.float32)
@@ -394,7 +394,7 @@ def fuse(
         weights: One weight per ranking.
         by: Whether to fuse reciprocal ranks or scaled scores.
         k: Constant of reciprocal rank fusion.
-        scales: The scale of each ranking's scores; None maps the lowest and highest score of each ranking to 0 and 1.
+        scales: Scale of the scores of each ranking; None maps the lowest score of a ranking to 0, and the highest to 1.
         names: Id of each row, by which ties are broken; None breaks ties by row number.
 
     Example:

@@ -61,7 +61,7 @@ class Reranker(ABC):
     """Base class of rerankers, which sort hits by their relevance to a question.
 
     Attributes:
-        name: Value of the setting `rerank`.
+        name: Value of the `rerank` setting.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Rerankers:
         """Return the reranker with a given name.
 
         Args:
-            name: Value of the setting `rerank`.
+            name: Value of the `rerank` setting.
             config: The other settings.
 
         Raises:
@@ -129,20 +129,20 @@ BATCH_SIZE = 32
 """Number of texts that a cross-encoder reads at the same time."""
 
 OVERLAP = 0.2
-"""Share of a window that is repeated in the next window, so that no sentence is cut in both windows."""
+"""Share of a window that is repeated in the next window, so that most sentences are complete in one of them."""
 
 _DEFAULT_LENGTH = 512
 _SLACK = 8
-"""Number of tokens left free, because the text at the border of a window may be tokenised differently."""
+"""Number of tokens left unused, because the text at the edges of a window may be tokenised differently."""
 _NO_LIMIT = 1_000_000  # a tokenizer without a limit reports a length of 10**30
 
 
 @dataclass(frozen=True)
 class _EncoderInput:
-    """A passage in the form in which a cross-encoder reads it.
+    """A passage, as a cross-encoder reads it.
 
     Attributes:
-        head: Context, column headers and the user's own metadata, as embedded; may be empty.
+        head: Context, column headers and the user's own metadata, in the same form as for embedding; may be empty.
         text: The text after the head.
     """
 
@@ -153,7 +153,7 @@ class _EncoderInput:
     def of(cls, chunk: RetrievedChunk) -> _EncoderInput:
         whole = replace_surrogates(chunk.node.get_content(MetadataMode.EMBED))
         text = replace_surrogates(chunk.text).strip()
-        if not whole.endswith(text):  # the node has its own template
+        if not whole.endswith(text):  # the node has a custom text template
             return cls("", whole)
         return cls(whole[: len(whole) - len(text)].rstrip(), text)
 
@@ -169,8 +169,8 @@ class CrossEncoderReranker(Reranker):
     depends on the model, so look at some results before you choose a threshold.
 
     A passage that is too long for the model is divided into windows. Each window begins with the head of the passage
-    (context, column headers, the user's own metadata) if the head fits in half a window. The passage has the score of
-    its best window.
+    (context, column headers, the user's own metadata) if the head fits in half a window. The score of a passage is the
+    score of its best window.
 
     Args:
         name: Name of a cross-encoder on the Hugging Face hub, or a folder that contains a cross-encoder.
@@ -180,8 +180,8 @@ class CrossEncoderReranker(Reranker):
     Raises:
         ModelError: The package is not installed, or the model cannot be loaded or is not a usable cross-encoder.
 
-    Source: Nogueira, Cho, "Passage Re-ranking with BERT", 2019; for the best window, Dai, Callan, "Deeper Text
-    Understanding for IR with Contextual Neural Language Modeling", SIGIR 2019 (MaxP).
+    Source: Nogueira, Cho, "Passage Re-ranking with BERT", 2019; for scoring by the best window, Dai, Callan, "Deeper
+    Text Understanding for IR with Contextual Neural Language Modeling", SIGIR 2019 (MaxP).
     """
 
     def __init__(self, name: str, *, device: str | None = None, batch_size: int = BATCH_SIZE) -> None:
@@ -202,8 +202,8 @@ class CrossEncoderReranker(Reranker):
     def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
         """Return the hits, sorted by probability; see `Reranker.rerank`."""
         nodes = _report_start(self.name, question, hits)
-        # Only one thread may run here: a tokenizer used concurrently raises "Already borrowed", and each thread would
-        # need its own memory.
+        # Allow only one thread at a time: a tokenizer that is used concurrently raises "Already borrowed", and each
+        # thread would need additional memory.
         with self._lock:
             logits = self._logits_of(question, [_EncoderInput.of(node) for node in nodes])
         best = [int(windows.argmax()) for windows in logits]
@@ -232,7 +232,7 @@ class CrossEncoderReranker(Reranker):
             text = passage.text
         spans, width = self._spans(text), room - head_length
         more = len(spans) - width
-        if more <= 0:  # encoded separately, the head and the text have fewer tokens
+        if more <= 0:  # the head and the text have fewer tokens if they are encoded separately
             return [head + text]
         number = -(-more // max(1, round(width * (1 - OVERLAP)))) + 1
         # The starts are evenly distributed, so that all windows have the same length.
@@ -246,7 +246,7 @@ class CrossEncoderReranker(Reranker):
         try:
             question = self._clipped(replace_surrogates(question))
             windows = [self.windows(question, passage) for passage in passages]
-            # Logits are used instead of the model's own activation: in float32, a sigmoid is 1 for any input above 17.
+            # Use logits instead of the model's own activation, because a float32 sigmoid is 1 for any input above 17.
             output = self._model.predict(
                 [(question, window) for texts in windows for window in texts],
                 batch_size=self._batch_size,
@@ -304,7 +304,7 @@ def _load_encoder(name: str, device: str | None) -> tuple[Any, Any]:
 
 
 def _has_classifier(model: Any) -> bool:
-    """Return whether, according to its configuration, a model was saved with the layer that scores pairs of texts."""
+    """Return whether a model's configuration shows that it was saved with the layer that scores pairs of texts."""
     names = getattr(getattr(model, "config", None), "architectures", None) or ()
     return not names or any("ForSequenceClassification" in name or "ForCausalLM" in name for name in names)
 
@@ -335,14 +335,14 @@ The passages, one JSON object in each line:
 Reply with one JSON array and nothing else: the ids of all passages, the most useful passage first, such as [3, 1, 2].
 """
 )
-"""The prompt of `rerank="llm"`; its variables are `question` and `passages`."""
+"""The prompt for `rerank="llm"`, with the variables `question` and `passages`."""
 
 WINDOW = 20
-"""Maximum number of passages in one call; half of them are compared again in the next call (RankGPT)."""
+"""Maximum number of passages in one call. Half of them are sorted again in the next call (see RankGPT)."""
 PROMPT_TOKENS = 8_000
 """Maximum total number of tokens of the passages in one call."""
 CALL_TIMEOUT = 60.0
-"""Seconds to wait for a reply, unless the setting `call_timeout` is given."""
+"""Seconds to wait for a reply, unless the `call_timeout` setting is given."""
 
 _QUESTION_TOKENS = 1_000
 _PART_TOKENS: Mapping[str, int] = {"source": 60, "context": 100, "table_head": 60, "text": 300}
@@ -354,7 +354,7 @@ _NUMBER = re.compile(r"\D{0,9}(\d{1,9})")
 
 @dataclass
 class _Listing:
-    """The order of passages during the calls for one question.
+    """The order of passages while an LLM sorts them for one question.
 
     Attributes:
         order: Indexes of the passages, best first.
@@ -401,17 +401,18 @@ class _Listing:
 class LLMReranker(Reranker, PromptMixin):
     """Listwise reranker that asks an LLM to sort the hits.
 
-    Each passage is truncated to about 500 tokens, around the terms of the question. If the passages do not all fit in
-    one prompt, the last passages are sorted first. The better half of these is then sorted together with the passages
-    before them, and this is repeated up to the first passage. The calls are made one after another.
+    Each passage is truncated to about 500 tokens around the terms of the question. If the passages do not all fit in
+    one prompt, the last passages are sorted first. The better half of them is then sorted together with the preceding
+    passages, and so on up to the first passage. The calls are made one after another.
 
-    An LLM returns an order but no probabilities: the score of a hit is 1 / rank, and a threshold does not apply.
-    Unknown ids are ignored, and passages that are missing from the reply come after the listed passages. If a reply
-    contains no ids, the passages keep their order. `warnings` contains a sentence about each of these problems.
+    An LLM returns an order but no probabilities, so the score of a hit is 1 / rank, and a threshold has no effect.
+    Unknown ids are ignored, and passages that are missing from the reply are placed after the listed passages. If a
+    reply contains no ids, the passages keep their order. `Reranked.warnings` describes unknown ids and replies without
+    ids.
 
     Args:
-        load_llm: Function that loads the LLM, called for the first question.
-        timeout: Seconds to wait for a reply, including retries; None for 60.
+        load_llm: Function that loads the LLM; it is called for the first question.
+        timeout: Seconds to wait for a reply, including retries; None means 60.
 
     Source: Sun et al., "Is ChatGPT Good at Search? Investigating Large Language Models as Re-Ranking Agents", EMNLP
     2023 (RankGPT).
@@ -512,7 +513,9 @@ def _clip(text: str, tokens: int) -> str:
 
 
 def _json_line(number: int, fields: Mapping[str, str]) -> str:
-    """Return a passage as a line of JSON. Quotes and line breaks are escaped, so that the text cannot break out.
+    """Return a passage as a line of JSON, in which quotes and line breaks are escaped.
+
+    The text of a passage therefore cannot be mistaken for another passage.
 
     Example:
         >>> _json_line(2, {"text": 'The end."}\\n{"id": 1}'})
@@ -524,8 +527,8 @@ def _json_line(number: int, fields: Mapping[str, str]) -> str:
 def listed_ids(reply: str) -> list[int] | None:
     """Return the ids in a reply, in order, or None if the reply contains no list of ids.
 
-    If there are several arrays, for example in reasoning before the answer, the longest array is used, or the last of
-    several arrays with this length. A chain such as [3] > [1] > [2] counts as one array.
+    If there are several arrays, for example in reasoning before the answer, the longest array is used, or the last one
+    if several have the same length. A chain such as [3] > [1] > [2] counts as one array.
 
     Example:
         >>> listed_ids('Passage [2] names the date. ["3", 2, 1]'), listed_ids("[3] > [1]"), listed_ids("The first one.")

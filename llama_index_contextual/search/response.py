@@ -1,4 +1,4 @@
-"""The response of a search: results with their source and scores, explanations, and their display."""
+"""The response of a search: results with their sources and scores, and explanations, in a form that can be shown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _VERDICTS = {
 """Sentences for the confidence levels, used everywhere in the package."""
 
 _WIDTH = 400
-"""Maximum number of characters of a query that are shown."""
+"""Maximum number of characters shown of a query."""
 
 _MAX_WORDS, _MAX_WORD_LENGTH = 50, 60
 
@@ -44,9 +44,9 @@ class LegScore:
 
     Attributes:
         score: Cosine similarity (-1 to 1) in the semantic index; BM25 score (above 0) in the other indexes.
-        rank: Position in the ranking of the index, starting at 1; in the index of documents, position of the chunk's
-            document.
-        matched_terms: Terms of the query that occur in the chunk or its context, in the lexical index only.
+        rank: Position of the chunk in the ranking of the index or, in the document index, position of its document;
+            starting at 1.
+        matched_terms: Terms of the query that occur in the chunk or its context, for the lexical index only.
     """
 
     score: float
@@ -65,7 +65,7 @@ class Source:
         page_start: Number of the physical page of the first character, starting at 1.
         page_end: Number of the physical page of the last character.
         page_label: Printed number of the first page.
-        section: Path of headings above the passage.
+        section: Path of the headings above the passage.
         title: Title of the document.
         segment_index: Number of the segment in the document, starting at 0.
         chunk_index: Number of the chunk in the document, starting at 0.
@@ -105,7 +105,7 @@ class Source:
         Args:
             start: Offset of the first character of the span.
             end: Offset after the last character of the span.
-            places: The places of the chunk or the document, in order.
+            places: Pages and sections of the chunk or the document with their start offsets, in order.
         """
         source = replace(self, start_char=start, end_char=end)
         before = [place for place in places if place.start <= start]
@@ -144,7 +144,7 @@ class Mark(NamedTuple):
         return cls(base + start, base + end, text, source.at(base + start, base + end, keys.places_of(chunk.metadata)))
 
     def to_dict(self, *, texts: bool = True) -> dict[str, Any]:
-        """Return the mark as JSON values.
+        """Return the mark as a dict that can be written as JSON.
 
         Args:
             texts: Whether to include the text.
@@ -170,7 +170,7 @@ class BaseHit:
             """The id of the chunk."""
 
         def get_score(self, raise_error: bool = False) -> float:
-            """Return the score of the whole search."""
+            """Return the overall score of the passage."""
 
         @property
         def text(self) -> str:
@@ -186,7 +186,7 @@ class BaseHit:
 
     @property
     def place(self) -> Source:
-        """The location to show: the best-matching sentence or row or, if there is none, the whole passage."""
+        """The location to show: that of the best-matching sentence or row, or that of the passage if there is none."""
         return self.source if self.spotlight is None else self.spotlight.source
 
     @property
@@ -201,7 +201,7 @@ class BaseHit:
 
     @property
     def table_head(self) -> str | None:
-        """The column headers of the table in which the text begins, or None."""
+        """The column headers of the table, if the text begins inside a table, or None."""
         return self.metadata.get(keys.TABLE_HEAD) or None
 
     def __repr__(self) -> str:
@@ -212,8 +212,8 @@ class BaseHit:
     def excerpt(self, query: str, width: int) -> str:
         """Return the text on one line, starting at the sentence or row that matches the question best.
 
-        If there is no such sentence or row, or if it is longer than the width, the text starts shortly before the
-        matched terms or the words of the query.
+        If there is no such sentence or row, or if it is longer than `width`, the text starts shortly before the matched
+        terms or the words of the query.
         """
         if self.spotlight is not None and len(mark := visible(self.spotlight.text)) <= width:
             before, _, after = visible(self.text).partition(mark)
@@ -230,7 +230,7 @@ class Hit(BaseHit):
     Attributes:
         chunk: The chunk.
         rank: Position among the results, starting at 1.
-        score: Score of the whole search, comparable only within one response.
+        score: Overall score, comparable only within one response.
         relevance: Estimated probability that the chunk is relevant, or None.
         semantic: Score and rank in the semantic index, or None if the chunk is not among its hits.
         lexical: Score and rank in the lexical index, or None if the chunk is not among its hits.
@@ -253,7 +253,7 @@ class Hit(BaseHit):
         return self.chunk.node_id
 
     def get_score(self, raise_error: bool = False) -> float:
-        """Return the score of the whole search."""
+        """Return the overall score of the chunk."""
         return self.score
 
     @property
@@ -279,7 +279,7 @@ class QueryBlend:
     Attributes:
         embedded: Texts with their weights in the query's embedding, the question first; empty if nothing was embedded.
         lexical: Texts with the weight of each of their terms, the question first.
-        rewritten: The stand-alone question that was searched instead of the original question, or None.
+        rewritten: The stand-alone question that was used instead of the original question, or None.
     """
 
     embedded: tuple[tuple[str, float], ...] = ()
@@ -333,9 +333,9 @@ class Explanation:
         document: Score and rank of the chunk's document, or None.
         in_text: Terms of the query in the text.
         in_context: Terms of the query that occur only in the context.
-        in_structure: Terms of the query that occur only in the structural part of a context that has two parts.
+        in_structure: Terms of the query that occur only in the structural line, if the context also has a written part.
         missing: Terms of the query that do not occur in the passage.
-        why_not: For a near miss, the difference from the last result.
+        why_not: The reasons why a near miss ranks below the last result.
         reranking: The reranker's decision, or None if there is no reranker.
     """
 
@@ -383,18 +383,18 @@ class SearchResponse:
         query: The question.
         mode_requested: The mode that was requested.
         mode_used: The mode that was used; it depends on the indexes of the version.
-        warnings: Sentences that describe differences from the request.
+        warnings: Sentences that describe how the search differs from the request.
         results: The results, best first.
         confidence: Estimated probability that the documents answer the question; None for retrievers that do not belong
             to a project.
-        confidence_level: The confidence as a word. On five question sets, at most 5 in 100 answerable questions are
-            "low", and at most 5 in 100 questions on other subjects are "high"; "none" means that there are no results.
-            None if only words were searched, because no limits are reliable in that case.
+        confidence_level: The confidence as a word. On five question sets, at most 5 % of the answerable questions were
+            rated "low", and at most 5 % of the questions on other subjects were rated "high". The level "none" means
+            that there are no results. None if only words were searched, because no limits are reliable in that case.
         version: Name of the version that was searched.
         blend: The texts that were searched, or None if only the question was searched.
         intent: The intent of the question, if the search depends on it; for some intents, nothing is searched.
         explanations: Reasons for the rank of each result, if requested.
-        near_misses: Explanations of the next hits, with their difference from the last result, if requested.
+        near_misses: Explanations of the next hits and of why they rank below the last result, if requested.
     """
 
     query: str
@@ -421,7 +421,7 @@ class SearchResponse:
 
     @property
     def searched(self) -> str:
-        """The question that was searched: rewritten to stand alone, with explicit dates added, or unchanged."""
+        """The question that was used: rewritten to stand alone, with explicit dates added, or unchanged."""
         return self.blend.rewritten if self.blend is not None and self.blend.rewritten else self.query
 
     def doubt(self, min_confidence: float | None = None) -> str:
@@ -431,7 +431,7 @@ class SearchResponse:
         prompts, Agno and MCP all use this rule. The warning does not claim that the answer is missing.
 
         Args:
-            min_confidence: Confidence below which the warning is returned, instead of the level "low".
+            min_confidence: Confidence below which the warning is returned; None uses the "low" level.
 
         Example:
             >>> from dataclasses import replace

@@ -25,7 +25,7 @@ _NODE_CLASSES = {kind.class_name(): kind for kind in (TextNode, Node, IndexNode,
 class RetrievedChunk(BaseHit, NodeWithScore):
     """A passage with its score and evidence, as a LlamaIndex `NodeWithScore` for any postprocessor or engine.
 
-    The score is the score of the whole search, and is comparable only within one response.
+    The score is the overall score of the passage, and is comparable only within one response.
     """
 
     rank: int = Field(default=0, description="Position among the results, from 1.")
@@ -76,7 +76,7 @@ class RetrievedChunk(BaseHit, NodeWithScore):
     @classmethod
     def of_hit(cls, hit: Hit) -> RetrievedChunk:
         """Create a result from a hit."""
-        # Without validation: validating the fields takes longer than the search.
+        # Skip validation, because it takes longer than the search.
         return cls.model_construct(
             rank=hit.rank,
             node=hit.chunk.node,

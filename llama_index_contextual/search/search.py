@@ -1,8 +1,8 @@
-"""One search, from the query to the response.
+"""Search an index: all steps from the query to the response.
 
-`search` performs all steps: embed, rank by meaning and by words, fuse, fetch, rerank the first hits by their best
-sentence, estimate the confidence, explain, and rerank with a model. `asearch` does the same without blocking the event
-loop. Both functions work with any `ChunkIndex`.
+`search` embeds the query, ranks by meaning and by words, fuses the rankings, fetches the best hits, reranks the first
+hits by their best sentence, estimates the confidence, explains the order, and reranks with a model. `asearch` does the
+same without blocking the event loop. Both functions work with any `ChunkIndex`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ logger = get_logger(__name__)
 SIBLING_WEIGHT = 1.0
 """Share of the best chunk's score that is added to each chunk of the same document.
 
-It improves results if documents resemble each other, such as contracts, and has little effect otherwise.
+The share improves the results for collections of similar documents, such as contracts, and has little effect otherwise.
 `document_weight=0` disables it too, so that documents do not affect the scores.
 """
 
@@ -111,13 +111,13 @@ class SearchSettings:
     Attributes:
         mode: Indexes to search. If the version lacks one of them, only the other index is used, with a warning.
         k: Number of results.
-        filters: Metadata filters; only chunks that pass are ranked.
+        filters: Metadata filters; only chunks that pass them are ranked.
         fusion: Fusion settings for both rankings.
-        acronyms: The user's acronym table. If a question contains one form, the other form is searched too.
+        acronyms: The user's acronyms and their long forms. If a question contains one form, the other is searched too.
         spotlight: Whether the first hits are reranked by their best sentence or row.
         rerank_candidates: Number of hits that a reranker reads.
         rerank_threshold: Probability from the reranker below which hits are dropped; None keeps all hits.
-        min_confidence: Limit of the level "low"; None uses the default.
+        min_confidence: Upper limit of the "low" confidence level; None uses the default.
         explain: Whether to explain the order of the results.
     """
 
@@ -204,7 +204,7 @@ async def asearch(
     slots: AbstractContextManager[object] | None = None,
     version: str | None = None,
 ) -> SearchResponse:
-    """Asynchronous version of `search`, which awaits the embedding and the reranker and ranks in a thread."""
+    """Asynchronous version of `search`: await the embedding and the reranker, and rank in a thread."""
     mode, warnings = await asyncio.to_thread(usable_mode, index, settings.mode)
     embedding: Embedding = query.embedding
     if mode != "lexical" and embedding is None and embedder is not None:
@@ -226,7 +226,7 @@ class _Candidates:
     Attributes:
         hits: The hits, best first.
         estimate: The relevance of the hits, and the confidence.
-        warnings: Sentences about parts of the query that were left out.
+        warnings: Sentences about parts of the query that were not used.
         explanations: Explanations of the hits and of the near misses; empty unless requested.
         blend: The texts that were searched, or None if only the question was searched.
     """
@@ -251,8 +251,8 @@ def _candidates(
     """Rank and fetch the best hits, estimate their relevance, and explain them if requested."""
     k = settings.k if reranker is None else max(settings.k, settings.rerank_candidates)
     count = k + NEAR_MISSES if settings.explain else k
-    # A fused ranking has more than k hits anyway, and requesting more could change it. The ranking of a single index
-    # has the same length for every k, so that the probabilities do not depend on k.
+    # A fused ranking has more than k hits anyway, and ranking more could change its order. A single index is ranked to
+    # the same depth for all usual values of k, so that the probabilities do not depend on k.
     depth = max(settings.fusion.candidates, k) if mode == "hybrid" else max(RANKED, count)
     expanded = _with_acronyms(query, settings.acronyms)
     model = "" if embedder is None else embedder.name
@@ -319,7 +319,7 @@ def best_chunks(
         index: The index that was ranked.
         ranking: The ranking.
         question: The question to compare the chunks with.
-        count: Number of chunks that are needed.
+        count: Number of chunks to return at least, if the ranking is long enough.
         results: Number of results; if it is above 20, more hits are compared.
         rerank: Whether the first hits are reranked by their best sentence or row.
     """
@@ -400,14 +400,15 @@ def too_long(query: Query) -> list[str]:
 def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
     """Add the missing forms of the acronyms in a query and return the new query, or None if no form is missing.
 
-    Both forms have the same meaning, so all terms of an added form together weigh as much as one term of the question.
+    Both forms have the same meaning, so the terms of an added form together have the weight of one term of the
+    question.
     """
     added = [(text, round(1 / max(1, len(_WORD.findall(text))), 3)) for text in missing_forms(query.text, table)]
     return replace(query, lexical=(*query.weighted, *added)) if added else None
 
 
 def missing_forms(question: str, table: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the forms of acronyms that a question lacks: the long form of each acronym, and vice versa.
+    """Return the long form of each acronym in a question, and the acronym of each long form, unless both are present.
 
     Acronyms are case-sensitive ("IT" is not "it"); long forms are not.
 
@@ -428,7 +429,7 @@ def _folded(text: str) -> str:
 
 
 def limit_text(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the part of a question that is searched, and a warning if the question was cut.
+    """Return the part of a question that is used for the search, and a warning if the question was cut.
 
     Raises:
         InputError: The question is empty.
@@ -451,7 +452,7 @@ def with_warnings(response: R, warnings: Sequence[str]) -> R:
 def complete_response(response: SearchResponse, question: str, notes: Sequence[str]) -> SearchResponse:
     """Return a response with the full question and additional warnings.
 
-    If another mode was used than requested, a warning is also logged.
+    If the mode that was used differs from the requested mode, a warning is also logged.
     """
     if response.mode_used != response.mode_requested:
         logger.warning(response.warnings[0])
@@ -475,10 +476,10 @@ def number_of_results(similarity_top_k: int | None, top_k: int | None, default: 
 
 
 def require_positive(k: object, name: str = "top_k", what: str = "result") -> int:
-    """Return a number of results, which may be a NumPy integer, as an int.
+    """Check that a number is a positive integer, which may be a NumPy integer, and return it as an int.
 
     Args:
-        k: The given number.
+        k: The number.
         name: Name of the argument, for the message.
         what: Name of the counted items in the singular, for the message.
 

@@ -1,12 +1,12 @@
-"""Spotlight: the sentence or the row of a table in a passage that answers a question.
+"""Find the sentence or table row in a passage that answers a question.
 
 In a chunk of 800 tokens, the answer is usually in one place. `Spotlight` compares a question with the units of a
 passage, which are its sentences and table rows. The comparison has three uses: to mark the place that answers the
-question, to rank passages with a good match higher, and to measure how much of a question one place covers (for the
-confidence of a search).
+question, to rank passages with a good match higher, and to measure how much of a question one place covers, which
+determines the confidence of a search.
 
-The text before a passage indicates the subject of its units, so it is included in each comparison. When words are
-compared, this text is the context; when meanings are compared, it is the title, section and column headers.
+The text before a passage indicates the subject of its units, so it is included in each comparison. Words are compared
+with the context before the passage, and meanings with its title, file name, section and column headers.
 """
 
 from __future__ import annotations
@@ -41,25 +41,26 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 
 LONG_LINE = 160
-"""Length above which a line is divided into sentences. Shorter lines are rows, items or sentences."""
+"""Number of characters above which a line is divided into sentences. Shorter lines are rows, items or sentences."""
 
 SIMILAR = 0.5
-"""Cosine similarity above which a word partly matches another, weighted by the square of the similarity."""
+"""Cosine similarity above which two words match in part, with the square of the similarity as weight."""
 
 WORDS_WEIGHT, MEANING_WEIGHT = 0.4, 0.8
-"""Weights of the best unit in the ranking, relative to the weights of the whole chunk's BM25 and cosine similarity.
+"""Weights of the best unit's scores in the ranking, relative to the weights of the chunk's BM25 and cosine similarity.
 
-They were chosen on five question sets, where half and twice these values give nearly the same mean. `python -m
+The values were chosen on five question sets. Half or twice these values give nearly the same mean result. `python -m
 tests.benchmarks.settings --data ../shared/data --vary rerank` prints the effect.
 """
 
 DIMENSIONS = 128
-"""Number of dimensions of the word vectors that are used. All 256 would take longer without improving the ranking."""
+"""Number of word vector dimensions that are used. Using all 256 would take longer without improving the ranking."""
 
 DEVIATION = 0.1
-"""Standard deviation of the cosine of WordLlama's vectors over all chunks: 0.08 to 0.10 on five question sets.
+"""Standard deviation of the cosine similarities of WordLlama's vectors over all chunks.
 
-A constant works as well as the deviation measured in each project, and does not depend on the embedding model.
+On five question sets, it was 0.08 to 0.10. A constant works as well as the deviation measured in each project, and does
+not depend on the embedding model.
 """
 
 COMPARED, COMPARED_OF_MANY = 20, 50
@@ -68,7 +69,8 @@ COMPARED, COMPARED_OF_MANY = 20, 50
 OF_HEADER, OF_NEIGHBOUR = 0.05, 0.2
 """Weight of a term in the text before the passage, and in the unit before or after, when the unit to mark is chosen.
 
-The first is small because such a term applies to all units. `python -m tests.benchmarks.spotlight` prints the effect.
+The first weight is small because the text before the passage applies to all units. `python -m
+tests.benchmarks.spotlight` prints the effect.
 """
 
 _HEADING = 40  # a shorter line that ends with a letter, a colon or an asterisk is regarded as a heading
@@ -83,7 +85,7 @@ _CODE = re.compile(
 )
 _MAX_WORDS = 200_000
 _LONG_WORD = 100  # longer character sequences without white space are not compared with similar words
-_MAX_TERMS = 64  # maximum number of a question's terms, because memory use grows with terms times words
+_MAX_TERMS = 64  # maximum number of terms of a question; memory use is proportional to terms × words
 _REMEMBERED = 2_000  # number of passages whose units are cached
 
 
@@ -93,10 +95,10 @@ class Spot(NamedTuple):
     Attributes:
         start: Offset in the passage of the unit to mark.
         end: Offset after this unit; equal to `start` if no unit matches.
-        words: Largest total weight, over the units, of the question's terms in the unit or in the text before the
-            passage, on the scale of BM25. Similar words count in part.
-        meaning: Largest cosine similarity of a unit to the question.
-        is_code: Whether the passage is source code, where the best unit says little about the passage.
+        words: Total weight of the question's terms that occur in a unit or in the text before the passage, on the scale
+            of BM25; the largest of all units. Similar words count partially.
+        meaning: Cosine similarity of a unit to the question; the largest of all units.
+        is_code: Whether the passage is source code, for which the best unit is a poor indicator of relevance.
     """
 
     start: int
@@ -112,11 +114,11 @@ class Units:
 
     Attributes:
         spans: Start and end offset of the text to mark for each unit.
-        counts: Number of words of each unit.
-        words: Numbers of the words of all units, in the order of the units.
-        before: Numbers of the words in the text before the passage; see `HeadedText`.
-        vectors: Direction of each unit together with the title, the section and the column headers; shape (units,
-            dimensions). None if there are no word vectors.
+        counts: Number of words in each unit.
+        words: Numbers that identify the words of all units, in the order of the units.
+        before: Numbers that identify the words in the text before the passage; see `HeadedText`.
+        vectors: Direction vector of each unit together with the title, file name, section and column headers; shape
+            (units, dimensions). None if there are no word vectors.
         is_code: Whether the passage is source code.
     """
 
@@ -133,8 +135,8 @@ class Vocabulary:
 
     Args:
         analyzer: Analyzer that splits words into terms.
-        embed: Function that returns a vector for each word, or None to use no vectors. The sum of the word vectors of a
-            text is the vector of the text.
+        embed: Function that returns a vector for each word, or None to use no vectors. The vector of a text is the sum
+            of its word vectors.
     """
 
     def __init__(self, analyzer: Analyzer, embed: Callable[[Sequence[str]], Floats] | None) -> None:
@@ -146,7 +148,7 @@ class Vocabulary:
         self._vectors: Floats | None = None
 
     def numbers(self, texts: Sequence[str]) -> list[list[int]]:
-        """Split each text into words and return the numbers of its words, after numbering new words."""
+        """Split each text into words and return the number of each word; new words are added to the vocabulary."""
         numbers = self._numbers
         return [[numbers.setdefault(word, len(numbers)) for word in text.split()] for text in texts]
 
@@ -186,12 +188,12 @@ class Vocabulary:
 
     @property
     def is_full(self) -> bool:
-        """True if the vocabulary has so many words that it should be replaced with an empty vocabulary."""
+        """Whether the vocabulary has so many words that it should be replaced with an empty one."""
         return len(self._numbers) > _MAX_WORDS
 
 
 class HeadedText(NamedTuple):
-    """A passage to be compared with a question, with the text before it.
+    """A passage to compare with a question, and the text before the passage.
 
     Attributes:
         text: The text of the passage.
@@ -218,7 +220,7 @@ def _lined(values: Sequence[object]) -> str:
 
 
 class Spotlight:
-    """Compare questions with the units of passages, with a cache of words and passages.
+    """Compare questions with the units of passages, and cache the words and units.
 
     Args:
         analyzer: The analyzer of the index.
@@ -253,7 +255,7 @@ class Spotlight:
             weights: Weight of each term of the question, such as its idf.
             question: The question.
             passages: The passages.
-            vector: Unit vector of the question, in the vector space of `embed`.
+            vector: Unit vector of the question, in the vector space of `embed`, to compare meanings.
         """
         if not passages:
             return []
@@ -356,8 +358,8 @@ def _spots(
     if vector is not None and vectors is not None:
         meaning = np.concatenate([one.vectors for one in units if one.vectors is not None]) @ vector
 
-    # Mark the unit with most of the question's words (the longest of several such units). If no unit contains any of
-    # these words, mark the unit that is closest in meaning.
+    # Mark the unit with most of the question's words, or the longest one if there are several. If no unit contains any
+    # of these words, mark the unit that is closest in meaning.
     covered = (of_terms * np.where(before, OF_HEADER, 1.0) * _with_neighbours(equal, starts)).sum(axis=0)
     spans = np.array([span for one in units for span in one.spans])
     most_words = np.lexsort((-counts, -covered.round(5), of_passage))[starts]
@@ -383,11 +385,11 @@ def _matches(
 ) -> tuple[Floats, Floats]:
     """Return how well each unit matches each term of a question.
 
-    A similar word counts with the square of its cosine similarity to the word of the term, if the similarity is above
-    `SIMILAR`.
+    Words that are similar to a word of the question count partially: if their cosine similarity is above `SIMILAR`, its
+    square is the credit.
 
     Returns:
-        Two arrays of shape (terms, units): matches by equal words only, and matches by equal or similar words.
+        Two arrays of shape (terms, units): matches of equal words only, and matches of equal or similar words.
     """
     used = np.zeros(has_term.shape[1], dtype=np.bool_)
     used[words] = True
@@ -418,11 +420,11 @@ def _matches(
 
 
 def _with_neighbours(equal: Floats, starts: NDArray[np.int64]) -> Floats:
-    """Return how well each unit matches each term, including partial credit for its neighbours in the passage.
+    """Return how well each unit matches each term, with partial credit if a neighbouring unit contains the term.
 
     Args:
         equal: 1 if the unit contains the term, otherwise 0; shape (terms, units).
-        starts: Number of the first unit of each passage.
+        starts: Index of the first unit of each passage.
     """
     before, after = np.zeros_like(equal), np.zeros_like(equal)
     before[:, 1:], after[:, :-1] = equal[:, :-1], equal[:, 1:]
@@ -443,12 +445,12 @@ def spots_of(
 
     Args:
         ranking: The ranking.
-        chunks: Its first hits.
+        chunks: The chunks of its first hits.
         question: The question.
-        lexical: Index that weights the question's terms if the ranking does not depend on terms. If it is None, only
-            meanings are compared in that case.
+        lexical: Lexical index that provides the weights of the question's terms if the ranking is by meaning only. If
+            it is None, only meanings are compared in that case.
     """
-    question = replace_surrogates(question)  # WordLlama's tokenizer raises an error for them
+    question = replace_surrogates(question)  # WordLlama's tokenizer raises an error for surrogates
     has_vectors = find_spec("wordllama") is not None
     semantic, terms = ranking.leg("semantic"), ranking.terms
     if terms is None and lexical is not None:
@@ -463,31 +465,31 @@ def spots_of(
 
 
 def spot_of(chunk: Chunk, question: str, lexical: LexicalIndex) -> Spot:
-    """Return how well the units of one chunk match the words of a question, with `meaning` 0."""
+    """Return how well the units of one chunk match the words of a question, without comparing meanings."""
     terms = lexical.query(question)
     spotlight = _spotlight(terms.analyzer.language, terms.analyzer.has_periods, False)
     return spotlight.spots(_heaviest(terms), question, [HeadedText.of(chunk.text, chunk.metadata)])[0]
 
 
 def _heaviest(terms: QueryTerms | None) -> dict[str, float]:
-    """Return up to 64 terms with the largest weights, by weight."""
+    """Return the terms with the largest weights (64 at most), sorted by weight."""
     weights = {} if terms is None else terms.weights
     return {term: weights[term] for term in nlargest(_MAX_TERMS, weights, key=weights.__getitem__)}
 
 
 def spotlight_shares(ranking: Ranking, spots: Sequence[Spot]) -> NDArray[np.float64]:
-    """Return the shares to add to the scores of the first hits for their best sentence or row.
+    """Return the numbers to add to the scores of the first hits for their best sentence or row.
 
-    The shares have the unit of the ranking's scores. If two rankings were fused by score, these are standard deviations
-    of BM25 and of the cosine similarity over all chunks. The shares are 0 without WordLlama, for rankings fused by
-    reciprocal ranks, and if at least half of the hits are source code.
+    The numbers are on the scale of the ranking's scores. If two rankings were fused by score, the unit is the standard
+    deviation of BM25 or of the cosine similarity over all chunks. The numbers are 0 if WordLlama is not installed, if
+    the rankings were fused by reciprocal ranks, or if at least half of the hits are source code.
 
     Args:
         ranking: The ranking.
         spots: The spots of its first hits.
 
     Returns:
-        Shape (spots, 2): the shares by words and by meaning, none of them negative.
+        Numbers by words and by meaning, all of them 0 or more; shape (spots, 2).
     """
     shares = np.zeros((len(spots), 2))
     fusion = ranking.fusion
@@ -507,7 +509,7 @@ def spotlight_shares(ranking: Ranking, spots: Sequence[Spot]) -> NDArray[np.floa
 
 
 def _question_vector(leg: Leg, question: str) -> Floats:
-    """Return the unit vector of a question in WordLlama's vector space, whichever model embeds the chunks."""
+    """Return the unit vector of a question in WordLlama's vector space, regardless of the project's embedding model."""
     if leg.model == LOCAL and leg.vector is not None:
         vector = leg.vector
     else:
@@ -516,7 +518,7 @@ def _question_vector(leg: Leg, question: str) -> Floats:
     return direction
 
 
-@cache  # words are looked up only once for all indexes with the same kind of analyzer
+@cache  # indexes with the same kind of analyzer share the words that have been looked up
 def _spotlight(language: str, has_periods: bool, has_vectors: bool) -> Spotlight:
     embed = (lambda words: word_vectors(words)[:, :DIMENSIONS]) if has_vectors else None
     return Spotlight(Analyzer(language, has_periods=has_periods), embed)
@@ -528,8 +530,8 @@ def _spotlight(language: str, has_periods: bool, has_vectors: bool) -> Spotlight
 def units(text: str) -> list[tuple[int, int]]:
     """Return the spans of the units of a text, which are its sentences and table rows, in order.
 
-    A line, such as a row, a list item or a heading, is a unit. Lines of more than 160 characters are divided into
-    sentences. If a line continues on the next line, as in hand-wrapped text, both lines are joined.
+    Each line is a unit, for example a row, a list item or a heading. Lines of more than 160 characters are divided into
+    sentences. If a line continues on the next line, as in hand-wrapped text, the two lines are joined.
 
     Example:
         >>> text = "| Zone | Tariff |\\n| Upper Vale | 2.95 |\\nThe tariff is reviewed."
@@ -567,7 +569,7 @@ def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def is_code(text: str) -> bool:
-    """Return whether a text is source code: at least three in ten lines look like code.
+    """Return whether a text is source code, that is, whether at least three in ten lines look like code.
 
     Example:
         >>> is_code("def area(r):\\n    return PI * r**2\\n"), is_code("The fee is due:\\nby the end of May.")
@@ -581,7 +583,8 @@ def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyz
     """Return, for each sentence of a question, its terms with their weights.
 
     A question is often followed by definitions and instructions ("Answer in millions."), which do not occur in
-    passages. Sentences of fewer than three terms are left out; if all are that short, the whole query is the only part.
+    passages. Sentences with fewer than three terms are left out. If no sentence remains, all terms of the query form
+    the only part.
 
     Args:
         question: The question.
@@ -598,7 +601,7 @@ def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyz
 def coverage(
     text: str, header: str, parts: Sequence[Mapping[str, float]], analyzer: Analyzer, *, least: float = 0.0
 ) -> float:
-    """Return the largest share, from 0 to 1, of any part of the question that a single unit covers with the header.
+    """Return the largest share of any part of a question that one unit covers together with the header, from 0 to 1.
 
     Args:
         text: Text of the passage.
@@ -629,7 +632,7 @@ def coverage(
 
     best = least
     for line in _lines(text):
-        # A sentence cannot cover more than its line, and most lines cover no more than the best unit so far.
+        # A sentence cannot cover more than its line, so its line is checked first; most lines need no further check.
         if share(*line) > best:
             best = max(best, *(share(*unit) for unit in _sentences(text, *line)))
     return min(best, 1.0)

@@ -110,9 +110,9 @@ def _number(word: str) -> int:
 
 
 def _shifted(unit: str, day: date, steps: int) -> date:
-    """Return a day in the time period that is `steps` periods after the given day's period, or before if negative.
+    """Return a day in the period that is `steps` periods after the given day's period, or before it if negative.
 
-    If a period is a month or longer, this is the first day of the period.
+    For a month or a longer period, this is the first day of the period.
     """
     if unit in ("day", "week"):
         return day + timedelta(days=steps * (7 if unit == "week" else 1))
@@ -137,7 +137,7 @@ def _name(unit: str, day: date) -> str:
 def _span(unit: str, today: date, steps: int) -> str:
     """Return the names of all time periods from the current period to the period that is `steps` periods away.
 
-    Both are included. Long series are shortened to the first and the last name.
+    The names of both periods are included. A long series is shortened to its first and last names.
     """
     first, last = sorted((steps, 0))
     if unit in ("day", "week"):
