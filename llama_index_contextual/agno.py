@@ -1,4 +1,4 @@
-"""Knowledge and tools for Agno: `KnowledgeProtocol` and `Toolkit` for the documents of a project."""
+"""Agno integration: the documents of a project as a knowledge base (`KnowledgeProtocol`) and as a `Toolkit`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ContextualKnowledge:
         Args:
             query: The question.
             max_results: Maximum number of passages; None uses the knowledge base's default.
-            filters: Restricts the search to passages with matching metadata, before ranking; see `to_filters`.
+            filters: Metadata filters; only passages that pass them are ranked. See `to_filters`.
 
         Raises:
             ContextualError: The search failed; the message explains why and what to do.
@@ -84,7 +84,7 @@ class ContextualKnowledge:
     def retrieve(
         self, query: str, max_results: int | None = None, filters: Filters | None = None, **_: Any
     ) -> list[Document]:
-        """Like `search`, but return an error as a document that the model can read."""
+        """Search like `search`, but return an error as a document that the model can read."""
         try:
             return self.search(query, max_results, filters)
         except ContextualError as error:
@@ -164,7 +164,7 @@ class ContextualKnowledge:
 
 
 class ContextualTools(Toolkit):
-    """The tools `search`, `grep`, `outline` and `read` for the documents of a project, for an Agno agent or team.
+    """The `search`, `grep`, `outline` and `read` tools for a project's documents, for an Agno agent or team.
 
     The model receives text; errors are returned as messages that it can act on. An agent with these tools does not need
     `ContextualKnowledge`, because they include the search.
@@ -175,7 +175,7 @@ class ContextualTools(Toolkit):
             can use several projects; "" appends nothing.
         mode: Default mode of the search; None uses `config.mode`.
         top_k: Default number of passages that a search returns; None uses `config.top_k`.
-        filters: Restricts all tools to documents and passages with matching metadata.
+        filters: Metadata filters that restrict all tools to matching documents and passages.
 
     Example:
         >>> from agno.agent import Agent  # doctest: +SKIP

@@ -59,7 +59,7 @@ _TOOLS: Mapping[str, tuple[type[BaseModel], type[BaseModel]]] = {
     "read": (models.ReadInput, models.ReadResult),
     "ask": (AskInput, Answer),
 }
-"""Models of the arguments and result of each tool."""
+"""The Pydantic models for the arguments and the result of each tool."""
 
 
 def make_server(projects: Sequence[Project], *, token: str | None = None) -> MCPServer[Any]:
@@ -85,10 +85,10 @@ def make_http_app(
     token: str | None = None,
     allowed_hosts: Sequence[str] = (),
 ) -> Starlette:
-    """Return an ASGI application that serves the given projects over streamable HTTP at the path `/mcp`.
+    """Return an ASGI application that serves the given projects over streamable HTTP at `/mcp`.
 
-    Requests with a different Host or Origin are refused, so that a web page cannot reach the server through its own
-    domain name (DNS rebinding).
+    Requests with an unknown Host or Origin header are refused, so that a web page cannot reach the server through the
+    page's own domain name (DNS rebinding).
 
     Args:
         projects: The projects to serve.
@@ -122,7 +122,7 @@ def serve_http(
 
 
 def _security(host: str, token: str | None, allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
-    """Return transport settings that list the hosts and origins from which requests are accepted."""
+    """Return transport settings with the Host and Origin headers that are accepted."""
     hosts = accepted_hosts(host, token, allowed_hosts)
     with_ports = [form for name in hosts for form in (name, f"{name}:*")]
     origins = [f"{scheme}://{name}" for name in with_ports for scheme in ("http", "https")]
@@ -144,7 +144,7 @@ class _Token:
 
 
 class _Server(MCPServer[Any]):
-    """Server whose tools are described by the models of their arguments and results."""
+    """Server whose tools are described by the Pydantic models for their arguments and results."""
 
     def __init__(self, projects: Mapping[str, Project], token: str | None) -> None:
         self._projects = projects
@@ -184,7 +184,7 @@ class _Server(MCPServer[Any]):
         if name not in _TOOLS:
             raise ToolError(f"There is no tool {models.clip(name)!r}: choose one of {', '.join(_TOOLS)}.")
         try:
-            # The server logs other exceptions unchanged, so keys are removed first.
+            # The server logs other exceptions unchanged, so API keys are removed from them first.
             return await awithout_secrets(lambda: self._call(name, arguments))
         except ContextualError as error:
             raise ToolError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Postprocessors for results: merge adjacent chunks, fit passages into a budget, rerank or filter by relevance."""
+"""Postprocessors that merge adjacent chunks, fit passages into a token budget, rerank, or filter by relevance."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ logger = get_logger(__name__)
 # ---- consecutive chunks ----------------------------------------------------------------------------------------------
 
 _MOST_UNKNOWN = 2
-"""Maximum number of characters between linked chunks for which a paragraph break is assumed."""
+"""Maximum number of missing characters between linked chunks that are assumed to be white space."""
 
 _MOST_SECTIONS = 3
 
@@ -48,7 +48,7 @@ _OF_FIRST = (
     *(keys.PAGE_START, keys.PAGE_LABEL, keys.SEGMENT_INDEX, keys.SEGMENT_START, keys.SEGMENT_END),
     *(keys.CHUNK_INDEX, keys.TABLE_HEAD),
 )
-"""Metadata keys whose values a passage takes from its first chunk."""
+"""Metadata keys whose values are copied from the first chunk of a passage."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class _ChunkRun:
         if gap > 0 and (gap > _MOST_UNKNOWN or not _follows(self.nodes[-1], node)):
             return False
         shared, at = max(0, -gap), _start(node) - self.start
-        # Wrong offsets (from a parser that searched for repeated text) must not garble a passage.
+        # Wrong offsets, for example from a parser that searched for repeated text, must not garble a passage.
         if self.text[at : at + len(node.text)] != node.text[:shared]:
             return False
         between = " " if gap == 1 else "\n" * gap
@@ -96,7 +96,7 @@ def _join(nodes: Iterable[TextNode], max_tokens: int) -> list[_ChunkRun]:
 
 
 def _has_span(node: object) -> bool:
-    """Return whether a node has offsets that agree with the length of its text."""
+    """Return whether a node has offsets that are consistent with the length of its text."""
     if not isinstance(node, TextNode) or node.ref_doc_id is None:
         return False
     start, end = node.start_char_idx, node.end_char_idx
@@ -145,11 +145,11 @@ class MergedChunk(RetrievedChunk):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name by which LlamaIndex serialises this class."""
+        """Return the name that LlamaIndex uses to serialise this class."""
         return "MergedChunk"
 
     def chunk_at(self, start: int) -> TextNode | None:
-        """Return the first chunk that contains the character at an offset of the document, or None."""
+        """Return the first chunk that contains the character at an offset in the document, or None."""
         return next((chunk for chunk in self.chunks if _start(chunk) <= start < _start(chunk) + len(chunk.text)), None)
 
 
@@ -157,7 +157,7 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
     """Merge consecutive hits of a document into one passage without repeating overlaps.
 
     A passage has the position, id, score and evidence of its best hit. Its offsets, pages and sections cover the
-    whole passage, and its context contains the sentences written for each chunk, one per line. A run of hits that is
+    whole passage, and its context contains the written context of each chunk, one per line. A run of hits that is
     longer than `max_tokens` becomes several passages. Nodes without offsets are not changed. Chunks separated by white
     space are merged only if they are linked and at most two characters apart.
 
@@ -175,7 +175,7 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name by which LlamaIndex serialises this class."""
+        """Return the name that LlamaIndex uses to serialise this class."""
         return "AdjacentChunkMerger"
 
     def _postprocess_nodes(
@@ -236,9 +236,9 @@ def _metadata(run: _ChunkRun, best: TextNode) -> dict[str, Any]:
 
 
 def _context(run: _ChunkRun, best: TextNode) -> dict[str, Any]:
-    """Return the metadata for the context of a passage, or an empty dict if no chunk has written sentences.
+    """Return the metadata for the context of a passage, or an empty dict if no chunk has a written context.
 
-    The context consists of the structural part of the best hit's context and the sentences written for all chunks.
+    The context consists of the structural line of the best hit and the written contexts of all chunks.
     """
     written = {keys.context_parts(node.metadata)[1]: node for node in reversed(run.nodes)}
     written.pop("", None)
@@ -285,7 +285,7 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
     counts = Counter(word for words in matches for word in words)
     weight = {word: math.log(1 + len(sentences) / count) for word, count in counts.items()}
     starts = [start for start, _ in sentences]
-    # Include the white space after each sentence, so that a run takes no more than the sum of its sentences.
+    # Include the white space after each sentence, so that a run has no more tokens than its sentences have in total.
     sizes = [count_tokens(text[start:stop]) for start, stop in pairwise([*starts, len(text)])]
     if not counts:
         fitting = [end for (_, end), tokens in zip(sentences, accumulate(sizes), strict=True) if tokens <= max_tokens]
@@ -341,11 +341,11 @@ class ContextWindowPacker(BaseNodePostprocessor):
     Results are chosen greedily, by score if all results have a score, otherwise in the given order. A result that does
     not fit is left out or, with `compress`, cut to its best sentences before the next result is tried. If no result
     fits, the best result is cut to its best sentences even without `compress`. Documents are ordered by their best
-    result, and the passages of a document are in text order. Tokens are counted with o200k_base in the text that an LLM
-    reads, including metadata.
+    result, and the passages of a document are in text order. The tokens of the text that an LLM reads, including
+    metadata, are counted with the o200k_base encoding.
 
-    Use it before an `AdjacentChunkMerger`; otherwise the best part of a passage merged from many results could be cut
-    off. If the merger adds chunks, use it again afterwards.
+    Use the packer before an `AdjacentChunkMerger`. Otherwise, the best part of a passage that was merged from many
+    results could be cut off.
 
     Raises:
         ConfigurationError: Not even one sentence of the best result fits.
@@ -363,7 +363,7 @@ class ContextWindowPacker(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name by which LlamaIndex serialises this class."""
+        """Return the name that LlamaIndex uses to serialise this class."""
         return "ContextWindowPacker"
 
     def _postprocess_nodes(
@@ -414,7 +414,7 @@ def _tokens(hit: NodeWithScore) -> int:
 
 
 def _shortened(hit: NodeWithScore, query: str, free: int) -> NodeWithScore | None:
-    """Return a hit cut to the sentences that best cover the query within `free` tokens, or None if none fits."""
+    """Return a hit cut to the sentences that best cover the query within `free` tokens, or None if no sentence fits."""
     node = hit.node
     if not isinstance(node, TextNode):
         return None
@@ -442,7 +442,7 @@ def _cut_hit(hit: NodeWithScore, node: TextNode, start: int, end: int) -> NodeWi
 
 
 class RelevancePostprocessor(BaseNodePostprocessor):
-    """Replace the score of each hit by its relevance and optionally drop hits below a cut-off.
+    """Replace the score of each hit with its relevance, and optionally drop hits below a cut-off.
 
     The score of a hybrid search is a weighted sum without a fixed range, comparable only within one search, so a fixed
     cut-off such as `SimilarityPostprocessor(similarity_cutoff=0.5)` is meaningless. `relevance` is the estimated
@@ -467,7 +467,7 @@ class RelevancePostprocessor(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name under which LlamaIndex serialises this class."""
+        """Return the name that LlamaIndex uses to serialise this class."""
         return "RelevancePostprocessor"
 
     def _postprocess_nodes(
@@ -490,12 +490,13 @@ class SpotlightRerank(BaseNodePostprocessor):
     In a chunk of 800 tokens, usually only one place answers the question. This reranker finds two places in each node.
     The first is the sentence or row that contains most of the question's words or similar words, weighted by their
     rarity among the nodes. The second is the sentence or row that is closest to the question in meaning. The scores of
-    both are added to the score of the node, in units of standard deviation. The reranker needs no key, no network, and
-    no model except WordLlama's word vectors, and takes a few milliseconds.
+    both are added to the score of the node, in units of standard deviation. The reranker takes a few milliseconds and
+    needs no API key, no network, and no model except WordLlama's word vectors.
 
-    The nodes may come from any retriever, with or without scores. The ranking of source code is not changed.
+    The nodes may come from any retriever, with or without scores. If at least half of the first nodes are source
+    code, the order is not changed.
 
-    Requires the extra `local` (`pip install "llama-index-contextual[local]"`).
+    Requires the `local` extra (`pip install "llama-index-contextual[local]"`).
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -518,7 +519,7 @@ class SpotlightRerank(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name under which LlamaIndex serialises this class."""
+        """Return the name that LlamaIndex uses to serialise this class."""
         return "SpotlightRerank"
 
     def _postprocess_nodes(
@@ -562,7 +563,7 @@ def _marked(hit: NodeWithScore, score: float, spot: Spot, rank: int) -> Retrieve
 
 
 def _headed_text(hit: NodeWithScore) -> HeadedText:
-    """Return the text to compare with a question: the node's text with the metadata that is embedded before it."""
+    """Return the text to compare with a question: the node's text, and the metadata that is embedded before it."""
     text = replace_surrogates(hit.node.get_content(MetadataMode.NONE))
     before = replace_surrogates(hit.node.get_metadata_str(mode=MetadataMode.EMBED))
     heading = replace_surrogates(HeadedText.of("", hit.node.metadata).heading)

@@ -1,4 +1,4 @@
-"""Base class and helpers of the retrievers: conversion of LlamaIndex queries, checks, capabilities and events."""
+"""Base class and helpers for the retrievers, for example to convert LlamaIndex queries, check them and send events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class WeightedQuery(QueryBundle):
-    """A question whose texts for the lexical indexes may differ from its text for the semantic index.
+    """A question that can be searched with different texts in the lexical indexes and in the semantic index.
 
     Attributes:
         lexical_texts: Texts for the lexical indexes, each with the weight of its terms; if empty, the question is used.
@@ -74,7 +74,7 @@ def as_bundles(queries: object) -> list[QueryBundle]:
     """Return several queries as QueryBundles.
 
     Raises:
-        InputError: The queries are not a list, or one of them is not a query.
+        InputError: The queries are not a list, or one of them is neither a string nor a QueryBundle.
     """
     if isinstance(queries, str | bytes | QueryBundle) or not isinstance(queries, Iterable):
         raise InputError(f"The queries are {_described(queries)}: pass a list.", value=queries)
@@ -82,7 +82,7 @@ def as_bundles(queries: object) -> list[QueryBundle]:
 
 
 def limit_query(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
-    """Return the part of the query that is searched, and a warning if the query was cut.
+    """Return the part of the query that is used for the search, and a warning if the query was cut.
 
     Raises:
         InputError: The query is empty, or neither a string nor a QueryBundle.
@@ -137,7 +137,7 @@ class CheckedRetriever(BaseRetriever):
 
 
 def respond_of(retriever: BaseRetriever, bundle: QueryBundle) -> RetrievalResponse:
-    """Return the response of any retriever; if the retriever has no method `respond`, the results have no evidence."""
+    """Return the response of any retriever; if it has no `respond` method, the results have no evidence."""
     respond: Callable[[QueryBundle], RetrievalResponse] | None = getattr(retriever, "respond", None)
     if respond is not None:
         return respond(bundle)
@@ -159,7 +159,7 @@ def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
 
     The value is the sum of the inverse document frequencies of the text's terms, divided by log(N), where N is the
     number of passages. If terms were independent, `N ** (1 - specificity)` passages would contain all of them. The
-    value is None for a retriever without terms, or without the method `specificity`.
+    value is None if the retriever does not use terms or has no `specificity` method.
 
     Source: Spärck Jones, "A statistical interpretation of term specificity and its application in retrieval", Journal
     of Documentation 28, 1972.

@@ -1,4 +1,4 @@
-"""Retrieval for follow-up questions: the question is combined with the previous conversation in both indexes."""
+"""Retrieval for follow-up questions: in each index, search for the question together with the conversation."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ _WORDS = Analyzer("none")
 
 @dataclass
 class ConversationQuery(WeightedQuery):
-    """A question with the conversation before it.
+    """A question and the conversation before it.
 
     Attributes:
         history: The messages before the question, oldest first.
-        rewrite: The question rewritten to stand alone, for example by an LLM; it is searched instead of a blend.
+        rewrite: The question rewritten to stand alone, for example by an LLM; if given, it is searched for without the
+            history.
 
     Example:
         >>> query = ConversationQuery("And for water?", history=[ChatMessage("How long does food last?")])
@@ -70,7 +71,7 @@ class BlendWeights:
         answer_total: Maximum weight of all terms of the last answer together, so that a long answer does not outweigh
             the question.
         alone: Specificity of a question (see `specificity_of`) at which the conversation has half its weight. The
-            weight is full up to `alone` - 0.5, and zero from `alone` + 0.5. With infinity, it is always full.
+            weight is full up to `alone` - 0.5, and zero from `alone` + 0.5. If `alone` is infinite, it is always full.
 
     Raises:
         ConfigurationError: A weight is negative or not finite, or the weight of the question is 0.
@@ -119,13 +120,13 @@ class ConversationalRetriever(CheckedRetriever):
     The retriever has no state: the conversation is part of the query, a `ConversationQuery`. The embedding is the
     normalised weighted sum of the question's embedding and the mean of the last questions' embeddings. The lexical
     indexes are searched for the terms of the question and, with small weights, for the terms of the last questions and
-    the last answer. The more specific a question is, the less weight the conversation has, so that a question can
-    change the topic. A question that stands alone or has no history is not changed.
+    the last answer. The more specific a question is, the less weight the conversation has, so that the user can change
+    the topic. A question that stands alone or has no history is not changed.
 
     Args:
         retriever: The retriever to search with. Retrievers from this package use the embedding and the terms; other
             retrievers use only the embedding.
-        embed_model: The model that embeds the queries of the retriever; None leaves the embedding to the retriever.
+        embed_model: The embedding model for queries. If it is None, the retriever embeds the question alone.
         weights: Weights of the conversation.
         reference_date: The date of the question, or a function that returns it, such as `date.today`. With a date,
             "last quarter" is searched as "last quarter (Q3 2026)". None leaves relative time expressions unchanged.
@@ -234,12 +235,12 @@ def _lexical_texts(
 
 
 def _blend_vectors(vectors: Sequence[Sequence[float]], blend: QueryBlend) -> list[float]:
-    """Normalise the vectors, of which the first is the question's, and return their normalised weighted sum."""
+    """Normalise the vectors of the texts in `blend.embedded`, and return their normalised weighted sum."""
     rows = np.asarray(vectors, dtype=np.float64)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     blended = np.asarray([weight for _, weight in blend.embedded]) @ rows
     length = float(np.linalg.norm(blended))
-    # If the vectors cancel each other out, only the current question counts.
+    # If the vectors cancel each other out, only the vector of the current question is used.
     return (blended / length if length > 1e-9 else rows[0]).tolist()  # type: ignore[no-any-return]
 
 
@@ -251,6 +252,6 @@ def _for_question(response: RetrievalResponse, query: QueryType, blend: QueryBle
 
 
 def _messages(query: QueryBundle, role: MessageRole, *, last: int) -> list[str]:
-    """Return the texts of the last messages with a role, oldest first, each cut to the part that is searched."""
+    """Return the texts of the last messages with a role, oldest first, each cut to the length limit for queries."""
     texts = [message.content for message in getattr(query, "history", ()) if message.role == role and message.content]
     return [cut_query(text) for text in texts[len(texts) - min(last, len(texts)) :]]

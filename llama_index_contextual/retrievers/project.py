@@ -35,11 +35,11 @@ class ProjectRetriever(CheckedRetriever):
 
     Args:
         indexes: The indexes of the project's live version.
-        config: Settings of the project, such as the weights and the fusion.
+        config: Settings of the project, such as the fusion weights.
         mode: Indexes to search; None uses `config.mode`.
         similarity_top_k: Number of results; None uses `config.top_k`.
         top_k: The same as `similarity_top_k`.
-        filters: Metadata filters; only chunks that pass are ranked, in every index.
+        filters: Metadata filters; in each index, only chunks that pass them are ranked.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ProjectRetriever(CheckedRetriever):
     def with_more_results(self) -> ProjectRetriever:
         """Return a retriever for the same indexes with twice the number of results.
 
-        The mode does not change: lexical mode must not send the question to an embedding API.
+        The mode does not change, because in lexical mode, the question must not be sent to an embedding API.
         """
         return self.changed(similarity_top_k=2 * self.similarity_top_k)
 
@@ -134,8 +134,8 @@ class ProjectRetriever(CheckedRetriever):
         return _as_response(await self._indexes.arun(run), bundle, notes)
 
     def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
-        """Return the results of several queries, in the order of the queries, all from the same version."""
-        # Check every query before anything is opened or paid for.
+        """Run several queries on the same version, and return their results in the order of the queries."""
+        # Check every query before files are opened and before an API is called.
         checked = [limit_query(bundle) for bundle in bundles]
         settings = self._search_settings()
 
@@ -156,7 +156,7 @@ class ProjectRetriever(CheckedRetriever):
         return [[*response.results] for response in self.respond_many(as_bundles(queries))]
 
     def specificity(self, text: str) -> float | None:
-        """Return the specificity of a text in the live version; see `specificity_of`."""
+        """Return the specificity of a text among the chunks of the live version; see `specificity_of`."""
 
         def measure(version: SearchableVersion) -> float | None:
             lexical = version.index.lexical
@@ -184,7 +184,7 @@ class ProjectRetriever(CheckedRetriever):
         )
 
     def _models(self, version: SearchableVersion) -> dict[str, Any]:
-        """Return keyword arguments of `search` for a version: its embedder, the reranker, the slots and its name."""
+        """Return keyword arguments of `search` for a version: `embedder`, `reranker`, `slots` and `version`."""
         mode, _ = usable_mode(version.index, self.mode)
         name = self._config.rerank
         return {

@@ -64,7 +64,8 @@ class RankingRetriever(CheckedRetriever):
     similarity_top_k: int
     spotlight = False
 
-    # Not abstract: LlamaIndex would create a span for every call, which takes longer than ranking a thousand chunks.
+    # `rank` is not an abstract method, because LlamaIndex would then create a span for every call, which takes longer
+    # than ranking a thousand chunks.
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Rank at least the k best nodes that pass the filters.
 
@@ -75,7 +76,7 @@ class RankingRetriever(CheckedRetriever):
         return Ranking(leg.hits, self.chunk_index.ids, [leg])
 
     def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
-        """Rank the k best nodes in the single index of this retriever."""
+        """Rank the k best nodes in this retriever's only index."""
         raise NotImplementedError(f"{type(self).__name__} does not rank in a single index: implement `leg`.")
 
     def metadata_keys(self) -> list[str]:
@@ -115,7 +116,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         index: The index of a project: `project.index`.
         similarity_top_k: Number of results of `retrieve`, 20 by default.
         top_k: The same as `similarity_top_k`.
-        filters: Metadata filters; only nodes that pass are ranked.
+        filters: Metadata filters; only nodes that pass them are ranked.
         embed_model: Model that embeds the query; None uses the model of the index.
         callback_manager: Manager that receives LlamaIndex's events.
 
@@ -162,7 +163,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         if bundle.embedding is None:
             await self._embedder.aembed(bundle.embedding_strs)
 
-    # VectorIndexRetriever comes first in the order of the base classes.
+    # VectorIndexRetriever is the first base class, so its methods would be used otherwise.
     _retrieve = RankingRetriever._retrieve
     _aretrieve = RankingRetriever._aretrieve
 
@@ -171,7 +172,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
 
 
 class NodeIndex:
-    """Nodes in memory with their terms, without vectors; see `ChunkIndex`.
+    """In-memory index of nodes by their terms, without vectors; see `ChunkIndex`.
 
     Args:
         nodes: The nodes.
@@ -216,7 +217,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         index: An index with terms, such as `project.live_version.index`.
         similarity_top_k: Number of results of `retrieve`, 20 by default.
         top_k: The same as `similarity_top_k`.
-        filters: Metadata filters; only nodes that pass are ranked.
+        filters: Metadata filters; only nodes that pass them are ranked.
         callback_manager: Manager that receives LlamaIndex's events.
 
     Raises:
@@ -283,7 +284,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         """Return the specificity of a text among the chunks; see `specificity_of`."""
         return self._lexical.specificity(text)
 
-    # BM25Retriever comes first in the order of the base classes.
+    # BM25Retriever is the first base class, so its methods would be used otherwise.
     _retrieve = RankingRetriever._retrieve
     _aretrieve = RankingRetriever._aretrieve
 
@@ -304,27 +305,27 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
 
     The rankings of a `SemanticRetriever` and a `LexicalRetriever` for the same index are fused without reading any
     nodes, and the document scores of the index are added. For other retrievers, and for several generated queries,
-    LlamaIndex's own code is used with the same weighted fusion, by node id; the scores of the given nodes are not
+    LlamaIndex's own code is used with the same weighted fusion by node id. The nodes that the retrievers return are not
     changed.
 
     Args:
         retrievers: The retrievers to fuse ("legs").
         retriever_weights: One weight per leg, not all zero; None for equal weights. If only one of several legs has a
-            weight, the result has the order of that leg, without document scores.
+            weight above 0, the result has the order of that leg, without document scores.
         similarity_top_k: Number of results of `retrieve`, 20 by default.
         top_k: The same as `similarity_top_k`.
         candidates: Number of hits taken from each leg before fusion, if the legs rank rows of the same index; other
             retrievers use their own number.
         fusion: Whether to fuse reciprocal ranks or scaled scores.
         rrf_k: Constant of reciprocal rank fusion.
-        document_weight: Weight of the document scores, relative to the legs' weights, which are scaled to a sum of 1.
-            Score fusion increases this weight if documents have more than ten chunks on average, and decreases it if
-            they have fewer.
+        document_weight: Weight of the document scores, relative to the legs' weights, whose sum is scaled to 1. Score
+            fusion increases this weight if documents have more than ten chunks on average, and decreases it if they
+            have fewer.
         spotlight: Whether the first nodes are reranked by their best sentence or table row (only in score fusion of
             legs that share an index).
         sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
-        filters: Metadata filters; only nodes that pass are ranked. Requires legs with the same index, and a single
-            query.
+        filters: Metadata filters; only nodes that pass them are ranked. Filters require legs with the same index, and a
+            single query.
         llm: LLM that writes additional queries if num_queries > 1.
         num_queries: Number of queries, including the given query.
         **kwargs: Further arguments of `QueryFusionRetriever`.
@@ -441,7 +442,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
     def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
         """Fuse the weighted hits of retrievers that do not share an index, by node id.
 
-        The results are new objects with the evidence of the hits.
+        The results are new objects that contain the evidence of the original hits.
         """
         rankings, chunks = [], dict[str, dict[str, Any]]()
         for hits in results.values():

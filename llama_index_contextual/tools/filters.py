@@ -1,4 +1,4 @@
-"""Convert filters from models, programs and users to LlamaIndex's filters.
+"""Convert filters from models, programs and users to LlamaIndex filters.
 
 Models and programs pass dicts (see `to_filters`); users write conditions such as "kind=report" and file names (see
 `parse_conditions`).
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # ---- dicts -----------------------------------------------------------------------------------------------------------
 
 Filters = MetadataFilters | Mapping[str, Any]
-"""LlamaIndex's filters, or a dict; see `to_filters`."""
+"""LlamaIndex filters, or a dict; see `to_filters`."""
 
 _OPERATORS = {operator.value: operator for operator in FilterOperator}
 _USELESS_KEYS = frozenset(
@@ -43,11 +43,11 @@ _SHOWN_VALUES = 8
 
 
 def to_filters(filters: Filters | None) -> MetadataFilters | None:
-    """Convert a dict to LlamaIndex's filters; return None if there are no filters.
+    """Convert a dict to LlamaIndex filters; return None if there are no filters.
 
     Args:
-        filters: A dict that maps each key to a value, a list of allowed values, or a dict of operators and values; or
-            MetadataFilters.
+        filters: MetadataFilters, or a dict that maps each metadata key to a value, a list of allowed values, or a dict
+            of operators and values.
 
     Raises:
         InputError: An operator is unknown, or a value is neither a string nor a number.
@@ -124,11 +124,11 @@ def require_known_keys(filters: MetadataFilters, valid: set[str], *, restricted:
 
 
 def describe_filters(version: SearchableVersion, *, restricted: bool) -> str:
-    """Describe the metadata keys for filters to a model: the user's own keys, with their values, and the file name.
+    """Return a description of filters for a model: the user's own metadata keys, with their values, and the file name.
 
     Args:
         version: The version.
-        restricted: Whether access is limited to some documents; keys and values are then omitted, because they could
+        restricted: Whether access is limited to some documents. If so, keys and values are omitted, because they could
             disclose information about other documents.
     """
     if restricted:
@@ -160,13 +160,14 @@ def parse_conditions(
 ) -> MetadataFilters | None:
     """Return the filters for conditions such as "kind=report" and for file names, or None if there are none.
 
-    A passage must meet the conditions for all fields; if several values are given for a field, one of them must match.
+    A passage must meet the conditions for all fields. If several values are given for a field, it must have one of
+    them.
 
     Args:
         project: The project.
         conditions: Conditions in the form FIELD=VALUE, or with !=, <, <=, >, >= or ~ (contains) instead of =.
-        files: Ids, ends of ids, or glob patterns for either.
-        condition: Term for a condition in messages.
+        files: Document ids, ends of ids such as file names, or glob patterns for either.
+        condition: The option or parameter that the conditions were passed to, for messages.
         listing: Command or method that lists the documents, for messages.
 
     Raises:
@@ -206,7 +207,7 @@ def _conditions(project: Project, conditions: Sequence[str], name: str) -> list[
 
 
 def _readings(text: str) -> list[Any]:
-    """Return the values that a text may represent: a number or boolean, if it can be parsed, and the string."""
+    """Return the possible values of a string: a number or boolean, if it can be parsed as such, and the string."""
     value = parsed_value(text)
     if isinstance(value, str):
         return [value]
@@ -216,10 +217,10 @@ def _readings(text: str) -> list[Any]:
 def documents_named(
     pattern: str, records: Sequence[DocumentRecord], *, listing: str = "`documents`"
 ) -> list[DocumentRecord]:
-    """Return the documents that match an id, file name or glob.
+    """Return the documents whose ids match a pattern.
 
     Args:
-        pattern: Id, end of an id, or a glob pattern for either.
+        pattern: A document id, the end of an id (such as a file name), or a glob pattern for either.
         records: The documents.
         listing: Command or method that lists the documents, for the message.
 

@@ -1,4 +1,4 @@
-"""Pydantic models for tool arguments and results; `str()` of a result is its text for a model."""
+"""Pydantic models for tool arguments and results; `str(result)` returns the text for an LLM."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LONGEST_SHOWN = 200
 """Maximum number of characters shown of a title, heading, pattern, query or argument."""
 
 LONGEST_NAME = 4_096
-"""Maximum number of characters in an argument for a document id, a section or pages."""
+"""Maximum number of characters in an argument that contains a document id, a section or pages."""
 
 # ---- inputs --------------------------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ Name = Annotated[str, Field(max_length=LONGEST_NAME)]
 """Id of a document."""
 
 NumberOrText = Annotated[Name, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)]
-"""String argument for which a model may send a number."""
+"""String argument for which an LLM may send a number."""
 
 Query = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 """A question."""
@@ -151,7 +151,7 @@ INPUTS: Mapping[str, type[BaseModel]] = {
     "outline": OutlineInput,
     "read": ReadInput,
 }
-"""Pydantic model of the arguments, by tool."""
+"""The Pydantic model for the arguments of each tool."""
 
 
 # ---- results -------------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class FoundPassage(BaseModel):
         )
 
     def text_for_model(self, *, places: bool) -> str:
-        """Return source, background and text, with parentheses for brackets that could be read as citations."""
+        """Return the source, background and text; brackets that could be mistaken for citations become parentheses."""
         place_line = f"\nPlace: {_location(self.doc_id, self.start, self.end)}" if places else ""
         background = f"\nBackground: {defused(self.background)}" if self.background else ""
         head = f"\n{CONTINUED_TABLE}:\n{defused(self.table_head)}\nText:" if self.table_head else ""
@@ -424,7 +424,7 @@ class ReadResult(ToolResult):
 
 
 def confidence_warnings(response: RetrievalResponse) -> list[str]:
-    """Return warnings for a model if a search found nothing or has a low confidence."""
+    """Return warnings for an LLM if a search found nothing or its confidence is low."""
     if not response.results:
         return ["Nothing was found: try other words, or say that the documents do not answer this."]
     if doubt := response.doubt():
