@@ -1,4 +1,4 @@
-"""The commands `search`, `ask` and `chat`, which answer questions, and their terminal output."""
+"""The `search`, `ask` and `chat` commands, which answer questions, and their terminal output."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _search_locally(
         explain: Whether to explain the ranks of the results.
 
     Returns:
-        The response, or None if LlamaIndex is needed for a reranker or an embedding model other than `local`.
+        The response, or None if the reranker or the embedding model needs LlamaIndex.
 
     Raises:
         InputError: The question is empty, or `top_k` is not positive.
@@ -155,16 +155,16 @@ def _parse_filters(project: Project, conditions: Sequence[str] | None, files: Se
 
 
 def _open_to_answer(name: str, llm: str | None, settings: Sequence[str] | None) -> Project:
-    """Open a project, and override its settings with the options `--llm` and `--set`.
+    """Open a project, and override its settings with the `--llm` and `--set` options.
 
-    Unless the setting `answer_cache` has a value, answers are cached.
+    Answers are cached unless the `answer_cache` setting has a value.
     """
     from llama_index_contextual.models import missing_for
 
     project = common.open_project(name)
     changes = dict(common.parse_setting(item) for item in settings or ())
     if llm is not None:
-        # Raises an error if `llm` is not the name of a model.
+        # Raise an error if `llm` is not the name of a model.
         missing_for(llm, setting="answer_llm", option="--llm")
         changes["answer_llm"] = llm
     if project.config.answer_cache is None:
@@ -359,12 +359,12 @@ MEASURE = 110
 """Maximum length of a line in characters; longer lines are hard to read, even on a wide terminal."""
 
 EXCERPT_LINES = 3
-"""Number of lines of an excerpt from a passage, and of its context."""
+"""Maximum number of lines in a passage excerpt, and in the context above it."""
 
 LEAST_SHOWN = 3
 """Minimum number of results to print on a terminal, even if few lines fit."""
 
-_LINES_AROUND = 6  # the command, the headline with an empty line, the number of remaining results, the prompt
+_LINES_AROUND = 6  # for the command, the headline, an empty line, the number of remaining results, and the prompt
 _INDENT = 4
 _COLOURS = {"high": "green", "medium": "cyan", "low": "yellow"}
 
@@ -429,7 +429,7 @@ def _show_result(chunk: BaseHit, question: str, analyzer: Analyzer, *, full: boo
 
 
 def _show_text(label: str, text: Text, terms: Sequence[str], analyzer: Analyzer) -> None:
-    """Print a label and document text in which the words with the given terms are highlighted."""
+    """Print a label and a document text, with the words that match the given terms highlighted."""
     from llama_index_contextual.index.analysis import match_spans
 
     for start, end in match_spans(text.plain, terms, analyzer):
@@ -443,6 +443,6 @@ def _show_text(label: str, text: Text, terms: Sequence[str], analyzer: Analyzer)
 
 
 def _show_lines(lines: Sequence[str]) -> None:
-    """Print lines unchanged, dimmed."""
+    """Print lines in a dim style."""
     for line in lines:
         say(f"[dim]{safe(line.strip())}[/]", indent=_INDENT)

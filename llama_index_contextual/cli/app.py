@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def _flush(output: TextIO) -> None:
-    """Flush the output, and exit if that fails: silently if the program that reads the output has ended."""
+    """Flush the output. If that fails, exit, but print no error if the program that reads the output has ended."""
     try:
         output.flush()
     except OSError as error:

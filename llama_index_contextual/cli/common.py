@@ -108,7 +108,7 @@ def say_note(message: str) -> None:
 
 class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record on one line. A progress bar replaces `sys.stderr` and prints the line above itself."""
+        """Print a record on one line. If a progress bar is shown, it replaces `sys.stderr` and stays below the line."""
         sys.stderr.write(f"{Text.from_markup(safe(record.getMessage()), emoji=False).plain}\n")
 
 
@@ -154,7 +154,7 @@ def root() -> Path:
 
 
 def root_option() -> list[str]:
-    """Return the option `--root` of the running command, if given, for use in suggested commands."""
+    """Return the `--root` option of the running command for suggested commands, or [] if it was not given."""
     command = running.get()
     source = None if command is None else command.context.get_parameter_source("root")
     return ["--root", str(root())] if source is not None and source.name == "COMMANDLINE" else []
@@ -167,7 +167,7 @@ def wants_json() -> bool:
 
 
 def cli_message(error: ContextualError | OSError | sqlite3.Error) -> str:
-    """Return an error message that refers to commands and options, with commands that the user can copy."""
+    """Return an error message whose advice refers to commands and options that the user can copy."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else f"{error}."
     if not isinstance(error, ContextualError):
@@ -316,7 +316,7 @@ def parse_setting(item: str) -> tuple[str, Any]:
 
 
 def read_object(path: Path, form: str) -> dict[str, Any]:
-    """Read a JSON object from the file given by an option.
+    """Read a JSON object from a file that was given as an option.
 
     Args:
         path: The file.
@@ -372,7 +372,7 @@ def open_project(name: str) -> Project:
 
 
 def suggested_command(command: str, *arguments: str) -> str:
-    """Return a command line that the user can copy, with `--root` if it was given to the running command."""
+    """Return a command that the user can copy, with `--root` if it was given to the running command."""
     return shlex.join([PROGRAM, command, *arguments, *root_option()])
 
 

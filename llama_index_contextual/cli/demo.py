@@ -1,4 +1,4 @@
-"""Demo that asks the same questions with and without contexts, without a key or a network.
+"""Demo that asks the same questions with and without contexts. It needs neither a key nor a network.
 
 The contexts are imported from a ledger file in the folder of the example documents, so no LLM is called.
 """
@@ -96,7 +96,7 @@ def data_directory() -> Path:
 
 
 def demo_files(folder: Path) -> list[Path]:
-    """Return the example documents."""
+    """Return the paths of the example documents."""
     return sorted(p for p in folder.iterdir() if p.suffix in DOCUMENT_SUFFIXES)
 
 
@@ -104,7 +104,7 @@ def run_demo(report: Callable[[str], None]) -> list[DemoAnswer]:
     """Ingest the example documents twice, search for the demo questions, and return the results.
 
     Args:
-        report: Function that is called with a description before each step.
+        report: Called with a description of each step before the step begins.
     """
     folder = data_directory()
     files = demo_files(folder)
@@ -142,7 +142,7 @@ def _answer(row: Mapping[str, Any], plain: Project, contextual: Project) -> Demo
 
 
 def first_with_evidence(results: Iterable[RetrievedChunk], row: Mapping[str, Any]) -> RetrievedChunk | None:
-    """Return the first result that contains any of the evidence texts, ignoring white space, or None.
+    """Return the first result that contains an evidence text, or None. Differences in white space are ignored.
 
     Args:
         results: Results, best first.

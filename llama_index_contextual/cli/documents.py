@@ -1,4 +1,4 @@
-"""Commands that ingest, sync, list and remove the documents of a project, and show their cost."""
+"""Commands that ingest, sync, list and remove the documents of a project, and estimate the cost."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Reread = Annotated[bool, typer.Option("--reread", help="Read files again whose c
 
 
 def passwords_of(options: Sequence[str] | None) -> dict[str, str]:
-    """Return the passwords given with `--password`, with the files as keys."""
+    """Return a mapping of files to the passwords that were given with `--password`."""
     passwords = {}
     for option in options or ():
         of_one = _FILE_AND_PASSWORD.fullmatch(option)
@@ -186,7 +186,7 @@ def _show_skipped(skipped: Sequence[SkippedFile]) -> None:
 
 
 def show_report(report: IngestReport, name: str) -> None:
-    """Print the report of an ingestion as JSON, or as text with problems on standard error."""
+    """Print an ingestion report as JSON, or as text with problems on standard error."""
     if common.wants_json():
         common.say_json(report.to_dict())
         return
@@ -356,17 +356,17 @@ class Watch:
     def __post_init__(self) -> None:
         self._cost_before = self._document_cost()
         self._last: object = None  # the last version or error that was printed
-        self._skipped: set[tuple[str, str]] = set()  # skipped files that were printed, with the reasons
-        self._missing: set[str] = set()  # documents without a file that were printed
+        self._skipped: set[tuple[str, str]] = set()  # skipped files that have been reported, with the reasons
+        self._missing: set[str] = set()  # documents that have been reported as missing
         self._waiting: frozenset[str] = frozenset()  # documents of a large removal whose files are still missing
 
     def _document_cost(self) -> float:
-        """Return the dollars spent so far, except on answers, which do not count towards the limit."""
+        """Return the cost so far in dollars, without answers, because the limit does not apply to them."""
         cost = self.project.cost()
         return cost.dollars - cost.answers
 
     def start(self) -> None:
-        """Sync immediately and after every change, except changes in the project's directory, until Ctrl-C."""
+        """Sync immediately, and again after every change outside the project's directory, until Ctrl-C is pressed."""
         say(f"Watching {safe(', '.join(self.folders))}. Ctrl-C ends it.", to=err)
         if not self.removes:
             common.say_note("Documents whose files are deleted are kept: start with --yes to remove them.")
@@ -440,7 +440,7 @@ class Watch:
 def _changes(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]]:
     """Yield sets of changed paths, or an empty set if nothing changes for a while, until `stop` is set.
 
-    Events are also collected while the caller works. A folder that disappears is watched again as soon as it reappears.
+    Events are also collected while the caller is busy. A folder that disappears is watched again when it reappears.
     """
     try:
         from watchfiles import Change, watch

@@ -1,4 +1,4 @@
-"""The command `evaluate`, which measures a project, compares variants, or sweeps over settings."""
+"""The `evaluate` command, which measures a project, compares variants, or sweeps over settings."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _write_reports(paths: Sequence[Path]) -> None:
 
 
 def _evaluate_answers(project: Project, questions: Path | None, reports: Sequence[Path], *, yes: bool) -> None:
-    """Answer the questions in a file, and print exact match and F1."""
+    """Answer the questions in a file, and print the exact match and F1 scores."""
     from llama_index_contextual.answering.batch import answer_many, check_predictions_file
     from llama_index_contextual.evaluation.questions import load_qa
 
