@@ -292,7 +292,7 @@ def _passages(project: Project, question: str, filters: Any) -> dict[str, Any]:
 
 
 def _show_pieces(pieces: Iterable[str]) -> None:
-    """Print an answer as it arrives, rendered as Markdown on a terminal and unchanged otherwise."""
+    """Print an answer as it arrives, rendered as Markdown on a terminal and as plain text otherwise."""
     text = ""
     if common.out.is_terminal:
         # The targets of links in an answer must be visible, so links are not clickable.

@@ -56,7 +56,7 @@ _LOGS_OF_CALLS = ("contextualizer", "ingestion.pipeline")
 
 
 def safe(text: str) -> str:
-    """Return text from documents or the user without control characters, escaped for Rich markup."""
+    """Escape control characters and Rich markup in text from documents or the user."""
     # Imported here because the readers import LlamaIndex, which `--help` and `--version` do not need.
     from llama_index_contextual.readers.files import printable
 
@@ -203,7 +203,7 @@ class Commands(typer.Typer):
     """Typer application whose commands have `--root` and `--json` and print expected errors on one line.
 
     Args:
-        panel: Panel for the commands in the program's help.
+        panel: Panel of the `--help` output in which the commands are listed.
         options: Other options of `Typer`.
     """
 

@@ -358,7 +358,7 @@ class Watch:
         self._last: object = None  # the last version or error that was printed
         self._skipped: set[tuple[str, str]] = set()  # skipped files that have been reported, with the reasons
         self._missing: set[str] = set()  # documents that have been reported as missing
-        self._waiting: frozenset[str] = frozenset()  # documents of a large removal whose files are still missing
+        self._waiting: frozenset[str] = frozenset()  # documents of a refused removal whose files are still missing
 
     def _document_cost(self) -> float:
         """Return the cost so far in dollars, without answers, because the limit does not apply to them."""
@@ -468,7 +468,7 @@ def _changes(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]
             for changes in batches:
                 yield changed | {path for _, path in changes}
                 changed = set()
-                # A new folder at the same path may have the same inode, but sends no events.
+                # A new folder at the same path may have the same inode, but no events are reported for it.
                 is_deleted = any(change is Change.deleted and path in present for change, path in changes)
                 if is_deleted or any(_identity(folder) != identity for folder, identity in watched.items()):
                     break

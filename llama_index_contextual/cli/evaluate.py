@@ -27,7 +27,7 @@ commands = Commands("Questions")
 
 _KS = (1, 5, 10, 20)
 _SHOWN = 5
-"""Number of failed questions or wrong answers that are printed."""
+"""Maximum number of failed questions or wrong answers to print."""
 
 
 @commands.command("evaluate")

@@ -43,9 +43,9 @@ class ChunkNodeParser(SpanNodeParser):
     document.text[node.start_char_idx:node.end_char_idx]`. Chunks leave out only white space. The text is split at
     headings, paragraphs, sentences or words. A word or grapheme cluster is divided only if it is longer than
     `chunk_size`. Markdown code fences, tables and table rows are not divided if they fit into a chunk. A chunk that
-    begins inside a table has the column headers as `table_head` in its metadata, so that they are embedded and read
-    with the text. The offsets are None if the input is a node of another parser that does not record its position in
-    the document.
+    begins inside a table has the column headers as `table_head` in its metadata, so that they are embedded with the
+    text and shown to LLMs. The offsets are None if the input is a node of another parser that does not record its
+    position in the document.
 
     Raises:
         ValueError: The size is not positive, or the overlap is negative or not smaller than the size.
@@ -207,7 +207,7 @@ def _fitting_head(table: Table | None) -> str | None:
 # Splitting one text
 
 
-# Minimum fill of a chunk before a cut of each rank: a heading justifies a half-empty chunk, the end of a line does not.
+# Minimum fill of a chunk before a cut of each rank. A heading justifies a half-empty chunk, but a line end does not.
 _FILL = ((Rank.HEADING, 0.5), (Rank.PARAGRAPH, 0.6), (Rank.SENTENCE, 0.75), (Rank.LINE, 0.75))
 _LEAST_FILL = 0.5
 _LEAST_TAIL = 0.4
@@ -408,7 +408,7 @@ class Layout:
         return max(_offsets_between(self.cuts[rank], low, high), default=None)
 
     def beginnings(self, rank: Rank, low: int, high: int) -> list[int]:
-        """Return the offsets from `low` to `high`, with at least this rank, at which an overlap may begin."""
+        """Return the offsets from `low` to `high` where an overlap may begin: cuts of at least this rank, and rows."""
         return [*_offsets_between(self.cuts[rank], low, high), *_offsets_between(self.rows, low, high)]
 
 

@@ -116,7 +116,7 @@ class Origin:
         beginning of the document, or of the node if its position is unknown.
         """
         metadata = self.node.metadata
-        # All segments of a document have the same strings; parse them only once.
+        # All segments of a document have the same metadata strings, so parse the strings only once.
         where = _recorded(tuple((key, metadata[key]) for key in keys.RESERVED_KEYS if key in metadata))
         if self.is_segment or (self.base is not None and (keys.PAGES in metadata or keys.TABLES in metadata)):
             return where
@@ -230,7 +230,8 @@ class SegmentCutter:
     def spans(self) -> Iterator[PartSpan]:
         """Yield the segments in the order of the text; yield nothing if the text is only white space.
 
-        Text that fits into one segment is not split. Otherwise the cores cover all of the text except white space.
+        Text that fits into one segment is not split. Otherwise, the segments without their overlaps cover
+        all of the text except white space.
         """
         text = self.tokens.text
         core = boundaries.skip_space(text, 0)
@@ -303,7 +304,7 @@ class SegmentCutter:
         return boundaries.skip_space(text, min(starts, key=self._hash) if starts else max(high, known + 1))
 
     def _overlap_start(self, end: int, next_core: int, core: int) -> int:
-        """Return the offset at which the next segment, with its overlap, starts.
+        """Return the offset at which the next segment, including its overlap, starts.
 
         The overlap is 75 to 100 % of `overlap`, or less if necessary.
         """
@@ -336,8 +337,8 @@ class SegmentNodeParser(SpanNodeParser):
     edit changes only the segments near the edit. If two segments share text, ChunkNodeParser adds it to chunks only
     once.
 
-    `node.text == document.text[node.start_char_idx:node.end_char_idx]`; `segment_start` and `segment_end` in the
-    metadata are the same offsets.
+    `node.text == document.text[node.start_char_idx:node.end_char_idx]`. The metadata contains the same offsets as
+    `segment_start` and `segment_end`.
 
     Raises:
         ValueError: The size is not positive, or the overlap is negative or not smaller than the size.

@@ -28,7 +28,7 @@ _WIDE_STOPS = "。！？｡"
 _CLOSING = r"\"'”’»)\]}*_」』）】》〉›"
 _ITEM_MARKS = r"\-*+•–#>|"
 # A full stop after a letter, a number up to 99 or an abbreviation does not end a sentence. The patterns are grouped by
-# width, because Python's lookbehind needs a fixed width.
+# width, because a lookbehind must have a fixed width.
 _NO_SENTENCE_BEFORE_STOP = (
     r"[^\W\d_]|\d",
     r"\d\d|Mr|Ms|Dr|St|Jr|Sr|vs|Vs|No|no|Ch|Eq|pp|ed|al|ca|Co|Nr",
@@ -64,7 +64,7 @@ def structural_offsets(text: str, start: int = 0, stop: int | None = None) -> di
 
     Args:
         text: Any string.
-        start: Offset from which to search for the ends of paragraphs, sentences and lines.
+        start: Offset at which the search begins.
         stop: Largest offset to return.
     """
     last = len(text) - 1 if stop is None else min(stop, len(text) - 1)
@@ -81,8 +81,8 @@ def heading_offsets(text: str, known: Iterable[int] | None = None) -> list[int]:
 
     Args:
         text: Any string.
-        known: Offsets recorded by the reader; offsets that do not follow white space are dropped, because they belong
-            to a different text. If None, lines outside code fences that begin with "#" are headings.
+        known: Offsets recorded by the reader. Offsets that do not follow white space are dropped, because they were
+            recorded for a different text. If None, lines that begin with "#" outside code fences are headings.
     """
     if known is None:
         fences = code_fences(text) if "#" in text else []
@@ -127,7 +127,7 @@ def pipe_blocks(text: str) -> Iterator[list[Span]]:
 
 
 def lines_of(text: str, start: int, end: int) -> list[Span]:
-    """Return the spans of the non-blank lines between `start` and `end`, each from its first visible character."""
+    """Return the spans of the non-blank lines between `start` and `end`, without indentation."""
     return [match.span() for match in _VISIBLE_LINE.finditer(text, start, end)]
 
 
@@ -149,9 +149,9 @@ NON_WORD_CHARACTER = regex.compile(r"[^\w\p{L}\p{M}\p{N}]")
 _WORD_START = re.compile(r"(?<=\s)\S")
 _REACH = 200
 GRAPHEME = regex.compile(r"\X")
-# There is always a boundary between two characters of these ranges, except CR LF: Latin without combining marks, CJK
-# punctuation, kana without sound marks, Han. There is also a boundary before visible ASCII or a space, unless the
-# previous character is of the class Prepend.
+# There is always a grapheme boundary between two characters of these ranges, except between CR and LF: Latin without
+# combining marks, CJK punctuation, kana without sound marks, and Han. There is also a boundary before a visible ASCII
+# character or a space, unless the previous character has the Prepend property.
 _PLAIN = "\u0000-\u02ff\u3001-\u3029\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uff01-\uff60"
 _SURE_BOUNDARY = regex.compile(rf"(?!\r\n)[{_PLAIN}](?=[{_PLAIN}])|\P{{GCB=Prepend}}(?=[ -~])")
 
@@ -171,7 +171,7 @@ def strip_end(text: str, start: int, end: int) -> int:
 
 
 def word_starts(text: str, low: int, high: int) -> list[int]:
-    """Return the offsets from `low` to `high` (exclusive) of characters that follow white space."""
+    """Return the offsets, from `low` to `high` (exclusive), at which words begin after white space."""
     return [match.start() for match in _WORD_START.finditer(text, low, high)]
 
 

@@ -68,8 +68,8 @@ class DocumentBuilder:
 
         Args:
             text: The text; line feeds are kept.
-            follows: Omit the blank line, as between the items of a list.
-            keeps_space: Keep the spaces at the beginning of lines, as in source code.
+            follows: Whether to omit the blank line, as between the items of a list.
+            keeps_space: Whether to keep the spaces at the beginning of lines, as in source code.
         """
         text = clean_text(text)
         text = text.strip("\n").rstrip() if keeps_space else _LINE_END.sub("\n", text).strip()

@@ -297,7 +297,7 @@ def read_documents(
     ocr: str | None = "auto",
     show_progress: bool = False,
 ) -> ReadResult:
-    """Read files, folders and globs into Documents with their pages and headings.
+    """Read files into Documents, and record their pages and headings in the metadata.
 
     Files that cannot be read, and files with the same content as another file, are listed in `skipped`.
 
@@ -327,7 +327,7 @@ def read_documents(
                 result.skipped.append(SkippedFile(content.path, content.reason))
                 continue
             first = by_digest.setdefault(content.digest, ref)
-            # xxh3 is not cryptographic: compare the bytes, so that a crafted file cannot hide another file.
+            # xxh3 is not cryptographic: compare the bytes, so that a crafted file cannot replace another file.
             if first is not ref and filecmp.cmp(first.path, ref.path, shallow=False):
                 result.skipped.append(SkippedFile(ref.shown, f"has the same content as {first.shown}"))
             else:

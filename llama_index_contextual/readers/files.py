@@ -1,4 +1,4 @@
-"""Find the files to read, assign their document ids, and open them within limits.
+"""Find the files to read, assign document ids to them, and read their bytes.
 
 `discover` collects the files to which the inputs refer, and the reasons for skipping other files. `matching_entries`
 searches a folder with a glob. `FileSource.open` reads a file. `printable` and `one_line` make names safe to display.
@@ -272,8 +272,8 @@ def discover(
 ) -> Discovery:
     """Find the files that the inputs refer to, without opening them.
 
-    Folders are searched recursively. Links, hidden files, hard links to files elsewhere, devices and pipes in a folder
-    are reported but not read. A file or link that is passed directly is read.
+    Folders are searched recursively. Links, hidden files, hard links to files outside the folder, devices and pipes in
+    a folder are reported but not read. A file or link that is passed directly is read.
 
     If two files would have the same document id, the id of the second file contains more of its path.
 

@@ -37,7 +37,7 @@ _ARRANGED = frozenset((*_TITLES, "table", "ul", "ol", "pre", "form"))
 """Elements that occur in tables used for page layout, but not in tables with data."""
 _MAX_INDENT = 8
 _MAX_SPAN = 1_000
-# lxml takes quadratic time in the number of attributes, so the attributes of very long tags are removed before parsing.
+# The parsing time of lxml is quadratic in the number of attributes, so attributes are removed from very long tags.
 _DATA_URI = re.compile(r"(?i)(\ssrc\s*=\s*[\"']?)data:[^\"'\s>]*")
 _LONG_TAG = re.compile(r"<(\w+)\s[^<>]{20000,}>")
 _SPACE = re.compile(r"[ \t\r\n\f]+")

@@ -2,7 +2,7 @@
 
 `engine_for` chooses the engine, and `OcrReader` reads the pages of a PDF that have no text, or the pages of an image
 file. When run as a program, this module is the child process: it opens a file, renders a page, returns the hash of the
-image, and reads the page unless the parent process has it in its store.
+image, and reads the page unless the parent process has already stored it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 INSTALL = '`pip install "llama-index-contextual[ocr]"`'
 CHILD = __name__
-MAX_PROCESSES = 4  # a child needs up to 1.2 GB
+MAX_PROCESSES = 4  # a child process needs up to 1.2 GB of memory
 MAX_MEMORY = 6_000_000_000
 CHANGED = "was replaced by another file in the meantime: ingest it again"
 ENCRYPTED = "the PDF is encrypted, and passwords are not stored"

@@ -50,7 +50,7 @@ class ChildProcess:
 
     Args:
         module: Module that the child runs, which calls `answer_requests`; by default this module.
-        task: Name of the work in error messages.
+        task: Name of the task in error messages.
         max_memory: Limit for the child's address space in bytes, if the system supports it (`resource.setrlimit`).
         on_page: Called a few times a second with the path of the PDF, the number of pages that have been read, and the
             total number of pages; pages that need OCR are not counted as read.

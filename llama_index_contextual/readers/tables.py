@@ -29,7 +29,7 @@ MAX_LABELS = 4  # maximum number of consecutive lines with only a label; more su
 MAX_LABEL_WORDS = 14
 MAX_SENTENCE_WORDS = 6  # maximum number of words in a label with a full stop
 MAX_CAPTION_WORDS = 30
-MAX_ABOVE = 4  # lines above column headers that are searched for the title, the unit and the time period
+MAX_ABOVE = 4  # number of lines above column headers that are searched for the title, the unit and the time period
 
 
 class TextLine(NamedTuple):
@@ -62,7 +62,7 @@ _INLINE = re.compile(r"\*\*|__|`|<br\s*/?>")
 
 
 def tables_in_text(text: str) -> list[Table]:
-    """Return the Markdown tables in the text, except tables in code, in the order of the text.
+    """Return the Markdown tables in the text, in order. Tables in code are omitted.
 
     A table consists of lines with pipes, and has a row of hyphens below the column headers.
 
@@ -165,7 +165,7 @@ class _Sorted(NamedTuple):
 
 
 def figure_tables(lines: Iterable[TextLine]) -> list[Table]:
-    """Return the tables with rows of figures and column headers, in the order of the text.
+    """Return the tables that consist of column headers and rows of figures, in order.
 
     Args:
         lines: The lines of a document in reading order; a paragraph may be given as one line.
@@ -238,7 +238,7 @@ def is_figure(text: str) -> bool:
 
 
 def _is_table(read: Sequence[_Sorted], at: int) -> bool:
-    """Return whether the row at `at` is followed by another row, with at most `MAX_LABELS` labels between them."""
+    """Return whether another row follows the row with index `at`, with at most `MAX_LABELS` labels between them."""
     below = (other.kind for other in read[at + 1 : at + 2 + MAX_LABELS] if other.kind != "label")
     return next(below, None) == "row"
 
@@ -271,8 +271,8 @@ def _page_number(line: TextLine) -> int:
 def _head_lines(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
     """Return the indexes of the first and the last line of the column headers above a table row.
 
-    The row is the line with the index `at`, and the lines before the index `done` are not used. The result is None if
-    the row has no column headers.
+    The index of the row is `at`, and lines with an index below `done` are not used. The result is None if the row has
+    no column headers.
     """
     above = range(at - 1, max(done, at - MAX_LABELS) - 1, -1)
     last = next((place for place in above if read[place].kind != "label" or _is_column_label(read, place, at)), None)
@@ -319,7 +319,7 @@ def _is_column_label(read: Sequence[_Sorted], place: int, row: int) -> bool:
 
 
 def _end(read: Sequence[_Sorted], at: int) -> int:
-    """Return the index of the first line after the table that contains the row at `at`.
+    """Return the index of the first line after the table that contains the row with index `at`.
 
     A table ends before prose, a series of labels, or other column headers.
     """

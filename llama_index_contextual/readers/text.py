@@ -1,8 +1,8 @@
 """Read text and Markdown files: encoding, headings and front matter.
 
-`decode` looks for a byte order mark, and then tries UTF-8 and legacy encodings. Encodings of Latin scripts use nearly
-the same bytes for letters of different languages. They are distinguished by alphabet, because most text is in one
-language and its non-ASCII letters belong to one alphabet. All other cases are left to charset-normalizer.
+`decode` looks for a byte order mark, and then tries UTF-8 and legacy encodings. Encodings for Latin scripts assign
+different letters to the same bytes. They are distinguished by alphabet, because most text is in one language and its
+non-ASCII letters belong to one alphabet. All other cases are left to charset-normalizer.
 
 `plain_headings` finds the headings of plain text: lines between blank lines that begin with a keyword or a number, or
 are in capitals. Doubtful lines are not treated as headings. The headings of Markdown are found with markdown-it-py.
@@ -79,7 +79,7 @@ def decode(source: FileSource, charset: str | None = None) -> tuple[str, list[st
             precedence.
 
     Returns:
-        The text with the newlines of the file, and warnings about assumptions and replacements.
+        The text with its original newlines, and warnings about assumptions and replacements.
 
     Raises:
         ReadError: The bytes are empty or not text.
@@ -361,7 +361,7 @@ def parse_markdown(source: FileSource) -> ParsedFile:
 
 
 def markdown_headings(text: str, start: int = 0) -> tuple[tuple[Heading, ...], tuple[str, ...]]:
-    """Return the headings from offset `start` on, and warnings.
+    """Return the headings that begin at or after `start`, and warnings.
 
     Headings in quotes, lists, code and HTML are omitted, because they do not divide the document.
 
@@ -415,9 +415,9 @@ class FrontMatter:
 
     Attributes:
         end: Offset of the first character after the front matter.
-        title: The value of `title`.
+        title: Value of the `title` key.
         metadata: The other top-level scalars. Lists and nested mappings are omitted.
-        warnings: Keys that cannot be used.
+        warnings: Warnings about keys that cannot be used.
     """
 
     end: int = 0
@@ -446,7 +446,7 @@ def _entries(block: str) -> dict[str, Scalar] | None:
     import yaml
 
     try:
-        # Nodes are not constructed, so that no tag is resolved, no alias expanded, and "1.10" and "no" stay as written.
+        # Objects are not constructed, so that tags and aliases are not resolved, and "1.10" and "no" stay as written.
         root = yaml.compose(block, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError):
         return _entries_by_line(block)

@@ -19,10 +19,10 @@ from typing import Literal, NamedTuple
 
 from llama_index_contextual.readers.tables import MAX_LABEL_WORDS, MAX_SENTENCE_WORDS, is_figure
 
-SAME_LINE = 0.8  # times the smaller font size: text at a larger vertical offset begins a new line, not a superscript
+SAME_LINE = 0.8  # times the smaller font size: text at a larger vertical offset is on another line, not raised
 WORD_GAP = 0.5  # times the width of a space
 MAX_KERNING = 0.5  # times the font size: a larger step back starts a new word
-CELL_GAP = 1.2  # times the font size: larger than the spaces between words in a column
+CELL_GAP = 1.2  # times the font size: a wider gap is not a word space and begins a new cell
 WIDE_GLYPHS = 0x2E80  # first code point of the scripts that have no spaces between words
 MAX_CELLS = 30  # maximum number of cells in a row that are compared with the next cell
 
@@ -263,7 +263,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[float, float]]:
     if not 1 < len(columns) <= MAX_COLUMNS or min(counts) < MIN_COLUMN_FIGURES:
         return []
     is_complete = any(all(any(_overlaps(column, c) for c in row[1:]) for column in columns) for row in rows)
-    # If a range contains two figures of the same row, two columns are too close to each other.
+    # If a range contains two figures of the same row, two columns are too close to be separated.
     is_single = all(
         sum(_overlaps(column, c) and is_figure(c.text) for c in row) <= 1 for row in rows for column in columns
     )

@@ -1,7 +1,8 @@
 """The default PDF engine, which uses pdfium.
 
-pdfium decodes the fonts and finds the words; `pages` uses their positions to find lines, columns and table rows. Each
-call to pdfium has a high overhead, so positions are read only for the first and last letters of most words.
+pdfium decodes the fonts and finds the words, and the `pages` module uses the word positions to find lines, columns and
+table rows. Each call to pdfium has a high overhead, so positions are read only for the first and last letters of most
+words.
 """
 
 from __future__ import annotations

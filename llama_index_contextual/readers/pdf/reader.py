@@ -42,8 +42,8 @@ def read_pdf(
     """Read a PDF in this process.
 
     Running headers and footers are removed from the text and stored in the metadata as "running_header" and
-    "running_footer". `limits.max_seconds` is checked only between pages; `ParserProcess` also enforces it during a
-    page.
+    "running_footer". `limits.max_seconds` is checked only between pages; `ParserProcess` also enforces it while a page
+    is being read.
 
     Args:
         path: The file.
@@ -180,7 +180,7 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PageS
 def _place_lines(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
     """Rejoin hyphenated words and return the lines of each page with document offsets and separators.
 
-    The separator after a line, `Line.end`, is a space within a paragraph and a line feed at its end.
+    The separator (`Line.end`) is a space within a paragraph, and a line feed at the end of a paragraph.
     """
     joiner = HyphenJoiner([[line.text for line in page] for page in pages])
     placed: list[list[Line]] = []

@@ -8,7 +8,8 @@ A repeated line is a running header or footer in three cases:
 
 - It consists only of an increasing page number.
 - It is in the margin, separated from the body by more than the usual line spacing.
-- It is on most pages, these pages differ, and the line is in the margin or near another running line.
+- It is on most pages, these pages are not copies of each other, and the line is in the margin or near another running
+  line.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from llama_index_contextual.readers.pdf.pages import Line, PageContent
 from llama_index_contextual.readers.pdf.title import roman_value
 
 MIN_PAGES = 3
-MIN_PAGES_ELSEWHERE = 5  # minimum number of occurrences of text that is on less than half of the pages
-MOST = 0.66  # share of the pages (not counting duplicates): a line on more of them need not be set off
+MIN_PAGES_ELSEWHERE = 5  # minimum number of occurrences of text that is on fewer than half of the pages
+MOST = 0.66  # share of the pages: a line on more pages than this, not counting copies, need not be set off
 MAX_STEP = 2  # maximum distance in pages between occurrences, because left and right pages may differ
 MAX_LINES = 5  # maximum number of running lines at one edge of a page
 MAX_SIZE = 1.6  # times the usual font size: a larger line is a heading

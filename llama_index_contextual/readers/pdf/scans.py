@@ -26,11 +26,11 @@ MAX_SKEW = 5  # in degrees
 MIN_SKEWED = 4  # minimum number of boxes needed to measure the angle
 MIN_COLUMN_LINES = 5
 MIN_WORDS = 3  # minimum number of words in a line of prose
-FILLED = 0.6  # share of the width of a column of prose that at least half of its lines fill
+FILLED = 0.6  # minimum share of the column width that at least half of the lines in a prose column fill
 MAX_CROSSING = 0.5  # maximum number of lines across the gap (such as headings) per line of the shorter column
 
 Page = Mapping[str, Any]
-"""A page as returned by the child processes: its width and height in pixels, its resolution, its turns, and its boxes.
+"""A page as returned by the child processes: width and height in pixels, resolution, quarter turns, and text boxes.
 
 The width, the height and the boxes apply to the image after `turns` anticlockwise quarter turns.
 
@@ -83,7 +83,7 @@ def with_ocr_notes(parsed: ParsedFile, scans: OcrPages) -> ParsedFile:
 
 
 def _confidence_notes(scores: Mapping[int, float]) -> Iterator[str]:
-    """Yield a warning that lists the pages, and another warning about pages that are hard to read."""
+    """Yield a warning that lists the pages, and another warning if any of them are hard to read."""
     mean = sum(scores.values()) / len(scores)
     yield f"{page_ranges(scores)} {'was' if len(scores) == 1 else 'were'} read by OCR (confidence {mean:.2f})"
     if low := {number: score for number, score in scores.items() if score < LOW_CONFIDENCE}:
@@ -254,7 +254,7 @@ def _is_filled(column: Sequence[Cell]) -> bool:
 
 
 def _sides(boxes: Sequence[Cell], x: float) -> tuple[list[Cell], list[Cell], list[Cell]]:
-    """Return the boxes to the left of the position `x`, the boxes to its right, and the boxes that cross it."""
+    """Return the boxes to the left of `x`, the boxes to the right of `x`, and the boxes that cross `x`."""
     sides: tuple[list[Cell], list[Cell], list[Cell]] = [], [], []
     for box in boxes:
         slack = 0.3 * box.size

@@ -413,7 +413,7 @@ class _Page:
         return self._styled(at) if is_free and line.cells == 1 else None
 
     def _numbered(self, at: int, label: Label) -> _Candidate | None:
-        """Return a heading with a number or keyword that begins on the line with index `at`, or None."""
+        """Return the heading on the line with index `at` if it begins with a number or keyword, or None."""
         line, title = self.lines[at], label.title
         bold, larger = self.style.is_bolder(line), self.style.is_larger(line)
         is_keyword = label.is_keyword
@@ -497,7 +497,7 @@ class _Page:
         return " ".join(parts), len(parts)
 
     def _styled(self, at: int) -> _Candidate | None:
-        """Return a heading that is recognised by its style alone, or because the table of contents lists it."""
+        """Return a heading that is recognised by its style alone, or because it is in the table of contents."""
         line = self.lines[at]
         bold, larger = self.style.is_bolder(line), self.style.is_larger(line)
         text, count = self._wrapped(at)
@@ -562,7 +562,7 @@ class _Page:
 
 
 def _without_lists(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Remove candidates that are the items of a numbered list without text between them, such as a list of exhibits."""
+    """Remove the items of numbered lists without text between the items, such as lists of exhibits."""
     kept: list[_Candidate] = []
     run: list[_Candidate] = []
     for each in [*found, None]:
@@ -588,7 +588,7 @@ def _is_next(one: _Candidate, other: _Candidate) -> bool:
 
 
 def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Remove exhibits in a list, and doubtful candidates whose number is not in sequence with other numbers."""
+    """Remove listed exhibits, and doubtful candidates whose number is not in sequence with other numbers."""
     kept: set[int] = set()
     last: dict[tuple[str, int, tuple[str, ...]], tuple[int, int]] = {}
     in_exhibits = False

@@ -227,7 +227,7 @@ def document_title(pages: Sequence[Sequence[Line]], stored: str | None) -> tuple
 
     Args:
         pages: The lines of each page.
-        stored: The title in the file's metadata, which is used if the first pages do not contain another title.
+        stored: The title in the file's metadata, which is used if the first pages do not contain a different title.
     """
     front = [page for page in pages[:FRONT] if page]
     stated = (_filing(front) or _contract(front) or _prominent(front[0])) if front else None
@@ -386,7 +386,7 @@ def _title_case(title: str) -> str:
 
 
 def _date_line(text: str) -> str:
-    """Return a date with normalised white space, and in title case if it is in capitals."""
+    """Normalise the white space in a date, and convert capitals to title case."""
     return _spaced(text.title() if text.isupper() else text)
 
 
