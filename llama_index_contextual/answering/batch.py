@@ -89,7 +89,7 @@ class Prediction:
         answer: Text of the answer; empty if the model failed.
         error: A sentence that explains why there is no answer, or None.
         response: The full response, or None.
-        exact: Exact match, or None if no correct answer is known.
+        exact: Exact-match score, or None if no correct answer is known.
         f1: Word-level F1 score, or None if no correct answer is known.
     """
 
@@ -100,12 +100,12 @@ class Prediction:
 
     @property
     def exact(self) -> float | None:
-        """Exact match with the best-matching correct answer."""
+        """Exact-match score against the best-matching correct answer."""
         return max((exact_match(self.answer, truth) for truth in self.qa.answers), default=None)
 
     @property
     def f1(self) -> float | None:
-        """F1 score with the best-matching correct answer."""
+        """F1 score against the best-matching correct answer."""
         return max((f1_score(self.answer, truth) for truth in self.qa.answers), default=None)
 
     @property
@@ -152,7 +152,7 @@ class Predictions:
 
     @property
     def exact(self) -> float | None:
-        """Mean exact match over the questions with a known correct answer; a failed answer counts as 0."""
+        """Mean exact-match score over the questions with a known correct answer; a failed answer counts as 0."""
         return _mean([row.exact for row in self.rows])
 
     @property
@@ -271,7 +271,7 @@ def check_predictions_file(path: str | Path) -> str:
 
 
 def engine_settings(engine: GroundedQueryEngine) -> dict[str, Any]:
-    """Return the settings of an engine and of its project as JSON values."""
+    """Return the settings of an engine and its project as JSON values."""
     retriever = engine.retriever.retriever
     config = getattr(retriever, "config", None)
     return {

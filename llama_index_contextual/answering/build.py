@@ -217,7 +217,7 @@ class EngineBuilder:
             "`response_mode` selects LlamaIndex's own engine: its answers are not checked for citations. Modes such as"
             f" refine take a call for each passage: up to {calls} for a question{price}.",
             UserWarning,
-            stacklevel=4,  # refers to the caller of `Project.as_query_engine`, through the check of its keywords
+            stacklevel=4,  # shows the line that called `Project.as_query_engine`, which is wrapped in a check
         )
         mode = ResponseMode(response_mode)
         engine: BaseQueryEngine = RetrieverQueryEngine.from_args(

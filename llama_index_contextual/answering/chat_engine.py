@@ -232,7 +232,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
             messages = self._condense_prompt.format_messages(history=history, question=question)
             completion = await self.engine.answer_stream.acomplete(messages)
         except ModelError:
-            return None  # fall back to "blend", which needs no model; this is visible in the response's `blend`
+            return None  # fall back to "blend", which needs no model; the response's `blend` shows this
         rewritten = completion.text.strip().strip('"“”')
         return rewritten if rewritten and completion.problem is None else None
 
@@ -280,7 +280,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
                     async for part in parts:
                         yield ChatResponse(message=ChatMessage(part, role=MessageRole.ASSISTANT), delta=part)
             except (GeneratorExit, asyncio.CancelledError):
-                # Record what was shown; with a judge, nothing is shown before the verdict.
+                # Record only text that was shown: with a judge, nothing is shown before the verdict.
                 judging = self.engine.judge is not None and completion.answer is None
                 if draft.ready is not None or (completion.text and not judging):
                     completion.problem = STOPPED

@@ -477,7 +477,7 @@ class CitationFilter:
         return released
 
     def _release(self, text: str) -> str:
-        """Return a text without its invalid citations, and hold trailing white space back until more text follows."""
+        """Return a text without its invalid citations, and hold back trailing white space until more text follows."""
         start, at = len(self._shown), 0
         for citation in _CITATION.finditer(text):
             self._shown += text[at : citation.start()]

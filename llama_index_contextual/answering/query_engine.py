@@ -139,7 +139,7 @@ class AnswerOptions:
     Attributes:
         style: "instruction", "persona" (few words), "chain_of_thought", or your own description, which is added to the
             rules.
-        answer_tokens: Maximum total number of tokens of the passages in the prompt.
+        answer_tokens: Maximum total number of tokens for the passages in the prompt.
         context: Whether the prompt includes the generated context, marked as background.
         min_confidence: Search confidence below which a wider search is made. If the confidence is still below this
             limit, the prompt states that the passages have little in common with the question, but the model still

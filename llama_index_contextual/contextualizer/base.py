@@ -53,8 +53,8 @@ class Segment:
         begins_document: Whether the segment starts with the document's first chunk.
         section: Section path at the beginning of the segment, or None.
         facts: Named facts about the document, or an empty string.
-        text: Text of the segment, including the overlap with its neighbours.
-        chunks: Chunks of the segment, in the order of the text.
+        text: Text of the segment, including the overlap with neighbouring segments.
+        chunks: Chunks of the segment, in order of occurrence.
         starts: Offset of each chunk in `text`.
         document_size: Number of chunks in the document.
     """
@@ -81,7 +81,7 @@ class Segment:
 
 
 def segments(nodes: Sequence[BaseNode], *, segment_size: int) -> list[Segment]:
-    """Return the segments of all documents in `nodes`, in the order of their first chunk.
+    """Return the segments of all documents in `nodes`, in the order in which the documents occur.
 
     Args:
         nodes: Chunks of any number of documents.
@@ -126,7 +126,7 @@ def _groups(chunks: Sequence[BaseNode], segment_size: int) -> list[list[BaseNode
 
 
 def _segment_span(group: Sequence[BaseNode]) -> tuple[int, int]:
-    """Return the start and end offset of the segment that contains a group of chunks."""
+    """Return the start and end offsets of the segment that contains a group of chunks."""
     start, end = group[0].metadata.get(keys.SEGMENT_START), group[-1].metadata.get(keys.SEGMENT_END)
     if isinstance(start, int) and isinstance(end, int):
         return start, end

@@ -869,7 +869,7 @@ class EmbeddingCount:
         ]
 
     def end_document(self) -> None:
-        """Count the chunks added since the last call, except those whose vectors are in the ledger.
+        """Count the chunks added since the previous document, except those whose vectors are in the ledger.
 
         If chunks are embedded together and any of their vectors is missing, all of them are counted.
         """

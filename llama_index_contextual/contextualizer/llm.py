@@ -244,7 +244,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             ledger.close()
 
     def requests(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ContextRequest]:
-        """Return the requests for the contexts of a segment's chunks, one for all chunks with the same key.
+        """Return the requests for the contexts of a segment's chunks; chunks with the same key share a request.
 
         Args:
             segment: The segment.
@@ -426,7 +426,7 @@ class ContextRun:
     def _plan(self, segment: Segment, chunks: Mapping[str, BaseNode]) -> list[ContextRequest]:
         requests = prompts.context_requests(segment, chunks, prompt=self._settings.template) if chunks else []
         for request in requests:
-            _ = request.input_tokens, request.prefix.cache_key  # computed in this thread, not in the event loop
+            _ = request.input_tokens, request.prefix.cache_key  # cached here, outside the event loop
         return requests
 
     async def _ask(self, work: _Work, request: ContextRequest) -> None:

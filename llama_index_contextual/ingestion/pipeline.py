@@ -171,7 +171,7 @@ class Stages:
         return np.stack([rows[place] for place in range(len(nodes))])
 
     def _units(self, nodes: Sequence[BaseNode]) -> list[_Unit]:
-        """Return the texts to embed for chunks, including their contexts, in units that are embedded together."""
+        """Group the texts of chunks, including their contexts, into units that are embedded together."""
         model, name = self.embed_model, self.embed_model_name or ""
         length = getattr(model, "dimensions", None)
         texts = [node.get_content(MetadataMode.EMBED) for node in nodes]

@@ -76,7 +76,7 @@ class RunOptions:
         removable: Ids of the documents that a sync may remove; None for all.
         allow_empty: Whether a sync may remove all documents in a folder.
         allow_many: Whether a sync may remove more than a tenth of the documents in a folder.
-        settle: Number of seconds for which a file must not change before a sync reads it.
+        settle: Number of seconds for which a file must remain unchanged before a sync reads it.
         watching: Whether the caller watches the folders and syncs again, so that files can be left for a later sync.
     """
 
@@ -149,10 +149,10 @@ class Matcher:
 
     - A file at the location of a document's file matches that document, which keeps its id regardless of how the path
       is spelled in the call.
-    - A file elsewhere that has the same content as a document is treated as its renamed file if the former file is
-      known to no longer exist, or if `replace` or a sync removes the document. The document then gets a new id, based
-      on the new name. If the former file may still exist, the file matches the document if both have the same id.
-      Otherwise it is a copy, unless this call provides different metadata for it.
+    - A file at a different location with the same content as a document is treated as the document's renamed file if
+      the former file is known to no longer exist, or if `replace` or a sync removes the document. The document then
+      gets a new id, based on the new name. If the former file may still exist, the file matches the document if both
+      have the same id. Otherwise it is a copy, unless this call provides different metadata for it.
     - Every other file is a new document. If its id is used by another document, the id is extended by parent folders
       until it is unique.
 

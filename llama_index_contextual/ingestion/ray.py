@@ -97,7 +97,7 @@ def _read_files(
             except ReadError as error:
                 contents.append(error)
                 continue
-            is_storable = not storable_fault(content.document)  # if not, the calling process reports the fault
+            is_storable = not storable_fault(content.document)  # otherwise, the calling process reports the fault
             contents.append(content._replace(chunks=cut(content.document, parsers)) if is_storable else content)
     return contents, store.pages
 

@@ -139,7 +139,7 @@ class IngestReport:
         return 0.0 if self.paid is None else self.paid.contexts.cache_hit_rate
 
     def summary(self) -> str:
-        """Return the counts on one line, without counts of zero except the number of added documents."""
+        """Return the counts on one line, omitting zeros except for the number of added documents."""
         counts = [f"{len(self.added)} added"]
         for name in ("updated", "renamed", "unchanged", "rebuilt", "removed", "missing", "skipped"):
             if number := len(getattr(self, name)):
@@ -255,7 +255,7 @@ class ProgressCounter:
         self._update({}, values)
 
     def add(self, **numbers: int) -> None:
-        """Add to fields of the progress."""
+        """Add numbers to fields of the progress."""
         self._update(numbers, {})
 
     def _update(self, numbers: Mapping[str, int], values: Mapping[str, Any]) -> None:
