@@ -1,6 +1,7 @@
 """Stream answers from a model, with timeouts, partial answers, and a filter for the text to show.
 
-`AnswerStream` calls the model and streams its text; text received before an error or a timeout is a partial answer.
+`AnswerStream` calls the model and streams its text. After an error or a timeout, the text received so far is a partial
+answer.
 `StreamFilter` determines which part of the text can be shown so far: it removes reasoning and citations of sources that
 do not exist and, with guards, holds back incomplete blocks.
 """

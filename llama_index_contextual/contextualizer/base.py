@@ -282,7 +282,7 @@ class Contextualizer(TransformComponent):
 
     @property
     def batches_ahead(self) -> int:
-        """Number of batches of chunks to start ahead of the current one."""
+        """Number of batches of chunks to start ahead of the current batch."""
         return 0
 
     @asynccontextmanager

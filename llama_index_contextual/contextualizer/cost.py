@@ -1,6 +1,6 @@
 """Costs of calls and embeddings: tokens, prices, and the account of a run with its limit.
 
-Prices come from the table in the installed package `genai-prices`, without network access; the settings can override
+Prices come from the table in the installed `genai-prices` package, without network access. The settings can override
 them. The table contains no discounts. According to their price pages, OpenAI and Anthropic charge half the price for
 batches, and OpenAI also does so for `service_tier="flex"`.
 
@@ -358,7 +358,7 @@ def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> floa
 def count_segment(
     requests: Sequence[ContextRequest], form: CallForm, *, context_tokens: float = CONTEXT_TOKENS
 ) -> Tokens:
-    """Return the number of calls and tokens for a segment if its first call is answered before the others are sent.
+    """Return the number of calls and tokens for a segment, whose first call is answered before the others are sent.
 
     Args:
         requests: All calls for the segment, in the order in which they are sent.
@@ -540,7 +540,7 @@ class Spending:
             maximum: Maximum tokens of the call.
             sender: How the call is sent.
             expected: Function that returns the expected tokens of the call, based on previous answers, or None. If no
-                other call is in flight, the limit only has to cover the cost of these tokens.
+                other call is in flight, the limit only has to cover the expected cost.
         """
         while (call := self._try_reserve(model, maximum, sender, expected)) is None:
             if not self.calls_in_flight:
@@ -692,8 +692,8 @@ class Spending:
     def read_batch(self, file_id: str, *, paid: float, unread: int, requests: int) -> None:
         """Reduce the reserve of a batch to the amount for requests that may be charged although no reply was read.
 
-        A request should not cost more than its reserve, so the remainder covers the unread requests. These always keep
-        at least their proportional share, in case the other requests did cost more.
+        A request should not cost more than its reserve, so the remainder covers the unread requests. The unread
+        requests always keep at least their proportional share, in case the other requests did cost more.
 
         Args:
             file_id: The provider's id for the upload.

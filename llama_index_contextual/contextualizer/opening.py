@@ -1,8 +1,8 @@
 """Select the opening lines that identify a document.
 
-Many documents begin with lines that do not identify them: a table of contents, a copyright notice, a disclaimer, or the
-boxes and captions of a form. Such lines are recognised by their shape; notices and disclaimers are recognised by
-typical words.
+Many documents begin with lines that do not identify them, such as a table of contents, a copyright notice, a
+disclaimer, or the boxes and captions of a form. Notices and disclaimers are recognised by typical words, and the other
+lines by their shape.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from llama_index_contextual.readers.tables import are_pages_of_contents
 
 OPENING_CHARACTERS = 400
-MAX_BETWEEN = 2  # maximum number of lines between two entries, such as the second line of a long title
+MAX_BETWEEN = 2  # maximum number of other lines between two entries, such as the second line of a title
 MAX_NOTICE_WORDS = 30  # maximum number of words in a line with a copyright notice
 MAX_HEADING_WORDS = 10  # maximum number of words in the heading of a disclaimer
 MIN_FIELDS = 2  # minimum number of lines with boxes, and of lines with captions, on the cover of a form

@@ -1,8 +1,9 @@
-"""Context prompts: their text, the requests that contain them, and the replies.
+"""Context prompts, the requests that contain them, and the replies.
 
-The default prompt was published for Contextual Retrieval (https://www.anthropic.com/news/contextual-retrieval); a
-header that identifies the document is added to it. Text from documents is neutralised so that it cannot imitate parts
-of the prompt. All requests for a segment share a prefix, which providers cache.
+The default prompt is the one published for Contextual Retrieval
+(https://www.anthropic.com/news/contextual-retrieval), plus a header that identifies the document. Text from documents
+is neutralised so that it cannot imitate parts of the prompt. All requests for a segment share a prefix, which providers
+cache.
 """
 
 from __future__ import annotations

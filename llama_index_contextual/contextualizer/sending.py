@@ -43,7 +43,7 @@ FLEX_TIMEOUT = 900.0
 
 @runtime_checkable
 class Sender(Protocol):
-    """Protocol for objects that send a single request; errors are raised unchanged, and nothing is retried."""
+    """Protocol for objects that send a single request without retries and raise errors unchanged."""
 
     async def send(self, request: ContextRequest) -> Reply:
         """Return the answer to a request."""

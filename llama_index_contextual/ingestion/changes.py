@@ -605,7 +605,7 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
 
 
 def update_config(state: ProjectState, changes: Mapping[str, Any]) -> list[str]:
-    """Change settings and return the names of those that require a new version; see `Project.update_config`."""
+    """Change settings and return the names of settings that require a new version; see `Project.update_config`."""
     with write_lock(state.directory):
         # Another process may have changed the settings since they were read.
         config = read_config(state.directory).changed(**changes)

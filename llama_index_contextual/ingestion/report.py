@@ -203,7 +203,7 @@ class IngestReport:
 
 
 def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:
-    """Return one line for each skipped file or, if there are more than ten, for each reason.
+    """Return one line per skipped file or, if more than ten files are skipped, one line per reason.
 
     Example:
         >>> skipped_lines([SkippedFile(f"inbox/{n}.docx", "has the type .docx") for n in range(200)])

@@ -219,7 +219,7 @@ class ProjectState:
 
     @property
     def has_llm(self) -> bool:
-        """True if there is an LLM for answers. Its key must be set if it needs one, but is not tested."""
+        """True if there is an LLM for answers, with its key set if it needs one. The key is not tested."""
         if self.llm is not None or settings_llm() is not None:
             return True
         try:
