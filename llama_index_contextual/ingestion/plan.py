@@ -153,8 +153,8 @@ class Matcher:
       the former file is known to no longer exist, or if `replace` or a sync removes the document. The document then
       gets a new id, based on the new name. If the former file may still exist, the file matches the document if both
       have the same id. Otherwise it is a copy, unless this call provides different metadata for it.
-    - Every other file is a new document. If its id is used by another document, the id is extended by parent folders
-      until it is unique.
+    - Every other file is a new document. If its id is used by another document, the id is extended by the names of
+      parent folders until it is unique.
 
     A file therefore never overwrites a document that was read from a different location, or a document that was passed
     as a LlamaIndex Document or as nodes and has no path.

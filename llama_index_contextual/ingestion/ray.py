@@ -75,7 +75,7 @@ def _read_files(
     limits: ReadLimits,
     files: Sequence[tuple[FileRef, str | None, Mapping[str, Any]]],
 ) -> tuple[list[FileContent | ReadError], PageRows]:
-    """Read files, each given with its password and metadata. This function runs in a worker.
+    """Read files, each listed with its password and metadata. This function runs in a worker.
 
     Returns:
         The contents with their chunks, or the errors; and the pages read by OCR.
@@ -113,7 +113,7 @@ def _worker_model(setting: str, passed: tuple[ray.ObjectRef[Any], ...]) -> BaseE
 
     Args:
         setting: Value of the `embed_model` setting.
-        passed: A reference to the model if it was passed as an object, otherwise empty.
+        passed: Tuple with a reference to the model if it was passed as an object, otherwise empty.
     """
     opened: BaseEmbedding = ray.get(passed[0]) if passed else load_embed_model(setting)
     return opened

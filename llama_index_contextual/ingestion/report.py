@@ -68,7 +68,7 @@ class IngestProgress:
     def share_done(self) -> float:
         """Fraction of the work that is finished: reading, contexts, embedding and, as the last 2 %, publishing.
 
-        Reading takes about half of the time without an LLM, and a small part of it with an LLM.
+        Reading counts as half of the work without an LLM, and as a twentieth of the work with an LLM.
         """
         if self.stage == "done":
             return 1.0
