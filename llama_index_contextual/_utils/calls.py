@@ -1,7 +1,7 @@
 """Calls to models: limited retries, errors without API keys, and a bridge between sync and async code.
 
-This module retries failed calls, using tenacity. Models loaded by `models.py` do not retry calls themselves, because
-the numbers of attempts would then multiply.
+This module retries failed calls, using tenacity. The retries of the providers' own clients are disabled in `models.py`,
+because otherwise the numbers of attempts would be multiplied.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class RetryPolicy:
 
     Attributes:
         attempts: Total number of attempts, including the first.
-        base_delay: Seconds before the second attempt; doubled before each further attempt, with jitter.
+        base_delay: Delay in seconds before the second attempt; it is doubled before each further attempt, with jitter.
         max_delay: Longest delay in seconds, unless the provider requests a longer delay with Retry-After.
         max_retry_after: Longest Retry-After delay in seconds; if the provider requests more, the call is not repeated.
     """
@@ -154,7 +154,7 @@ _MAYBE_CHARGED = frozenset({408, 499, 502, 504, 522, 524})
 def may_be_charged(error: BaseException) -> bool:
     """Return whether the provider may charge for a failed call, because it may have processed the call.
 
-    A provider that refuses a call or fails returns a status code and charges nothing. If a gateway timed out, its
+    If a provider refuses a call or fails, it returns a status code and charges nothing. If a gateway timed out, its
     status code does not show whether the provider processed the call. If there is no status code, the response was
     late, lost or unreadable, unless there was no connection at all.
     """

@@ -84,7 +84,7 @@ def _wrap(text: str, indent: str) -> str:
 
 
 def suggests_keywords(function: F) -> F:
-    """Suggest a similar keyword in the TypeError for an unknown keyword, as Python has done since version 3.13.
+    """Decorate a function so that the TypeError for an unknown keyword suggests a similar one, as in Python 3.13.
 
     The signature and type of the function do not change.
     """

@@ -1,8 +1,8 @@
 """Remove API keys from all text that leaves the package.
 
-Some providers include the headers of a request in their error messages, and some clients quote a header that they
-reject. Therefore, this module collects the keys from the environment and from the model objects that are called, and
-`scrub` replaces them in text. Like the environment, the collection is global to the process.
+Some providers include request headers in their error messages, and some clients quote a header that they reject.
+Therefore, this module collects the keys from the environment and from the model objects that are called, and `scrub`
+replaces them in text. Like the environment, the collection is global to the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REMOVED = "[API key removed]"
 """Replacement for a key."""
 
 SHORTEST_KEY = 8
-"""Minimum length of a key. Shorter values, such as "none" or "ollama", are placeholders and are left in messages."""
+"""Minimum length of a key. Shorter values, such as "none" or "ollama", are placeholders and are not removed."""
 
 _ENVIRONMENT = re.compile(r"(?:api|access|auth|secret)_?(?:key|token)$|^hf_token$", re.IGNORECASE)
 _SECRET = re.compile(
@@ -115,7 +115,7 @@ def _character(char: str) -> str:
 
 
 def _in_base64(key: str) -> Iterator[str]:
-    """Yield the forms that a key can take within a longer base64 text, depending on its position."""
+    """Yield the forms that a key can take within a longer base64 string, depending on its position."""
     raw = key.encode("utf-8", "surrogatepass")
     for before in range(3):
         code = base64.b64encode(b"\0" * before + raw).decode().rstrip("=")

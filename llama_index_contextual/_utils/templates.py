@@ -11,7 +11,9 @@ from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.errors import ConfigurationError
 
 PUBLISHED_NAMES = {"{{WHOLE_DOCUMENT}}": "{segment}", "{{CHUNK_CONTENT}}": "{chunk}"}
-"""Variable names in the published prompt (https://www.anthropic.com/news/contextual-retrieval) and in this package."""
+"""The variable names of the published prompt, with the corresponding names in this package.
+
+The prompt was published at https://www.anthropic.com/news/contextual-retrieval."""
 
 OF_SEGMENT = ("header", "segment")
 OF_CHUNK = ("chunk", "neighbours")
@@ -114,7 +116,7 @@ def require_known(names: Iterable[str], known: Iterable[str]) -> None:
     """Check the prompt names passed to LlamaIndex's `update_prompts`, which ignores unknown names.
 
     Args:
-        names: Names given by the user; names with a colon belong to another module.
+        names: Names given by the user; names with a colon refer to prompts of other modules.
         known: Names of the prompts that can be changed.
 
     Raises:

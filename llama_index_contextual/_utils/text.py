@@ -17,9 +17,9 @@ _BEFORE = 40
 
 
 def excerpt(text: str, terms: Iterable[str], width: int) -> str:
-    """Return the end of a text, starting shortly before the most specific terms; the caller must truncate it.
+    """Return the end of a text, starting shortly before the most specific terms. The caller must truncate it.
 
-    Of all windows that begin with a term, the window with the rarest terms is chosen: each term counts once, weighted
+    Of all windows that begin with a term, the window with the rarest terms is chosen. Each term counts once, weighted
     by the inverse of its frequency in the text. If several windows have the same weight, the last of them is chosen,
     because it begins closest to the terms.
 

@@ -1,4 +1,4 @@
-"""Count tokens offline, in text of any length and with any characters.
+"""Count tokens offline, in texts of any length with any characters.
 
 llama-index-core ships the encoding data files. tiktoken finds them only if the `TIKTOKEN_CACHE_DIR` environment
 variable is set to their folder.

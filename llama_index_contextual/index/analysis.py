@@ -106,7 +106,7 @@ _QUESTION_WORD_LISTS = {"english": "STOPWORDS_EN_PLUS", "porter": "STOPWORDS_EN_
 
 
 MAX_CHARACTERS = 32_000
-"""Maximum number of characters read from a query: about as much English text as an embedding model accepts."""
+"""Maximum number of characters read from a query, about as much English text as an embedding model accepts."""
 
 MAX_MARKS = 30
 """Maximum number of consecutive combining marks that are read, as in the Stream-Safe Text Format of Unicode (UAX 15).

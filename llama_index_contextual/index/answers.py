@@ -39,7 +39,7 @@ class _DamageError(Exception):
 
 
 class AnswerFile:
-    """Store for answers by key. If there are too many answers, the oldest are removed.
+    """Store for model answers, identified by keys. If there are too many answers, the oldest are removed.
 
     Args:
         path: The file. It is created when the first answer is stored, and only its owner can read it.
@@ -55,7 +55,7 @@ class AnswerFile:
         return self._attempt(lambda file: int(file.query(count)[0][0]), 0) if self.path.exists() else 0
 
     def get(self, key: str) -> bytes | None:
-        """Return the answer with this key, or None."""
+        """Return the answer stored under a key, or None if there is none."""
 
         def read(file: Database) -> bytes | None:
             for answer, checksum in file.query("SELECT answer, checksum FROM answers WHERE key = ?", (key,)):

@@ -85,8 +85,8 @@ class Scale(NamedTuple):
 
     Attributes:
         zero: The score that is mapped to 0.
-        unit: The difference from `zero` that is mapped to 1; 0 if all scores are equal, in which case they
-            are mapped to 1.
+        unit: The difference from `zero` that is mapped to 1. If all scores are equal, the unit is 0, and the scores are
+            mapped to 1.
     """
 
     zero: float
@@ -121,7 +121,7 @@ def top(scores: NDArray[F], k: int, *, above: float = -math.inf) -> tuple[NDArra
 
 
 class ChunkIndex(Protocol):
-    """Index of chunks; each chunk has a row number (0, 1, …) that never changes while the index is open."""
+    """Index of chunks, each with a row number (0, 1, …) that does not change while the index is open."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -151,10 +151,11 @@ class ChunkIndex(Protocol):
         Args:
             vector: A unit vector; shape (dimensions,).
             k: Maximum number of hits.
-            filters: Metadata filters; only rows that pass are ranked.
+            filters: Metadata filters; only rows that pass them are ranked.
 
         Returns:
-            The hits, and the scale: the mean and the standard deviation of all similarities, or of a sample.
+            The hits, and the scale, which consists of the mean and the standard deviation of all similarities or of a
+            sample.
         """
         ...
 
@@ -164,10 +165,10 @@ class ChunkIndex(Protocol):
         Args:
             terms: The query, analysed by `lexical`.
             k: Maximum number of hits.
-            filters: Metadata filters; only rows that pass are ranked.
+            filters: Metadata filters; only rows that pass them are ranked.
 
         Returns:
-            The hits, and the scale: 0 and the standard deviation of the scores of all rows.
+            The hits, and the scale, which consists of 0 and the standard deviation of the scores of all rows.
         """
         ...
 

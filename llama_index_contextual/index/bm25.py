@@ -75,7 +75,7 @@ class TermCounts:
     """Term frequencies in texts, which are identified by their row numbers.
 
     Attributes:
-        vocabulary: The number of each term.
+        vocabulary: Mapping of terms to their numbers.
         pointers: Start of each term's entries in the next two arrays; shape (terms + 1,).
         holders: For each term, the rows of the texts that contain it, in ascending order; shape (entries,).
         frequencies: Frequency of the term in each of these texts; shape (entries,).
@@ -148,7 +148,7 @@ class _IndexPart:
 
 
 class QueryTerms:
-    """The terms of a query in an index.
+    """The terms of a query, looked up in an index.
 
     Args:
         index: The index.
@@ -173,7 +173,7 @@ class QueryTerms:
 
     @cached_property
     def weights(self) -> dict[str, float]:
-        """Weight of every term, including unknown terms, times its idf, log(1 + (N - n + 0.5) / (n + 0.5))."""
+        """Each term's weight times its idf, log(1 + (N - n + 0.5) / (n + 0.5)); unknown terms are included."""
         holders = dict(zip(self.known, self.frequencies.tolist(), strict=True))
         counts = ((term, count, holders.get(term, 0)) for term, count in self.counts.items())
         return {term: count * math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, count, n in counts}

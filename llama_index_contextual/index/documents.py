@@ -1,9 +1,9 @@
 """Index of whole documents, whose scores are added to the scores of their chunks.
 
 A question often mentions a document ("the agreement between A and B", "the MergeScheduler") when the passage with the
-answer does not. The index therefore has one BM25 entry per document: file name, title and opening. Fusion also adds a
-share of the score of a document's best chunk to each of its chunks. This does not affect the order if every document
-has a single chunk or if there is only one document.
+answer does not. The index therefore has one BM25 entry per document: file name, title and opening. When rankings are
+fused, each chunk also receives a share of the score of the best chunk in its document. This does not affect the order
+if every document has a single chunk or if there is only one document.
 
 The name of a document does not distinguish its chunks: every chunk of the contract between A and B may mention A.
 A term in a chunk is therefore weighted by its rarity in the other chunks of the document. The score of the best chunk
@@ -76,7 +76,7 @@ class DocumentIndex:
 
     @classmethod
     def build(cls, documents: Iterable[Sequence[BaseNode]], *, language: str = "english") -> DocumentIndex:
-        """Index documents, each given as one or more chunks, in the order of the document store."""
+        """Build an index of documents, each given as its chunks, in the order of the document store."""
         chunks = list(documents)
         rows = np.repeat(np.arange(len(chunks), dtype=np.int32), [len(nodes) for nodes in chunks])
         return cls(LexicalIndex.build(map(document_entry, chunks), language=language), rows)
@@ -109,13 +109,13 @@ class DocumentIndex:
         """Return the part of each chunk's BM25 score that is due to terms also found elsewhere in its document.
 
         This is the difference between the score and a second score, for which the idf of a term is computed within the
-        document: the negative logarithm of the probability that a chunk of the document contains the term. This
+        document, as the negative logarithm of the probability that a chunk of the document contains the term. This
         probability is estimated from the other chunks of the document and from all documents, which count as 100
         additional chunks. If a document has only one chunk, the difference is 0.
 
         Args:
             terms: The query in the index of chunks.
-            chunks: Rows of chunks.
+            chunks: Rows of the chunks.
         """
         documents, where = np.unique(self.rows[chunks], return_inverse=True)
         # The chunks of a document are consecutive.

@@ -2,7 +2,7 @@
 
 A chunk that lacks the key, or whose value is None, matches only `!=`, `nin` and `is_empty`, as in LlamaIndex's
 in-memory store. Numbers are compared only with numbers, and strings only with strings; True and False count as 1 and 0.
-If that store would raise TypeError, nothing matches.
+If a comparison would raise TypeError in that store, it does not match.
 
 `>`, `>=`, `<` and `<=` compare two dates as points in time (see `moment`) and other strings character by character.
 """

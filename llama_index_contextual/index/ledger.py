@@ -90,7 +90,7 @@ class LedgerEntry:
     """A context written by an LLM.
 
     Attributes:
-        key: Key of the context, see `content_key`.
+        key: Key of the context; see `content_key`.
         context: The LLM's answer after cleaning; empty if the LLM refused to write a context.
         model: Name of the LLM.
         input_tokens: Tokens of the prompt as counted by the provider, or None if unknown.
@@ -497,7 +497,7 @@ class Ledger(Database):
         files.sync_file(path)
 
     def usage(self, contexts: Sequence[str]) -> tuple[int, int, int] | None:
-        """Return the numbers of tokens used to generate the given contexts, or None if any of them is unknown.
+        """Return the numbers of tokens used to generate the given contexts, or None if any number is unknown.
 
         Args:
             contexts: The contexts of the chunks; a context that is listed several times is counted each time.
@@ -688,7 +688,7 @@ class BatchJournal:
         return self.reply(custom_id) is not None or self.is_open(custom_id)
 
     def is_open(self, custom_id: str) -> bool:
-        """Return whether a request was sent and its reply has not been read."""
+        """Return whether a request has been sent and its reply has not been read yet."""
         # A request whose batch is not recorded is not open, because its reply would never be fetched.
         files = [file_id for _, file_id in self._store.rows("batch_requests", "WHERE custom_id = ?", (custom_id,))]
         return any(self._store.rows("batches", "WHERE file_id = ?", (file_id,)) for file_id in files)

@@ -32,7 +32,7 @@ _EXPORTED = {
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerRows:
-    """Number of rows that were exported or imported.
+    """Numbers of exported or imported rows, by kind.
 
     Attributes:
         contexts: Contexts written by an LLM, and refusals.

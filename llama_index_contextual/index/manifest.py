@@ -306,12 +306,12 @@ class Records(list[DocumentRecord]):
 
 
 def write_records(part: Path, records: Iterable[DocumentRecord]) -> None:
-    """Write the records of a part, given its directory."""
+    """Write document records to the directory of a part."""
     files.write(part / RECORDS, with_checksum({"records": [asdict(record) for record in records]}))
 
 
 def read_records(part: Path) -> Records:
-    """Return the records of a part, given its directory.
+    """Read the document records from the directory of a part.
 
     Raises:
         CorruptVersionError: The file is missing or damaged.
@@ -367,7 +367,7 @@ def check_version(directory: Path) -> None:
 
     Raises:
         CorruptVersionError: A file is missing or has changed.
-        FormatError: A manifest was written by a newer release.
+        FormatError: The manifest was written by a newer release.
     """
     for entry in read_manifest(directory).parts:
         check_files(part_directory(directory, entry.name), entry.files, "xxh3")
