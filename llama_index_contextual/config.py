@@ -27,7 +27,7 @@ SPOTLIGHT = "spotlight"
 DEFAULT_LLM = "openai:gpt-6-luna"
 """Name of the default LLM, which also replaces retired OpenAI models.
 
-It is a small model, suited to many short answers to long prompts.
+It is a small model that is suited to many short answers to long prompts.
 """
 
 Mode = Literal["semantic", "lexical", "hybrid"]
@@ -235,7 +235,7 @@ class ProjectConfig(BaseModel):
     # Weights near the optimum differ little (tests/benchmarks/settings.py). With the local embedding on five question
     # sets, the mean nDCG@10 is 0.2 points lower than with the best weight, 0.45. With a transformer (all-MiniLM-L6-v2)
     # on four of these sets, it is 0.05 points lower than with 0.4. However, 0.45 would lose 0.8 points on the contracts
-    # with the local embedding. Therefore, one default is used for both embeddings.
+    # with the local embedding. Therefore, both embeddings have the same default.
     semantic_weight: float = _live(0.35, ge=0, le=1)
     """Weight of the semantic ranking, from 0 to 1; the rest is that of the lexical one."""
     document_weight: float = _live(0.15, ge=0)
@@ -335,7 +335,7 @@ class ProjectConfig(BaseModel):
 RETRIEVAL_FIELDS = frozenset(
     name for name, field in ProjectConfig.model_fields.items() if field.json_schema_extra == _NO_REBUILD
 )
-"""Fields that can change without building a new version."""
+"""Fields that can be changed without building a new version."""
 
 
 def described(name: str) -> str:

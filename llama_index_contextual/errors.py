@@ -55,7 +55,7 @@ class ContextualError(Exception):
 
     Attributes:
         problem: Description of the problem, without the advice in `remedy`.
-        remedy: Advice for Python and for the command line if they differ; otherwise, `problem` contains the advice.
+        remedy: Advice for Python and for the command line if the two differ; otherwise, `problem` contains the advice.
     """
 
     def __init__(self, message: str = "", *, remedy: Remedy | None = None) -> None:

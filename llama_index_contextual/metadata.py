@@ -80,7 +80,7 @@ class Heading:
         start: Character offset of the beginning of the line with the heading.
         level: Level of the heading; 1 is the highest.
         title: The heading's text, without markup.
-        is_marked: Whether it is marked up as a heading in the file; otherwise it was recognised by its appearance.
+        is_marked: Whether the file marks up the line as a heading; otherwise it was recognised by its appearance.
     """
 
     start: int
@@ -123,10 +123,10 @@ class Place(NamedTuple):
     """A span of a document on one page and in one section, which ends where the next place begins.
 
     Attributes:
-        start: Character offset at which it begins.
+        start: Character offset at which the place begins.
         page: Number of the physical page, starting at 1; None if the document has no pages.
         page_label: Printed number of the page, or None.
-        section: Path of headings above it, or None.
+        section: Path of headings above the place, or None.
     """
 
     start: int

@@ -32,7 +32,7 @@ HIDDEN_TOKENS: Mapping[str | None, int] = {
     "max": 64_000,
     None: 16_000,
 }
-"""Number of reasoning tokens reserved for an answer, by requested effort; None stands for the model's default."""
+"""Number of reasoning tokens reserved for an answer, by requested effort; None is the model's default effort."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,8 @@ class Provider:
         timeout_option: Name of the timeout argument of the LLM class.
         embedding_options: Keyword arguments for the embedding class.
         class_names: Values that `class_name()` returns for the LLM and embedding classes, to identify objects.
-        cache: Method of caching the common prefix of several calls: automatic ("prefix"), up to a mark in the message
-            ("point"), in the slot that computed the prefix ("slot"), or no caching (None).
+        cache: Method of caching a prefix that several calls share: automatically ("prefix"), up to a mark in the
+            message ("point"), in the slot that computed the prefix ("slot"), or not at all (None).
         min_cached_tokens: Minimum number of tokens in a prefix that is cached.
         min_cached_by_model: Values of `min_cached_tokens` for specific models, as pairs of a name pattern and a number;
             the first match applies.
@@ -96,11 +96,11 @@ class Provider:
     efforts: tuple[tuple[re.Pattern[str], str | None], ...] = ()
 
     def is_plain(self, model: str) -> bool:
-        """Return True if a model answers without reasoning first; `model` is its name without the provider."""
+        """Return whether a model answers without reasoning first; `model` is its name without the provider."""
         return self.plain_models is not None and self.plain_models.match(model.removeprefix("ft:")) is not None
 
     def lowest_effort(self, model: str) -> str | None:
-        """Return the lowest `reasoning_effort` that a model accepts, or None if it accepts none."""
+        """Return the lowest `reasoning_effort` that a model accepts, or None if it does not accept this parameter."""
         name = model.removeprefix("ft:")
         return next((effort for names, effort in self.efforts if names.match(name)), None)
 
@@ -194,7 +194,7 @@ PROVIDERS: Mapping[str, Provider] = {
 def provider_of(name: str) -> Provider | None:
     """Return the provider of a model, with the properties that apply to this model, or None if it is unknown.
 
-    `name` is a name as returned by `model_name`.
+    `name` has the form returned by `model_name`.
     """
     provider, _, model = name.partition(":")
     known = PROVIDERS.get(provider)
@@ -220,7 +220,7 @@ def load_llm(
         name: provider:model, such as "openai:gpt-4.1".
         temperature: Temperature; None uses the value in `llm_options` or the default of the provider's class.
         timeout: Timeout of a call in seconds; None uses the value in `llm_options` or the default of the class.
-        advice: Advice for users without a key, for the error message.
+        advice: Advice for users without a key, which is added to the error message.
 
     Raises:
         ModelError: The provider is unknown or has no LLMs, its package is not installed, or its key is not set.
@@ -320,13 +320,19 @@ def _resolve(name: str, *, setting: ModelSetting, option: str | None = None) -> 
 
 
 def is_creatable(name: str) -> bool:
-    """Return whether `load_embed_model` can create a model by name; `name` is as returned by `model_name`."""
+    """Return whether `load_embed_model` can create a model by name.
+
+    `name` has the form returned by `model_name`.
+    """
     traits = PROVIDERS.get(name.partition(":")[0])
     return name == LOCAL or (traits is not None and traits.embedding is not None and is_named(name))
 
 
 def is_in_process(name: str) -> bool:
-    """Return whether a model runs in this process and costs nothing; `name` is as returned by `model_name`."""
+    """Return whether a model runs in this process and costs nothing.
+
+    `name` has the form returned by `model_name`.
+    """
     traits = PROVIDERS.get(name.partition(":")[0])
     return name == LOCAL or (traits is not None and traits.in_process)
 
@@ -456,7 +462,7 @@ def _distinct(name: str, model: LLM | BaseEmbedding, *, setting: ModelSetting, a
 
 
 def address_of(model: LLM | BaseEmbedding) -> str | None:
-    """Return the address of a model's server without user name and password, or None if it is unknown.
+    """Return the address of a model's server without the user name and password, or None if it is unknown.
 
     Example:
         >>> from llama_index.llms.openai import OpenAI
@@ -506,7 +512,8 @@ class ModelObject:
     def create(self) -> BaseEmbedding | None:
         """Recreate the model by name.
 
-        Return None if this is impossible, or if the stored address differs from the address in the environment.
+        Return None if the model cannot be created by name, or if the stored address differs from the address in the
+        environment.
 
         Raises:
             ModelError: The model cannot be loaded, for example because a key or a package is missing.

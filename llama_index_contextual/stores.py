@@ -114,7 +114,7 @@ class _KeyValues(SimpleKVStore):
         self._nodes = nodes
 
     def get(self, key: str, collection: str = DEFAULT_COLLECTION) -> dict[str, Any] | None:
-        """Return a node, or the ids of a document's nodes in text order; return None if the key is unknown."""
+        """Return a node or the ids of a document's nodes in text order, or None if the key is unknown."""
         if collection == _NODES:
             nodes = self._nodes.get_nodes([key], raise_error=False)
             return doc_to_json(nodes[0]) if nodes else None
@@ -124,7 +124,7 @@ class _KeyValues(SimpleKVStore):
         return None
 
     def get_all(self, collection: str = DEFAULT_COLLECTION) -> dict[str, dict[str, Any]]:
-        """Return all nodes by id, sorted by position, or all documents with the ids of their nodes."""
+        """Return all nodes by node id, or the node ids of all documents by document id."""
         if collection == _NODES:
             return {node.node_id: doc_to_json(node) for node in self._nodes.iterate()}
         if collection == _DOCUMENTS:
@@ -242,7 +242,10 @@ class IndexVectorStore(BasePydanticVectorStore):
         refuse_write()
 
     def to_stock(self) -> FaissVectorStore:
-        """Return a copy of the vectors in LlamaIndex's own vector store, with an exact index of the rows."""
+        """Return a copy of the vectors in LlamaIndex's own vector store.
+
+        The store contains an exact FAISS index, in which nodes are identified by row number.
+        """
         # Imported here, because faiss is slow to import and not needed without vectors.
         import faiss
         from llama_index.vector_stores.faiss import FaissVectorStore
@@ -255,7 +258,7 @@ class IndexVectorStore(BasePydanticVectorStore):
         return FaissVectorStore(faiss_index=index)
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the directory of the version, from which `from_dict` opens the version again."""
+        """Return a dict with the directory of the version, from which `from_dict` can reopen the version."""
         return {"class_name": self.class_name(), "version_directory": self.version_directory}
 
     @classmethod

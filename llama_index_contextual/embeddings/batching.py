@@ -13,7 +13,7 @@ from llama_index_contextual._utils.tokens import count_tokens, get_tokenizer
 T = TypeVar("T")
 
 _CUT_TOKENS = 8_000
-# OpenAI's embedding models use the older encoding, which needs up to seven times as many tokens in some scripts.
+# OpenAI's embedding models use an older encoding, which needs up to seven times as many tokens in some scripts.
 EMBEDDING_ENCODING = "cl100k_base"
 
 

@@ -104,7 +104,7 @@ class ContextualEmbedding(BatchEmbedding):
     def requests_for(self, documents: Sequence[Sequence[str]]) -> Iterator[list[int]]:
         """Distribute documents over requests and yield the indices of the documents in each request.
 
-        Each document must be within the limits.
+        No document may exceed the limits.
         """
         limits = self.max_tokens_per_request, self.max_chunks_per_request, self.max_documents_per_request
         tokens = [sum(map(self.count_tokens, texts)) for texts in documents]
@@ -161,8 +161,8 @@ class ContextualEmbedding(BatchEmbedding):
 def document_parts(model: ContextualEmbedding, nodes: Sequence[BaseNode], texts: Sequence[str]) -> list[list[int]]:
     """Group chunks that are embedded together, and return the indices of the chunks in each group.
 
-    The chunks of a document form one group, in the order of the text. If they exceed the model's limits, the group is
-    split between segments, or within a segment if it is too long by itself.
+    The chunks of a document form one group, in the order of the text. If a group exceeds the model's limits, it is
+    split between segments, or within a segment that is too long by itself.
 
     Args:
         model: The model.
@@ -238,11 +238,13 @@ async def aembed_groups(
     Each matrix has one row for each text in the group.
 
     A contextual model embeds the texts of a group together, within its own limits. OpenAI's limits are used for every
-    other model except the local model, which has no limits. A text without known words has a zero vector.
+    other model except the local model, which has no limits. The local model returns a zero vector for a text without
+    known words.
 
     Args:
         model: Any LlamaIndex embedding.
-        groups: Windows of a text, or the chunks of a document that are embedded together; no group may be empty.
+        groups: The groups, each of which contains the windows of a text, or chunks of a document that are embedded
+            together. No group may be empty.
         name: Name of the model, as in the settings.
         policy: Retry policy for failed calls.
         booking: Function that records the cost of each attempt.

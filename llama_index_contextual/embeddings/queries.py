@@ -43,7 +43,7 @@ class QueryEmbedder:
         self.model = model
         self.name = model_name(model)
         self._cache: LRUCache[bytes, tuple[list[float], NDArray[np.float32]]] = LRUCache(_CACHE_SIZE)
-        self._clients: dict[int, BaseEmbedding] = {}  # one per process id: a forked child must not share connections
+        self._clients: dict[int, BaseEmbedding] = {}  # by process id; forked children must not share connections
 
     def embed(self, texts: Sequence[str]) -> list[float]:
         """Return the embedding of a question.

@@ -1,4 +1,4 @@
-"""Voyage's contextual embedding models, such as voyage-context-3, over HTTP."""
+"""Call Voyage's contextual embedding models, such as voyage-context-3, over HTTP."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MARGIN = 1.2
 
 
 class VoyageContextualEmbedding(ContextualEmbedding):
-    """Embed the chunks of a document together with voyage-context-3, voyage-context-4 or a later model.
+    """Contextual embedding model from Voyage, such as voyage-context-3 or voyage-context-4.
 
     The limits are taken from Voyage's reference: at most 1,000 lists, 16,000 chunks and 120,000 tokens per request, and
     32,000 tokens per list. According to Voyage's guide, requests without automatic chunking must not exceed 32,000
-    tokens in total, so this is the default. Tokens are counted with OpenAI's tokenizer plus a margin of 20 %, because
-    Voyage's tokenizer would have to be downloaded.
+    tokens in total, so this limit is the default. Tokens are counted with OpenAI's tokenizer plus a margin of 20 %,
+    because Voyage's tokenizer would have to be downloaded.
 
     This class sends each request once; a project retries failed requests.
 

@@ -3,8 +3,8 @@
 A model that was trained with prefixes performs worse without them. `KNOWN_MODELS` contains the prefixes from the model
 cards at https://huggingface.co, checked against the prompts of the MTEB benchmark
 (https://github.com/embeddings-benchmark/mteb, `mteb/models/model_implementations`). The prefixes are used only for
-models whose own configuration has no prompts. Ledgers and versions store vectors of prefixed passages, so changing a
-passage prefix would require a rebuild of all projects that use it: add models, but do not change existing entries.
+models whose own configuration has no prompts. Ledgers and versions store vectors of prefixed passages, so a change to
+a passage prefix requires a rebuild of all projects that use it. Add models, but do not change existing entries.
 
 A text that is too long for a model is embedded in windows, whose vectors are averaged. Many models that run locally
 read only 256 or 512 tokens and silently ignore the rest; a chunk with its context has about 900 tokens. Each window
@@ -33,7 +33,7 @@ class KnownModel:
     """Properties of an embedding model.
 
     Attributes:
-        names: Regular expression for the names of the model, which may be part of a path.
+        names: Regular expression that matches the names of the model, which may be part of a path.
         query: Prefix of a query.
         passage: Prefix of a passage.
         max_tokens: Number of tokens that the model reads; None if it can read any chunk from this package. This value
@@ -116,7 +116,7 @@ Span = tuple[int, int]
 TokenSpans = Callable[[str], Sequence[Span]]
 
 OVERLAP = 8
-"""The overlap of two windows is their length divided by this number."""
+"""Ratio of the length of a window to the length of its overlap with the next window."""
 
 _MARGIN = 2  # A piece of a text may have one token more on its own than as part of the text.
 _UNKNOWN_TOKENIZER = 0.7  # Ratio of o200k_base tokens to the model's tokens; smaller vocabularies split more words.
@@ -154,7 +154,7 @@ class WindowSplitter:
         return f"{model} in windows of {self.limit} tokens"
 
     def split(self, text: str, context_end: int = 0) -> list[Window]:
-        """Return the windows of a text; if the model can read the whole text, it is the only window.
+        """Return the windows of a text. If the model can read the whole text, there is only one window.
 
         Args:
             text: The text.
@@ -179,7 +179,7 @@ class WindowSplitter:
 def _even_parts(text: str, spans: Sequence[Span], room: int) -> list[Span]:
     """Divide a text into overlapping parts of similar length, between words if possible.
 
-    Return the range of token indexes of each part, which has at most `room` tokens.
+    Return the range of token indices of each part. A part has at most `room` tokens.
     """
     overlap = room // OVERLAP
     count = max(1, -(-(len(spans) - overlap) // (room - overlap)))
@@ -204,8 +204,9 @@ def _even_parts(text: str, spans: Sequence[Span], room: int) -> list[Span]:
 def window_splitter(model: BaseEmbedding, name: str, window: int | Literal["auto"] | None) -> WindowSplitter | None:
     """Return the splitter for the texts of an embedding model, or None if windows are not needed or are disabled.
 
-    The number of tokens that the model reads is taken from the model itself for sentence-transformers and fastembed,
-    and otherwise from `KNOWN_MODELS`. Without the model's own tokenizer, tokens are estimated with a margin.
+    For sentence-transformers and fastembed, the number of tokens that the model reads is taken from the model itself;
+    for other models, it is taken from `KNOWN_MODELS`. If the model's tokenizer is not available, tokens are estimated,
+    with a margin.
 
     Args:
         model: The embedding model.
@@ -230,7 +231,7 @@ def window_splitter(model: BaseEmbedding, name: str, window: int | Literal["auto
 
 
 def _own_limit(inner: Any) -> int | None:
-    """Return the number of tokens that a sentence-transformers or fastembed model reads, or None if unknown."""
+    """Return the number of tokens that a sentence-transformers or fastembed model reads, or None if it is unknown."""
     limit = getattr(inner, "max_seq_length", None)
     if limit is None and (tokenizer := _fastembed_tokenizer(inner)) is not None:
         limit = (tokenizer.truncation or {}).get("max_length")
@@ -273,7 +274,7 @@ def average(windows: Sequence[Window], vectors: NDArray[np.float32]) -> NDArray[
 
     Each window is weighted by its number of tokens.
     """
-    if len(windows) == 1:  # do not change the vector at all
+    if len(windows) == 1:  # return the vector unchanged
         return vectors
     weights = np.array([[window.tokens] for window in windows], dtype=np.float32)
     return unit_vectors((vectors * weights).sum(axis=0, keepdims=True))

@@ -1,4 +1,4 @@
-"""LlamaIndex embedding class for WordLlama, which has 256 dimensions and needs no key, no network and no PyTorch."""
+"""LlamaIndex embedding class for WordLlama, a model with 256 dimensions that needs no key, network or PyTorch."""
 
 from __future__ import annotations
 

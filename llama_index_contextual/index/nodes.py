@@ -64,7 +64,7 @@ class Nodes(ABC):
 
     @abstractmethod
     def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
-        """Return a JSON object that was stored with the nodes, or None."""
+        """Return the JSON object stored under a key of a collection, or None if there is none."""
 
     @abstractmethod
     def children(self, parent_id: str) -> list[BaseNode]:
@@ -185,11 +185,11 @@ class NodeTable(Nodes):
         self._columns.clear()
 
     def put_extra(self, collection: str, key: str, value: dict[str, Any]) -> None:
-        """Store a JSON object with the nodes."""
+        """Store a JSON object under a key of a collection."""
         self._kv.put(key, value, collection)
 
     def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
-        """Return a JSON object that was stored with `put_extra`, or None."""
+        """Return the JSON object stored with `put_extra`, or None if there is none."""
         return self._kv.get(key, collection)
 
     def copy_from(self, source: NodeTable, is_kept: NDArray[np.bool_], doc_ids: set[str]) -> None:
@@ -197,7 +197,7 @@ class NodeTable(Nodes):
 
         Args:
             source: The other table.
-            is_kept: Whether to copy each node of `source`; shape (nodes,).
+            is_kept: For each node of `source`, whether it is copied; shape (nodes,).
             doc_ids: Ids of the documents whose data is copied.
         """
         with self._lock, self._kv.transaction() as connection:
@@ -262,7 +262,7 @@ class NodeTable(Nodes):
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
         """Return a mask that selects the nodes that pass the filters, or None if there are no filters.
 
-        The mask has one value per node, sorted by position.
+        The mask has one value per node, in order of position.
         """
         if filters is None:
             return None
@@ -304,7 +304,7 @@ class NodeTable(Nodes):
     def _fields(self, key: str | None = None) -> Sequence[tuple[str, str, Any]]:
         """Return the distinct pairs of metadata key and JSON value, each with the rows that have this value.
 
-        In a published version, they are read from an index; otherwise, all nodes are read.
+        In a published version, the pairs are read from an index; otherwise, all nodes are read.
         """
         if self._kv.access != "read":
             return self._scanned_fields()

@@ -137,7 +137,7 @@ class Part:
 
     @property
     def chunks_of(self) -> NDArray[np.int64]:
-        """Number of chunks of each document; shape (documents,)."""
+        """Number of chunks in each document; shape (documents,)."""
         return self.shared("chunks_of", lambda: np.array([record.chunks for record in self.records], dtype=np.int64))
 
     @property
@@ -158,7 +158,7 @@ class Part:
 
     @property
     def index(self) -> Any:
-        """The FAISS index, memory-mapped."""
+        """The memory-mapped FAISS index."""
         from llama_index_contextual.index.vectors import read_index
 
         return self.shared(FAISS_FILE, lambda: read_index(self.directory / FAISS_FILE))
@@ -232,7 +232,7 @@ class DocumentFrame:
         metadata: The Document's metadata, including pages and headings.
         excluded_embed: Metadata keys that are not embedded.
         excluded_llm: Metadata keys that are not shown to the LLM.
-        gaps: Text that is not in any chunk, such as white space between chunks, as (start, text).
+        gaps: Pieces of text that are in no chunk, such as white space between chunks, as (start, text) pairs.
     """
 
     metadata: Mapping[str, Any]
@@ -263,12 +263,12 @@ def load_frame(docstore: Nodes, doc_id: str) -> DocumentFrame | None:
 
 
 class PartWriter:
-    """Writer of a part.
+    """Writer for a part.
 
     Args:
         directory: Directory of the part, as returned by `versions.next_part`.
         config: Settings of the project.
-        vectors: Writer of the vectors; None if there is no semantic index.
+        vectors: Writer for the vectors; None if there is no semantic index.
 
     Attributes:
         records: Records of the documents that were added.
@@ -333,7 +333,7 @@ class PartWriter:
     def finish(self) -> Part:
         """Write the indexes, sync and verify the files, rename the part, and open it.
 
-        After this, the part can be listed in a version.
+        Afterwards, the part can be listed in the manifest of a version.
         """
         write_records(self.directory, self.records)
         self._docstore.index_metadata()

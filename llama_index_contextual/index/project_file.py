@@ -246,7 +246,7 @@ def directory_lock(directory: Path, *, name: str, busy: str) -> Iterator[None]:
     Args:
         directory: The directory.
         name: Name of the project, for error messages.
-        busy: Activity of the process that holds the lock, for error messages, such as "writing to project".
+        busy: Activity of the process that holds the lock, such as "writing to project", for error messages.
 
     Raises:
         ProjectLockedError: Another process or thread holds the lock.
@@ -306,7 +306,7 @@ def scratch(project_dir: Path) -> Iterator[Path]:
     """Yield an empty directory that no other process uses, and remove it afterwards.
 
     Raises:
-        ProjectLockedError: Another process is using it.
+        ProjectLockedError: Another process is using the directory.
     """
     directory = scratch_directory(project_dir)
     files.make_directory(directory)
@@ -330,7 +330,7 @@ def remove_scratch(project_dir: Path) -> None:
     """Remove the scratch directory if an interrupted process left it behind, and sync the removal to disk.
 
     Raises:
-        ProjectLockedError: A process is using it.
+        ProjectLockedError: A process is using the directory.
     """
     if scratch_directory(project_dir).exists():
         with scratch(project_dir):

@@ -1,8 +1,9 @@
 """Store the vectors of a project in a Qdrant collection.
 
-A point is the vector of a chunk, with the chunk's id, its document's id, its facets, and the versions that added and
-removed the vector (`born` and `died`). Version v contains the vectors with born <= v < died. Several versions can
-therefore share a vector, and a new version does not affect readers of an old version. Every search filters by version.
+A point contains the vector of a chunk, the chunk's id, its document's id, its facets, and the numbers of the versions
+that added and removed the vector (`born` and `died`). Version v contains the vectors with born <= v < died. Several
+versions can therefore share a vector, and a new version does not affect readers of an old version. Every search filters
+by version.
 
 The `backend` setting contains the address of the server. The server's API key is read from the QDRANT_API_KEY
 environment variable and never stored. A path or ":memory:" selects the client's local mode, which compares a query with
@@ -75,7 +76,7 @@ _TIMEOUT = 60
 _RETRY = RetryPolicy(attempts=4)
 # Twice as many links as Qdrant's default, and more candidates, because question vectors are far from chunk vectors.
 _LINKS, _LINK_CANDIDATES, _SEARCH_CANDIDATES = 32, 256, 512
-_BATCH = 128  # number of points in a request with vectors; a server refuses requests of more than 32 MB
+_BATCH = 128  # number of points in a request with vectors; servers refuse requests of more than 32 MB
 _PAGE = 1_000  # number of points in a request without vectors
 _DOCUMENTS = 500  # number of documents in one filter
 _INDEXES = {BORN: "integer", DIED: "integer", FACETS: "integer", DOCUMENT: "keyword"}
@@ -127,8 +128,8 @@ class Collection:
 class QdrantEngine:
     """A collection on a Qdrant server, or in the client's local mode.
 
-    Every method raises `BackendError` if the server cannot be reached after several attempts. If the
-    collection does not exist, a search raises `CorruptVersionError`, and the other methods find no vectors.
+    Every method raises `BackendError` if the server cannot be reached after several attempts. If the collection does
+    not exist, a search raises `CorruptVersionError`, and the other methods find no vectors.
 
     Args:
         collection: Address and name of the collection.
@@ -326,7 +327,7 @@ class QdrantEngine:
             vector: The vector; shape (dimensions,).
             k: Maximum number of chunks.
             condition: Condition that the chunks must meet, or None.
-            exact: Whether to compare every vector.
+            exact: Whether to compare every stored vector, instead of searching approximately.
         """
         if not self.exists():
             raise _lost_collection(self.collection)
@@ -668,14 +669,14 @@ def _base(project_dir: Path) -> int:
 
 
 def drop_unused(project_dir: Path, engine: QdrantEngine) -> None:
-    """Remove the vectors that no version on disk contains."""
+    """Remove the vectors that are not in any version on disk."""
     names = version_names(project_dir)
     if names:
         engine.drop_before(min(map(number, names)))
 
 
 def forget_vectors(project_dir: Path, live: str, *, is_remote: bool) -> None:
-    """Remove all vectors that the live version does not contain.
+    """Remove all vectors that are not in the live version.
 
     Args:
         project_dir: The project, whose write lock must be held.
@@ -690,7 +691,7 @@ def forget_vectors(project_dir: Path, live: str, *, is_remote: bool) -> None:
 
 
 def delete_collection(project_dir: Path) -> None:
-    """Remove the collection of a project, if it exists, and collection.json.
+    """Remove the collection of a project if it exists, and remove collection.json.
 
     Raises:
         BackendError: The engine does not respond.

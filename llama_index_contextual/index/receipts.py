@@ -1,8 +1,8 @@
 """Receipts: the cost of every run, stored as one row per run in the ledger file.
 
 Before a run makes calls, it records their maximum cost. If the process is killed, the row therefore shows at least the
-amount that the provider may charge. All answers from one model on the same day share a row. Forgetting contexts
-does not remove receipts.
+amount that the provider may charge. All answers from one model on the same day share a row. Forgetting contexts does
+not remove receipts.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class RunCost:
 
     Attributes:
         run: Number of the run, starting at 1.
-        purpose: "ingest", "sync", "rebuild", "retry" or "compare"; "answers" for all answers that one model wrote on
+        purpose: "ingest", "sync", "rebuild", "retry", "compare", or "answers" for all answers that one model wrote on
             one day.
-        started: Time of the first expense, in seconds since the epoch.
+        started: Time when the first cost was recorded, in seconds since the epoch.
         ended: End time in seconds since the epoch; None while the run is in progress, or if it was killed.
         llm: Name of the LLM that writes contexts or answers, or None.
         embed_model: Name of the embedding model, or None.
@@ -102,12 +102,15 @@ class ProjectCost:
 
     @property
     def answers(self) -> float:
-        """Cost of answers, included in `dollars`."""
+        """Cost in dollars of the answers; it is included in `dollars`."""
         return sum(run.dollars or 0.0 for run in self.runs if run.purpose == ANSWERS)
 
     @property
     def booked(self) -> float:
-        """Maximum cost of calls that timed out, were interrupted or are still running, included in `dollars`."""
+        """Maximum cost in dollars of calls that timed out, were interrupted or are still running.
+
+        It is included in `dollars`.
+        """
         return sum(run.booked for run in self.runs if run.dollars is not None)
 
     @property

@@ -67,7 +67,7 @@ TIES = 16
 MAX_FACETS = 50_000
 """Maximum number of distinct values that may pass a single filter."""
 
-_CHECKED = 128  # number of vectors per part that a check compares
+_CHECKED = 128  # number of vectors per part that are compared in a check
 _TOLERANCE = 1e-3
 _MAX_LISTED = 5
 _SENT = 1_000  # number of vectors that are sent together
@@ -291,7 +291,7 @@ class RemoteVectors:
 
 
 def facet(key: str, value: Any) -> int:
-    """Return the facet for a metadata key and value, which is a 63-bit hash.
+    """Return the facet for a metadata key and value as a 63-bit hash.
 
     Example:
         >>> facet("year", 2024) == facet("year", "2024")
@@ -313,7 +313,7 @@ def vectors_of(engine: QdrantEngine, keys: Sequence[Key]) -> NDArray[np.float32]
 
 
 def lost_vector(node_id: str) -> CorruptVersionError:
-    """Return the error for a chunk that is missing either in the parts or in the engine."""
+    """Return the error to raise if a chunk is missing from either the parts or the engine."""
     return CorruptVersionError(
         f"The collection of the project lacks the chunk {node_id!r}: run `verify`, which names the documents to ingest"
         f" again."
@@ -355,7 +355,7 @@ def sampled(rows: int) -> NDArray[np.int64]:
 
 
 def part_sample(part: Part, dimensions: int) -> NDArray[np.float32]:
-    """Return the stored sample of a part: the vectors of the rows from `sampled`; shape (rows, dimensions)."""
+    """Return a part's stored sample: the vectors of the rows that `sampled` returns; shape (rows, dimensions)."""
     return files.mmap(part.directory / SAMPLE_FILE, np.float32).reshape(-1, dimensions)
 
 

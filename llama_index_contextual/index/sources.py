@@ -16,12 +16,12 @@ from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.readers.files import content_hash, unescaped
 
 _MAX_NAMESAKES = 32
-"""Maximum number of files with the same name that are compared with a document in each folder."""
+"""Maximum number of files per folder that are compared with a document because they have the same name."""
 _MAX_HASHES = 4096
 
 
 def inputs_of(records: Iterable[DocumentRecord]) -> dict[str, str]:
-    """Return, for each document, the folder or file to ingest again so that the document keeps its id.
+    """Find the folder or file from which each document can be ingested again under the same id.
 
     Args:
         records: Records of the documents.
@@ -60,11 +60,10 @@ class SourceFile:
 class SourceFinder:
     """Finder for the original files of a project's documents.
 
-    A file is accepted only if its content is the same as when it was ingested. The finder is
-    thread-safe.
+    A file is accepted only if its content is the same as when it was ingested. The finder is thread-safe.
 
     Args:
-        folders: Folders to search for copies of files that are no longer in their original place.
+        folders: Folders to search for files that are no longer in their original place.
     """
 
     def __init__(self, folders: Sequence[Path] = ()) -> None:

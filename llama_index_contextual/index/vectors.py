@@ -48,7 +48,7 @@ class VectorWriter:
         self._index.add(np.ascontiguousarray(vectors, dtype=np.float32))
 
     def finish(self, directory: Path, ids: Sequence[str]) -> None:
-        """Write the vectors as an index.
+        """Write the vectors to an index file.
 
         Args:
             directory: Directory of the part.
@@ -59,7 +59,7 @@ class VectorWriter:
 
 
 class FaissVectors:
-    """The vectors of a version that are stored in FAISS files.
+    """The vectors of a version, stored in FAISS files.
 
     Args:
         nodes: The chunks of the version.

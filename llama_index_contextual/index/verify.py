@@ -160,7 +160,7 @@ def verify_project(project_dir: Path, known: PartFaults | None = None) -> Verify
 
     Args:
         project_dir: Directory of the project.
-        known: The errors found in parts that have just been checked and need not be checked again.
+        known: The errors of parts that have just been checked and need not be checked again.
 
     Raises:
         ProjectNotFoundError: The project was deleted.
@@ -341,7 +341,7 @@ def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -
                 check_vectors(version)
         except (CorruptVersionError, OSError, sqlite3.Error) as error:
             if not (directory / MANIFEST).exists():
-                continue  # a writer has removed the version, and then its vectors, in the meantime
+                continue  # in the meantime, a writer has removed the version and then its vectors
             if not isinstance(error, CorruptVersionError):
                 raise
             checked.faults[name] = [CorruptVersionError(str(error), file=COLLECTION_FILE, remedy=error.remedy)]
@@ -469,7 +469,7 @@ def _is_missing(path: Path) -> bool:
 
 
 def _expects_ledger(project_dir: Path) -> bool:
-    """Return whether a project must have a ledger because the contexts of the live version were written by an LLM."""
+    """Return whether a project must have a ledger, because an LLM wrote the contexts of the live version."""
     name = live_if_sound(project_dir)
     try:
         return name is not None and read_manifest(version_directory(project_dir, name)).config.get("context") == "llm"
@@ -478,11 +478,11 @@ def _expects_ledger(project_dir: Path) -> bool:
 
 
 def _ledger_damage(path: Path) -> tuple[str | None, Mapping[str, Sequence[str]]]:
-    """Check a ledger; if a write was interrupted, SQLite rolls it back first.
+    """Check a ledger. If a write was interrupted, SQLite rolls it back first.
 
     Returns:
-        The problem that SQLite reports for the file, or None, and a mapping of table names to the keys of rows whose
-        checksums are wrong.
+        A tuple of two items: the problem that SQLite reports for the file, or None; and a mapping of table names to the
+        keys of rows whose checksums are wrong.
 
     Raises:
         FormatError: The file was written by another release.
@@ -510,7 +510,7 @@ def _leftovers(project_dir: Path) -> Iterator[Problem]:
 # ---- ledger repair ---------------------------------------------------------------------------------------------------
 
 _RANGES = ("", *(f"{byte:02x}" for byte in range(256)), "g")
-"""Bounds of the key ranges used to read a damaged table, suited to hexadecimal keys."""
+"""Bounds of the key ranges in which a damaged table is read; they are suited to hexadecimal keys."""
 
 
 def _repair_ledger(project_dir: Path) -> None:
@@ -614,7 +614,7 @@ class ForgetReport:
 
 
 def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> ForgetReport:
-    """Remove all versions except the live version, and all ledger rows that the live version does not use.
+    """Remove all versions except the live version, and all ledger rows that are not used by the live version.
 
     A row is kept if it contains the context or the embedding of a live chunk. Earlier states of documents and contexts
     written with other settings are removed. Running batches are abandoned, because their replies would restore removed

@@ -120,7 +120,7 @@ class VersionNodes(Nodes):
         return {doc_id: ids for of_part in of_parts for doc_id, ids in of_part.items()}
 
     def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
-        """Return a JSON object that was stored for a document, or None."""
+        """Return the JSON object stored for a document in a collection, or None if there is none."""
         part = self._part_of(key)
         return None if part is None else part.docstore.get_extra(collection, key)
 
@@ -224,7 +224,7 @@ class VersionIndex:
 
     @cached_property
     def lexical(self) -> LexicalIndex | None:
-        """The lexical index of the chunks, or None."""
+        """The lexical index of the chunks, or None if there is none."""
         if self._language is None:
             return None
         return LexicalIndex(Analyzer(self._language, has_periods=True), [part.terms for part in self.docstore.parts])
@@ -291,7 +291,7 @@ class OpenVersion:
         return Records(record for part in self.parts for record in part.records)
 
     def record(self, doc_id: str) -> DocumentRecord | None:
-        """Return the record of a document, or None."""
+        """Return the record of a document, or None if there is no such document."""
         return self.records.get(doc_id)
 
     @cached_property

@@ -1,17 +1,17 @@
 """Versions of a project: the CURRENT file, publishing, rollback, and removal of unused files.
 
-Each part is built in its own directory, synced and verified. Then the manifest of the version is written. It lists the
-parts of the version. The version becomes live when the CURRENT file is replaced.
+Each part is built in its own directory, synced and verified. Then the manifest of the version, which lists the parts,
+is written. The version becomes live when the CURRENT file is replaced.
 
 parts/p000003                     part, which never changes
-parts/p000003.building            part being built; if interrupted, it is removed by the next writer
+parts/p000003.building            part being built; the next writer removes an unfinished part
 versions/v000001, v000002, …      published versions, which never change
-versions/v000003.building         version being written; if interrupted, it is removed in the same way
-versions/v000001.removed          version being deleted; if interrupted, the next writer completes the deletion
+versions/v000003.building         version being written; the next writer removes an unfinished version
+versions/v000001.removed          version being deleted; the next writer completes an interrupted deletion
 CURRENT                           the live version, recorded in three lines:
 
 v000003                           name of the live version, or `none`
-newest v000005                    newest version that was ever live; newer directories are unfinished
+newest v000005                    newest version that was ever live; newer directories are unfinished versions
 xxh3 0123456789abcdef             checksum of the lines above, so that a flipped bit does not make another version live
 
 Parts that are not listed in any version are removed.
@@ -78,9 +78,10 @@ class Stamp:
     """State of CURRENT, which changes whenever another version becomes live.
 
     Attributes:
-        content: Content of the file, because a new file may have the same inode and modification time if the clock is
-            coarse.
-        file: Inode and modification time, because a project may be deleted and recreated with the same content.
+        content: Content of the file, which is compared because a new file may have the same inode and modification
+            time if the clock is coarse.
+        file: Inode and modification time, which are compared because a project may have been deleted and recreated
+            with the same content.
     """
 
     content: bytes

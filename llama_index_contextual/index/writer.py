@@ -1,4 +1,4 @@
-"""Build a version: keep documents of the previous version, write new documents to parts, merge parts and publish.
+"""Build a version: keep documents of the previous version, write new documents to parts, merge parts, and publish.
 
 A version keeps the parts of the previous version and adds a part with the new documents, so the time needed to add
 documents does not depend on the size of the project. If a document is removed or changed, its part is rewritten without
@@ -67,7 +67,7 @@ class VersionBuilder:
         self._opened: list[Part] = []
         self._writer: PartWriter | None = None
         self._dimensions = None if self.before is None else self.before.manifest.dimensions
-        # A variant of the documents is built in its own directory.
+        # When variants of the documents are compared, each variant is built in its own directory.
         self._shares = (
             self.before is not None
             and self.before.directory.parent.parent == self.project_dir
@@ -163,7 +163,7 @@ class VersionBuilder:
             self._parts.append(self._finish(self._writer))
 
     def keep(self, records: Iterable[DocumentRecord]) -> None:
-        """Keep documents of the previous version, by copying them if their parts cannot be shared."""
+        """Keep documents of the previous version. If their parts cannot be shared, the documents are copied."""
         if self.before is not None and not self._shares:
             for record in records:
                 self.take_over(self.before, record)
