@@ -311,7 +311,7 @@ def compare(
         retrievers: LlamaIndex retrievers or projects, by name, starting with the baseline. Unless `costs` is given,
             they should be in order of increasing cost.
         questions: Questions, or the path of a question file.
-        ks: Numbers of results to evaluate.
+        ks: Numbers of results for which the metrics are computed.
         metric: Metric for the recommendation; None uses nDCG@10, or nDCG at the largest of `ks` if this is smaller.
         costs: Cost of each retriever for these documents in dollars, by name, if known.
         notes: Notes on the figures, one sentence each.
@@ -601,7 +601,7 @@ def compare_variants(
         questions: Questions, or the path of a question file.
         variants: Kinds of context, at least two; the first is the baseline.
         sample: Maximum number of documents to index, starting with documents that contain evidence; None for all.
-        ks: Numbers of results to evaluate.
+        ks: Numbers of results for which the metrics are computed.
         metric: Metric for the recommendation, as in `compare`.
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
             unknown.

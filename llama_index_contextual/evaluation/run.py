@@ -1,7 +1,7 @@
 """Evaluation of a retriever on a question set, with metrics and an assertion for tests.
 
-A metric is a pure function that compares the ranking for one question with its evidence. Its value is between 0 and 1;
-if nothing was retrieved, it is 0.
+A metric is a pure function that compares the ranking for one question with the question's evidence. Its value is
+between 0 and 1; if nothing was retrieved, it is 0.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Evaluation:
     Attributes:
         name: Name of the retriever.
         results: One result per question, in the order of the set.
-        ks: Numbers of results that were evaluated, in ascending order.
+        ks: Numbers of results for which the metrics are computed, in ascending order.
     """
 
     name: str
@@ -274,7 +274,7 @@ def evaluate(
         retriever: Any LlamaIndex retriever, or a project.
         questions: Questions, or the path of a question file.
         name: Name of the retriever in reports.
-        ks: Numbers of results to evaluate; the largest is the number of results that are retrieved.
+        ks: Numbers of results for which the metrics are computed; the largest number of results is retrieved.
         embed_model: Embedding model for the context relevance, or None to omit this figure.
         progress: Called after each question.
 
@@ -356,7 +356,7 @@ def assert_recall(retriever: Retrievable, questions: Questions, *, k: int = 10, 
     Args:
         retriever: A project, or any LlamaIndex retriever.
         questions: Questions, or the path of a question file.
-        k: Number of results to evaluate.
+        k: Number of results for which recall is computed.
         at_least: Minimum recall, between 0 and 1.
 
     Returns:

@@ -293,10 +293,10 @@ class Project:
 
         `sync_folders` blocks until the version is published; `async_folders` does not block the event loop.
 
-        Afterwards, the project contains the documents that a first `ingest` of the folders would create, plus all its
-        other documents: documents from elsewhere, and documents passed as Documents or nodes, are never changed. A file
-        that was renamed or moved within the folders is the same document with a new id, and its contexts and embeddings
-        are not paid for again. If nothing has changed, nothing is published.
+        Afterwards, the project contains the documents that a first `ingest` of the folders would create. Its other
+        documents, which come from elsewhere or were passed as Documents or nodes, are never changed. A file that was
+        renamed or moved within the folders remains the same document with a new id, and its contexts and embeddings are
+        not paid for again. If nothing has changed, nothing is published.
 
         A document is removed if the folder it came from can be read but no longer contains its file. If a file cannot
         be read, its document is kept, and the report lists the file as skipped. If several files have the same content,
@@ -350,7 +350,7 @@ class Project:
         return changes.estimate_run(self.state, inputs, options, replace=replace, reread=reread)
 
     def remove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
-        """Publish a version without some documents.
+        """Publish a version without the given documents.
 
         Earlier versions on disk still contain these documents, and the ledger still contains their contexts and
         embeddings, unless `forget` is set. The other documents do not change: no model is called, and settings that

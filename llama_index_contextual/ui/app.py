@@ -52,13 +52,14 @@ def make_app(
 ) -> Starlette:
     """Return the workbench for one or more projects as an ASGI application.
 
-    Requests with an unknown host in the Host or Origin header are refused, so that web pages cannot read the documents.
+    Requests with an unknown host in the Host or Origin header are refused, so that other web pages cannot read the
+    documents.
 
     Args:
         projects: The projects to show.
         token: Token that clients must send; None gives read access to everyone who can reach the application.
         allowed_hosts: Host names that clients use for the server, in addition to the names of the loopback interface.
-        document_folders: Folders with the original files, for images of their pages.
+        document_folders: Folders that contain the original files, whose pages are shown as images.
 
     Raises:
         InputError: No project was given, or two projects have the same name.

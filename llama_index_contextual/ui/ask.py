@@ -131,7 +131,7 @@ _RESULTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShownSource:
-    """A passage that the model read, as listed below an answer.
+    """A passage from the prompt, as listed below the answer.
 
     Attributes:
         number: Number of the passage in citations.
@@ -170,7 +170,7 @@ class ShownAnswer:
         html: The answer as HTML.
         found: Whether the documents answer the question.
         findings: Results of the checks, as sentences.
-        sources: The passages that the model read.
+        sources: The passages in the prompt.
         reasoning: The reasoning before the answer, or None.
         usage: Model, tokens and price, as a sentence.
     """

@@ -19,7 +19,7 @@ from llama_index_contextual.readers.text import read_front_matter
 from llama_index_contextual.ui.marks import Span, align
 
 IN_PASSAGE = "in-passage"
-"""CSS class of the blocks of the passage."""
+"""CSS class of the blocks that contain the passage."""
 
 SPOTLIGHT = "spotlight"
 """CSS class of the sentence or row that answers the question."""
@@ -55,7 +55,7 @@ def render_markdown(
     Args:
         text: The Markdown.
         passage: Start and end of the passage in the text; the blocks that contain it get the class `IN_PASSAGE`, and
-            the first of them gets the id "passage", unless there is a sentence.
+            the first of them gets the id "passage", unless `sentence` is given.
         sentence: Start and end of the sentence or row to highlight with `<mark>` elements of the class `SPOTLIGHT`, the
             first of which gets the id "passage".
         mark_words: Function, such as `highlight`, that returns part of the passage's text as HTML.

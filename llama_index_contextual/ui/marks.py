@@ -1,8 +1,8 @@
 """Find the lines of a PDF page that a passage occupies.
 
 The reader rewrites the text of a page: it joins lines and hyphenated words, removes running headers and footers,
-reorders columns and tables, and repairs letters. The passage is therefore aligned with the characters that pdfium
-extracts from the page. Only letters and digits are compared, and the order of lines and cells may differ.
+reorders columns and tables, and repairs garbled characters. The passage is therefore aligned with the characters that
+pdfium extracts from the page. Only letters and digits are compared, and the order of lines and cells may differ.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def scan_chars(page: Page, size: tuple[float, float]) -> list[Char]:
     """Return the characters that OCR read on a page, spread evenly over the boxes of their lines.
 
     Args:
-        page: The page. If it was turned anticlockwise to be read, its boxes are turned back.
+        page: The OCR result for the page. If the page was rotated anticlockwise before OCR, the boxes are rotated back.
         size: Width and height of the displayed page in points.
     """
     chars: list[Char] = []

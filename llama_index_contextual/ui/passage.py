@@ -48,9 +48,9 @@ CSS_PIXELS = 96 / 72
 MAX_PAGES = 4
 """Maximum number of pages of a passage that are shown together."""
 AROUND = 3_000
-"""Maximum number of characters that are shown before and after a passage in a longer text."""
+"""Maximum number of characters shown before and after a passage if the document is longer than `WHOLE`."""
 WHOLE = 8_000
-"""Maximum length of text that is shown as a whole; in longer text, only the sections around the passage are shown."""
+"""Maximum length of a document that is shown in full; otherwise, only the text around the passage is shown."""
 NEIGHBOURHOOD = 60_000
 """In a document with many chunks, chunks are listed up to this number of characters before and after the passage."""
 MANY_CHUNKS = 100
@@ -115,13 +115,13 @@ class MarkedPage:
 
 @dataclass(frozen=True, kw_only=True)
 class OriginalView:
-    """The original of a passage as displayed.
+    """The original pages or text of a passage, as displayed.
 
     Attributes:
         kind: Form of display (page images, formatted Markdown, or text).
         pages: The pages, if `kind` is "pages".
         file_pages: Number of pages in the file, if `kind` is "pages".
-        begins_on: Page on which the passage begins, if this is before the displayed pages, or None.
+        begins_on: Page on which the passage begins if it begins before the displayed pages, otherwise None.
         page_before: Number of the page before the displayed pages, or None.
         page_after: Number of the page after the displayed pages, or None.
         html: The text with the passage marked, if `kind` is not "pages".
@@ -180,7 +180,7 @@ class PassageView:
         tokens: Number of tokens, or None.
         confidence: The lowest OCR confidence of the chunk's pages, from 0 to 1, or None.
         facts: The user's own metadata.
-        original: The original as displayed.
+        original: The original pages or text, as displayed.
         before: Id of the previous chunk, or "".
         after: Id of the next chunk, or "".
         segments: The segments of the document, or only those near the passage.
@@ -431,7 +431,7 @@ class _Original:
         self._sentence = _within(span, chunk.start or 0, len(chunk.text))
 
     def as_pages(self, project: Project, originals: Originals, page_number: int | None) -> OriginalView:
-        """Return the pages of the file, or the text with the reason why the pages cannot be shown."""
+        """Return the pages of the file; if they cannot be shown, return the text with the reason."""
         file = originals.find(self._record)
         if file.path is None:
             return self.as_text(*_no_file_reason(file, project, self._record))
