@@ -429,7 +429,7 @@ def _show_result(chunk: BaseHit, question: str, analyzer: Analyzer, *, full: boo
 
 
 def _show_text(label: str, text: Text, terms: Sequence[str], analyzer: Analyzer) -> None:
-    """Print a label and a document text, with the words that match the given terms highlighted."""
+    """Print a label and text from a document, and highlight the words that match the given terms."""
     from llama_index_contextual.index.analysis import match_spans
 
     for start, end in match_spans(text.plain, terms, analyzer):

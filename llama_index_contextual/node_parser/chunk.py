@@ -204,7 +204,7 @@ def _fitting_head(table: Table | None) -> str | None:
     return "\n".join(lines) or " ".join(words[:fitting])
 
 
-# Splitting one text
+# Splitting text
 
 
 # Minimum fill of a chunk before a cut of each rank. A heading justifies a half-empty chunk, but a line end does not.
@@ -219,7 +219,7 @@ _LONGEST_WORD = 64
 
 @dataclass(frozen=True)
 class ChunkCutter:
-    """Split one text into chunks of at most `size` tokens that overlap by about `overlap` tokens.
+    """Split the text of a segment into chunks of at most `size` tokens that overlap by about `overlap` tokens.
 
     Attributes:
         tokens: The text and its tokens.
@@ -362,7 +362,7 @@ class ChunkCutter:
 
 @dataclass(frozen=True)
 class Layout:
-    """Structure of one text: possible cuts by rank, and spans that may not be divided.
+    """Structure of the text of a segment: possible cuts by rank, and spans that must not be divided.
 
     Attributes:
         cuts: For each rank, the sorted offsets of the possible cuts of at least this rank.

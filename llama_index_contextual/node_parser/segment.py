@@ -49,7 +49,7 @@ class Origin:
         text: Text of the node, without metadata.
         source: Link to the document, without metadata.
         base: Offset of the text's first character in the document, or None if unknown.
-        is_segment: Whether the node is a segment. A node split from a segment has the same metadata keys.
+        is_segment: Whether the node is a whole segment, and not a part of one that has the same metadata keys.
     """
 
     node: BaseNode
@@ -60,7 +60,7 @@ class Origin:
 
     @classmethod
     def of(cls, node: BaseNode) -> Origin:
-        """Read the SOURCE link and the offsets of `node`. A node without a link counts as its own document.
+        """Read the SOURCE link and the offsets of `node`. A node without this link is treated as a document.
 
         Raises:
             InputError: The metadata of the node cannot be copied to its parts.

@@ -247,7 +247,7 @@ class FileRef:
             More parent folders are included if another file in the same call has this id.
         size: Size on disk, in bytes.
         shown: `path`, escaped so that it is safe to print.
-        identity: Device and inode, to detect whether the file was replaced before it is read.
+        identity: Device and inode, to detect if the file is replaced before it is read.
         ids: Candidate ids of the document, shortest first; each has one parent folder more than the previous id.
     """
 
@@ -404,7 +404,7 @@ def special_reason(mode: int) -> str | None:
 def notes_on_ids(refs: Iterable[FileRef], *, hint: str = "") -> list[FileWarning]:
     """Return a list with a warning if any documents have longer ids because the shortest ids are taken.
 
-    Otherwise the list is empty.
+    Otherwise, the list is empty.
 
     Args:
         refs: The files, with the ids of their documents.
@@ -491,7 +491,7 @@ def matching_entries(
 
 
 def _visit(path: Path, depth: int) -> os.stat_result | str:
-    """Return the status of an entry of a folder, or the reason why the entry is not read."""
+    """Return the status of a folder entry, or the reason why the entry is not read."""
     try:
         status = os.lstat(path)
     except OSError as error:

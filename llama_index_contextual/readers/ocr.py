@@ -246,7 +246,7 @@ DPI = 200  # higher resolutions take longer and do not improve the result
 MAX_PIXELS = 30_000_000  # limit for rendered pages; larger pages are rendered at a lower resolution
 MAX_IMAGE_PIXELS = 200_000_000  # limit for image files, which have to be decoded as a whole
 MIN_CONTRAST = 24  # grey levels; a page with less contrast is considered blank
-GOOD = 0.85  # a page with a lower confidence is also read rotated
+GOOD = 0.85  # a page with a lower confidence is rotated and read again
 
 Pixels = NDArray[np.uint8]
 ImageMode = Literal["L", "RGB"]
@@ -493,7 +493,7 @@ def _model_path(kind: str) -> str:
 
 
 class Tesseract:
-    """OCR engine that runs the program `tesseract`."""
+    """OCR engine that runs the `tesseract` program."""
 
     def __init__(self, language: str, threads: int) -> None:
         self._language = language

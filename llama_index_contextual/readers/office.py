@@ -352,8 +352,8 @@ def _read_mail(source: FileSource) -> ParsedFile:
     """Read an email with its attachments.
 
     The plain text version of the email is used, or the HTML version if there is no plain text. Attachments become
-    sections of the document, so that a hit in an attachment shows both the email and the attachment. They are read in
-    memory, and their names are never used to open files.
+    sections of the document, so that a search result from an attachment shows both the email and the attachment.
+    They are read in memory, and their names are never used to open files.
     """
     if source.depth > MAX_MAILS:
         raise source.error(f"is attached to {MAX_MAILS} mails that are attached to one another")

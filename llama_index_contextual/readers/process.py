@@ -224,7 +224,7 @@ def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     logging.getLogger("pypdf").setLevel(logging.ERROR)  # the last line on stderr should explain a crash
     max_memory = int(sys.argv[1])
-    answers, sys.stdout = sys.stdout, sys.stderr  # output of libraries must not mix with answers
+    answers, sys.stdout = sys.stdout, sys.stderr  # library output must not mix with answers
     if isinstance(answers, TextIOWrapper):
         answers.reconfigure(encoding="utf-8", errors="surrogatepass")
     _limit_resources(max_memory)
@@ -248,7 +248,7 @@ def _limit_resources(memory: int) -> None:
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_STDERR, MAX_STDERR))
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    except (ImportError, ValueError, OSError):  # Windows lacks the module, macOS rejects the second limit
+    except (ImportError, ValueError, OSError):  # Windows lacks the module, and macOS rejects the second limit
         return
 
 

@@ -47,7 +47,7 @@ def read_pdf(
 
     Args:
         path: The file.
-        password: Password of an encrypted PDF; ignored for other files.
+        password: Password of the PDF; ignored if the PDF is not encrypted.
         limits: Limits for the file.
         engine: "pdfium", or "pypdf", which is pure Python.
         scans: Mapping of page numbers, starting at 1, to pages that were read by OCR (see `readers.ocr`). Other pages
@@ -245,7 +245,7 @@ _LETTER = re.compile(r"[^\W_]")
 
 
 def continuations(lines: Sequence[Line]) -> list[bool]:
-    """Return for each line whether its paragraph continues on the next line."""
+    """For each line, return whether its paragraph continues on the next line."""
     out = [False] * len(lines)
     for first, last in _line_blocks(lines):
         block = lines[first:last]
@@ -363,7 +363,7 @@ class HyphenJoiner:
 
 
 def _halves(line: str, following: str) -> tuple[str, str] | None:
-    """Return, in lower case, the two halves of a word that seems to be hyphenated at the end of a line."""
+    """Return the lower-case halves of a word that seems to be hyphenated at the end of a line, or None."""
     if not line.endswith(_HYPHENS):
         return None
     head, tail = _HEAD.search(line), _TAIL.match(following)
