@@ -342,7 +342,7 @@ def export(
     name: Name,
     directory: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
 ) -> None:
-    """Export the live version for LlamaIndex's own stores."""
+    """Export the live version to files that LlamaIndex's own stores can load."""
     common.open_root().load(name).export(directory)
     common.say_result({"exported": str(directory)}, f"Exported to {safe(str(directory))}.")
 
