@@ -2,8 +2,8 @@
 
 Two values, each meaningful on its own, show whether the documents answer a question: the similarity of the best passage
 to the question, and the share of the question's words that occur together in one sentence or table row, where rare
-words count most. Neither value depends on the documents that the hits belong to, because in a collection of similar
-documents, hits from several documents are as good as hits from one document.
+words count most. Neither value depends on whether the hits come from one document or from several, because this is not
+informative if many documents resemble each other.
 
 For each kind of search, a logistic model turns these values into probabilities. The models were fitted by `python -m
 tests.benchmarks.relevance --data ../shared/data` on five equally weighted question sets (source code, contracts, long
@@ -67,10 +67,10 @@ class Models:
     Attributes:
         confidence: Model of the probability that the documents answer the question.
         relevance: Model of the probability that a hit is relevant.
-        low: Upper limit of the "low" level: the confidence of at most 5 % of the answerable questions is below it. None
-            if there are no levels.
-        high: Lower limit of the "high" level: the confidence of at most 5 % of the questions on other subjects reaches
-            it.
+        low: Confidence below which the level is "low"; at most 5 % of the answerable questions are below this limit.
+            None if there are no levels.
+        high: Confidence from which the level is "high"; at most 5 % of the questions on other subjects reach this
+            limit.
     """
 
     confidence: Logistic
@@ -119,7 +119,7 @@ class ConfidenceEstimate:
     """Probabilities for one response.
 
     Attributes:
-        relevances: Probability that each hit is relevant, in the order of the hits; none exceeds the confidence.
+        relevances: Probability that each hit is relevant, in the order of the hits; at most the confidence.
         confidence: Probability that the documents answer the question.
         level: The confidence as a word; None if there are no reliable limits for this kind of search.
     """
@@ -140,9 +140,9 @@ def estimate_confidence(
 ) -> ConfidenceEstimate:
     """Return the probabilities for a ranking.
 
-    A question in a different language from the index shares few words with the passages that answer it, so only the
-    semantic ranking is used for its confidence. The embedding of a follow-up question without content words ("And
-    why?") is not close to any passage, so only the words of the conversation are used.
+    If a question is in a different language from the index, it shares few words with the passages that answer it, so
+    the confidence depends only on the semantic ranking. If a follow-up question has no content words ("And why?"), its
+    embedding is not close to any passage, so the confidence depends only on the words of the conversation.
 
     Args:
         ranking: The ranking of a search.
@@ -150,7 +150,7 @@ def estimate_confidence(
         hits: The first hits: at least `READ`, or all if there are fewer.
         question: Text of the question.
         is_filtered: Whether only some of the chunks were ranked.
-        low: Upper limit of the "low" level; None uses the limit from the models.
+        low: Confidence below which the level is "low"; None uses the limit from the models.
     """
     names = {leg.name for leg in ranking.legs}
     mode: Mode = "hybrid" if len(names) > 1 else next(iter(names))

@@ -102,9 +102,9 @@ def _explanation(ranking: Ranking, hit: BaseHit) -> Explanation:
 def _matched_terms(ranking: Ranking, hit: BaseHit) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the query's terms that a hit contains, in three groups.
 
-    The first group contains the terms in the text or the column headers, and the second group contains the terms that
-    occur only in the context. If the context has a structural line and a written part, the terms that occur only in the
-    structural line are in the third group instead.
+    1. The terms in the text or the column headers.
+    2. The other terms in the context, except those of the third group.
+    3. If the context has a structural line and a written part, the other terms that occur only in the structural line.
     """
     if ranking.terms is None or hit.lexical is None:
         return (), (), ()

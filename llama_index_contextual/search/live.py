@@ -128,7 +128,7 @@ class LiveIndexes:
         return self._embedder
 
     def run(self, query: Callable[[SearchableVersion], T]) -> T:
-        """Run a query on the live version, and repeat it on the next version if a writer removes the files."""
+        """Run a query on the live version, and repeat it on the next version if a writer removes the version."""
         while True:
             current = self.current()
             try:
@@ -187,7 +187,7 @@ class SearchableVersion(OpenVersion):
     """A published version with its indexes, which are opened on first use.
 
     Args:
-        directory: The directory versions/<name> in a project's directory.
+        directory: The `versions/<name>` directory of a project.
         load_embed_model: Function that loads the embedding model for queries; its arguments are the `embed_model`
             setting of the version, and the name of the model that the version was built with.
 

@@ -34,8 +34,8 @@ CANDIDATES = 200
 """Number of hits taken from each ranking before fusion.
 
 The exact value matters little: on five question sets with local embeddings and structural contexts, the mean nDCG@10
-was 64.4 with 50 hits, 65.1 with 100 hits, 65.0 with 200 hits and 64.7 with 400 hits. On no set was another number
-between 100 and 400 better than 200 with p < 0.09.
+was 64.4 with 50 hits, 65.1 with 100 hits, 65.0 with 200 hits and 64.7 with 400 hits. No number between 100 and 400 was
+significantly better than 200 on any set (p ≥ 0.09).
 """
 
 Evidence = dict[str, Any]
@@ -72,11 +72,11 @@ class Leg:
     Attributes:
         name: Name of the index.
         hits: Rows and scores, best first.
-        scale: Scale of the scores over all chunks.
+        scale: Zero point and unit of the scores, measured over all chunks.
         terms: The terms of the query, for the lexical index only.
         vector: The query's embedding as a unit vector, for the semantic index only.
         model: Name of the model that computed the embedding.
-        warnings: Sentences about parts of the query that were not searched for in the index.
+        warnings: Messages about parts of the query that were not searched for in the index.
     """
 
     name: LegName
@@ -102,8 +102,8 @@ class Ranking:
         best: For each hit, the score of the best chunk of its document, before `sibling_weight` is applied.
         shared_terms: For each hit, the number that was subtracted from its score for terms that also occur elsewhere in
             its document.
-        spotlight: The numbers added to the scores of the first n hits for their best sentence or row, by words and by
-            meaning; shape (n, 2). See the `spotlight` module.
+        spotlight: The numbers that were added to the scores of the first n hits for the words and the meaning of their
+            best sentence or row; shape (n, 2). See the `spotlight` module.
     """
 
     hits: Hits
@@ -123,7 +123,7 @@ class Ranking:
             shares: The shares of the first n hits; shape (n, 2).
 
         Returns:
-            The ranking, and the previous position of each of the first n hits.
+            The new ranking, and the previous position of each of its first n hits.
         """
         count = len(shares)
         all_shares = np.zeros(len(self.hits.rows))
@@ -362,7 +362,8 @@ def reciprocal_rank_fusion(
 def score_fusion(rankings: Sequence[ScoredIds], weights: Sequence[float]) -> list[tuple[str, float]]:
     """Fuse by weighted scores.
 
-    The scores of each ranking are scaled to 0..1 (min-max over its own hits); missing hits count as 0.
+    The scores of each ranking are scaled to a range from 0 to 1, based on its own lowest and highest score. A hit that
+    is missing from a ranking has a score of 0 there.
 
     Args:
         rankings: The rankings, each best first and without repeated ids. If all scores of a ranking are equal, each
@@ -455,7 +456,7 @@ def normalise_weights(weights: Sequence[float], count: int) -> list[float]:
     """Return the weights divided by their sum.
 
     Raises:
-        ValueError: `count` is 0 or not the number of weights, a weight is not a number, NaN, infinite or negative, or
+        ValueError: `count` is 0 or differs from the number of weights, a weight is negative or not a finite number, or
             all weights are zero.
     """
     if count == 0:
@@ -498,7 +499,7 @@ def best_of_group(scores: NDArray[np.float64], groups: NDArray[np.int32]) -> NDA
     """Return the largest score in the group of each score.
 
     Args:
-        scores: Shape (n,).
+        scores: The scores; shape (n,).
         groups: The group of each score; shape (n,).
 
     Example:
@@ -514,7 +515,7 @@ def best_of_group(scores: NDArray[np.float64], groups: NDArray[np.int32]) -> NDA
 def scaled_shares(scores: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
     """Return weight * (score / largest score)² for each score; the scores must not be negative.
 
-    The square separates the best document from documents that share only its ordinary words.
+    Because of the square, documents that contain only common words of the query have little weight.
 
     Example:
         >>> scaled_shares(np.array([4.0, 0.0, 1.0]), 0.8).tolist()

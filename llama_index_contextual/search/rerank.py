@@ -48,8 +48,8 @@ class Reranked:
 
     Attributes:
         hits: Copies of the hits with the reranker's scores, best first. Each copy still has its original rank.
-        decisions: The reranker's decision about each hit, including dropped hits, by node id.
-        warnings: Sentences about unusable replies from the model.
+        decisions: Mapping from node ids to the reranker's decisions; includes the dropped hits.
+        warnings: Messages about unusable replies from the model.
     """
 
     hits: Sequence[Hit]
@@ -58,7 +58,7 @@ class Reranked:
 
 
 class Reranker(ABC):
-    """Base class of rerankers, which sort hits by their relevance to a question.
+    """Base class for rerankers, which sort hits by their relevance to a question.
 
     Attributes:
         name: Value of the `rerank` setting.
@@ -126,7 +126,7 @@ class Rerankers:
 # ---- Cross-encoder ---------------------------------------------------------------------------------------------------
 
 BATCH_SIZE = 32
-"""Number of texts that a cross-encoder reads at the same time."""
+"""Number of texts that a cross-encoder processes in one batch."""
 
 OVERLAP = 0.2
 """Share of a window that is repeated in the next window, so that most sentences are complete in one of them."""
@@ -175,7 +175,7 @@ class CrossEncoderReranker(Reranker):
     Args:
         name: Name of a cross-encoder on the Hugging Face hub, or a folder that contains a cross-encoder.
         device: Device such as "cpu", "cuda" or "mps"; None lets sentence-transformers choose.
-        batch_size: Number of texts that the model reads at the same time.
+        batch_size: Number of texts that the model processes in one batch.
 
     Raises:
         ModelError: The package is not installed, or the model cannot be loaded or is not a usable cross-encoder.
@@ -263,7 +263,7 @@ class CrossEncoderReranker(Reranker):
         return np.split(logits, np.cumsum([len(texts) for texts in windows])[:-1])
 
     def _clipped(self, question: str) -> str:
-        """Cut a question so that at least half of the model's length is left for the passage."""
+        """Cut a question so that at least half of the model's maximum length is left for the passage."""
         spans = self._spans(question)[: self._room // 2]
         return question[: spans[-1][1]] if spans else question
 
@@ -294,7 +294,7 @@ def _load_encoder(name: str, device: str | None) -> tuple[Any, Any]:
     try:
         # Code that comes with the model is never run.
         return CrossEncoder(name, device=device, trust_remote_code=False), Identity()
-    except Exception as error:  # damaged weights, an unknown name, no network: each library has its own errors
+    except Exception as error:  # libraries raise different errors for damaged weights or an unknown name
         reason = f"{error}".strip().partition("\n")[0].rstrip(".") or type(error).__name__
         raise ModelError(
             f"The reranker {name!r} cannot be loaded ({reason}): name a cross-encoder of the Hugging Face hub or the"
@@ -338,7 +338,7 @@ Reply with one JSON array and nothing else: the ids of all passages, the most us
 """The prompt for `rerank="llm"`, with the variables `question` and `passages`."""
 
 WINDOW = 20
-"""Maximum number of passages in one call. Half of them are sorted again in the next call (see RankGPT)."""
+"""Maximum number of passages in one call. Half of them are sorted again in the next call, as in RankGPT."""
 PROMPT_TOKENS = 8_000
 """Maximum total number of tokens of the passages in one call."""
 CALL_TIMEOUT = 60.0
@@ -386,7 +386,7 @@ class _Listing:
             self.reasons[at] = "not in the LLM's list" if ids is not None else "the LLM's reply was not a list of ids"
 
     def warnings(self) -> Iterator[str]:
-        """Yield a sentence about each kind of problem in the replies."""
+        """Yield a message about each kind of problem in the replies."""
         if self.unreadable:
             replies = "reply" if self.calls == 1 else "replies"
             yield (
@@ -411,7 +411,7 @@ class LLMReranker(Reranker, PromptMixin):
     ids.
 
     Args:
-        load_llm: Function that loads the LLM; it is called for the first question.
+        load_llm: Function that loads the LLM; it is called when the first question is asked.
         timeout: Seconds to wait for a reply, including retries; None means 60.
 
     Source: Sun et al., "Is ChatGPT Good at Search? Investigating Large Language Models as Re-Ranking Agents", EMNLP
@@ -493,7 +493,7 @@ class LLMReranker(Reranker, PromptMixin):
 def _fields(hit: Hit, question: str) -> dict[str, str]:
     """Return the parts of a passage that the LLM reads, each truncated.
 
-    If the text is too long, an excerpt is used that begins shortly before the terms of the question.
+    An excerpt of a long text begins shortly before the terms of the question.
     """
     text = hit.text
     limit = _PART_TOKENS["text"]
@@ -575,7 +575,7 @@ def _reranked(
     threshold: float | None = None,
     warnings: Sequence[str] = (),
 ) -> Reranked:
-    """Build the result of a reranker and report it to LlamaIndex's handlers.
+    """Build the result of a reranker and report it to LlamaIndex's event handlers.
 
     Args:
         hits: The hits before reranking.
@@ -584,7 +584,7 @@ def _reranked(
         scores: The new score of each of `hits`.
         reasons: The reason for the new rank of each of `hits`.
         threshold: Probability below which hits were dropped, or None.
-        warnings: Sentences about unusable replies.
+        warnings: Messages about unusable replies.
     """
     after = {at: rank for rank, at in enumerate(order, start=1)}
     decisions = {
@@ -599,7 +599,7 @@ def _reranked(
 
 
 def _report_start(name: str, question: str, hits: Sequence[Hit]) -> list[RetrievedChunk]:
-    """Report the start of reranking to LlamaIndex's handlers and return the hits as nodes."""
+    """Report the start of reranking to LlamaIndex's event handlers, and return the hits as nodes."""
     nodes = [RetrievedChunk.of_hit(hit) for hit in hits]
     event = ReRankStartEvent(query=QueryBundle(question), nodes=[*nodes], top_n=len(nodes), model_name=name)
     _dispatcher.event(event)

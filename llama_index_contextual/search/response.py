@@ -1,4 +1,4 @@
-"""The response of a search: results with their sources and scores, and explanations, in a form that can be shown."""
+"""The response of a search: results with their sources and scores, explanations, and text and HTML output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _VERDICTS = {
 """Sentences for the confidence levels, used everywhere in the package."""
 
 _WIDTH = 400
-"""Maximum number of characters shown of a query."""
+"""Number of characters after which a query is truncated for display."""
 
 _MAX_WORDS, _MAX_WORD_LENGTH = 50, 60
 
@@ -44,8 +44,8 @@ class LegScore:
 
     Attributes:
         score: Cosine similarity (-1 to 1) in the semantic index; BM25 score (above 0) in the other indexes.
-        rank: Position of the chunk in the ranking of the index or, in the document index, position of its document;
-            starting at 1.
+        rank: Position of the chunk in the ranking of the index, starting at 1; in the document index, the position of
+            its document.
         matched_terms: Terms of the query that occur in the chunk or its context, for the lexical index only.
     """
 
@@ -94,7 +94,7 @@ class Source:
 
     @classmethod
     def from_place(cls, metadata: Mapping[str, Any], doc_id: str | None, start: int | None, end: int | None) -> Source:
-        """Return the source of a chunk from its metadata, its document and its offsets."""
+        """Create a source from the metadata, the document id and the offsets of a chunk."""
         names = ("file_name", "file_path", "page_start", "page_end", "page_label", "section", "title")
         fields = {name: metadata.get(name) for name in (*names, "segment_index", "chunk_index")}
         return cls(doc_id=doc_id, start_char=start, end_char=end, **fields)
@@ -155,7 +155,7 @@ class Mark(NamedTuple):
 
 
 class BaseHit:
-    """Base class of results: a passage with its score and evidence."""
+    """Base class for results: a passage with its score and evidence."""
 
     if TYPE_CHECKING:
         rank: int
@@ -201,7 +201,7 @@ class BaseHit:
 
     @property
     def table_head(self) -> str | None:
-        """The column headers of the table, if the text begins inside a table, or None."""
+        """The column headers of the table if the text begins inside a table, otherwise None."""
         return self.metadata.get(keys.TABLE_HEAD) or None
 
     def __repr__(self) -> str:
@@ -274,7 +274,7 @@ class Hit(BaseHit):
 
 @dataclass(frozen=True)
 class QueryBlend:
-    """The texts that were searched, if they differ from the question because of a conversation, dates or acronyms.
+    """The texts that were searched for, if they differ from the question because of a conversation, dates or acronyms.
 
     Attributes:
         embedded: Texts with their weights in the query's embedding, the question first; empty if nothing was embedded.
@@ -383,7 +383,7 @@ class SearchResponse:
         query: The question.
         mode_requested: The mode that was requested.
         mode_used: The mode that was used; it depends on the indexes of the version.
-        warnings: Sentences that describe how the search differs from the request.
+        warnings: Messages about differences between the request and the search.
         results: The results, best first.
         confidence: Estimated probability that the documents answer the question; None for retrievers that do not belong
             to a project.
@@ -391,10 +391,11 @@ class SearchResponse:
             rated "low", and at most 5 % of the questions on other subjects were rated "high". The level "none" means
             that there are no results. None if only words were searched, because no limits are reliable in that case.
         version: Name of the version that was searched.
-        blend: The texts that were searched, or None if only the question was searched.
+        blend: The texts that were searched for, or None if this was only the question.
         intent: The intent of the question, if the search depends on it; for some intents, nothing is searched.
         explanations: Reasons for the rank of each result, if requested.
-        near_misses: Explanations of the next hits and of why they rank below the last result, if requested.
+        near_misses: Explanations of the next hits, including the reasons why they rank below the last result, if
+            requested.
     """
 
     query: str
@@ -428,7 +429,7 @@ class SearchResponse:
         """Return a warning if the best passage has little in common with the question, otherwise an empty string.
 
         The warning is returned if there are results and the confidence level is "low". The command line, the answer
-        prompts, Agno and MCP all use this rule. The warning does not claim that the answer is missing.
+        prompts, Agno and MCP all use this rule. The warning does not mean that the answer is missing.
 
         Args:
             min_confidence: Confidence below which the warning is returned; None uses the "low" level.
@@ -523,24 +524,24 @@ def _result_dict(chunk: BaseHit, *, texts: bool) -> dict[str, Any]:
 
 
 def visible(text: str) -> str:
-    """Return a text on one line, without characters that control a terminal or change the text direction."""
+    """Return a string as one line, without characters that control a terminal or change the text direction."""
     return " ".join(_CONTROLS.sub(" ", text).split())
 
 
 def _display_words(words: Sequence[str]) -> str:
-    """Join at most 50 words, each cut to 60 characters, with commas, and append the number of omitted words."""
+    """Join up to 50 words with commas after cutting each to 60 characters, and append the number of omitted words."""
     shown = [_shorten(word, _MAX_WORD_LENGTH) for word in words[:_MAX_WORDS]]
     more = [f"and {len(words) - len(shown):,} more"] if len(words) > len(shown) else []
     return ", ".join([*shown, *more])
 
 
 def _visible_line(line: str) -> str:
-    """Replace characters that control a terminal or change the text direction in a line, keeping its indentation."""
+    """Replace characters that control a terminal or change the text direction, and keep the line's indentation."""
     return _CONTROLS.sub(" ", line)
 
 
 def _shorten(text: str, width: int = 90) -> str:
-    """Return a text on one line, cut to at most `width` characters, between words if possible."""
+    """Return a string as one line, cut to at most `width` characters, between words if possible."""
     line = visible(text)
     if len(line) <= width:
         return line

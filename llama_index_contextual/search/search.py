@@ -79,11 +79,11 @@ class Embeds(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """A question in the form in which it is searched.
+    """A question, prepared for the search.
 
     Attributes:
         text: The question.
-        embedded: Texts whose mean embedding is searched; by default, the question.
+        embedded: Texts whose mean embedding is used for the semantic index; by default, the question.
         embedding: The embedding, if it is already known.
         lexical: Text for the lexical indexes: the question, or texts with the weight of each of their terms.
     """
@@ -113,11 +113,11 @@ class SearchSettings:
         k: Number of results.
         filters: Metadata filters; only chunks that pass them are ranked.
         fusion: Fusion settings for both rankings.
-        acronyms: The user's acronyms and their long forms. If a question contains one form, the other is searched too.
+        acronyms: The user's acronyms and their long forms. If a question contains one form, the other is added.
         spotlight: Whether the first hits are reranked by their best sentence or row.
         rerank_candidates: Number of hits that a reranker reads.
         rerank_threshold: Probability from the reranker below which hits are dropped; None keeps all hits.
-        min_confidence: Upper limit of the "low" confidence level; None uses the default.
+        min_confidence: Confidence below which the level is "low"; None uses the default.
         explain: Whether to explain the order of the results.
     """
 
@@ -226,9 +226,9 @@ class _Candidates:
     Attributes:
         hits: The hits, best first.
         estimate: The relevance of the hits, and the confidence.
-        warnings: Sentences about parts of the query that were not used.
+        warnings: Messages about parts of the query that were not used.
         explanations: Explanations of the hits and of the near misses; empty unless requested.
-        blend: The texts that were searched, or None if only the question was searched.
+        blend: The texts that were searched for, or None if this was only the question.
     """
 
     hits: Sequence[Hit]
@@ -319,7 +319,7 @@ def best_chunks(
         index: The index that was ranked.
         ranking: The ranking.
         question: The question to compare the chunks with.
-        count: Number of chunks to return at least, if the ranking is long enough.
+        count: Minimum number of chunks to return, if the ranking is long enough.
         results: Number of results; if it is above 20, more hits are compared.
         rerank: Whether the first hits are reranked by their best sentence or row.
     """
@@ -410,7 +410,7 @@ def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
 def missing_forms(question: str, table: Mapping[str, str]) -> tuple[str, ...]:
     """Return the long form of each acronym in a question, and the acronym of each long form, unless both are present.
 
-    Acronyms are case-sensitive ("IT" is not "it"); long forms are not.
+    Acronyms are case-sensitive ("IT" is not "it"), but long forms are not.
 
     Example:
         >>> missing_forms("How is PP&E measured?", {"PP&E": "Property, plant and equipment"})
@@ -463,7 +463,7 @@ def number_of_results(similarity_top_k: int | None, top_k: int | None, default: 
     """Return the number of results, which may be given as `similarity_top_k` (LlamaIndex's name) or as `top_k`.
 
     Raises:
-        InputError: Both are given and differ.
+        InputError: Both are given, and their values differ.
     """
     if None not in (similarity_top_k, top_k) and similarity_top_k != top_k:
         raise InputError(

@@ -44,20 +44,20 @@ LONG_LINE = 160
 """Number of characters above which a line is divided into sentences. Shorter lines are rows, items or sentences."""
 
 SIMILAR = 0.5
-"""Cosine similarity above which two words match in part, with the square of the similarity as weight."""
+"""Cosine similarity above which two words match partially; the match is weighted by the squared similarity."""
 
 WORDS_WEIGHT, MEANING_WEIGHT = 0.4, 0.8
 """Weights of the best unit's scores in the ranking, relative to the weights of the chunk's BM25 and cosine similarity.
 
-The values were chosen on five question sets. Half or twice these values give nearly the same mean result. `python -m
-tests.benchmarks.settings --data ../shared/data --vary rerank` prints the effect.
+The values were chosen on five question sets. With half or twice these values, the mean result is nearly the same.
+`python -m tests.benchmarks.settings --data ../shared/data --vary rerank` prints the effect.
 """
 
 DIMENSIONS = 128
 """Number of word vector dimensions that are used. Using all 256 would take longer without improving the ranking."""
 
 DEVIATION = 0.1
-"""Standard deviation of the cosine similarities of WordLlama's vectors over all chunks.
+"""Standard deviation of the cosine similarities between a question and all chunks, with WordLlama's vectors.
 
 On five question sets, it was 0.08 to 0.10. A constant works as well as the deviation measured in each project, and does
 not depend on the embedding model.
@@ -67,7 +67,7 @@ COMPARED, COMPARED_OF_MANY = 20, 50
 """Number of hits that are reranked; the second number is used if more than 20 results are requested."""
 
 OF_HEADER, OF_NEIGHBOUR = 0.05, 0.2
-"""Weight of a term in the text before the passage, and in the unit before or after, when the unit to mark is chosen.
+"""Weights of terms in the text before the passage and in neighbouring units, for choosing the unit to mark.
 
 The first weight is small because the text before the passage applies to all units. `python -m
 tests.benchmarks.spotlight` prints the effect.
@@ -77,7 +77,7 @@ _HEADING = 40  # a shorter line that ends with a letter, a colon or an asterisk 
 _WRAPPED = 50  # a line of at least this length may be continued by a line that begins with a lower-case letter
 _FEW_TERMS = 3
 _QUESTION_PARTS = re.compile(r"(?<=[.!?;:。！？；：])\s*")
-_AVERAGE_LENGTH, _LENGTH_SHARE, _LENGTH_POWER = 40.0, 0.4, 0.25  # unit length in words; longer units match more words
+_AVERAGE_LENGTH, _LENGTH_SHARE, _LENGTH_POWER = 40.0, 0.4, 0.25  # for length normalisation; lengths are in words
 _CODE_SHARE = 0.3
 _CODE = re.compile(
     r"[{};]\s*$|=>|::|->|\w\s*[+*/|&-]?=\s*\S|\w+\([^)]*\)[;,:{]?\s*$|^\s*[\])}]+[,;]?\s*$"
@@ -95,9 +95,9 @@ class Spot(NamedTuple):
     Attributes:
         start: Offset in the passage of the unit to mark.
         end: Offset after this unit; equal to `start` if no unit matches.
-        words: Total weight of the question's terms that occur in a unit or in the text before the passage, on the scale
-            of BM25; the largest of all units. Similar words count partially.
-        meaning: Cosine similarity of a unit to the question; the largest of all units.
+        words: Largest total weight of the question's terms in any unit, including the text before the passage, on the
+            scale of BM25. Similar words count partially.
+        meaning: Largest cosine similarity between any unit and the question.
         is_code: Whether the passage is source code, for which the best unit is a poor indicator of relevance.
     """
 
@@ -271,7 +271,7 @@ class Spotlight:
         return [next(spots) if one.spans else Spot(0, 0, 0.0, 0.0, False) for one in units]
 
     def _asked(self, question: str, weights: Mapping[str, float]) -> dict[str, int]:
-        """Map each weighted term that occurs in the question itself to the number of the word that contains it."""
+        """Map each weighted term that occurs in the question to the vocabulary number of the word that contains it."""
         of_terms: dict[str, str] = {}
         for word in cut_query(question).split():
             if len(word) > _LONG_WORD:
@@ -385,8 +385,8 @@ def _matches(
 ) -> tuple[Floats, Floats]:
     """Return how well each unit matches each term of a question.
 
-    Words that are similar to a word of the question count partially: if their cosine similarity is above `SIMILAR`, its
-    square is the credit.
+    Words that are similar to a word of the question count partially: if the cosine similarity is above `SIMILAR`, the
+    weight of the match is the squared similarity.
 
     Returns:
         Two arrays of shape (terms, units): matches of equal words only, and matches of equal or similar words.
@@ -489,7 +489,7 @@ def spotlight_shares(ranking: Ranking, spots: Sequence[Spot]) -> NDArray[np.floa
         spots: The spots of its first hits.
 
     Returns:
-        Numbers by words and by meaning, all of them 0 or more; shape (spots, 2).
+        The numbers for words and for meaning, none of them negative; shape (spots, 2).
     """
     shares = np.zeros((len(spots), 2))
     fusion = ranking.fusion
