@@ -395,9 +395,9 @@ class ContextWindowPacker(BaseNodePostprocessor):
 
 
 def _in_reading_order(packed: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-    """Sort hits, which are given best first, by document and then by position in the text.
+    """Sort hits by document, and then by position in the text.
 
-    The document with the best hit comes first.
+    The hits are given best first, and the document with the best hit comes first.
     """
     documents = [hit.node.ref_doc_id or hit.node.node_id for hit in packed]
     first = {document: rank for rank, document in reversed(list(enumerate(documents)))}
@@ -493,8 +493,8 @@ class SpotlightRerank(BaseNodePostprocessor):
     both are added to the score of the node, in units of standard deviation. The reranker takes a few milliseconds and
     needs no API key, no network, and no model except WordLlama's word vectors.
 
-    The nodes may come from any retriever, with or without scores. If at least half of the first nodes are source
-    code, the order is not changed.
+    The nodes may come from any retriever, with or without scores. If at least half of the first
+    `candidates` nodes are source code, the order is not changed.
 
     Requires the `local` extra (`pip install "llama-index-contextual[local]"`).
 

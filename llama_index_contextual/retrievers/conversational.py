@@ -128,8 +128,8 @@ class ConversationalRetriever(CheckedRetriever):
             retrievers use only the embedding.
         embed_model: The embedding model for queries. If it is None, the retriever embeds the question alone.
         weights: Weights of the conversation.
-        reference_date: The date of the question, or a function that returns it, such as `date.today`. With a date,
-            "last quarter" is searched as "last quarter (Q3 2026)". None leaves relative time expressions unchanged.
+        reference_date: The date of the question, or a function that returns it, such as `date.today`. It is used to
+            add explicit dates, as in "last quarter (Q3 2026)". None leaves relative time expressions unchanged.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -156,7 +156,7 @@ class ConversationalRetriever(CheckedRetriever):
         self._embedder = None if embed_model is None else QueryEmbedder(embed_model)
 
     def respond(self, query: QueryType) -> RetrievalResponse:
-        """Return the results with their evidence and the texts that were searched.
+        """Return the results with their evidence, and the texts that were searched for.
 
         Raises:
             InputError: The query is empty, or neither a string nor a QueryBundle.
@@ -189,9 +189,9 @@ class ConversationalRetriever(CheckedRetriever):
         return explicit_times(text, today)
 
     def _plan(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
-        """Return the query to search, without its embedding, and the texts that it combines.
+        """Return the query to search for, without its embedding, and the texts that it combines.
 
-        The second item is None if the question is searched unchanged.
+        The second item is None if the question is not changed.
         """
         if isinstance(bundle, ConversationQuery) and bundle.rewrite:
             rewritten = self.explicit(cut_query(bundle.rewrite))
@@ -245,8 +245,8 @@ def _blend_vectors(vectors: Sequence[Sequence[float]], blend: QueryBlend) -> lis
 
 
 def _for_question(response: RetrievalResponse, query: QueryType, blend: QueryBlend | None) -> RetrievalResponse:
-    """Return the response with the original question and the texts that were searched."""
-    if response.blend is not None:  # the search has added terms
+    """Return the response with the original question and the texts that were searched for."""
+    if response.blend is not None:  # the search has added acronyms
         blend = replace(blend or QueryBlend(), lexical=response.blend.lexical)
     return replace(response, query=str(query), blend=blend)
 

@@ -64,8 +64,8 @@ class RankingRetriever(CheckedRetriever):
     similarity_top_k: int
     spotlight = False
 
-    # `rank` is not an abstract method, because LlamaIndex would then create a span for every call, which takes longer
-    # than ranking a thousand chunks.
+    # `rank` is not an abstract method, because LlamaIndex creates a span for every call of an abstract method, which
+    # takes longer than ranking a thousand chunks.
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Rank at least the k best nodes that pass the filters.
 
@@ -314,15 +314,15 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             weight above 0, the result has the order of that leg, without document scores.
         similarity_top_k: Number of results of `retrieve`, 20 by default.
         top_k: The same as `similarity_top_k`.
-        candidates: Number of hits taken from each leg before fusion, if the legs rank rows of the same index; other
-            retrievers use their own number.
+        candidates: Number of hits taken from each leg before fusion, if the legs rank rows of the same index. Other
+            retrievers use their own number of results.
         fusion: Whether to fuse reciprocal ranks or scaled scores.
         rrf_k: Constant of reciprocal rank fusion.
         document_weight: Weight of the document scores, relative to the legs' weights, whose sum is scaled to 1. Score
             fusion increases this weight if documents have more than ten chunks on average, and decreases it if they
             have fewer.
-        spotlight: Whether the first nodes are reranked by their best sentence or table row (only in score fusion of
-            legs that share an index).
+        spotlight: Whether the first nodes are reranked by their best sentence or table row (only for score fusion
+            of legs that share an index).
         sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
         filters: Metadata filters; only nodes that pass them are ranked. Filters require legs with the same index, and a
             single query.
@@ -407,7 +407,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         """Rank with every leg, fuse the rankings, and add the document scores.
 
         Raises:
-            InputError: k is not positive, or the legs do not rank the rows of one index.
+            InputError: k is not positive, or the legs do not rank the rows of the same index.
         """
         if not self._ranks_rows:
             raise InputError(

@@ -47,8 +47,8 @@ _PHRASES = tuple(
 def explicit_times(question: str, reference: date) -> str:
     """Add explicit dates, in brackets, after the English relative time expressions in a question.
 
-    Quarters and years are calendar quarters and years. "Fiscal year" is not changed. Phrases that do not depend on the
-    reference date ("the last quarter of 2023") or that are already followed by a bracket are not changed either.
+    Quarters and years are calendar quarters and years, so "last fiscal year" is not changed. Phrases that do not depend
+    on the reference date ("the last quarter of 2023") or that are already followed by a bracket are not changed either.
 
     Args:
         question: The question.
@@ -74,7 +74,7 @@ def explicit_times(question: str, reference: date) -> str:
 
 
 def _meaning(name: str, groups: dict[str, str | None], today: date) -> str:
-    """Return the dates that a phrase refers to, or an empty string if they are before the year 1 or after 9999."""
+    """Return the dates that a phrase refers to, or an empty string if they are not in the years 1 to 9999."""
     try:
         return _dates(name, {key: value.lower() for key, value in groups.items() if value is not None}, today)
     except (ValueError, OverflowError):
@@ -110,9 +110,10 @@ def _number(word: str) -> int:
 
 
 def _shifted(unit: str, day: date, steps: int) -> date:
-    """Return a day in the period that is `steps` periods after the given day's period, or before it if negative.
+    """Return a day in the period that is `steps` periods after the given day's period.
 
-    For a month or a longer period, this is the first day of the period.
+    If `steps` is negative, the period is before the given day's period. For a month or a longer period, the returned
+    day is the first day of the period.
     """
     if unit in ("day", "week"):
         return day + timedelta(days=steps * (7 if unit == "week" else 1))

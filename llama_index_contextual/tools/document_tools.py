@@ -327,7 +327,7 @@ _MAX_NAMED = 8
 
 
 def find_record(records: Sequence[DocumentRecord], name: str, project: str) -> DocumentRecord:
-    """Return the document with a given id or, if there is none, the only document with this file name or title.
+    """Return the document whose id is `name` or, if there is none, the only document with this file name or title.
 
     Raises:
         InputError: No document or more than one document matches.
@@ -569,7 +569,7 @@ def find_lines(
         records: The documents to search.
         compiled: The compiled pattern.
         offset: Number of lines to skip.
-        limit: Maximum number of lines to return; all matches are counted.
+        limit: Maximum number of lines to return; further matches are only counted.
 
     Raises:
         InputError: The pattern needs too much memory.
@@ -707,7 +707,7 @@ class ToolNames(dict[models.ToolName, str]):
         super().__init__((tool, tool_name(f"{tool}_{suffix}" if suffix else tool)) for tool in models.TOOLS)
 
     def rename_in(self, text: str) -> str:
-        """Replace the original names of tools, if they are in backquotes, with the names in this mapping.
+        """Replace original tool names in backquotes with the names in this mapping.
 
         Example:
             >>> ToolNames("a").rename_in("`grep` finds words, then `read` them.")

@@ -84,7 +84,7 @@ def metadata_filter(key: str, value: Any, operator: FilterOperator) -> MetadataF
     """Create a LlamaIndex filter after checking its value.
 
     Raises:
-        InputError: The value is not a string, a number or a list of these.
+        InputError: The value is not a string, a number, or a list of strings and numbers.
     """
     # Booleans are stored as 0 and 1.
     numbers = [int(one) if isinstance(one, bool) else one for one in (value if isinstance(value, list) else [value])]

@@ -76,7 +76,7 @@ Query = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 
 
 class Input(BaseModel):
-    """Base class of the arguments, which rejects unknown arguments."""
+    """Base class for tool arguments, which rejects unknown arguments."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -161,12 +161,12 @@ Material = Annotated[str, PlainSerializer(defused, when_used="json")]
 
 
 class ToolResult(BaseModel):
-    """Base class of the results; `str()` is the text for a model."""
+    """Base class for tool results; `str(result)` returns the text for an LLM."""
 
     version: str | None = Field(default=None, description="Name of the version that was used.")
 
     def _blocks(self) -> Iterator[str]:
-        """Yield the paragraphs of the text for a model."""
+        """Yield the paragraphs of the text for an LLM."""
         raise NotImplementedError
 
     def __str__(self) -> str:
