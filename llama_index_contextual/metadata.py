@@ -219,7 +219,7 @@ class DocumentMap:
 
     @classmethod
     def from_metadata(cls, metadata: dict[str, Any]) -> DocumentMap:
-        """Read the reserved keys of a Document; missing keys count as empty."""
+        """Create a map from the reserved keys of a Document. Missing keys are treated as empty."""
         pages = json.loads(metadata.get(PAGES, "{}"))
         headings = json.loads(metadata.get(HEADINGS, "[]"))
         tables = json.loads(metadata.get(TABLES, "[]"))
@@ -238,14 +238,15 @@ def places_of(metadata: Mapping[str, Any]) -> list[Place]:
 
 
 def is_own_key(key: str) -> bool:
-    """Return whether a metadata key is reserved for this package. Users may set the title."""
+    """Return whether a metadata key is reserved for this package. The title is not reserved."""
     return key != TITLE and (key in OWN_KEYS or key in RESERVED_KEYS)
 
 
 def excluded_embed_keys(user_excluded: Iterable[str] = ()) -> list[str]:
     """Return the keys to exclude from embedded and indexed text.
 
-    These are the user's exclusions and all keys of this package except the context, column headers and facts.
+    These are the keys that the user excluded, and all keys of this package except the context, column headers and
+    facts.
     """
     return _excluded_keys(_EMBEDDED, user_excluded)
 
@@ -253,8 +254,8 @@ def excluded_embed_keys(user_excluded: Iterable[str] = ()) -> list[str]:
 def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
     """Return the keys to hide from the answering LLM.
 
-    These are the user's exclusions and all keys of this package except the source line, context, column headers and
-    facts.
+    These are the keys that the user excluded, and all keys of this package except the source line, context, column
+    headers and facts.
     """
     return _excluded_keys(_READ, user_excluded)
 

@@ -40,8 +40,8 @@ class Provider:
     """Properties of a provider.
 
     Attributes:
-        llm: LLM class as module:class, or None.
-        embedding: Embedding class as module:class, or None.
+        llm: LLM class in the form module:class, or None.
+        embedding: Embedding class in the form module:class, or None.
         pip: Packages to install.
         key: Environment variable with the API key, or None.
         optional_key: Environment variable that may contain a key; if it is not set, "-" is passed, because the client
@@ -217,7 +217,7 @@ def load_llm(
     """Return the LLM with a given name.
 
     Args:
-        name: provider:model, such as "openai:gpt-4.1".
+        name: Name in the form provider:model, such as "openai:gpt-4.1".
         temperature: Temperature; None uses the value in `llm_options` or the default of the provider's class.
         timeout: Timeout of a call in seconds; None uses the value in `llm_options` or the default of the class.
         advice: Advice for users without a key, which is added to the error message.
@@ -238,8 +238,8 @@ def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbeddi
     """Return the embedding model with a given name.
 
     Args:
-        name: provider:model, such as "openai:text-embedding-3-small" or "huggingface:BAAI/bge-small-en-v1.5", or
-            "local".
+        name: Name in the form provider:model, such as "openai:text-embedding-3-small" or
+            "huggingface:BAAI/bge-small-en-v1.5", or "local".
         dimensions: Length of the vectors, for models that support several lengths; None uses the model's default.
 
     Raises:
@@ -389,7 +389,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 def model_name(model: BaseEmbedding | LLM, model_id: str | None = None) -> str:
     """Return the name of a model, such as "openai:gpt-4.1"; if the model has no name, "unknown" follows the colon.
 
-    If the provider is in the table, the settings can use this name to load the same model.
+    If the provider is in the table, this name can be used in the settings to load the same model.
 
     Args:
         model: The object.

@@ -293,7 +293,7 @@ class VersionStorageContext(StorageContext):
         fs: AbstractFileSystem | None = None,
         **named: str,
     ) -> None:
-        """Write all stores and the lexical index as files that LlamaIndex's own classes can load.
+        """Write all stores and the lexical index to files that LlamaIndex's own classes can load.
 
         Existing files with the same names are replaced. Images and property graphs are not written, because a
         version contains none.

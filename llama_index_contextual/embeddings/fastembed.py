@@ -21,7 +21,8 @@ _ONE_AT_A_TIME = threading.Lock()
 class OnnxEmbedding(BatchEmbedding):
     """Embedding model from fastembed, with the prefixes from `KNOWN_MODELS`, which fastembed does not add.
 
-    A model is downloaded on first use to the folder named by `FASTEMBED_CACHE_PATH`, or to a temporary folder.
+    A model is downloaded on first use, either to the folder given by the `FASTEMBED_CACHE_PATH` environment variable or
+    to a temporary folder.
 
     Requires the `fastembed` extra (`pip install "llama-index-contextual[fastembed]"`).
 

@@ -25,8 +25,8 @@ _PASSAGE_PROMPTS = ("document", "passage", "corpus", "text", "retrieval.passage"
 class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the package ships no types
     """LlamaIndex's `HuggingFaceEmbedding` with the prompts that were used to train the model.
 
-    This class uses the prompts in the configuration of a model, which LlamaIndex's class replaces with empty prompts.
-    If the configuration has no prompts, the prompts in `KNOWN_MODELS` are used.
+    This class uses the prompts in the model's configuration, whereas LlamaIndex's class replaces them with empty
+    prompts. If the configuration has no prompts, the prompts in `KNOWN_MODELS` are used.
 
     Requires the `huggingface` extra (`pip install "llama-index-contextual[huggingface]"`).
 

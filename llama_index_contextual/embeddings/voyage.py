@@ -19,12 +19,12 @@ _MARGIN = 1.2
 class VoyageContextualEmbedding(ContextualEmbedding):
     """Contextual embedding model from Voyage, such as voyage-context-3 or voyage-context-4.
 
-    The limits are taken from Voyage's reference: at most 1,000 lists, 16,000 chunks and 120,000 tokens per request, and
-    32,000 tokens per list. According to Voyage's guide, requests without automatic chunking must not exceed 32,000
+    The limits are taken from Voyage's API reference: at most 1,000 lists, 16,000 chunks and 120,000 tokens per request,
+    and 32,000 tokens per list. According to Voyage's guide, requests without automatic chunking must not exceed 32,000
     tokens in total, so this limit is the default. Tokens are counted with OpenAI's tokenizer plus a margin of 20 %,
     because Voyage's tokenizer would have to be downloaded.
 
-    This class sends each request once; a project retries failed requests.
+    This class does not retry failed requests, but a project does.
 
     Args:
         model_name: Name of the model.

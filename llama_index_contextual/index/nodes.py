@@ -151,7 +151,7 @@ class NodeTable(Nodes):
 
     Args:
         path: The file; None keeps everything in memory.
-        access: Mode in which the file is opened. With `read`, every change raises `ReadOnlyVersionError`.
+        access: Mode in which the file is opened. In `read` mode, every change raises `ReadOnlyVersionError`.
     """
 
     def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
@@ -287,7 +287,7 @@ class NodeTable(Nodes):
         return column
 
     def distinct_metadata(self) -> list[tuple[str, str | int | float | None]]:
-        """Return the distinct pairs of metadata key and value.
+        """Return the distinct pairs of a metadata key and a value.
 
         A value that is neither a string nor a number is returned as None.
         """
@@ -302,7 +302,7 @@ class NodeTable(Nodes):
         return sorted({key for key, _, _ in self._fields()})
 
     def _fields(self, key: str | None = None) -> Sequence[tuple[str, str, Any]]:
-        """Return the distinct pairs of metadata key and JSON value, each with the rows that have this value.
+        """Return the distinct pairs of a metadata key and a JSON value, each with the rows that contain the pair.
 
         In a published version, the pairs are read from an index; otherwise, all nodes are read.
         """

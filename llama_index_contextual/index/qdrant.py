@@ -418,7 +418,7 @@ def _point(models: Any, stored: StoredVector) -> Any:
 
 
 def _selection(version: int, condition: models.Filter | None = None) -> Any:
-    """Return a Qdrant filter for the vectors of a version, limited to chunks that meet the condition, if any."""
+    """Return a Qdrant filter for the vectors of a version, or only for those that meet a given condition."""
     models = models_module()
     visible = [_range(models, BORN, lte=version), _range(models, DIED, gt=version)]
     return models.Filter(must=visible if condition is None else [*visible, condition])
@@ -603,9 +603,7 @@ def _engine(project_dir: Path) -> QdrantEngine | None:
 def use_engine(project_dir: Path, config: ProjectConfig) -> QdrantEngine | None:
     """Open the collection of a project for writing, and choose its name on first use.
 
-    The result is None if the vectors are stored in files.
-
-    The project's write lock must be held.
+    The result is None if the vectors are stored in files. The project's write lock must be held.
 
     Raises:
         ProjectError: There are versions with vectors, but no collection at the address in the settings.

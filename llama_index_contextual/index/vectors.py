@@ -103,7 +103,7 @@ def reconstructed(index: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def products(rows: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the inner product of one query with every row of an array, computed by FAISS.
+    """Compute the inner product of a query with every row of an array, using FAISS.
 
     Unlike NumPy's matrix product, this function neither starts nor waits for threads, and it lets other Python threads
     run.
@@ -146,7 +146,7 @@ def _scanned(matrix: Any, shape: tuple[int, int], query: NDArray[np.float32]) ->
 
 _READING = threading.Lock()  # the limit on the number of bytes is global in FAISS
 
-# OpenMP keeps worker threads for each calling thread. They do not exist in a forked child, which would wait for them.
+# OpenMP keeps worker threads for each calling thread. A forked child lacks these threads, but would wait for them.
 if hasattr(os, "register_at_fork"):  # Windows does not fork
     os.register_at_fork(after_in_child=lambda: faiss.omp_set_num_threads(1))
 

@@ -287,7 +287,7 @@ class OpenVersion:
 
     @cached_property
     def records(self) -> Records:
-        """The records of the documents, in the order of their first chunk."""
+        """The records of the documents, in the order of their first chunks."""
         return Records(record for part in self.parts for record in part.records)
 
     def record(self, doc_id: str) -> DocumentRecord | None:

@@ -76,7 +76,7 @@ class VersionBuilder:
         self._base: Sequence[Part] = self.before.parts if self.before is not None and self._shares else []
 
     def _remote_version(self) -> RemoteVersion | None:
-        """Prepare the vectors of the new version in the engine; return None if vectors are stored in files."""
+        """Prepare the engine for the vectors of the new version, or return None if vectors are stored in files."""
         engine = use_engine(self.project_dir, self.config)
         if engine is None:
             return None
@@ -140,7 +140,7 @@ class VersionBuilder:
         self.appended += 1
 
     def _existing_id(self, node_ids: Sequence[str]) -> str | None:
-        """Return one of the given ids that the new version already contains, or None."""
+        """Return one of the given ids that the new version already contains, or None if it contains none of them."""
         if self._writer is not None and (known := self._writer.existing_ids(node_ids)):
             return known[0]
         for part in (*self._base, *self._parts):
