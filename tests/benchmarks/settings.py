@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.search import spotlight
 from tests.benchmarks.quality import available, build, contexts_of, interval, options, settings_of
 from tests.benchmarks.sets import QuestionSet, load, ndcg
 from tests.benchmarks.trials import Trials
@@ -30,8 +33,13 @@ VARIED: dict[str, Sequence[Any]] = {
     "document_weight": (0.0, 0.05, 0.1, 0.2),
     "fusion": ("rrf",),
     "rerank": (None,),
+    "words_weight": (0.0, 0.2, 0.8),
+    "meaning_weight": (0.0, 0.4, 1.6),
 }
 """Values other than the defaults."""
+
+CONSTANTS = {"words_weight": "WORDS_WEIGHT", "meaning_weight": "MEANING_WEIGHT"}
+"""Constants of the spotlight that are varied like settings."""
 
 DEFAULT = "default"
 SEED, DRAWS = 5, 2_000
@@ -60,10 +68,15 @@ def measured(
     with tempfile.TemporaryDirectory() as root:
         project = build(ProjectManager(root), questions, context, config=config, embed_model=embed_model)
         trials = Trials(project)
-        return {
-            label: 100 * np.asarray([ndcg(ranks) for ranks in trials.ranks(questions.questions, **settings)])
-            for label, settings in changes.items()
-        }
+        return {label: _gains(trials, questions, settings) for label, settings in changes.items()}
+
+
+def _gains(trials: Trials, questions: QuestionSet, changes: Mapping[str, Any]) -> NDArray[np.float64]:
+    constants = {CONSTANTS[name]: value for name, value in changes.items() if name in CONSTANTS}
+    settings = {name: value for name, value in changes.items() if name not in CONSTANTS}
+    with mock.patch.multiple(spotlight, **constants) if constants else nullcontext():
+        ranks = trials.ranks(questions.questions, **settings)
+    return 100 * np.asarray([ndcg(of_question) for of_question in ranks])
 
 
 def mean(label: str, results: Iterable[Values]) -> float:
