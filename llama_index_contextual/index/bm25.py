@@ -97,9 +97,10 @@ class TermCounts:
         return self.holders[start:stop], self.frequencies[start:stop]
 
     def save(self, directory: Path) -> None:
-        """Write the vocabulary to one file and the arrays to another, and sync both."""
+        """Write the vocabulary to one file and the arrays to another, without syncing."""
         files.make_directory(directory)
-        files.write(directory / _VOCABULARY_FILE, json.dumps(list(self.vocabulary), ensure_ascii=False).encode())
+        words = json.dumps(list(self.vocabulary), ensure_ascii=False)
+        files.write(directory / _VOCABULARY_FILE, words.encode(), sync=False)
         arrays = (self.pointers.astype(np.int64).view(np.int32), self.holders, self.frequencies, self.lengths)
         files.write_array(directory / COUNTS_FILE, np.concatenate(arrays).astype(np.int32))
 

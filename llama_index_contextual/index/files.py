@@ -113,26 +113,32 @@ def make_directory(path: Path) -> None:
             system.make_directory(directory)
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Write a new file and sync it.
+
+    Args:
+        path: The file.
+        data: Its content.
+        sync: Whether to sync the file; False if the caller syncs it together with other files.
 
     Raises:
         OSError: The file could not be written completely.
     """
-    write_with(path, lambda file: file.write(data))
+    write_with(path, lambda file: file.write(data), sync=sync)
     if (size := path.stat().st_size) != len(data):
         raise OSError(errno.EIO, f"only {size} of {len(data)} bytes were written", str(path))
 
 
-def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Write a new file with `fill(file)` and sync it.
+def write_with(path: Path, fill: Callable[[IO[bytes]], object], *, sync: bool = True) -> None:
+    """Write a new file with `fill(file)` and sync it, unless `sync` is False.
 
     Raises:
         NoSpaceError: The disk is full, or a disk quota or the file size limit has been reached.
     """
     with _needs_space(path):
         system.write(path, fill)
-        system.sync(path)
+        if sync:
+            system.sync(path)
 
 
 def require_folder(path: Path) -> None:
@@ -230,8 +236,8 @@ def remove_tree(path: Path) -> None:
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
-    """Write the numbers in an array, without its shape and type, to a new file, and sync the file."""
-    write_with(path, lambda file: file.write(np.ascontiguousarray(array).data))
+    """Write the numbers in an array to a new file, without its shape and type, and do not sync the file."""
+    write_with(path, lambda file: file.write(np.ascontiguousarray(array).data), sync=False)
 
 
 def mmap(path: Path, dtype: type[T]) -> NDArray[T]:

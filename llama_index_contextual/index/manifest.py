@@ -306,8 +306,9 @@ class Records(list[DocumentRecord]):
 
 
 def write_records(part: Path, records: Iterable[DocumentRecord]) -> None:
-    """Write document records to the directory of a part."""
-    files.write(part / RECORDS, with_checksum({"records": [asdict(record) for record in records]}))
+    """Write document records to the directory of a part, without syncing."""
+    content = with_checksum({"records": [asdict(record) for record in records]})
+    files.write(part / RECORDS, content, sync=False)
 
 
 def read_records(part: Path) -> Records:

@@ -152,12 +152,12 @@ if hasattr(os, "register_at_fork"):  # Windows does not fork
 
 
 def write_index(index: Any, path: Path) -> None:
-    """Write an index to a new file and sync it."""
+    """Write an index to a new file, without syncing."""
 
     def fill(file: Any) -> None:
         faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
 
-    files.write_with(path, fill)
+    files.write_with(path, fill, sync=False)
 
 
 def read_index(path: Path) -> Any:
