@@ -70,7 +70,7 @@ OF_HEADER, OF_NEIGHBOUR = 0.05, 0.2
 """Weights of terms in the text before the passage and in neighbouring units, for choosing the unit to mark.
 
 The first weight is small because the text before the passage applies to all units. `python -m
-tests.benchmarks.spotlight` prints the effect.
+tests.benchmarks.sentences` prints the effect.
 """
 
 _HEADING = 40  # a shorter line that ends with a letter, a colon or an asterisk is regarded as a heading

@@ -295,3 +295,12 @@ def test_the_text_of_a_pdf_has_the_dashes(tmp_path: Path) -> None:
     parsed = read_pdf(path)
     assert parsed.text == "in thousands 2023 2022\nCash 10 11\nDebt 12 13\nTax – 7"
     assert [table.head for table in parsed.map.tables] == ["in thousands 2023 2022"]
+
+
+def test_words_of_a_rotated_line_are_read_along_the_line(tmp_path: Path) -> None:
+    pytest.importorskip("pypdfium2")
+    pdf, upwards = RawPdf(), b"BT /F1 10 Tf 0 1 -1 0 %d %d Tm (%s) Tj ET\n"
+    pdf.page(upwards % (100, 350, b"upwards.") + upwards % (100, 300, b"One line") + upwards % (120, 300, b"Below it."))
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf.data())
+    assert read_pdf(path).text.split("\n") == ["One line upwards.", "Below it."]
