@@ -306,10 +306,15 @@ def source_line(metadata: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def page_word(file_name: str) -> str:
+    """Return what the pages of a file are called: "page", "slide" or "sheet"."""
+    return _PLACES.get(file_name.rpartition(".")[2].lower(), "page")
+
+
 def _page_labels(name: str, metadata: dict[str, Any]) -> list[str]:
     """Return the pages, slides or sheets of a chunk, or its page label if a LlamaIndex reader stored only the label."""
     first, last, label = metadata.get(PAGE_START), metadata.get(PAGE_END), metadata.get(PAGE_LABEL)
-    word = _PLACES.get(name.rpartition(".")[2].lower(), "page")
+    word = page_word(name)
     if first is None:
         return [] if label in (None, "") else [f"{word} {label}"]
     if last in (None, first):

@@ -27,6 +27,7 @@ from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.project_file import is_project
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import visible
+from llama_index_contextual.ui import places
 from llama_index_contextual.ui.marks import Span
 
 MAX_QUESTION = 4_000
@@ -122,6 +123,7 @@ def make_templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     templates.filters |= {"pluralize": pluralize, "visible": visible, "static": static_address}
+    templates.filters |= {"place": places.place_of, "icon_name": places.icon_of, "date": places.date_of}
     return templates
 
 
