@@ -462,7 +462,7 @@ def _distinct(name: str, model: LLM | BaseEmbedding, *, setting: ModelSetting, a
 
 
 def address_of(model: LLM | BaseEmbedding) -> str | None:
-    """Return the address of a model's server without the user name and password, or None if it is unknown.
+    """Return the address of a model's server without the user name or password, or None if it is unknown.
 
     Example:
         >>> from llama_index.llms.openai import OpenAI

@@ -269,7 +269,7 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
     Args:
         text: The passage.
         query: The question; one-letter words are ignored.
-        max_tokens: Maximum number of tokens of the span.
+        max_tokens: Maximum number of tokens in the span.
 
     Returns:
         Start and end offset, excluding white space at both ends; None if no sentence fits.

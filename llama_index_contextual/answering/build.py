@@ -52,7 +52,7 @@ Intents = bool | Literal["llm"] | Mapping[str, SearchPlan | Mapping[str, Any]]
 
 
 class EngineOptions(TypedDict, total=False):
-    """Options of query and chat engines."""
+    """Options for query and chat engines."""
 
     intents: Annotated[
         Intents | None,
@@ -97,7 +97,7 @@ class EngineOptions(TypedDict, total=False):
 
 
 class ChatEngineOptions(EngineOptions, total=False):
-    """Additional options of `Project.as_chat_engine`."""
+    """Additional options for `Project.as_chat_engine`."""
 
     chat_mode: Annotated[
         LlamaIndexChatMode | str | None,
@@ -146,7 +146,7 @@ class EngineBuilder:
         retriever: The retriever.
         load_embed_model: Function that returns the embedding model for follow-up questions.
         llm: LLM that writes the answers.
-        account: Prices of the models, and the function that records the cost of answers.
+        account: Model prices, and the function that records the cost of answers.
         cache: The cache selected by `cache=True`.
     """
 

@@ -312,7 +312,7 @@ _LIST_NUMBER = re.compile(r"^[ \t]*\d+[.)](?=\s)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Passage:
-    """A passage of a document that an answer may cite.
+    """A passage that an answer may cite.
 
     Attributes:
         text: The original text, without the generated context.
@@ -331,7 +331,7 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True)
 class UnsupportedFigure:
-    """A number or month in an answer that no cited passage contains.
+    """A number or month that occurs in an answer but in none of the cited passages.
 
     Attributes:
         text: The number or month as written in the answer.

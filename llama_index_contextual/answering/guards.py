@@ -94,7 +94,7 @@ def _spans(kind: PersonalData, text: str, region: str) -> list[tuple[int, int]]:
 # ---- Markdown --------------------------------------------------------------------------------------------------------
 
 SCHEMES = frozenset({"http", "https", "mailto", "tel"})
-"""Permitted URL schemes of links; links within the document are also permitted."""
+"""Permitted URL schemes for links; links within the document are also permitted."""
 
 # A fence without indentation cannot belong to a list, and a code span on one line cannot extend into another block.
 _CODE = re.compile(

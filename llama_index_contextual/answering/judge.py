@@ -41,7 +41,7 @@ JUDGE_PROMPT = PromptTemplate(_PROMPT)
 
 
 class Verdict(BaseModel):
-    """The verdict of a judge on an answer."""
+    """A judge's verdict on an answer."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

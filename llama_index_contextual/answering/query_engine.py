@@ -1,4 +1,4 @@
-"""Query engine that searches, packs the passages into a prompt, answers, and checks the citations.
+"""Query engine that searches, packs the passages into a prompt, answers the question, and checks the citations.
 
 The search returns a `Draft` with the prepared prompt for one answer, so that the chat engine and the evaluation can
 search and answer in separate steps.
@@ -68,7 +68,7 @@ from llama_index_contextual.search.search import with_warnings
 
 @dataclass(frozen=True)
 class WrittenAnswer:
-    """Text from a model to which the guards have been applied. Its citations are checked each time it is shown.
+    """Model output to which the guards have been applied. Its citations are checked each time it is shown.
 
     Attributes:
         text: The answer.
@@ -200,7 +200,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         llm: The model that writes the answer; None uses the LLM assigned to LlamaIndex's `Settings.llm`.
         wider: A retriever with more candidates and results, used if the confidence of the search is low.
         options: Answer options.
-        timeouts: Timeouts of calls to the model.
+        timeouts: Timeouts for calls to the model.
         node_postprocessors: Postprocessors that run before merging and packing, such as a reranker.
         streaming: Whether `query` streams the answer.
         guards: Guards applied to every answer before it is shown, as in `guards_of`: True also masks personal data,
@@ -209,7 +209,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         judge: Judge that checks every answer, even a streamed or partial answer, before it is shown; None shows
             answers immediately.
         text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
-        account: Prices of the calls, and the function that records their cost; None uses list prices and records
+        account: Call prices, and the function that records their cost; None uses list prices and records
             nothing.
         callback_manager: Callback manager for LlamaIndex's events; None uses `Settings.callback_manager`.
 
@@ -576,8 +576,8 @@ def _sync_readable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
 def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:
     """Return the better of two responses, with the intent of the first.
 
-    A response with hits is better than a response without hits. If this does not decide, the response with the higher
-    confidence is better.
+    A response with hits is better than a response without hits. If both or neither have hits, the response with the
+    higher confidence is better.
     """
     order = [(bool(response.results), response.confidence or 0.0) for response in (first, second)]
     return replace(second, intent=first.intent) if order[1] > order[0] else first

@@ -141,7 +141,7 @@ class Meter:
 
 
 def field_of(value: Any, name: str) -> Any:
-    """Return a field of a provider's response, which may be an object or a dict, or None if it has no such field."""
+    """Return a field of a provider's response (an object or a dict), or None if there is no such field."""
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
@@ -150,7 +150,7 @@ class AnswerAccount:
     """Call prices, and a function that records the cost of calls.
 
     Args:
-        prices: Prices of the models.
+        prices: Model prices.
         record: Function that adds the cost of a model's calls to the costs of a project; None records nothing.
     """
 

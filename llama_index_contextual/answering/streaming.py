@@ -51,7 +51,7 @@ _BLANK = re.compile(r"\n[ \t]*\n+(?=\S)")
 
 @dataclass(frozen=True, kw_only=True)
 class Timeouts:
-    """Timeouts of calls to a model, in seconds.
+    """Timeouts for calls to a model, in seconds.
 
     Attributes:
         first_token: Time until the answer starts, including retries after an error.
@@ -96,7 +96,7 @@ class AnswerStream:
 
     Args:
         llm: The model.
-        timeouts: Timeouts of the calls.
+        timeouts: Timeouts for the calls.
     """
 
     def __init__(self, llm: LLM, timeouts: Timeouts | None = None) -> None:
@@ -429,7 +429,7 @@ class StreamFilter:
         """Return the unreleased text of a block that ends at a blank line, including this line.
 
         Return an empty string if the block may continue after the line. A block is released if it is closed and does
-        not start with white space, because it is then rendered as if it stood alone.
+        not start with white space, because such a block is rendered in the same way on its own.
         """
         block = guards.clean(self._open[: blank.start()]) + blank[0]
         if guards.sanitise and not (is_closed(block) and block.lstrip() == block):

@@ -313,7 +313,7 @@ def _harmless(text: str, kept: str) -> str:
 
 
 def _show_findings(answer: GroundedResponse) -> None:
-    """Print the sources of an answer, its usage, and warnings about it."""
+    """Print the sources and usage of an answer, and any warnings about it."""
     retrieval, usage = answer.retrieval, answer.usage
     if not answer.response:
         common.say_error(f"There is no answer. {answer.partial}")

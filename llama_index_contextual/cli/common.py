@@ -72,7 +72,7 @@ def snippet(text: str, width: int) -> str:
 
 
 def say(markup: str = "", *, to: Console = out, indent: int = 0) -> None:
-    """Print a paragraph, wrapped between words on a terminal and on one line otherwise."""
+    """Print a paragraph. On a terminal, it is wrapped at word boundaries; otherwise, it is printed on one line."""
     if to.is_terminal and markup:
         to.print(Padding(Text.from_markup(markup, emoji=False), (0, 0, 0, indent), expand=False))
     else:
@@ -204,7 +204,7 @@ class Commands(typer.Typer):
 
     Args:
         panel: Panel of the `--help` output in which the commands are listed.
-        options: Other options of `Typer`.
+        options: Other options for `Typer`.
     """
 
     def __init__(self, panel: str | None = None, **options: Any) -> None:

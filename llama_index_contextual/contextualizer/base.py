@@ -255,7 +255,9 @@ class Contextualized(NamedTuple):
 
 
 class Contextualizer(TransformComponent):
-    """Base class for transformations that add a context to each chunk, to be embedded and indexed with its text.
+    """Base class for transformations that add a context to each chunk.
+
+    The context is embedded and indexed with the text of the chunk.
 
     A subclass implements `_acontexts`, which returns the contexts for chunks of one segment. Chunks that already have a
     context keep it. Chunks from any node parser can be used.
@@ -268,7 +270,7 @@ class Contextualizer(TransformComponent):
 
     @abstractmethod
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
-        """Return one context for each of the given chunks of a segment, in their order."""
+        """Return one context for each of the given chunks of a segment, in the order given."""
 
     async def _acontexts_of_all(
         self, work: Sequence[tuple[Segment, list[BaseNode]]], progress: Progress

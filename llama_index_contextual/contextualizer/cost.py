@@ -1,4 +1,4 @@
-"""Costs of calls and embeddings: tokens, prices, and the account of a run with its limit.
+"""Costs of calls and embeddings: tokens, prices, and the account of a run, which enforces the cost limit.
 
 Prices come from the table in the installed `genai-prices` package, without network access. The settings can override
 them. The table contains no discounts. According to their price pages, OpenAI and Anthropic charge half the price for
@@ -96,7 +96,7 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True)
 class PriceTable:
-    """Prices of models.
+    """Model prices.
 
     Args:
         overrides: Prices by model name, as in `ProjectConfig.prices`; they take precedence over the table.
@@ -213,7 +213,7 @@ _CHAT_TOKENS = 7
 
 @dataclass(frozen=True)
 class CacheRules:
-    """Rules of a provider's prompt cache.
+    """Rules for a provider's prompt cache.
 
     Attributes:
         minimum: Number of tokens in the shortest prefix that is cached.
@@ -240,7 +240,7 @@ class CallForm:
     """Properties of calls to a model that determine their token counts.
 
     Attributes:
-        cache: Rules of the provider's cache, or None if no cache affects the cost.
+        cache: Rules for the provider's cache, or None if no cache affects the cost.
         sends_limit: Whether the maximum length of the answer is sent.
         effort: Value of `reasoning_effort` that is sent, or None.
         hidden_tokens: Maximum number of reasoning tokens in an answer, which are charged but not visible.
@@ -426,7 +426,7 @@ class Spending:
     """Account of the costs of one run.
 
     Args:
-        prices: Prices of the models.
+        prices: Model prices.
         max_cost: Limit in dollars; None for no limit.
         context_tokens: Expected number of tokens in a context.
         receipts: Store of receipts, or None.
@@ -771,7 +771,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Amount reserved for one call. Call exactly one of `settle`, `book`, `release` and `forfeit`, once.
+    """Amount reserved for one call. Call exactly one of `settle`, `book`, `release` and `forfeit`, and only once.
 
     Attributes:
         spending: Account of the run.

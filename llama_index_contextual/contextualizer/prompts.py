@@ -58,7 +58,7 @@ def header(segment: Segment, *, opening: bool = True) -> str:
         opening: Whether to include the opening.
     """
     lines = [f"Title: {segment.title}" if segment.title else ""]
-    if segment.facts:  # without facts, the header, and thus the ledger key, must be the same as in earlier releases
+    if segment.facts:  # otherwise the header, and thus the ledger key, must be the same as in earlier releases
         lines.append(f"Facts: {segment.facts[:_LONGEST_FACTS]}")
     if opening and segment.opening and not segment.begins_document:
         lines.append(f"The document begins: {segment.opening}")

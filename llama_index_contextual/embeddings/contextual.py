@@ -185,9 +185,9 @@ def document_parts(model: ContextualEmbedding, nodes: Sequence[BaseNode], texts:
 
 
 def _pack_document(texts: Sequence[str], segments: Sequence[object], model: ContextualEmbedding) -> list[list[int]]:
-    """Divide a document into parts within the limits and return the indices of the chunks in each part.
+    """Divide a document into parts that respect the model's limits, and return the indices of the chunks in each part.
 
-    The chunks of a segment are in the same part if possible.
+    Chunks of the same segment are kept together where possible.
     """
     counts = [model.count_tokens(text) for text in texts]
     limits = min(model.max_tokens_per_document, model.max_tokens_per_request), model.max_chunks_per_request

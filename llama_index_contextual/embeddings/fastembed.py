@@ -30,7 +30,7 @@ class OnnxEmbedding(BatchEmbedding):
         model_name: Name of a model that is listed by `fastembed.TextEmbedding.list_supported_models()` or was
             registered with `add_custom_model`.
         embed_batch_size: Number of texts per batch.
-        **options: Other arguments of `fastembed.TextEmbedding`, such as `threads` or `specific_model_path`.
+        **options: Other arguments for `fastembed.TextEmbedding`, such as `threads` or `specific_model_path`.
     """
 
     embed_batch_size: int = Field(default=32, gt=0, le=2048)

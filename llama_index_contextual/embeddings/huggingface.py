@@ -33,7 +33,7 @@ class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the p
     Args:
         model_name: Name on huggingface.co, or the path of a folder, which may start with `~` for the home folder.
         embed_batch_size: Number of texts per batch.
-        **options: Other arguments of `HuggingFaceEmbedding`.
+        **options: Other arguments for `HuggingFaceEmbedding`.
 
     Raises:
         ModelError: The path does not exist.

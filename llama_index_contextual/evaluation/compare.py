@@ -1,4 +1,4 @@
-"""Compare retrievers and settings on the same questions, with intervals, p-values and a recommendation.
+"""Compare retrievers and settings on the same questions, with confidence intervals, p-values and a recommendation.
 
 `compare` accepts any retrievers. `compare_variants` indexes a project's documents with several kinds of context in a
 temporary directory and compares the results. `sweep_variants` and `sweep_answers` try all combinations of chunk size,
@@ -77,7 +77,7 @@ _QUANTILES = NormalDist().inv_cdf(1 - ALPHA / 2) + NormalDist().inv_cdf(POWER)
 
 
 def bootstrap_interval(values: ArrayLike, *, seed: int = 0) -> tuple[float, float]:
-    """Return the ends of the 95 % percentile bootstrap interval of the mean.
+    """Return the ends of the 95 % bootstrap confidence interval (percentile method) for the mean.
 
     For a paired comparison, `values` contains one difference per question, shape (questions,).
 
@@ -150,7 +150,7 @@ class Difference:
         baseline: Name of the baseline.
         variant: Name of the other retriever.
         mean: Mean difference over the questions; positive if the variant is better.
-        low: Lower end of the 95 % interval (paired bootstrap).
+        low: Lower end of the 95 % confidence interval (paired bootstrap).
         high: Upper end of the interval.
         p_value: Two-sided p-value of a paired permutation test.
     """
@@ -676,8 +676,8 @@ class SweepRow:
         mode: Indexes to search.
         top_k: Number of search results.
         figures: Figures by name, as JSON values. From `sweep_variants`: the means of recall, precision and nDCG; the
-            mean number of tokens in the passages for a question; the median response time in milliseconds; the number
-            of chunks; and the cost of the contexts in dollars. From `sweep_answers`: see `Predictions.summary`.
+            mean number of tokens in the passages retrieved per question; the median response time in milliseconds; the
+            number of chunks; and the cost of the contexts in dollars. From `sweep_answers`: see `Predictions.summary`.
         predictions: The answers from `sweep_answers`, or None.
     """
 

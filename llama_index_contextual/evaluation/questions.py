@@ -357,7 +357,7 @@ def _read_bytes(path: str | Path) -> bytes:
 
 
 def _parse_lines(data: bytes, name: str, row: type[M], parse: Callable[[M, int], T]) -> list[T]:
-    """Parse each line of a JSON Lines file, except blank lines, with the line number in error messages.
+    """Parse the non-blank lines of a JSON Lines file; error messages contain the line number.
 
     Args:
         data: Content of the file.

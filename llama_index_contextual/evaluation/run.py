@@ -141,7 +141,7 @@ class QuestionResult:
         ranks: For each evidence item, the rank (starting at 1) of the first result that contains it, or None.
         relevant: For each result, whether it contains any evidence.
         seconds: Response time.
-        context_relevance: Mean cosine similarity of the question and its first passages; None if not computed.
+        context_relevance: Mean cosine similarity between the question and its first passages; None if not computed.
     """
 
     question: Question
@@ -227,7 +227,7 @@ class Evaluation:
 
     @property
     def context_relevance(self) -> float | None:
-        """Mean embedding similarity of questions and passages; None if not computed."""
+        """Mean embedding similarity between questions and passages; None if not computed."""
         values = [r.context_relevance for r in self.results if r.context_relevance is not None]
         return float(np.mean(values)) if values else None
 

@@ -46,8 +46,8 @@ _SIMPLE = re.compile(
 )
 # Greedy, because in Python before 3.11.5 a possessive group does not release its match when its last repetition fails.
 _SIMPLE_TOKEN = re.compile(r"\w+(?:[-.'/@:+&]\w+)*")
-# A run consists of ASCII characters, or of other characters and the ASCII character before them. A cluster is what
-# readers perceive as one character.
+# A run consists of ASCII characters, or of other characters and the ASCII character before them. A cluster is a
+# sequence of characters that readers perceive as one.
 _RUN = re.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|[\x00-\x7f]?[^\x00-\x7f]+")
 _CLUSTER = regex.compile(r"\X")
 _IS_PAIRED = re.compile(rf"[{_PAIRED}]")

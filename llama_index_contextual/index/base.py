@@ -81,7 +81,7 @@ class Hits(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Zero and unit that make the scores of different rankings comparable.
+    """Zero point and unit that make the scores of different rankings comparable.
 
     Attributes:
         zero: The score that is mapped to 0.
@@ -146,7 +146,7 @@ class ChunkIndex(Protocol):
     def rank_vectors(
         self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None
     ) -> tuple[Hits, Scale]:
-        """Return the k rows with the largest cosine similarity to a vector.
+        """Return up to k rows with the highest cosine similarity to a vector.
 
         Args:
             vector: A unit vector; shape (dimensions,).
@@ -154,13 +154,13 @@ class ChunkIndex(Protocol):
             filters: Metadata filters; only rows that pass them are ranked.
 
         Returns:
-            The hits, and the scale, which consists of the mean and the standard deviation of all similarities or of a
-            sample.
+            The hits and the scale of their scores. The zero point of the scale is the mean of the similarities, and its
+            unit is their standard deviation; both are computed from all rows or from a sample.
         """
         ...
 
     def rank_terms(self, terms: QueryTerms, k: int, filters: MetadataFilters | None = None) -> tuple[Hits, Scale]:
-        """Return the k rows with the largest BM25 score above 0.
+        """Return up to k rows with the highest BM25 scores, ignoring rows that score 0.
 
         Args:
             terms: The query, analysed by `lexical`.
@@ -168,7 +168,8 @@ class ChunkIndex(Protocol):
             filters: Metadata filters; only rows that pass them are ranked.
 
         Returns:
-            The hits, and the scale, which consists of 0 and the standard deviation of the scores of all rows.
+            The hits and the scale of their scores. The zero point of the scale is 0, and its unit is the standard
+            deviation of the scores of all rows.
         """
         ...
 

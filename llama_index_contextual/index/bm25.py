@@ -127,7 +127,7 @@ class _IndexPart:
     Args:
         counts: Term counts of the part.
         start: Row of the part's first text in the index.
-        mean: Mean length of the texts of all parts.
+        mean: Mean length of the texts in all parts.
     """
 
     def __init__(self, counts: TermCounts, start: int, mean: float) -> None:
@@ -318,7 +318,7 @@ class LexicalIndex:
         return scores
 
     def rank(self, terms: QueryTerms, k: int, mask: NDArray[np.bool_] | None = None) -> tuple[Hits, Scale]:
-        """Return the k rows with the largest scores above 0, and the scale of the scores; see `ChunkIndex.rank_terms`.
+        """Return up to k rows with the highest scores above 0 and the scale of the scores; see `ChunkIndex.rank_terms`.
 
         Args:
             terms: The query.
@@ -326,7 +326,7 @@ class LexicalIndex:
             mask: Mask of the rows to rank, or None for all rows.
         """
         scores = self.scores(terms)
-        # The zero of the scale is 0, because rows without any query term count as 0 in the fusion.
+        # The zero point of the scale is 0, because rows without any query term count as 0 in the fusion.
         scale = Scale(0.0, float(scores.std())) if len(scores) else NO_SCALE
         best, rows = top(scores if mask is None else np.where(mask, scores, np.float32(0.0)), k, above=0.0)
         return Hits(rows, best.astype(np.float64)), scale

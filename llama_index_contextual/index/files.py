@@ -236,7 +236,7 @@ def remove_tree(path: Path) -> None:
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
-    """Write the numbers in an array to a new file, without its shape and type, and do not sync the file."""
+    """Write the numbers in an array, but not its shape or type, to a new file. The file is not synced."""
     write_with(path, lambda file: file.write(np.ascontiguousarray(array).data), sync=False)
 
 

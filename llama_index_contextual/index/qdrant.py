@@ -360,7 +360,7 @@ class QdrantEngine:
         return vectors
 
     def keys(self, version: int) -> Iterator[Key]:
-        """Yield the keys of all vectors of a version."""
+        """Yield the keys of all vectors in a version."""
         selection, place = _selection(version), None
         while self.exists():
             points, place = self._call(
@@ -373,7 +373,7 @@ class QdrantEngine:
                 return
 
     def count(self, version: int) -> int:
-        """Return the number of vectors of a version."""
+        """Return the number of vectors in a version."""
         return self._count(_selection(version))
 
     def _count(self, selection: models.Filter) -> int:

@@ -127,7 +127,7 @@ PartFaults = Mapping[str, Sequence[CorruptVersionError]]
 """Mapping of part names to the errors found in each part of a project."""
 
 PublishSound = Callable[[str, PartFaults], Repair]
-"""Function that republishes the version with a given name without its damaged parts."""
+"""Function that takes the name of a version and publishes the version again without its damaged parts."""
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ from llama_index_contextual.readers.documents import FileMetadata
 
 
 class ReadingOptions(TypedDict, total=False):
-    """Options of `ingest`, `estimate` and `sync_folders` for reading files and requesting contexts."""
+    """Options for reading files and requesting contexts, shared by `ingest`, `estimate` and `sync_folders`."""
 
     file_metadata: Annotated[
         FileMetadata | None,
@@ -116,13 +116,13 @@ class ReadingOptions(TypedDict, total=False):
 
 
 class RunningOptions(ReadingOptions, total=False):
-    """Options of `ingest` and `sync_folders`."""
+    """Options for `ingest` and `sync_folders`."""
 
     progress: Annotated[ReportProgress | None, Option("Called with the progress of the run.")]
 
 
 class IngestOptions(RunningOptions, total=False):
-    """Additional options of `ingest`."""
+    """Additional options for `ingest`."""
 
     ray: Annotated[
         str | None,
@@ -137,7 +137,7 @@ class IngestOptions(RunningOptions, total=False):
 
 
 class FolderOptions(RunningOptions, total=False):
-    """Additional options of `sync_folders`."""
+    """Additional options for `sync_folders`."""
 
     allow_empty: Annotated[
         bool,
@@ -303,7 +303,7 @@ async def arun(
 
     Args:
         inputs: Paths, Documents and nodes.
-        options: Options of the run.
+        options: Options for the run.
         project_dir: Folder of the project.
         config: Settings of the project.
         make_stages: Function that returns the components that process a document. It is not called if there is nothing

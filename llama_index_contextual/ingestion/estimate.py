@@ -130,7 +130,7 @@ def estimate(
 
     Args:
         inputs: Inputs of the ingestion.
-        options: Options of the ingestion.
+        options: Options for the ingestion.
         config: Settings of the project.
         stages: Components that process a document.
         embedding: Counter of the tokens to embed, starting at zero.

@@ -513,7 +513,7 @@ def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, p
 
     Args:
         stages: Components that process a document.
-        prices: Prices of the models.
+        prices: Model prices.
         max_cost: Limit in dollars, or None.
         purpose: Purpose of the run, for its receipt.
 

@@ -58,7 +58,7 @@ IngestInput = str | os.PathLike[str] | BaseNode
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Options of one run.
+    """Options for one run.
 
     Attributes:
         replace: Whether to remove all documents that are not among the inputs.
@@ -163,7 +163,7 @@ class Matcher:
         digests: xxh3 hash of each file.
         facts: The user's metadata for files, by path, if this call provides any.
         records: Documents of the previous version.
-        options: Options of the run.
+        options: Options for the run.
         removed: Ids of documents that a sync removes unless a file matches them.
 
     Attributes:
@@ -309,7 +309,7 @@ class SyncedFolders:
             removed: Former paths of the documents that would be removed, by document id.
             kept: Files of the documents that are kept.
             files: All files that were found.
-            options: Options of the run.
+            options: Options for the run.
 
         Raises:
             InputError: All documents in a folder would be removed because it contains no files.
@@ -441,7 +441,7 @@ class Intake:
     """Inputs of one call, whose files are listed first and then read one at a time.
 
     Attributes:
-        options: Options of the run.
+        options: Options for the run.
         sources: Files, Documents and nodes, by document id.
         facts: The user's metadata for files, by path.
         missing: Ids of documents whose file no longer exists in a folder of the call.
@@ -471,7 +471,7 @@ class Intake:
 
         Args:
             inputs: Paths, Documents and nodes.
-            options: Options of the run.
+            options: Options for the run.
             records: Documents of the previous version.
 
         Raises:
@@ -825,7 +825,7 @@ def make_plan(
     Args:
         records: Documents of the previous version.
         sources: Inputs of the call, by document id.
-        options: Options of the run.
+        options: Options for the run.
         removed: Ids of documents to drop, in addition to the ids in the options.
         rebuild: Whether to process all documents again because settings changed.
     """

@@ -172,7 +172,7 @@ class IngestReport:
         return any(failure.is_held_back for failure in self.failures)
 
     def details(self) -> list[tuple[str, str]]:
-        """Return the details of the report as pairs of a label and a line, to be shown below the summary."""
+        """Return the details to show below the summary, as pairs of a label and a line."""
         short = pluralize(len(self.short_contexts), "context")
         return [
             *(("renamed", f"{former} to {doc_id}") for former, doc_id in self.renamed.items()),

@@ -38,7 +38,7 @@ from llama_index_contextual.models import (
 from llama_index_contextual.search.live import LiveIndexes
 
 _PROBED = 100
-"""Number of chunks from which the shortest is chosen and embedded, to recognise the model that built an index."""
+"""Number of chunks considered when recognising the model that built an index; the shortest of them is embedded."""
 
 _SAME = 0.999
 """Minimum cosine similarity of two vectors from the same model for the same text; stored vectors are rounded."""

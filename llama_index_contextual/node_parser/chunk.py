@@ -255,7 +255,10 @@ class ChunkCutter:
             core, start = next_core, self._overlap_start(next_core, end, start)
 
     def _cut(self, start: int, core: int, tail: int) -> tuple[int, int, int] | None:
-        """Return (core of the next chunk, end, tokens), or None if nothing fits after this overlap."""
+        """Cut a chunk, and return the core offset of the next chunk, the end of this chunk, and its number of tokens.
+
+        Return None if nothing fits after this overlap.
+        """
         rest = self.tokens.estimate(start, tail)
         if rest <= self.size + 8:
             count = self.tokens.count(start, tail)

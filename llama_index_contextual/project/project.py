@@ -67,7 +67,7 @@ from llama_index_contextual.tools.filters import Filters
 
 
 class SearchOptions(TypedDict, total=False):
-    """Options of a search."""
+    """Options for a search."""
 
     mode: Annotated[
         Mode | None,
@@ -584,7 +584,7 @@ class Project:
     def document_tools(
         self, *, mode: Mode | None = None, top_k: int | None = None, filters: Filters | None = None
     ) -> DocumentTools:
-        """Return the tools `search`, `grep`, `outline` and `read` for programs, with structured results.
+        """Return the `search`, `grep`, `outline` and `read` tools for use in programs; their results are structured.
 
         `as_tools` returns them for LlamaIndex agents, and `ContextualTools` for Agno.
 
@@ -607,7 +607,7 @@ class Project:
         top_k: int | None = None,
         filters: Filters | None = None,
     ) -> list[FunctionTool]:
-        """Return the tools `search`, `grep`, `outline` and `read` for LlamaIndex agents.
+        """Return the `search`, `grep`, `outline` and `read` tools for LlamaIndex agents.
 
         Args:
             suffix: Text appended to the names of the tools; None uses the project's name, so that an agent can use the

@@ -181,7 +181,7 @@ def word_ends(text: str, low: int, high: int) -> list[int]:
 
 
 def is_clean(text: str, offset: int, known: int = 0) -> bool:
-    """Return whether a cut at `offset` does not divide a grapheme.
+    """Return whether cutting the text at `offset` leaves every grapheme whole.
 
     White space may be separated from a combining mark.
     """

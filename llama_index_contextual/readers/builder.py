@@ -174,7 +174,7 @@ class DocumentBuilder:
 
 
 def clean_text(text: str) -> str:
-    """Return the text without control characters and lone surrogates."""
+    """Return the text with control characters removed and lone surrogates replaced by U+FFFD."""
     if text.isprintable():
         return text
     return _SURROGATES.sub("\ufffd", text.translate(_CONTROLS))

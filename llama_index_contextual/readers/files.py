@@ -585,7 +585,7 @@ def _escape(char: str) -> str:
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """Return the text as one line of at most `limit` characters, without control, bidi and invisible characters."""
+    """Return the text as one line of at most `limit` characters, without control, bidi or invisible characters."""
     head = " ".join(text[: 4 * limit].split())
     if not head.isascii() or not head.isprintable():
         head = " ".join("".join(char for char in head if not _is_unsafe(char)).split())

@@ -1,4 +1,4 @@
-"""Read HTML: headings, paragraphs, lists and tables, without scripts, navigation and hidden elements.
+"""Read HTML: headings, paragraphs, lists and tables, without scripts, navigation or hidden elements.
 
 Linked files and images are not fetched. Links are replaced by their text, and images by their alternative text.
 """

@@ -132,7 +132,7 @@ def _check_part(source: FileSource, archive: zipfile.ZipFile, part: zipfile.ZipI
 
 
 def _add_word(builder: DocumentBuilder, source: FileSource) -> str | None:
-    """Add a Word document without headers, footers, comments and deleted text."""
+    """Add a Word document without headers, footers, comments or deleted text."""
     import mammoth
 
     converted = mammoth.convert_to_html(

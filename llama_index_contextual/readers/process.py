@@ -199,7 +199,7 @@ class ParserProcess(ChildProcess):
             reader: "pdf" for `read_pdf`, or "office" for `read_office`.
             limits: Limits for the file.
             scans: Pages that were read by OCR, as for `read_pdf`.
-            options: Other keyword arguments of the function, as JSON values.
+            options: Other keyword arguments for the function, as JSON values.
 
         Raises:
             ReadError: The function raised this error, or the child crashed or took longer than `limits.max_seconds`.

@@ -1,4 +1,4 @@
-"""Base class and helpers for the retrievers, for example to convert LlamaIndex queries, check them and send events."""
+"""Base class for the retrievers, and functions that convert and check LlamaIndex queries and send events."""
 
 from __future__ import annotations
 

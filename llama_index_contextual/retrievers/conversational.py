@@ -71,7 +71,8 @@ class BlendWeights:
         answer_total: Maximum weight of all terms of the last answer together, so that a long answer does not outweigh
             the question.
         alone: Specificity of a question (see `specificity_of`) at which the conversation has half its weight. The
-            weight is full up to `alone` - 0.5, and zero from `alone` + 0.5. If `alone` is infinite, it is always full.
+            weight is full up to `alone` - 0.5, and zero from `alone` + 0.5. If `alone` is infinite, the weight is
+            always full.
 
     Raises:
         ConfigurationError: A weight is negative or not finite, or the weight of the question is 0.

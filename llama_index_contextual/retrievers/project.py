@@ -184,7 +184,7 @@ class ProjectRetriever(CheckedRetriever):
         )
 
     def _models(self, version: SearchableVersion) -> dict[str, Any]:
-        """Return keyword arguments of `search` for a version: `embedder`, `reranker`, `slots` and `version`."""
+        """Return the keyword arguments for `search` that depend on the version or the models."""
         mode, _ = usable_mode(version.index, self.mode)
         name = self._config.rerank
         return {

@@ -56,7 +56,7 @@ class RankingRetriever(CheckedRetriever):
 
     Attributes:
         chunk_index: The index.
-        similarity_top_k: Number of results of `retrieve`.
+        similarity_top_k: Number of results that `retrieve` returns.
         spotlight: Whether `retrieve` reranks the first nodes by their best sentence or table row.
     """
 
@@ -114,7 +114,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
 
     Args:
         index: The index of a project: `project.index`.
-        similarity_top_k: Number of results of `retrieve`, 20 by default.
+        similarity_top_k: Number of results that `retrieve` returns; 20 by default.
         top_k: The same as `similarity_top_k`.
         filters: Metadata filters; only nodes that pass them are ranked.
         embed_model: Model that embeds the query; None uses the model of the index.
@@ -215,7 +215,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
 
     Args:
         index: An index with terms, such as `project.live_version.index`.
-        similarity_top_k: Number of results of `retrieve`, 20 by default.
+        similarity_top_k: Number of results that `retrieve` returns; 20 by default.
         top_k: The same as `similarity_top_k`.
         filters: Metadata filters; only nodes that pass them are ranked.
         callback_manager: Manager that receives LlamaIndex's events.
@@ -265,7 +265,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
             nodes: The nodes.
             docstore: A document store.
             language: Language of the stemmer; see `Analyzer`.
-            **options: Further arguments of the constructor.
+            **options: Further arguments for the constructor.
 
         Raises:
             InputError: None or more than one of `index`, `nodes` and `docstore` is given.
@@ -312,12 +312,12 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         retrievers: The retrievers to fuse ("legs").
         retriever_weights: One weight per leg, not all zero; None for equal weights. If only one of several legs has a
             weight above 0, the result has the order of that leg, without document scores.
-        similarity_top_k: Number of results of `retrieve`, 20 by default.
+        similarity_top_k: Number of results that `retrieve` returns; 20 by default.
         top_k: The same as `similarity_top_k`.
         candidates: Number of hits taken from each leg before fusion, if the legs rank rows of the same index. Other
             retrievers use their own number of results.
         fusion: Whether to fuse reciprocal ranks or scaled scores.
-        rrf_k: Constant of reciprocal rank fusion.
+        rrf_k: Constant used in reciprocal rank fusion.
         document_weight: Weight of the document scores, relative to the legs' weights, whose sum is scaled to 1. Score
             fusion increases this weight if documents have more than ten chunks on average, and decreases it if they
             have fewer.
@@ -328,7 +328,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             single query.
         llm: LLM that writes additional queries if num_queries > 1.
         num_queries: Number of queries, including the given query.
-        **kwargs: Further arguments of `QueryFusionRetriever`.
+        **kwargs: Further arguments for `QueryFusionRetriever`.
 
     Raises:
         ConfigurationError: There are no legs, a weight is NaN, infinite or negative, all weights are zero, or the

@@ -180,9 +180,10 @@ def query_features(ranking: Ranking, spots: Sequence[Spot], *, is_filtered: bool
 
     - near: the best cosine similarity, minus half of the best similarity expected by chance, which is about
       sqrt(2 log(n)) standard deviations for n chunks. With some embedding models, any two texts have a similarity far
-      above 0, so similarities are measured from 3.5 standard deviations below the mean, if this value is above 0.
-    - cover: the largest share of any sentence of the question that is covered by a single sentence or table row in the
-      first 10 hits, together with the title, file name, section and column headers; terms are weighted by idf.
+      above 0, so the zero point is 3.5 standard deviations below the mean, or 0 if that is negative.
+    - cover: for each sentence of the question, the share of its terms (weighted by idf) that occur in a single sentence
+      or table row of the first 10 hits, or in its title, file name, section or column headers; the highest of these
+      shares is used.
     """
     features: dict[str, float] = {}
     if (semantic := ranking.leg("semantic")) is not None:

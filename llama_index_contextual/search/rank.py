@@ -49,7 +49,7 @@ class FusionSettings:
     Attributes:
         by: Whether to fuse reciprocal ranks or scaled scores.
         weights: One weight per ranking; their sum is 1.
-        rrf_k: Constant of reciprocal rank fusion.
+        rrf_k: Constant used in reciprocal rank fusion.
         candidates: Number of hits to fuse from each ranking.
         document_weight: Weight of the document scores.
         sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
@@ -394,7 +394,7 @@ def fuse(
         rankings: The rankings, each best first.
         weights: One weight per ranking.
         by: Whether to fuse reciprocal ranks or scaled scores.
-        k: Constant of reciprocal rank fusion.
+        k: Constant used in reciprocal rank fusion.
         scales: Scale of the scores of each ranking; None maps the lowest score of a ranking to 0, and the highest to 1.
         names: Id of each row, by which ties are broken; None breaks ties by row number.
 

@@ -335,12 +335,12 @@ The passages, one JSON object in each line:
 Reply with one JSON array and nothing else: the ids of all passages, the most useful passage first, such as [3, 1, 2].
 """
 )
-"""The prompt for `rerank="llm"`, with the variables `question` and `passages`."""
+"""The prompt for `rerank="llm"`, with the `question` and `passages` variables."""
 
 WINDOW = 20
 """Maximum number of passages in one call. Half of them are sorted again in the next call, as in RankGPT."""
 PROMPT_TOKENS = 8_000
-"""Maximum total number of tokens of the passages in one call."""
+"""Maximum total number of tokens in the passages of one call."""
 CALL_TIMEOUT = 60.0
 """Seconds to wait for a reply, unless the `call_timeout` setting is given."""
 
@@ -386,7 +386,7 @@ class _Listing:
             self.reasons[at] = "not in the LLM's list" if ids is not None else "the LLM's reply was not a list of ids"
 
     def warnings(self) -> Iterator[str]:
-        """Yield a message about each kind of problem in the replies."""
+        """Yield one message for each kind of problem found in the replies."""
         if self.unreadable:
             replies = "reply" if self.calls == 1 else "replies"
             yield (

@@ -106,7 +106,7 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """Settings of a search.
+    """Settings for a search.
 
     Attributes:
         mode: Indexes to search. If the version lacks one of them, only the other index is used, with a warning.
@@ -172,7 +172,7 @@ def search(
     Args:
         query: The query; it is embedded if the mode requires an embedding and the query has none.
         index: The index.
-        settings: Settings of the search.
+        settings: Settings for the search.
         embedder: Embedder for the query; not needed in lexical mode.
         reranker: Reranker for the best hits; None keeps their order.
         slots: Context manager that limits the number of searches that rank at the same time.

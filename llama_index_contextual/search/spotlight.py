@@ -99,8 +99,8 @@ class Spot(NamedTuple):
         words: Largest total weight of the question's terms in any unit, including the text before the passage, on the
             scale of BM25. Similar words count partially.
         meaning: Largest cosine similarity between any unit and the question.
-        coverage: Largest share of the weights of any sentence of the question whose terms occur in a single unit or in
-            its title, file name, section and column headers; from 0 to 1.
+        coverage: For each sentence of the question, the share of its terms (by weight) that occur in a single unit or
+            in its title, file name, section or column headers; the highest of these shares, from 0 to 1.
         is_code: Whether the passage is source code, for which the best unit is a poor indicator of relevance.
     """
 
@@ -261,7 +261,8 @@ class Spotlight:
             weights: Weight of each term of the question, such as its idf.
             question: The question.
             passages: The passages.
-            vector: Unit vector of the question, in the vector space of `embed`, to compare meanings.
+            vector: Unit vector of the question in the vector space of `embed`, used to compare meanings; None to
+                compare only words.
         """
         if not passages:
             return []
@@ -371,8 +372,8 @@ def _spots(
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), _TINY)
     coverage = np.minimum((shares @ np.maximum(equal, heading)).max(axis=0), 1.0)
 
-    # Mark the unit with most of the question's words, or the longest one if there are several. If no unit contains any
-    # of these words, mark the unit that is closest in meaning.
+    # Mark the unit that contains most of the question's words; if several units tie, mark the longest. If no unit
+    # contains any of these words, mark the unit that is closest in meaning.
     covered = (of_terms * np.where(before, OF_HEADER, 1.0) * _with_neighbours(equal, starts)).sum(axis=0)
     spans = np.array([span for one in units for span in one.spans])
     most_words = np.lexsort((-counts, -covered.round(5), of_passage))[starts]

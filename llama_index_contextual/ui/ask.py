@@ -2,7 +2,7 @@
 
 Only a POST request calls the model. The response to a request from the page's script is a stream of events, one JSON
 object per line; the response to a plain form is a redirect to the finished answer. Each finished answer is kept in
-memory and has an address that cannot be guessed, so that going back from a passage or reloading the page costs nothing.
+memory and has a URL that cannot be guessed, so that going back from a passage or reloading the page costs nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ STYLE_LABELS: Mapping[str, str] = {
 
 
 def routes() -> list[Route]:
-    """Return the routes of this view."""
+    """Return the routes for this view."""
     return [
         Route("/p/{project}/ask", with_problems(show), methods=["GET"]),
         Route("/p/{project}/ask", answer, methods=["POST"]),
@@ -136,7 +136,7 @@ class ShownSource:
     Attributes:
         number: Number of the passage in citations.
         label: File, pages and section.
-        url: Address of the passage.
+        url: URL of the passage.
         is_cited: Whether the answer cites the passage.
     """
 
@@ -201,7 +201,7 @@ def shown_sources(
 
     Args:
         hits: The passages, in the order of the prompt.
-        link: Function that returns the address of a chunk; see `Links.passage`.
+        link: Function that returns the URL of a chunk; see `Links.passage`.
         cited: For each citation, the number of the passage and the cited place in it.
     """
     places: dict[int, list[Source]] = {}
@@ -216,13 +216,13 @@ def shown_sources(
 
 
 def address_of(hit: NodeWithScore, place: Source, link: Callable[..., str]) -> str:
-    """Return the address of the view of a passage in which a given place is highlighted.
+    """Return the URL of a passage, with a given place highlighted.
 
     Args:
-        hit: The passage. If it was merged from several chunks, the address is that of the chunk in which the place
+        hit: The passage. If it was merged from several chunks, the URL is that of the chunk in which the place
             begins.
         place: The place; if it is the whole passage, no sentence is highlighted.
-        link: Function that returns the address of a chunk; see `Links.passage`.
+        link: Function that returns the URL of a chunk; see `Links.passage`.
     """
     start, end = place.start_char, place.end_char
     if start is None or end is None or place == Source.of(hit.node):
@@ -308,7 +308,7 @@ def answer_html(
         text: The answer in Markdown; if there is a report, this must be the text that the report refers to.
         report: The report on the citations; if None, quotations and figures are not highlighted.
         sources: The sources that the answer can cite.
-        link_quotation: Function that returns the address of a verified quotation in its passage, or "".
+        link_quotation: Function that returns the URL of a verified quotation in its passage, or "".
 
     Example:
         >>> source = ShownSource(number=1, label="manual.md", url="/p/a/passage/1", is_cited=True)
@@ -362,7 +362,7 @@ def _linked(part: str, sources: Mapping[int, ShownSource]) -> str:
 
 
 def show(request: Request) -> Response:
-    """Show the form, and a finished answer if the address contains its id; no model is called."""
+    """Show the form, and a finished answer if the URL contains its id; no model is called."""
     shown = None
     key = parameter(request, "answer")
     if key:
@@ -466,7 +466,7 @@ def _encode(event: Mapping[str, Any]) -> bytes:
 
 
 async def _events(request: Request, project: Project, question: AskForm) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the events of an answer: the passages, the pieces of the text, and the address of the finished answer.
+    """Yield the events of an answer: the passages, the pieces of the text, and the URL of the finished answer.
 
     Raises:
         InputError: The question is empty, or a filter matches nothing.

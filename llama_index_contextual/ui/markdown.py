@@ -54,9 +54,9 @@ def render_markdown(
 
     Args:
         text: The Markdown.
-        passage: Start and end of the passage in the text; the blocks that contain it get the class `IN_PASSAGE`, and
+        passage: Start and end of the passage in the text; the blocks that contain it get the `IN_PASSAGE` class, and
             the first of them gets the id "passage", unless `sentence` is given.
-        sentence: Start and end of the sentence or row to highlight with `<mark>` elements of the class `SPOTLIGHT`, the
+        sentence: Start and end of the sentence or row to highlight with `<mark>` elements of class `SPOTLIGHT`, the
             first of which gets the id "passage".
         mark_words: Function, such as `highlight`, that returns part of the passage's text as HTML.
 
@@ -90,7 +90,7 @@ def _lines(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _mark_blocks(tokens: Sequence[Token], first: int, last: int) -> None:
-    """Give the class `IN_PASSAGE` to the blocks between two lines.
+    """Give the `IN_PASSAGE` class to the blocks between two lines.
 
     Inline tokens between these lines get the `in_passage` flag, so that words in them can be highlighted. The
     `is_bare` flag marks text in tight lists, which has no HTML element of its own.
@@ -211,7 +211,7 @@ def _web_address(_tag: str, attribute: str, value: str) -> str | None:
 
 
 def mark_sentence(text: str, sentence: Span, mark_words: Callable[[str], Markup] = escape, anchor: str = "") -> Markup:
-    """Return text as HTML, with a sentence in a `<mark>` element of the class `SPOTLIGHT`.
+    """Return text as HTML, with a sentence in a `<mark>` element of class `SPOTLIGHT`.
 
     Args:
         text: The text; any markup in it is escaped.

@@ -120,7 +120,7 @@ def align(page: Sequence[str], text: str) -> list[int | None]:
 
 
 def _letters(text: Iterable[str]) -> tuple[str, list[int]]:
-    """Return the letters and digits of the text, without case and accents, with their positions in the text."""
+    """Return the letters and digits of the text in lower case and without accents, with their positions in the text."""
     letters: list[str] = []
     places: list[int] = []
     for at, char in enumerate(text):

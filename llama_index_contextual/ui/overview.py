@@ -51,7 +51,7 @@ STYLESHEETS = ("workbench.css", "passage.css")
 
 
 def routes() -> list[Route]:
-    """Return the routes of these views."""
+    """Return the routes for these views."""
     return [
         Route("/p/{project}/project", with_problems(overview), name="overview"),
         Route("/p/{project}/document", with_problems(document), name="document"),
@@ -360,7 +360,7 @@ def _document_view(project: Project, record: DocumentRecord) -> _Document:
 
 
 class FileLinks(Links):
-    """Addresses of the sections of the HTML file.
+    """URLs of the sections in the HTML file.
 
     Args:
         project: Name of the project.
@@ -380,7 +380,7 @@ class FileLinks(Links):
         return self._chunks.get(node_id, "documents")
 
     def passage(self, node_id: str, *_: object, **__: object) -> str:
-        """Return the address of a chunk."""
+        """Return the URL of a chunk."""
         return f"#{self.anchor(node_id)}"
 
     def document_anchor(self, doc_id: str) -> str:
@@ -388,5 +388,5 @@ class FileLinks(Links):
         return self._documents.get(doc_id, "documents")
 
     def document(self, doc_id: str, **parameters: object) -> str:
-        """Return the address of a document's section."""
+        """Return the URL of a document's section."""
         return f"#{self.document_anchor(doc_id)}"

@@ -560,7 +560,7 @@ register_url_convertor("anything", _Anything())
 
 
 def routes() -> list[Route]:
-    """Return the routes of this view."""
+    """Return the routes for this view."""
     return [
         Route("/p/{project}/passage/{node_id:anything}", views.with_problems(passage), name="passage"),
         Route("/p/{project}/image", views.with_problems(image), name="image"),
@@ -600,13 +600,13 @@ def image(request: Request) -> Response:
 
 
 def _mark(request: Request) -> Span | None:
-    """Return the start and end of the sentence to mark, or None if the address does not contain both numbers."""
+    """Return the start and end of the sentence to mark, or None if the URL does not contain both numbers."""
     match = re.fullmatch(r"([0-9]{1,12})-([0-9]{1,12})", request.query_params.get("mark", ""))
     return (int(match[1]), int(match[2])) if match else None
 
 
 def _page_number(request: Request, name: str) -> int | None:
-    """Return a page number from the address, or None if the address contains none.
+    """Return a page number from the URL, or None if the URL contains none.
 
     Raises:
         InputError: The value is not a number.

@@ -38,7 +38,7 @@ FACET_VALUES = 12
 
 
 def routes() -> list[Route]:
-    """Return the routes of this view."""
+    """Return the routes for this view."""
     return [Route("/p/{project}/", views.with_problems(search), name="search")]
 
 
@@ -241,7 +241,7 @@ def _filters(project: Project, where: Sequence[str], files: Sequence[str]) -> Me
 def active_filters(
     links: views.Links, chosen: Mapping[str, str], where: Sequence[str], files: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return each condition and file that narrows the search, with the address of the search without it."""
+    """Return each condition and file that narrows the search, with the URL of the search without it."""
     conditions = [
         (condition, links.search(**chosen, where=[one for one in where if one != condition], file=files))
         for condition in dict.fromkeys(where)

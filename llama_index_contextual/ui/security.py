@@ -1,4 +1,4 @@
-"""Access control: checks for every request, headers for every response, and the login.
+"""Access control: checks for every request, headers for every response, and the login page.
 
 `Guard` wraps the whole application. Without a token, the server responds only on the loopback interface, and everyone
 on this machine may read the documents. If there is a token, a client sends the token in the Authorization header, or
@@ -109,11 +109,11 @@ class Session:
         return hmac.compare_digest(value.encode("utf-8", "surrogatepass"), self._token)
 
     async def refuse(self, request: Request) -> None:
-        """Log a request with a wrong token; if there have been many such requests, wait, to slow down guessing."""
+        """Log a request with a wrong token. After many such requests, also wait, which slows down guessing."""
         await asyncio.sleep(self._wrong.add(request.client.host if request.client else "an unknown address"))
 
     def has_access(self, headers: Headers) -> bool:
-        """Return whether a request contains the token or the cookie."""
+        """Return whether a request contains the token or a valid session cookie."""
         if self.is_token(_bearer(headers)):
             return True
         return any(
@@ -122,7 +122,7 @@ class Session:
         )
 
     def redirect(self, request: Request, target: str) -> RedirectResponse:
-        """Return a redirect to the address `target` that also sets the cookie."""
+        """Return a redirect to `target` that also sets the session cookie."""
         response = RedirectResponse(target, status_code=303)
         response.set_cookie(
             self.cookie_name,
@@ -192,7 +192,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
                 if scope["path"].startswith(STATIC) and message["status"] in (200, 304):
-                    headers["Cache-Control"] = "max-age=86400"  # the address changes with the content
+                    headers["Cache-Control"] = "max-age=86400"  # the URL changes with the content
             await send(message)
 
         request = Request(scope, receive)
@@ -218,10 +218,10 @@ class Guard:
         return None
 
     async def _login_needed(self, request: Request) -> Response | None:
-        """Return None if the request has access. Otherwise return a redirect to the login, or an error response.
+        """Return None if a request is authorised. Otherwise, return a redirect to the login page or an error response.
 
-        A request whose address contains the token is redirected to the same address without the token. This response
-        also sets the cookie.
+        A request whose URL contains the token is redirected to the same URL without the token; the redirect also sets
+        the session cookie.
         """
         session, path = self._session, request.url.path
         if session is None or path == LOGIN or path.startswith(STATIC):
@@ -261,7 +261,7 @@ def _is_cross_origin(request: Request, host: str) -> bool:
 
 
 def _local(target: str) -> str:
-    """Return only the path and query of an address, so that a redirect cannot lead to another server."""
+    """Return only the path and query of a URL, so that a redirect cannot lead to another server."""
     try:
         parts = urlsplit(target)
     except ValueError:
@@ -274,7 +274,7 @@ def _local(target: str) -> str:
 
 
 def routes() -> list[Route]:
-    """Return the routes of the login."""
+    """Return the routes for the login page."""
     return [Route(LOGIN, _login, methods=["GET", "POST"])]
 
 

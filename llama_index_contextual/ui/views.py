@@ -1,4 +1,4 @@
-"""Functions shared by the views: rendering, addresses, request parameters, and error messages."""
+"""Functions shared by the views: rendering, URLs, request parameters, and error messages."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ MAX_PARAMETER = 2_000
 """Maximum number of characters in any other request parameter."""
 
 
-# ---- addresses -----------------------------------------------------------------------------------------------------
+# ---- URLs ----------------------------------------------------------------------------------------------------------
 
 
 class Links:
-    """Addresses of the views of one project.
+    """URLs of the views of one project.
 
-    Templates must use these methods instead of fixed addresses, because the page written by `inspect` uses
-    different addresses.
+    Templates must use these methods instead of fixed URLs, because the page written by `inspect` uses
+    different URLs.
 
     Args:
         project: Name of the project.
@@ -57,13 +57,13 @@ class Links:
         self._base = f"/p/{quote(project, safe='')}"
 
     def search(self, **parameters: Any) -> str:
-        """Return the address of the search, with the non-empty parameters, such as `q` and `where`."""
+        """Return the URL of the search, with the non-empty parameters, such as `q` and `where`."""
         return _with_query(f"{self._base}/", parameters)
 
     def passage(
         self, node_id: str, q: str = "", mark: Span | None = None, *, page: int | None = None, anchor: str = "#passage"
     ) -> str:
-        """Return the address of a passage.
+        """Return the URL of a passage.
 
         Args:
             node_id: Id of the chunk.
@@ -71,18 +71,18 @@ class Links:
             mark: Start and end, in the document's text, of the sentence or row to highlight; None highlights the
                 sentence or row that matches `q` best.
             page: Page of the file to show instead of the pages of the passage.
-            anchor: Fragment of the address that scrolls the view to the passage; "" shows the top of the view.
+            anchor: Fragment of the URL that scrolls the view to the passage; "" shows the top of the view.
         """
         span = f"{mark[0]}-{mark[1]}" if mark else ""
         path = f"{self._base}/passage/{quote(node_id, safe='')}"
         return f"{_with_query(path, {'q': q, 'mark': span, 'page': page})}{anchor}"
 
     def image(self, doc_id: str, page: int, **parameters: Any) -> str:
-        """Return the address of the image of a page."""
+        """Return the URL of the image of a page."""
         return _with_query(f"{self._base}/image", {"doc": doc_id, "page": page, **parameters})
 
     def document(self, doc_id: str, **parameters: Any) -> str:
-        """Return the address of a document's segments and chunks."""
+        """Return the URL of a document's segments and chunks."""
         return _with_query(f"{self._base}/document", {"id": doc_id, **parameters})
 
     def anchor(self, node_id: str) -> str:
@@ -90,11 +90,11 @@ class Links:
         return f"chunk-{node_id}"
 
     def ask(self, q: str = "") -> str:
-        """Return the address of the view that answers questions."""
+        """Return the URL of the view that answers questions."""
         return _with_query(f"{self._base}/ask", {"q": q})
 
     def overview(self, **parameters: Any) -> str:
-        """Return the address of the view of the project itself."""
+        """Return the URL of the view of the project itself."""
         return _with_query(f"{self._base}/project", parameters)
 
 
@@ -108,7 +108,7 @@ def _with_query(path: str, parameters: Mapping[str, Any]) -> str:
 
 @cache
 def static_address(name: str) -> str:
-    """Return the address of a static file, including a hash of its content, so that browsers can cache the file."""
+    """Return the URL of a static file, which includes a hash of the content, so that browsers can cache the file."""
     content = package_files("llama_index_contextual.ui").joinpath("static", name).read_bytes()
     return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"
 
@@ -168,7 +168,7 @@ def page(
 
 
 def project_of(request: Request) -> Project:
-    """Return the project in the address of a request.
+    """Return the project in the URL of a request.
 
     An unknown name raises an HTTP error with status 404, and a deleted project raises an error with status 410.
     """
@@ -185,7 +185,7 @@ def project_of(request: Request) -> Project:
 
 
 def parameter(request: Request, name: str, *, limit: int = MAX_PARAMETER) -> str:
-    """Return a parameter of the address without surrounding white space, or "" if it is missing.
+    """Return a parameter of the URL without surrounding white space, or "" if it is missing.
 
     Raises:
         InputError: The parameter is longer than `limit`.

@@ -51,7 +51,7 @@ class Running(NamedTuple):
     """Running headers and footers of a document.
 
     Attributes:
-        pages: The lines of each page without running headers and footers.
+        pages: The lines of each page without running headers or footers.
         header: The distinct lines of the running headers as one string, without bare page numbers.
         footer: The distinct lines of the running footers as one string, without bare page numbers.
         labels: The printed page number of each page, or "".
