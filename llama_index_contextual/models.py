@@ -48,7 +48,7 @@ class Provider:
             requires a value.
         address: Environment variables that may contain the address, in order of precedence; if none is set, the default
             of the class applies.
-        address_option: Name of the address argument of both classes.
+        address_option: Name of the argument for the address; the same in both classes.
         llm_options: Keyword arguments for the LLM class.
         timeout_option: Name of the timeout argument of the LLM class.
         embedding_options: Keyword arguments for the embedding class.
@@ -65,7 +65,7 @@ class Provider:
         has_batch_api: Whether OpenAI's Batch API is supported.
         in_process: Whether the models run in this process. Such models are free, but may have to be downloaded.
         plain_models: Pattern that matches the beginning of the names of models that do not reason before they answer.
-            For these models, the number of tokens of an answer can be limited to the length of the text. None if
+            For these models, the number of tokens in an answer can be limited to the length of the text. None if
             unknown.
         efforts: Lowest `reasoning_effort` that other models accept, as pairs of a pattern and a value. The pattern
             matches the beginning of a model name; the first match applies. The value is None if the models do not

@@ -192,7 +192,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return [ChatMessage(role=role, content=text) for role, text in texts if texts[0][1] and text]
 
     async def _aprompt_history(self, message: str, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Return the messages of the conversation to include in the prompt."""
+        """Return the messages of the conversation that are included in the prompt."""
         if not self._has_own_memory:
             return self._within_budget(recent)
         messages = await self.memory.aget(input=message)

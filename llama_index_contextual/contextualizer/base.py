@@ -172,7 +172,7 @@ def join(chunks: Sequence[BaseNode], start: int, end: int) -> tuple[str, dict[st
 
 
 def _follows(last: BaseNode | None, chunk: BaseNode) -> bool:
-    """Return whether a chunk is next to the previous chunk; assume that it is if either has no index."""
+    """Return whether a chunk is next to the previous chunk; assume that it is if either chunk has no index."""
     before = None if last is None else last.metadata.get(keys.CHUNK_INDEX)
     number = chunk.metadata.get(keys.CHUNK_INDEX)
     return before is None or number is None or number <= before + 1

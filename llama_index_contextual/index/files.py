@@ -1,8 +1,8 @@
 """Functions that write and remove the files of a project.
 
 `System` has one method for each operation that can fail or be interrupted; tests replace it to interrupt each
-operation. The rest of the package uses the functions below. To survive a power cut, a file is written, synced and
-renamed, and then its directory is synced.
+operation. The rest of the package uses the functions below. So that a file survives a power cut, it is written, synced
+and renamed, and then its directory is synced.
 """
 
 from __future__ import annotations

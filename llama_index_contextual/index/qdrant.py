@@ -291,7 +291,7 @@ class QdrantEngine:
             self._set_died(models.Filter(must=[_range(models, DIED, gt=version, lt=NEVER)]), NEVER)
 
     def drop_before(self, version: int) -> None:
-        """Delete vectors that were marked as removed in the given version or an earlier one."""
+        """Delete vectors that were marked as removed in the given version or in an earlier version."""
         if self.exists():
             models = models_module()
             self._delete(models.Filter(must=[_range(models, DIED, lte=version)]))

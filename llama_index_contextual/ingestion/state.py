@@ -219,7 +219,7 @@ class ProjectState:
 
     @property
     def has_llm(self) -> bool:
-        """True if there is an LLM for answers, with its key set if it needs one. The key is not tested."""
+        """True if there is an LLM for answers and, if the LLM needs a key, the key is set. The key is not tested."""
         if self.llm is not None or settings_llm() is not None:
             return True
         try:
@@ -261,7 +261,7 @@ class ProjectState:
 
     @contextmanager
     def version_to_build_on(self, *, replace: bool) -> Iterator[OpenVersion | None]:
-        """Open the version, if there is one, from which unchanged documents are copied to the next version.
+        """Open the version from which unchanged documents are copied to the next version; yield None if there is none.
 
         Args:
             replace: Whether all documents are replaced, so that a damaged version can be ignored.

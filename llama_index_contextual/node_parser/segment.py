@@ -49,7 +49,7 @@ class Origin:
         text: Text of the node, without metadata.
         source: Link to the document, without metadata.
         base: Offset of the text's first character in the document, or None if unknown.
-        is_segment: Whether the node is a whole segment, and not a part of one that has the same metadata keys.
+        is_segment: Whether the node is a whole segment and not a part of a segment, which has the same metadata keys.
     """
 
     node: BaseNode

@@ -216,7 +216,7 @@ def shown_sources(
 
 
 def address_of(hit: NodeWithScore, place: Source, link: Callable[..., str]) -> str:
-    """Return the URL of a passage, with a given place highlighted.
+    """Return a URL that shows a passage with a given place highlighted.
 
     Args:
         hit: The passage. If it was merged from several chunks, the URL is that of the chunk in which the place
