@@ -1,8 +1,11 @@
-"""The view that answers questions: a streamed answer, its checks, and the passages on which it is based.
+"""The view that answers questions: a streamed answer, its checks, and quotations from the passages it is based on.
 
 Only a POST request calls the model. The response to a request from the page's script is a stream of events, one JSON
 object per line; the response to a plain form is a redirect to the finished answer. Each finished answer is kept in
 memory and has a URL that cannot be guessed, so that going back from a passage or reloading the page costs nothing.
+A follow-up names the answer before it, so that a conversation is a chain of kept answers.
+
+Without an LLM, the view shows the passages that match the question.
 """
 
 from __future__ import annotations
@@ -13,14 +16,16 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape as escape_html
 from typing import Any, cast, get_args
 from urllib.parse import parse_qs
 
-from llama_index.core.schema import NodeWithScore, QueryBundle
-from markupsafe import Markup
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
+from llama_index.core.schema import NodeWithScore
+from llama_index.core.vector_stores.types import MetadataFilters
+from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -28,10 +33,9 @@ from starlette.routing import Route
 
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.answering.chat_engine import TURNS, GroundedChatEngine
 from llama_index_contextual.answering.citations import CitationReport, Quotation, UnsupportedFigure, citations_of
-from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.answering.streaming import Completion
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError
 from llama_index_contextual.postprocessor import MergedChunk
@@ -39,17 +43,19 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.tools.filters import parse_conditions
-from llama_index_contextual.ui.markdown import render_markdown
+from llama_index_contextual.ui.markdown import highlight, render_markdown
 from llama_index_contextual.ui.search import MAX_CONDITIONS, facets_of
 from llama_index_contextual.ui.views import (
     MAX_QUESTION,
     Links,
     ProblemView,
+    analyzer_of,
     clean_value,
     page,
     parameter,
     problem_of,
     project_of,
+    quoted,
     with_problems,
 )
 
@@ -59,11 +65,17 @@ EVENTS = "application/x-ndjson"
 MAX_BODY = 100_000
 """Maximum number of bytes in a posted form."""
 
-FIELDS = ("q", "mode", "style", "where", "file")
+FIELDS = ("q", "mode", "style", "where", "file", "after")
 """Names of the form fields."""
 
 MAX_ANSWERS = 200
 """Number of finished answers that are kept in memory."""
+
+MAX_TURNS = 20
+"""Maximum number of answers of one conversation on a page."""
+
+PASSAGES = 8
+"""Number of passages that are shown if there is no LLM."""
 
 STYLE_LABELS: Mapping[str, str] = {
     "instruction": "Complete",
@@ -90,6 +102,7 @@ class AskForm:
         style: Style of the answer, or "" for the project's setting.
         where: Conditions on metadata.
         files: Files to search.
+        after: Key of the previous answer of the conversation, or "".
     """
 
     text: str = ""
@@ -97,6 +110,7 @@ class AskForm:
     style: str = ""
     where: Sequence[str] = ()
     files: Sequence[str] = ()
+    after: str = ""
 
     @classmethod
     def of(cls, fields: Mapping[str, Sequence[str]]) -> AskForm:
@@ -105,7 +119,7 @@ class AskForm:
         Raises:
             InputError: A field is too long or unknown.
         """
-        one = {name: clean_value((fields.get(name) or [""])[0], name) for name in ("mode", "style")}
+        one = {name: clean_value((fields.get(name) or [""])[0], name) for name in ("mode", "style", "after")}
         for name, known in (("mode", get_args(Mode)), ("style", tuple(STYLE_LABELS))):
             if one[name] and one[name] not in known:
                 raise InputError(f"The {name} {one[name][:40]!r} is unknown: choose {', '.join(known)}.")
@@ -130,20 +144,39 @@ _RESULTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Excerpt:
+    """A quotation from a passage.
+
+    Attributes:
+        html: The sentence, with the cited words or the words of the question highlighted.
+        source: Location of the sentence or of the cited words.
+        url: URL of the passage in which this place is highlighted.
+        evidence: The place as evidence in a file of questions, in JSON.
+    """
+
+    html: Markup
+    source: Source
+    url: str
+    evidence: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShownSource:
-    """A passage from the prompt, as listed below the answer.
+    """A passage from the prompt, as listed with the answer.
 
     Attributes:
         number: Number of the passage in citations.
         label: File, pages and section.
         url: URL of the passage.
         is_cited: Whether the answer cites the passage.
+        excerpts: Quotations from the passage.
     """
 
     number: int
     label: str
     url: str
     is_cited: bool
+    excerpts: Sequence[Excerpt] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,12 +186,12 @@ class Finding:
     Attributes:
         kind: "good", "note" or "bad".
         text: The sentence.
-        quoted: The words of the answer that the result refers to, or "".
+        quoted: The words of the answer that the result refers to.
     """
 
     kind: str
     text: str
-    quoted: str = ""
+    quoted: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +200,7 @@ class ShownAnswer:
 
     Attributes:
         question: The question.
+        key: Key of the answer in the server's memory.
         html: The answer as HTML.
         found: Whether the documents answer the question.
         findings: Results of the checks, as sentences.
@@ -176,6 +210,7 @@ class ShownAnswer:
     """
 
     question: str
+    key: str
     html: Markup
     found: bool
     findings: Sequence[Finding]
@@ -195,23 +230,38 @@ class ShownAnswer:
 
 
 def shown_sources(
-    hits: Sequence[NodeWithScore], link: Callable[..., str], cited: Sequence[tuple[int, Source]] = ()
+    hits: Sequence[NodeWithScore],
+    link: Callable[..., str],
+    cited: Sequence[tuple[int, Source]] = (),
+    highlight: Callable[[str], Markup] = escape,
 ) -> list[ShownSource]:
-    """Return the passages in a prompt as entries for the list of sources below the answer.
+    """Return passages as entries for the list of sources.
 
     Args:
         hits: The passages, in the order of the prompt.
         link: Function that returns the URL of a chunk; see `Links.passage`.
         cited: For each citation, the number of the passage and the cited place in it.
+        highlight: Function that highlights the words of the question in a passage that is not quoted.
     """
     places: dict[int, list[Source]] = {}
     for number, place in cited:
         places.setdefault(number, []).append(place)
     sources = []
     for at, hit in enumerate(hits, start=1):
-        of_hit = places.get(at) or [RetrievedChunk.of(at, hit).place]
-        label, url = " and ".join(map(str, of_hit)), address_of(hit, of_hit[0], link)
-        sources.append(ShownSource(number=at, label=label, url=url, is_cited=at in places))
+        best = RetrievedChunk.of(at, hit).place
+        of_hit = places.get(at) or [best]
+        excerpts = [
+            Excerpt(
+                html=quotation_html(hit, place, highlight if place == best else None),
+                source=place,
+                url=address_of(hit, place, link),
+                evidence=_evidence(hit, place),
+            )
+            for place in of_hit
+        ]
+        label = " and ".join(map(str, of_hit))
+        shown = ShownSource(number=at, label=label, url=excerpts[0].url, is_cited=at in places, excerpts=excerpts)
+        sources.append(shown)
     return sources
 
 
@@ -229,6 +279,56 @@ def address_of(hit: NodeWithScore, place: Source, link: Callable[..., str]) -> s
         return link(hit.node.node_id)
     chunk = hit.chunk_at(start) if isinstance(hit, MergedChunk) else None
     return link((chunk or hit.node).node_id, mark=(start, end))
+
+
+def _evidence(hit: NodeWithScore, place: Source) -> str:
+    if place.doc_id and place.start_char is not None and place.end_char is not None:
+        return json.dumps({"file": place.doc_id, "start": place.start_char, "end": place.end_char})
+    return json.dumps({"text": visible(hit.node.get_content())})
+
+
+_AROUND, _LONGEST, _SHORT = 200, 400, 80  # numbers of characters around a place, of a place, and of a short quotation
+_SENTENCE_END = re.compile(r"[.!?。！？]['”’\")]*(?:\s+|$)|\n")
+_SYNTAX = re.compile(r"^\s*(?:#+|>|[-*+])\s+|\*\*|__|`", re.MULTILINE)
+_CELLS = re.compile(r"\s*\|[\s|:-]*")
+
+
+def quotation_html(hit: NodeWithScore, place: Source, highlight: Callable[[str], Markup] | None = None) -> Markup:
+    """Return the sentence around a place in a passage.
+
+    Args:
+        hit: The passage.
+        place: The place.
+        highlight: Function that highlights words in the sentence; None highlights the place itself.
+    """
+    text, whole = hit.node.get_content(), Source.of(hit.node)
+    start = (place.start_char or 0) - (whole.start_char or 0)
+    end = start + (place.end_char or 0) - (place.start_char or 0)
+    if place == whole or not 0 <= start < end <= len(text):
+        start, end = 0, len(text)
+    end = min(end, start + _LONGEST)
+    before, quoted, after = text[max(0, start - _AROUND) : start], text[start:end], text[end : end + _AROUND]
+    if ends := [match.end() for match in _SENTENCE_END.finditer(before)]:
+        before = before[ends[-1] :]
+    elif start > _AROUND:
+        before = f"… {before.partition(' ')[2]}"
+    missing = max(0, _SHORT - len(before + quoted))
+    if not missing and _SENTENCE_END.search(quoted[-2:]):
+        after = ""
+    elif stop := _SENTENCE_END.search(after, missing):
+        after = after[: stop.end()]
+    elif end + _AROUND < len(text):
+        after = f"{after.rpartition(' ')[0]} …"
+    if highlight is not None:
+        return highlight(_plain(before + quoted + after).strip())
+    return Markup("{}<mark>{}</mark>{}").format(_plain(before).lstrip(), _plain(quoted).strip(), _plain(after).rstrip())
+
+
+def _plain(text: str) -> str:
+    """Return text on one line, without Markdown syntax, and with a space at an end where it had white space."""
+    line = visible(_CELLS.sub(" · ", _SYNTAX.sub("", text)).strip(" ·"))
+    first, last = (" " if edge.isspace() else "" for edge in (text[:1], text[-1:]))
+    return f"{first}{line}{last}"
 
 
 # ---- findings --------------------------------------------------------------------------------------------------------
@@ -268,24 +368,29 @@ def _judgement(verdict: dict[str, Any], *, is_withheld: bool) -> Finding:
 def _citation_findings(report: CitationReport) -> Iterator[Finding]:
     for number in dict.fromkeys(report.invalid):
         yield Finding(kind="bad", text=f"A citation of Source {number}, which does not exist, was removed.")
+    kinds: dict[str, list[str]] = {}
     for quotation in report.quotations:
         if quotation.status != "verified":
-            yield Finding(kind="bad", text=_quotation_sentence(quotation), quoted=" ".join(quotation.text.split()))
-    for figure in report.unsupported:
-        yield Finding(kind="bad", text=_RESULTS["unsupported"][1], quoted=figure.text)
+            kinds.setdefault(_where_found(quotation), []).append(" ".join(quotation.text.split()))
+    for where, texts in kinds.items():
+        yield Finding(kind="bad", text=f"{pluralize(len(texts), 'quotation')} {where}:", quoted=texts)
+    if figures := [figure.text for figure in report.unsupported]:
+        yield Finding(kind="bad", text=f"{pluralize(len(figures), 'figure')} in no cited passage:", quoted=figures)
     verified = sum(quotation.status == "verified" for quotation in report.quotations)
     if verified:
-        yield Finding(kind="good", text=f"{pluralize(verified, 'quotation')} verified word by word.")
+        yield Finding(kind="good", text=f"{pluralize(verified, 'quotation')} verified word for word.")
     if report.text and not report.cited:
         yield Finding(kind="note", text="The answer cites no source.")
     elif report.is_clean and not report.quotations:
         yield Finding(kind="good", text="Every figure of the answer is in the passages it cites.")
 
 
-def _quotation_sentence(quotation: Quotation) -> str:
-    if quotation.status == "wrong_source" and quotation.found_in is not None:
-        return f"This quotation is in Source {quotation.found_in}, not in the source that is cited for it."
-    return _RESULTS[quotation.status][1].replace("this quotation", "it").replace("these words", "this quotation")
+def _where_found(quotation: Quotation) -> str:
+    if quotation.status == "wrong_source":
+        return (
+            f"in Source {quotation.found_in}, which is not cited for it" if quotation.found_in else "in another source"
+        )
+    return "in no passage" if quotation.status == "not_found" else "pieced together from parts of a passage"
 
 
 # ---- the answer text -------------------------------------------------------------------------------------------------
@@ -313,7 +418,7 @@ def answer_html(
     Example:
         >>> source = ShownSource(number=1, label="manual.md", url="/p/a/passage/1", is_cited=True)
         >>> print(answer_html("Three days [Source 1].", None, [source]))
-        <p>Three days <a class="citation" href="/p/a/passage/1" title="manual.md">[Source 1]</a>.</p>
+        <p>Three days <a class="cite" href="/p/a/passage/1" title="manual.md" aria-label="Source 1">1</a>.</p>
     """
     html = str(render_markdown(text)).rstrip()
     edits: list[tuple[int, str]] = []
@@ -354,43 +459,61 @@ def _linked(part: str, sources: Mapping[int, ShownSource]) -> str:
     numbers = [] if part.startswith("<") else [number for _, _, listed in citations_of(part) for number in listed]
     if not numbers or not all(number in sources for number in numbers):
         return part
-    link = Markup('<a class="citation" href="{}" title="{}">[Source {}]</a>')
-    return " ".join(link.format(sources[number].url, sources[number].label, number) for number in numbers)
+    link = Markup('<a class="cite" href="{}" title="{}" aria-label="Source {}">{}</a>')
+    return " ".join(link.format(sources[number].url, sources[number].label, number, number) for number in numbers)
 
 
 # ---- showing ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class KeptAnswer:
+    """A finished answer in the server's memory.
+
+    Attributes:
+        asked: The question with its options; `after` is the key of the previous answer.
+        text: The answer in Markdown.
+        shown: The answer as displayed.
+    """
+
+    asked: AskForm
+    text: str
+    shown: ShownAnswer
+
+
 def show(request: Request) -> Response:
-    """Show the form, and a finished answer if the URL contains its id; no model is called."""
-    shown = None
+    """Show the form, and a conversation if the URL contains the id of its last answer; no model is called."""
     key = parameter(request, "answer")
-    if key:
-        kept = _answers(request).get(f"{project_of(request).name} {key}")
-        if kept is None:
-            raise HTTPException(404, "This answer is no longer in memory: ask the question again.")
-        question, shown = kept
-    else:
-        question = AskForm.of({name: request.query_params.getlist(name) for name in FIELDS})
-    return _form(request, question, shown=shown)
+    if not key:
+        return _form(request, AskForm.of({name: request.query_params.getlist(name) for name in FIELDS}))
+    turns = _conversation(request, key)
+    if not turns:
+        raise HTTPException(404, "This answer is no longer in memory: ask the question again.")
+    return _form(request, replace(turns[-1].asked, text="", after=key), turns=turns)
 
 
 def _form(
-    request: Request, question: AskForm, *, shown: ShownAnswer | None = None, problem: ProblemView | None = None
+    request: Request, asked: AskForm, *, turns: Sequence[KeptAnswer] = (), problem: ProblemView | None = None
 ) -> Response:
-    project, model, missing = project_of(request), "", None
+    project, model, missing, passages = project_of(request), "", None, None
     try:
-        model = cast(GroundedQueryEngine, project.as_query_engine()).answer_stream.name
         if not project.documents():
             missing = problem_of(NoVersionError(f"Project {project.name!r} is empty."), project)
+        model = project.as_chat_engine().engine.answer_stream.name
     except ModelError as error:
-        missing = ProblemView(title="There is no model for answers", text=str(error))
+        command = f"llama-index-contextual configure {quoted(project.name)} answer_llm=ollama:llama3.1"
+        missing = missing or ProblemView(title="No model is configured", text=error.problem, command=command)
+        if asked.text:
+            hits = project.retrieve(asked.text, top_k=PASSAGES, filters=_filters(project, asked)).to_nodes()
+            link = partial(Links(project.name).passage, q=asked.text)
+            passages = shown_sources(hits, link, highlight=_word_highlight(project, asked.text))
     return page(
         request,
         "ask.html",
         status_code=problem.status if problem else 200,
-        question=question,
-        shown=shown,
+        question=asked,
+        turns=[turn.shown for turn in turns],
+        passages=passages,
         problem=problem,
         missing=missing,
         model=model,
@@ -399,14 +522,29 @@ def _form(
         default_mode=project.config.mode,
         default_style=STYLE_LABELS.get(project.config.style, "As set in the project"),
         documents=project.documents(),
-        facets=facets_of(project, question.where),
+        conditions=[one for facet in facets_of(project, ()) for _, one, _ in facet.values],
         max_question=MAX_QUESTION,
     )
 
 
-def _answers(request: Request) -> LRUCache[str, tuple[AskForm, ShownAnswer]]:
-    """Return the server's cache of finished answers and their questions."""
-    return cast("LRUCache[str, tuple[AskForm, ShownAnswer]]", request.app.state.answers)
+def _word_highlight(project: Project, question: str) -> Callable[[str], Markup]:
+    """Return a function that highlights the words of a question."""
+    analyzer = analyzer_of(project)
+    return partial(highlight, terms=set(analyzer.query_terms(question)), analyzer=analyzer)
+
+
+def _answers(request: Request) -> LRUCache[str, KeptAnswer]:
+    """Return the server's cache of finished answers."""
+    return cast("LRUCache[str, KeptAnswer]", request.app.state.answers)
+
+
+def _conversation(request: Request, key: str) -> list[KeptAnswer]:
+    """Return the answers of a conversation up to the one with this key, as far as they are in memory, oldest first."""
+    turns: list[KeptAnswer] = []
+    while key and len(turns) < MAX_TURNS and (turn := _answers(request).get(f"{project_of(request).name} {key}")):
+        turns.insert(0, turn)
+        key = turn.asked.after
+    return turns
 
 
 # ---- answering -------------------------------------------------------------------------------------------------------
@@ -414,19 +552,19 @@ def _answers(request: Request) -> LRUCache[str, tuple[AskForm, ShownAnswer]]:
 
 async def answer(request: Request) -> Response:
     """Answer a posted question: stream events if the client accepts them, or redirect to the finished answer."""
-    project, question, url = project_of(request), AskForm(), ""
+    project, asked, url = project_of(request), AskForm(), ""
     wants_events = EVENTS in request.headers.get("accept", "")
     try:
-        question = AskForm.of(await _posted(request))
+        asked = AskForm.of(await _posted(request))
         if wants_events:
-            return StreamingResponse(_event_lines(request, project, question), media_type=EVENTS)
-        async for event in _events(request, project, question):
+            return StreamingResponse(_event_lines(request, project, asked), media_type=EVENTS)
+        async for event in _events(request, project, asked):
             url = event.get("url", "")
     except ContextualError as error:
         problem = problem_of(error, project)
         if wants_events:
             return Response(_encode(_problem_event(problem)), media_type=EVENTS)
-        return await asyncio.to_thread(_form, request, question, problem=problem)
+        return await asyncio.to_thread(_form, request, asked, problem=problem)
     return RedirectResponse(url, status_code=303)
 
 
@@ -447,10 +585,10 @@ async def _posted(request: Request) -> dict[str, list[str]]:
         raise InputError("The form has too many fields.") from error
 
 
-async def _event_lines(request: Request, project: Project, question: AskForm) -> AsyncIterator[bytes]:
+async def _event_lines(request: Request, project: Project, asked: AskForm) -> AsyncIterator[bytes]:
     """Yield the events of an answer as lines of JSON. If the client disconnects, the call to the model is stopped."""
     try:
-        async with aclosing(_events(request, project, question)) as events:
+        async with aclosing(_events(request, project, asked)) as events:
             async for event in events:
                 yield _encode(event)
     except ContextualError as error:
@@ -465,58 +603,71 @@ def _encode(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event).encode() + b"\n"
 
 
-async def _events(request: Request, project: Project, question: AskForm) -> AsyncGenerator[dict[str, Any], None]:
+async def _events(request: Request, project: Project, asked: AskForm) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the events of an answer: the passages, the pieces of the text, and the URL of the finished answer.
 
     Raises:
         InputError: The question is empty, or a filter matches nothing.
         ModelError: The model cannot be reached or does not start to answer in time.
     """
-    engine = await asyncio.to_thread(_query_engine, project, question)
-    draft = await engine.adraft(QueryBundle(question.text))
-    link = partial(Links(project.name).passage, q=question.text)
-    sources = shown_sources(draft.hits, link)
+    chat, turns = await asyncio.to_thread(_chat_engine, project, asked), _conversation(request, asked.after)
+    stream = await chat.astream_chat(asked.text, _history(turns))
+    link = partial(Links(project.name).passage, q=asked.text)
+    sources = shown_sources(stream.source_nodes, link)
     yield {"event": "passages", "sources": [{"number": s.number, "label": s.label, "url": s.url} for s in sources]}
-    completion = Completion()
-    async with aclosing(engine.astream(draft, completion)) as pieces:
+    async with aclosing(cast("AsyncGenerator[ChatResponse, None]", stream.achat_stream)) as pieces:
         async for piece in pieces:
-            yield {"event": "text", "text": piece}
-    shown = await asyncio.to_thread(_shown_answer, project, engine, draft, completion)
-    key = secrets.token_urlsafe(16)
-    _answers(request).put(f"{project.name} {key}", (question, shown))
+            yield {"event": "text", "text": piece.delta}
+    response, key = cast(GroundedResponse, stream.grounded), secrets.token_urlsafe(16)
+    shown = await asyncio.to_thread(_shown_answer, project, asked.text, key, response)
+    if asked.after and not turns:
+        lost = "The earlier answers are no longer in memory: this question was answered without them."
+        shown = replace(shown, findings=[Finding(kind="note", text=lost), *shown.findings])
+    _answers(request).put(f"{project.name} {key}", KeptAnswer(asked, response.response or "", shown))
     html = request.app.state.templates.get_template("_answer.html").render(shown=shown)
-    yield {"event": "answer", "html": html, "url": f"{Links(project.name).ask()}?answer={key}"}
+    yield {"event": "answer", "key": key, "html": html, "url": f"{Links(project.name).ask()}?answer={key}"}
 
 
-def _query_engine(project: Project, question: AskForm) -> GroundedQueryEngine:
-    if not question.text:
+def _chat_engine(project: Project, asked: AskForm) -> GroundedChatEngine:
+    if not asked.text:
         raise InputError("The question is empty: write one.")
-    filters = parse_conditions(
-        project, question.where, question.files, condition="The filter", listing="the view Project"
+    return project.as_chat_engine(
+        search_mode=cast(Mode, asked.mode) or None, filters=_filters(project, asked), style=asked.style or None
     )
-    engine = project.as_query_engine(
-        mode=cast(Mode, question.mode) or None, filters=filters, style=question.style or None, streaming=True
-    )
-    return cast(GroundedQueryEngine, engine)
 
 
-def _shown_answer(project: Project, engine: GroundedQueryEngine, draft: Draft, completion: Completion) -> ShownAnswer:
-    """Check a finished answer and return it in the form in which it is displayed."""
-    response = engine.finish(draft, completion)
+def _filters(project: Project, asked: AskForm) -> MetadataFilters | None:
+    return parse_conditions(project, asked.where, asked.files, condition="The filter", listing="the view Project")
+
+
+def _history(turns: Sequence[KeptAnswer]) -> list[ChatMessage]:
+    """Return the last exchanges of a conversation as messages."""
+    return [
+        ChatMessage(role=role, content=text)
+        for turn in turns[-TURNS:]
+        for role, text in ((MessageRole.USER, turn.asked.text), (MessageRole.ASSISTANT, turn.text))
+    ]
+
+
+def _shown_answer(project: Project, question: str, key: str, response: GroundedResponse) -> ShownAnswer:
+    """Return a checked answer in the form in which it is displayed."""
     links, text, report = Links(project.name), response.response or "", response.citations
-    sources = shown_sources(draft.hits, partial(links.passage, q=draft.question), response.cited_sources)
+    hits = response.source_nodes
+    link = partial(links.passage, q=question)
+    sources = shown_sources(hits, link, response.cited_sources, _word_highlight(project, question))
 
     def link_quotation(quotation: Quotation) -> str:
         if quotation.found_in is None:
             return ""
-        hit = draft.hits[quotation.found_in - 1]
+        hit = hits[quotation.found_in - 1]
         return address_of(hit, quotation.source or Source.of(hit.node), partial(links.passage, q=quotation.text))
 
     usage = "No model was called"
     if response.usage is not None:
         usage = str(response.usage) if response.usage.dollars is None else f"{response.usage}, at list prices"
     return ShownAnswer(
-        question=draft.question,
+        question=question,
+        key=key,
         html=answer_html(text, report, sources, link_quotation),
         found=response.found,
         findings=findings_of(response),

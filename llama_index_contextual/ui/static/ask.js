@@ -1,14 +1,15 @@
-// Shows an answer while it is written. Without this script, the form shows the finished answer.
+// Shows an answer while it is written, and keeps the conversation in this tab. Without this script, the form shows the
+// finished answers.
 "use strict";
 
 const form = document.getElementById("ask");
 
 if (form) {
   const part = (id) => document.getElementById(id);
-  const [box, send, stop, status, problem] = ["q", "send", "stop", "status", "problem"].map(part);
-  const [live, liveText, liveSources, result] = ["live", "live-text", "live-sources", "result"].map(part);
+  const [box, send, stop, status, problem, after] = ["q", "send", "stop", "status", "problem", "after"].map(part);
+  const [turns, live, liveQuestion, liveText, liveSources] = ["turns", "live", "live-question", "live-text", "live-sources"].map(part);
+  const stored = `conversation:${form.action}`;
   let running = null;
-  let shown = location.pathname + location.search;
 
   const element = (tag, text, className) => {
     const made = document.createElement(tag);
@@ -16,6 +17,43 @@ if (form) {
     if (className) made.className = className;
     return made;
   };
+
+  // ---- the conversation in this tab ----
+
+  // The server has sanitised the text; a parsed document runs no scripts and loads nothing.
+  const insert = (html) => {
+    const parsed = new DOMParser().parseFromString(html, "text/html");
+    turns.append(...document.adoptNode(parsed.body).children);
+  };
+
+  const keep = () => {
+    try {
+      sessionStorage.setItem(stored, JSON.stringify([...turns.children].slice(-20).map((turn) => turn.outerHTML)));
+    } catch {
+      sessionStorage.removeItem(stored); // there is no space for so long a conversation
+    }
+  };
+
+  const showTurns = () => {
+    const last = turns.lastElementChild;
+    after.value = last ? last.dataset.key : "";
+    part("new").hidden = !last;
+    form.classList.toggle("ask-further", Boolean(last));
+    document.querySelector("h1").classList.toggle("hidden", Boolean(last));
+    if (last) box.placeholder = "Ask a further question";
+    document.dispatchEvent(new Event("answered"));
+  };
+
+  if (turns.children.length) {
+    keep();
+  } else {
+    for (const html of JSON.parse(sessionStorage.getItem(stored) || "[]")) insert(html);
+    showTurns();
+  }
+
+  part("new").addEventListener("click", () => sessionStorage.removeItem(stored));
+
+  // ---- one answer ----
 
   const showProblem = ({ title, text, command }) => {
     const note = element("div", "", "note note-bad");
@@ -50,13 +88,14 @@ if (form) {
       liveText.append(text);
     },
     answer({ html, url }) {
-      // The server has sanitised the text; a parsed document runs no scripts and loads nothing.
-      const parsed = new DOMParser().parseFromString(html, "text/html");
-      result.replaceChildren(...document.adoptNode(parsed.body).childNodes);
+      insert(html);
       live.hidden = true;
+      box.value = "";
       status.textContent = "The answer is complete.";
-      history[shown.includes("answer=") ? "pushState" : "replaceState"](null, "", url);
-      shown = url;
+      status.classList.add("hidden"); // it is visible, and read aloud
+      history.replaceState(null, "", url);
+      keep();
+      showTurns();
     },
     problem: showProblem,
   };
@@ -96,14 +135,16 @@ if (form) {
     event.preventDefault();
     if (running || !box.value.trim()) return;
     running = new AbortController();
-    for (const area of [problem, liveText, liveSources, result]) area.replaceChildren();
+    for (const area of [problem, liveText, liveSources]) area.replaceChildren();
     send.hidden = true;
     stop.hidden = live.hidden = false;
     liveText.setAttribute("aria-busy", "true");
     status.textContent = "Searching …";
+    status.classList.remove("hidden");
+    liveQuestion.textContent = box.value.trim();
     document.title = box.value.trim().slice(0, 60);
-    const hadFocus = document.activeElement === send;
-    if (hadFocus) stop.focus();
+    live.scrollIntoView({ block: "start" });
+    if (document.activeElement === send) stop.focus();
     try {
       await ask(running.signal);
     } catch (error) {
@@ -128,9 +169,5 @@ if (form) {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     form.requestSubmit();
-  });
-
-  window.addEventListener("popstate", () => {
-    if (location.pathname + location.search !== shown) location.reload();
   });
 }
