@@ -44,6 +44,7 @@ from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.tools.filters import parse_conditions
 from llama_index_contextual.ui.markdown import highlight, render_markdown
+from llama_index_contextual.ui.places import place_of
 from llama_index_contextual.ui.search import MAX_CONDITIONS, facets_of
 from llama_index_contextual.ui.views import (
     MAX_QUESTION,
@@ -149,13 +150,15 @@ class Excerpt:
 
     Attributes:
         html: The sentence, with the cited words or the words of the question highlighted.
-        source: Location of the sentence or of the cited words.
+        title: Title or name of the document.
+        place: Heading above the sentence, and its page, sheet or slide.
         url: URL of the passage in which this place is highlighted.
         evidence: The place as evidence in a file of questions, in JSON.
     """
 
     html: Markup
-    source: Source
+    title: str
+    place: str
     url: str
     evidence: str
 
@@ -250,15 +253,7 @@ def shown_sources(
     for at, hit in enumerate(hits, start=1):
         best = RetrievedChunk.of(at, hit).place
         of_hit = places.get(at) or [best]
-        excerpts = [
-            Excerpt(
-                html=quotation_html(hit, place, highlight if place == best else None),
-                source=place,
-                url=address_of(hit, place, link),
-                evidence=_evidence(hit, place),
-            )
-            for place in of_hit
-        ]
+        excerpts = [_excerpt(hit, place, link, highlight if place == best else None) for place in of_hit]
         label = " and ".join(map(str, of_hit))
         shown = ShownSource(number=at, label=label, url=excerpts[0].url, is_cited=at in places, excerpts=excerpts)
         sources.append(shown)
@@ -281,13 +276,23 @@ def address_of(hit: NodeWithScore, place: Source, link: Callable[..., str]) -> s
     return link((chunk or hit.node).node_id, mark=(start, end))
 
 
-def _evidence(hit: NodeWithScore, place: Source) -> str:
+def _excerpt(
+    hit: NodeWithScore, place: Source, link: Callable[..., str], highlight: Callable[[str], Markup] | None
+) -> Excerpt:
+    evidence: dict[str, Any] = {"text": visible(hit.node.get_content())}
     if place.doc_id and place.start_char is not None and place.end_char is not None:
-        return json.dumps({"file": place.doc_id, "start": place.start_char, "end": place.end_char})
-    return json.dumps({"text": visible(hit.node.get_content())})
+        evidence = {"file": place.doc_id, "start": place.start_char, "end": place.end_char}
+    section, page_words = place_of(place)
+    return Excerpt(
+        html=quotation_html(hit, place, highlight),
+        title=visible(place.title or place.file_name or place.doc_id or "Passage"),
+        place=" · ".join(filter(None, (section.rpartition(" › ")[2], page_words))),
+        url=address_of(hit, place, link),
+        evidence=json.dumps(evidence),
+    )
 
 
-_AROUND, _LONGEST, _SHORT = 200, 400, 80  # numbers of characters around a place, of a place, and of a short quotation
+_AROUND, _LONGEST, _SHORT = 200, 400, 40  # numbers of characters around a place, of a place, and of a short quotation
 _SENTENCE_END = re.compile(r"[.!?。！？]['”’\")]*(?:\s+|$)|\n")
 _SYNTAX = re.compile(r"^\s*(?:#+|>|[-*+])\s+|\*\*|__|`", re.MULTILINE)
 _CELLS = re.compile(r"\s*\|[\s|:-]*")
@@ -326,9 +331,9 @@ def quotation_html(hit: NodeWithScore, place: Source, highlight: Callable[[str],
 
 def _plain(text: str) -> str:
     """Return text on one line, without Markdown syntax, and with a space at an end where it had white space."""
-    line = visible(_CELLS.sub(" · ", _SYNTAX.sub("", text)).strip(" ·"))
+    text = _CELLS.sub(" · ", _SYNTAX.sub("", text))
     first, last = (" " if edge.isspace() else "" for edge in (text[:1], text[-1:]))
-    return f"{first}{line}{last}"
+    return f"{first}{visible(text.strip(' ·'))}{last}"
 
 
 # ---- findings --------------------------------------------------------------------------------------------------------

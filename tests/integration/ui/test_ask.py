@@ -150,3 +150,40 @@ def test_a_question_of_another_page_is_refused(
 ) -> None:
     assert client.post("/p/reports/ask", data={"q": "pump"}, headers=headers).status_code == status
     assert llm.history == []
+
+
+def test_a_follow_up_is_answered_with_the_conversation_and_a_lost_one_without_it(client: Any, llm: ScriptedLLM) -> None:
+    first = client.post("/p/reports/ask", data={"q": "What does error TS-999 mean?"}).headers["location"]
+    key = first.partition("answer=")[2]
+    second = client.post("/p/reports/ask", data={"q": "And who repairs it?", "after": key}).headers["location"]
+    prompt = str(llm.history[-1])
+    assert "What does error TS-999 mean?" in prompt
+    assert "The pump runs dry" in prompt
+    page = client.get(second).text
+    assert page.index("What does error TS-999 mean?</h2>") < page.index("And who repairs it?</h2>")
+    assert f'name="after" value="{second.partition("answer=")[2]}"' in page
+    assert "earlier answers" not in page
+    alone = client.post("/p/reports/ask", data={"q": "And who repairs it?", "after": "unknown"}).headers["location"]
+    assert (
+        "The earlier answers are no longer in memory: this question was answered without them."
+        in client.get(alone).text
+    )
+    assert "What does error TS-999 mean?" not in str(llm.history[-1])
+    assert client.get(first).text.count('<article class="turn"') == 1
+
+
+def test_without_a_model_a_question_shows_passages_and_the_way_to_a_model(root: Path) -> None:
+    app = make_app([ProjectManager(root).load("reports")])
+    with testclient.TestClient(app, base_url="http://127.0.0.1") as client:
+        start = client.get("/p/reports/ask").text
+        assert "llama-index-contextual configure reports answer_llm=ollama:llama3.1" in start
+        assert "<blockquote" not in start
+        page = client.get("/p/reports/ask?q=What+does+error+TS-999+mean%3F").text
+        first = re.search(r'<blockquote class="quote"><a href="([^"]+)">(.*?)</a>', page)
+        assert first is not None
+        assert "<mark>TS-999</mark>" in first[2]
+        assert "mark=" in first[1]
+        assert 'data-question="What does error TS-999 mean?"' in page
+        evidence = json.loads(html.unescape(re.search(r'data-evidence="([^"]+)"', page)[1]))
+        text = ProjectManager(root).load("reports").read(evidence["file"], evidence["start"], evidence["end"])
+        assert "TS-999" in text

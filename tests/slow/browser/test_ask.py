@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from llama_index_contextual.answering.judge import FALLBACK
+from llama_index_contextual.evaluation.questions import load_questions
+from llama_index_contextual.evaluation.run import evaluate
+from llama_index_contextual.project.manager import ProjectManager
 from tests.slow.browser.conftest import GatedLLM, run_axe
 from tests.slow.browser.harness import Pages, Served, Watch, follow, overflow
 from tests.support.server import LoopbackProvider
@@ -34,7 +38,7 @@ def ask(page: Page, served: Served, project: str = "examples", question: str = Q
     page.goto(f"{served.url}/p/{project}/ask")
     page.get_by_role("textbox", name="Question").fill(question)
     page.get_by_role("button", name="Ask", exact=True).click()
-    return page.get_by_role("article")
+    return page.get_by_role("article").last
 
 
 def is_over(page: Page) -> None:
@@ -52,15 +56,20 @@ def test_quotations_and_figures_show_their_check_as_text(
     provider.enqueue(ANSWER)
     answer = ask(page, served)
     expect(answer.locator(".check-label")).to_have_text(["verified", "unsupported", "not found"])
-    expect(answer.locator("mark")).to_have_text(["“has to stand still for 10 minutes”", "77", "“costs a lot of money”"])
+    expect(answer.locator("mark.check")).to_have_text(
+        ["“has to stand still for 10 minutes”", "77", "“costs a lot of money”"]
+    )
     expect(answer.locator("strong", has_text=re.compile("^not$"))).to_be_visible()
-    expect(answer.locator(".finding")).to_have_text(
+    expect(answer.get_by_role("list", name="Checks").get_by_role("listitem")).to_have_text(
         [
-            "Problem: No passage contains this quotation. costs a lot of money",
-            "Problem: No cited passage contains this figure. 77",
-            "Passed: 1 quotation verified word by word.",
+            "1 quotation in no passage: costs a lot of money",
+            "1 figure in no cited passage: 77",
+            "1 quotation verified word for word.",
         ]
     )
+    quotation = answer.get_by_role("region", name="Sources").locator("blockquote").first
+    expect(quotation.locator("mark")).to_have_text("has to stand still for 10 minutes")
+    expect(quotation).to_contain_text("The unit has to stand still for 10 minutes before it may be started again")
     colours = answer.locator(".check-label").evaluate_all("labels => labels.map((one) => getComputedStyle(one).color)")
     assert len(set(colours)) == 2, colours
     expect(answer).to_contain_text(re.compile(r"gpt-4o-mini: [\d,]+ tokens in, \d+ out, \$0\.\d+, at list prices"))
@@ -75,14 +84,13 @@ def test_a_citation_opens_its_passage_and_going_back_costs_nothing(
     answer = ask(page, served)
     expect(answer).to_be_visible()
     is_over(page)
-    follow(answer.get_by_role("link", name="[Source 1]").first)
+    follow(answer.get_by_role("link", name="Source 1").first)
     expect(page).to_have_url(re.compile("/p/examples/passage/"))
     expect(page.get_by_role("main")).to_contain_text("stand still for 10 minutes")
     page.go_back()
     expect(page.get_by_role("article")).to_contain_text("stand still for 10 minutes")
     page.reload()
     expect(page.get_by_role("article")).to_contain_text("stand still for 10 minutes")
-    expect(page.get_by_role("textbox", name="Question")).to_have_value(QUESTION)
     assert len(provider.chat_calls) == 1
 
 
@@ -106,7 +114,7 @@ def test_without_javascript_the_form_shows_the_finished_answer_or_the_error(
     page = pages.open(java_script_enabled=False)
     answer = ask(page, served)
     expect(answer.locator(".check-label")).to_have_text(["verified", "unsupported", "not found"])
-    follow(answer.get_by_role("link", name="[Source 1]").first)
+    follow(answer.get_by_role("link", name="Source 1").first)
     expect(page.get_by_role("main")).to_contain_text("stand still for 10 minutes")
     page.go_back()
     expect(page.get_by_role("article")).to_contain_text("stand still for 10 minutes")
@@ -116,6 +124,92 @@ def test_without_javascript_the_form_shows_the_finished_answer_or_the_error(
     ask(page, served)
     expect(page.get_by_role("alert")).to_contain_text("A model is not available")
     expect(page.get_by_role("textbox", name="Question")).to_have_value(QUESTION)
+
+
+# ---- conversations ---------------------------------------------------------------------------------------------------
+
+FOLLOW_UP = "And what about the capacitors?"
+
+
+def ask_further(page: Page, question: str = FOLLOW_UP) -> None:
+    is_over(page)
+    page.get_by_role("textbox", name="Question").fill(question)
+    page.get_by_role("button", name="Ask", exact=True).click()
+
+
+@pytest.mark.parametrize("has_javascript", [True, False])
+def test_a_follow_up_continues_the_conversation_and_the_page_shows_all_of_it(
+    pages: Pages, served: Served, provider: LoopbackProvider, has_javascript: bool
+) -> None:
+    provider.enqueue(ANSWER, "They discharge slowly [Source 1].")
+    page = pages.open(java_script_enabled=has_javascript)
+    expect(ask(page, served)).to_be_visible()
+    ask_further(page)
+    expect(page.get_by_role("article")).to_have_count(2)
+    expect(page.get_by_role("article").last).to_contain_text("They discharge slowly")
+    prompt = str(provider.chat_calls[-1].body)
+    assert QUESTION in prompt
+    assert "has to stand still for 10 minutes" in prompt
+    page.reload()
+    expect(page.get_by_role("article").get_by_role("heading", level=2)).to_have_text([QUESTION, FOLLOW_UP])
+    page.get_by_role("link", name="New conversation").click()
+    expect(page.get_by_role("article")).to_have_count(0)
+    assert len(provider.chat_calls) == 2
+
+
+def test_the_conversation_stays_in_its_tab(pages: Pages, served: Served, provider: LoopbackProvider) -> None:
+    provider.enqueue(ANSWER)
+    page = pages.open()
+    expect(ask(page, served)).to_be_visible()
+    is_over(page)
+    page.get_by_role("link", name="Search", exact=True).click()
+    page.get_by_role("link", name="Ask", exact=True).click()
+    expect(page.get_by_role("article")).to_contain_text("stand still for 10 minutes")
+    expect(pages.open("/p/examples/ask").get_by_role("article")).to_have_count(0)
+    provider.enqueue("They discharge slowly [Source 1].")
+    ask_further(page)
+    expect(page.get_by_role("article")).to_have_count(2)
+    assert QUESTION in str(provider.chat_calls[-1].body)
+
+
+def test_marked_passages_are_saved_as_a_file_that_evaluate_reads(
+    page: Page, served: Served, provider: LoopbackProvider, root: Path, tmp_path: Path
+) -> None:
+    provider.enqueue(ANSWER, "At once [Source 1].")
+    answer = ask(page, served)
+    button = answer.get_by_role("button", name="This answers it").first
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    ask_further(page, "When does it start?")
+    expect(page.get_by_role("article")).to_have_count(2)
+    other = page.get_by_role("article").last.get_by_role("button", name="This answers it").first
+    other.click()
+    expect(page.get_by_role("region", name="Collected questions")).to_contain_text("2 questions with answers")
+    other.click()  # once more: it does not answer it after all
+    page.goto(f"{served.url}/p/manual/ask?q=When+may+it+start")
+    expect(page.get_by_role("region", name="Collected questions")).to_be_hidden()  # those of another project
+    page.goto(f"{served.url}/p/examples/ask")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download questions").click()
+    download.value.save_as(tmp_path / "questions.jsonl")
+    (question,) = load_questions(tmp_path / "questions.jsonl")
+    project = ProjectManager(root).load("examples")
+    (evidence,) = question.evidence
+    assert (question.text, evidence.file) == (QUESTION, "station-manual.md")
+    assert project.read("station-manual.md", *evidence.span) == "has to stand still for 10 minutes"
+    assert evaluate(project, [question]).mean("recall@20") == 1.0
+
+
+def test_without_a_model_the_view_shows_the_passages_that_match(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/p/manual/ask")
+    expect(page.get_by_role("main")).to_contain_text("llama-index-contextual configure manual answer_llm=")
+    page.get_by_role("textbox", name="Question").fill(QUESTION)
+    page.get_by_role("button", name="Show passages").click()
+    expect(page.get_by_role("main")).to_contain_text("No model is configured: these passages match the question.")
+    first = page.locator("blockquote").first
+    expect(first).to_contain_text("has to stand still for 10 minutes")
+    follow(first.get_by_role("link"))
+    expect(page).to_have_url(re.compile(r"/p/manual/passage/.*mark=\d+-\d+"))
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
@@ -132,7 +226,7 @@ def test_the_answer_grows_while_it_is_written(page: Page, served: Served, gated:
     expect(answer).to_have_count(0)
     page.get_by_role("textbox", name="Question").press("Enter")  # no second question is sent meanwhile
     gated.release("utes** [Source 1].", end=True)
-    expect(answer).to_contain_text("for 10 minutes [Source 1].")
+    expect(answer).to_contain_text("for 10 minutes 1.")
     expect(live).to_be_hidden()
     expect(answer.locator("strong", has_text="10 minutes")).to_be_visible()
     is_over(page)
@@ -222,6 +316,6 @@ def test_the_view_fits_and_is_accessible(
     page = pages.open(color_scheme=scheme, viewport={"width": width, "height": 844})
     expect(ask(page, served)).to_contain_text("Nobody works alone")
     is_over(page)
-    page.get_by_text("Options and filters").click()
+    page.get_by_text("Options").click()
     assert overflow(page) == []
     assert run_axe(page) == []
