@@ -28,6 +28,7 @@ from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.index.project_file import is_project
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.ui import ask, overview, passage, search, security
+from llama_index_contextual.ui.hits import RecentHits
 from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.views import Links, ProblemView, make_templates, page, problem_page
 
@@ -95,6 +96,7 @@ def make_app(
     app.state.templates = make_templates()
     app.state.originals = Originals(tuple(document_folders))
     weakref.finalize(app, app.state.originals.renderer.close)
+    app.state.hits = RecentHits()
     app.state.answers = LRUCache(ask.MAX_ANSWERS)
     app.state.token = token
     app.state.session = session

@@ -36,7 +36,7 @@ _MARKABLE = ("p", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "tr", "hr", "span")
 _MAX_NESTING = 60
 """Maximum nesting depth of lists and quotations; content that is nested more deeply is omitted."""
 _FIRST_BLOCK = re.compile(rf'<\w+(?= class="{IN_PASSAGE}")')
-_FIRST_MARK = re.compile(rf'<mark(?= class="{SPOTLIGHT}")')
+_FIRST_MARK = re.compile(rf'<\w+(?= class="{SPOTLIGHT}")')
 _WEB = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 
 
@@ -74,8 +74,23 @@ def render_markdown(
     _mark_blocks(tokens, *_lines(body, passage[0] - start, passage[1] - start))
     _mark_sentence(tokens, body, sentence[0] - start, sentence[1] - start)
     html = _safe_html(parser.renderer.render(tokens, parser.options, {"mark_words": mark_words}))
-    target = _FIRST_MARK if _FIRST_MARK.search(html) else _FIRST_BLOCK
-    return head + Markup(target.sub(_with_id, html, count=1))
+    return head + with_anchor(html)
+
+
+def plain_text(text: str) -> str:
+    """Return the text of Markdown without its markup.
+
+    Example:
+        >>> plain_text("There are **gate** valves, see [below](#b).")
+        'There are gate valves, see below.'
+    """
+    tokens = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_NESTING}).parse(text)
+    blocks = ("".join(_plain_piece(piece) for piece in token.children or [token]) for token in tokens)
+    return "\n".join(filter(None, blocks))
+
+
+def _plain_piece(piece: Token) -> str:
+    return "\n" if piece.type in ("softbreak", "hardbreak") else piece.content
 
 
 def _lines(text: str, start: int, end: int) -> tuple[int, int]:
@@ -199,8 +214,10 @@ def _safe_html(html: str) -> str:
     )
 
 
-def _with_id(tag: re.Match[str]) -> str:
-    return f'{tag[0]} id="passage"'
+def with_anchor(html: str) -> Markup:
+    """Give the id "passage" to the first element of the sentence or row in safe HTML, or of the passage without one."""
+    first = _FIRST_MARK if _FIRST_MARK.search(html) else _FIRST_BLOCK
+    return Markup(first.sub(lambda tag: f'{tag[0]} id="passage"', html, count=1))
 
 
 def _web_address(_tag: str, attribute: str, value: str) -> str | None:
@@ -210,14 +227,13 @@ def _web_address(_tag: str, attribute: str, value: str) -> str | None:
 # ---- Marks -----------------------------------------------------------------------------------------------------------
 
 
-def mark_sentence(text: str, sentence: Span, mark_words: Callable[[str], Markup] = escape, anchor: str = "") -> Markup:
+def mark_sentence(text: str, sentence: Span, mark_words: Callable[[str], Markup] = escape) -> Markup:
     """Return text as HTML, with a sentence in a `<mark>` element of class `SPOTLIGHT`.
 
     Args:
         text: The text; any markup in it is escaped.
         sentence: Start and end of the sentence; nothing is highlighted if the span is empty.
         mark_words: Function, such as `highlight`, that returns text as HTML.
-        anchor: Id of the element, or "".
 
     Example:
         >>> mark_sentence("Yes. It is <due>. No.", (5, 17))
@@ -226,9 +242,8 @@ def mark_sentence(text: str, sentence: Span, mark_words: Callable[[str], Markup]
     start, end = sentence
     if start >= end:
         return mark_words(text)
-    attribute = Markup(' id="{}"').format(anchor) if anchor else Markup("")
     before, marked, after = mark_words(text[:start]), mark_words(text[start:end]), mark_words(text[end:])
-    return Markup('{}<mark class="{}"{}>{}</mark>{}').format(before, SPOTLIGHT, attribute, marked, after)
+    return Markup('{}<mark class="{}">{}</mark>{}').format(before, SPOTLIGHT, marked, after)
 
 
 def highlight(text: str, terms: Collection[str], analyzer: Analyzer) -> Markup:

@@ -76,18 +76,15 @@ def scan_chars(page: Page, size: tuple[float, float]) -> list[Char]:
     return chars
 
 
-def mark_spans(chars: Sequence[Char], places: Sequence[int | None], spans: Iterable[Span]) -> list[Box]:
-    """Return the boxes on a page that cover the given spans of a passage, such as words.
+def mark_span(chars: Sequence[Char], places: Sequence[int | None], span: Span) -> list[Box]:
+    """Return the boxes on a page that cover a span of a passage, such as a sentence.
 
     Args:
         chars: The characters of the page.
         places: For each character of the passage, the index of the matching character on the page; from `align`.
-        spans: Start and end of each span in the passage.
+        span: Start and end of the span in the passage.
     """
-    boxes = []
-    for start, end in spans:
-        boxes += line_boxes(chars, {at for at in places[start:end] if at is not None})
-    return boxes
+    return line_boxes(chars, {at for at in places[slice(*span)] if at is not None})
 
 
 # ---- Alignment -------------------------------------------------------------------------------------------------------

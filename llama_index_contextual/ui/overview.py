@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_index.core.schema import BaseNode
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,12 +29,15 @@ from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.receipts import RunCost
+from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.passage import MarkedPage, passage_view
+from llama_index_contextual.ui.places import date_of
 from llama_index_contextual.ui.search import Result, confidence_words, results_of
+from llama_index_contextual.ui.texts import TextKind, TextMarks, kind_of, render_text
 from llama_index_contextual.ui.views import (
     Links,
     analyzer_of,
@@ -86,7 +90,7 @@ def project_values(project: Project) -> dict[str, Any]:
         "versions": list(reversed(project.versions())),
         "cost": project.cost(),
         "failed": [record for record in project.documents() if record.fallback_chunks],
-        "retry": f"llama-index-contextual retry {quoted(project.name)}",
+        "retry": retry_command(project),
         "money": money,
         "day": day,
         "run_facts": run_facts,
@@ -148,6 +152,8 @@ class ChunkView:
         written: The part of the context written by an LLM or a person.
         writer: Author of this part: "llm", "given", …
         text: The text of the chunk.
+        kind: How the text is shown.
+        html: The text as HTML, or "".
         tokens: Number of tokens, or None.
         is_fallback: Whether the LLM failed to write a context for the chunk.
         facts: The user's own metadata.
@@ -159,6 +165,8 @@ class ChunkView:
     written: str
     writer: str
     text: str
+    kind: TextKind
+    html: Markup
     tokens: int | None
     is_fallback: bool
     facts: dict[str, Any]
@@ -177,24 +185,34 @@ class SegmentView:
     chunks: Sequence[ChunkView]
 
 
-def segments_of(nodes: Sequence[BaseNode], record: DocumentRecord) -> list[SegmentView]:
-    """Group the chunks of a document by segment."""
-    failed = set(record.fallback_chunks)
+def segments_of(
+    nodes: Sequence[BaseNode], record: DocumentRecord, where: DocumentMap | None = None
+) -> list[SegmentView]:
+    """Group the chunks of a document by segment.
+
+    Args:
+        nodes: The chunks.
+        record: Record of the document.
+        where: Map of the document, which is needed to show its text as HTML.
+    """
     by_segment = groupby(nodes, key=lambda node: int(node.metadata.get(keys.SEGMENT_INDEX) or 0))
-    return [SegmentView(number + 1, [_chunk(node, failed) for node in group]) for number, group in by_segment]
+    return [SegmentView(number + 1, [_chunk(node, record, where) for node in group]) for number, group in by_segment]
 
 
-def _chunk(node: BaseNode, failed: set[str]) -> ChunkView:
+def _chunk(node: BaseNode, record: DocumentRecord, where: DocumentMap | None) -> ChunkView:
     structure, written = keys.context_parts(node.metadata)
+    text, start, kind = node.get_content(), getattr(node, "start_char_idx", None), kind_of(record.file_name)
     return ChunkView(
         node_id=node.node_id,
         source=Source.of(node),
         structure=structure,
         written=written,
         writer=str(node.metadata.get(keys.CONTEXT_SOURCE) or ""),
-        text=node.get_content(),
+        text=text,
+        kind=kind,
+        html=Markup() if where is None else render_text(text, start or 0, kind, where, TextMarks()),
         tokens=node.metadata.get(keys.TOKEN_COUNT),
-        is_fallback=node.node_id in failed,
+        is_fallback=node.node_id in record.fallback_chunks,
         facts=keys.user_metadata(node),
     )
 
@@ -202,22 +220,31 @@ def _chunk(node: BaseNode, failed: set[str]) -> ChunkView:
 def document(request: Request) -> Response:
     """Show the segments and chunks of a document."""
     project = project_of(request)
-    doc_id = parameter(request, "id")
-    record = next((record for record in project.documents() if record.doc_id == doc_id), None)
+    version, doc_id = project.live_version, parameter(request, "id")
+    record = version.record(doc_id)
     if record is None:
         raise HTTPException(404, f"There is no document {doc_id[:200]!r} in the live version: see the view Project.")
     start = start_of(request, record.chunks, CHUNKS_PER_PAGE)
-    nodes = project.chunks(doc_id)
+    nodes, frame = project.chunks(doc_id), version.frame(doc_id)
+    where = DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
     return page(
         request,
         "document.html",
         record=record,
-        segments=segments_of(nodes[start : start + CHUNKS_PER_PAGE], record),
+        date=date_of(nodes[0].metadata) if nodes else "",
+        has_file=request.app.state.originals.find(record).path is not None,
+        segments=segments_of(nodes[start : start + CHUNKS_PER_PAGE], record, where),
         segment_count=len({node.metadata.get(keys.SEGMENT_INDEX) for node in nodes}),
         start=start,
         total=len(nodes),
         per_page=CHUNKS_PER_PAGE,
+        retry=retry_command(project),
     )
+
+
+def retry_command(project: Project) -> str:
+    """Return the command line that requests missing contexts again."""
+    return f"llama-index-contextual retry {quoted(project.name)}"
 
 
 # ---- all in one file -------------------------------------------------------------------------------------------------

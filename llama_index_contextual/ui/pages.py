@@ -26,7 +26,8 @@ from llama_index_contextual.readers.files import IMAGE_SUFFIXES, PDF_SUFFIXES
 from llama_index_contextual.readers.ocr import OpenFile, PdfFile, grey_page, image_hash
 from llama_index_contextual.readers.pdf.scans import Page
 from llama_index_contextual.readers.process import ChildProcess, answer_requests
-from llama_index_contextual.ui.marks import Box, Char, Span, align, mark_spans, scan_chars
+from llama_index_contextual.ui.marks import Box, Char, Span, align, mark_span, scan_chars
+from llama_index_contextual.ui.places import suffix_of
 
 CHILD = __name__
 PROCESSES = 2
@@ -50,7 +51,6 @@ class PageMarks:
         has_text: Whether the page has a text layer or was read by OCR; otherwise, nothing on it can be marked.
         lines: The lines of the passage.
         mark: The lines of the sentence or row to mark.
-        words: Words of the passage to emphasise.
     """
 
     width: float
@@ -59,7 +59,6 @@ class PageMarks:
     has_text: bool
     lines: Sequence[Box]
     mark: Sequence[Box]
-    words: Sequence[Box]
 
 
 class PageRenderer:
@@ -96,7 +95,6 @@ class PageRenderer:
         file: SourceFile,
         page: int,
         text: str,
-        words: Sequence[Span] = (),
         sentence: Span = (0, 0),
         scan: Page | None = None,
     ) -> PageMarks:
@@ -106,21 +104,20 @@ class PageRenderer:
             file: The file.
             page: Number of the page, starting at 1.
             text: The part of the passage on this page.
-            words: Start and end of each word of the text to emphasise.
             sentence: Start and end of the sentence or row to mark.
             scan: The page as read by OCR, if it has no text layer.
 
         Raises:
             ReadError: The page cannot be shown; `reason` contains the cause.
         """
-        request = {"what": "marks", "page": page, "text": text, "words": list(words), "sentence": list(sentence)}
+        request = {"what": "marks", "page": page, "text": text, "sentence": list(sentence)}
         answer = self._ask(file, {**request, "scan": scan})
         return PageMarks(
             width=answer["width"],
             height=answer["height"],
             pages=answer["pages"],
             has_text=answer["has_text"],
-            **{name: [Box(*edges) for edges in answer[name]] for name in ("lines", "mark", "words")},
+            **{name: [Box(*edges) for edges in answer[name]] for name in ("lines", "mark")},
         )
 
     def scan_hash(self, file: SourceFile, page: int) -> str:
@@ -188,12 +185,7 @@ class Originals:
 
 def has_pages(record: DocumentRecord) -> bool:
     """Return whether the pages of a document's file can be shown."""
-    return suffix_of(record) in (*PDF_SUFFIXES, *IMAGE_SUFFIXES)
-
-
-def suffix_of(record: DocumentRecord) -> str:
-    """Return the extension of a document's file in lower case, or "" if it has none."""
-    return Path(record.file_name or record.doc_id).suffix.lower()
+    return suffix_of(record.file_name or record.doc_id) in (*PDF_SUFFIXES, *IMAGE_SUFFIXES)
 
 
 # ---- Child -----------------------------------------------------------------------------------------------------------
@@ -242,19 +234,15 @@ class PageWorker:
 
 
 def _marks(size: tuple[float, float], chars: Sequence[Char], request: dict[str, Any]) -> dict[str, Any]:
-    """Return the size of a page and the boxes of the passage, sentence and words to mark."""
+    """Return the size of a page and the boxes of the passage and of the sentence to mark."""
     places = align([char.text for char in chars], request["text"])
     return {
         "width": size[0],
         "height": size[1],
         "has_text": any(char.text.isalnum() for char in chars),
         **{
-            name: [_clip_to_page(box, *size) for box in mark_spans(chars, places, spans)]
-            for name, spans in (
-                ("lines", [(0, len(places))]),
-                ("mark", [request["sentence"]]),
-                ("words", request["words"]),
-            )
+            name: [_clip_to_page(box, *size) for box in mark_span(chars, places, span)]
+            for name, span in (("lines", (0, len(places))), ("mark", request["sentence"]))
         },
     }
 

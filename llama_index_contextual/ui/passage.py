@@ -1,4 +1,4 @@
-"""The view of a passage: its lines on the page of the original file, its contexts, and its neighbours.
+"""The view of a passage: its sentence on the page of the original file, its contexts, and the file itself.
 
 `passage_view` collects all displayed content as plain data; the routes below render it.
 """
@@ -6,56 +6,73 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+from urllib.parse import quote
 
+import xxhash
 from llama_index.core.schema import BaseNode
 from markupsafe import Markup
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError, ProjectError, ReadError
-from llama_index_contextual.index.analysis import Analyzer, match_spans
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.readers.files import MARKDOWN_SUFFIXES
+from llama_index_contextual.readers.files import MARKDOWN_SUFFIXES, PDF_SUFFIXES, TEXT_SUFFIXES, open_file
 from llama_index_contextual.readers.ocr import OcrEngine, engine_for
 from llama_index_contextual.readers.pdf.scans import Page
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.spotlight import spot_of
 from llama_index_contextual.ui import views
-from llama_index_contextual.ui.markdown import highlight, mark_sentence, render_markdown
+from llama_index_contextual.ui.hits import search_parameters
+from llama_index_contextual.ui.markdown import highlight, mark_sentence, plain_text
 from llama_index_contextual.ui.marks import Span
-from llama_index_contextual.ui.pages import Originals, PageMarks, has_pages, suffix_of
+from llama_index_contextual.ui.pages import Originals, PageMarks, PageRenderer, has_pages
+from llama_index_contextual.ui.places import date_of, icon_of, place_of, suffix_of
+from llama_index_contextual.ui.texts import TextKind, TextMarks, kind_of, quoted_cells, render_text
 
 CSS_PIXELS = 96 / 72
 """CSS pixels per point."""
 MAX_PAGES = 4
 """Maximum number of pages of a passage that are shown together."""
+ZOOM_MARGIN = 24
+"""Width of the margins next to the marked lines of an enlarged page, in points."""
+MAX_ZOOM = 250
 AROUND = 3_000
 """Maximum number of characters shown before and after a passage if the document is longer than `WHOLE`."""
 WHOLE = 8_000
 """Maximum length of a document that is shown in full; otherwise, only the text around the passage is shown."""
 NEIGHBOURHOOD = 60_000
-"""In a document with many chunks, chunks are listed up to this number of characters before and after the passage."""
+"""In a document with many chunks, the neighbours are searched up to this number of characters around the passage."""
 MANY_CHUNKS = 100
-EXCERPT = 90
-"""Length of the excerpt of a chunk in the list."""
+MAX_QUOTE = 700
+"""Maximum length of the quotation next to the page."""
+CHUNK_BYTES = 1 << 18
+"""Number of bytes of an original file that are read at a time."""
+INLINE = {
+    **dict.fromkeys(PDF_SUFFIXES, "application/pdf"),
+    **dict.fromkeys((".jpg", ".jpeg"), "image/jpeg"),
+    ".png": "image/png",
+    **dict.fromkeys((*TEXT_SUFFIXES, *MARKDOWN_SUFFIXES), "text/plain; charset=utf-8"),
+}
+"""Content types of the original files that browsers show; other files are downloaded."""
 
 
 # ---- data ----------------------------------------------------------------------------------------------------------
@@ -91,8 +108,16 @@ class MarkedPage:
     @property
     def description(self) -> str:
         """Page number and label as text."""
-        printed = f" (printed number {visible(self.label)})" if self.label not in ("", str(self.number)) else ""
+        printed = f" (printed {visible(self.label)})" if self.label not in ("", str(self.number)) else ""
         return f"Page {self.number}{printed}"
+
+    @property
+    def zoom(self) -> int:
+        """Percentage by which a narrow window enlarges the page, so that the marked lines fill its width."""
+        if self.marks is None or not self.marks.lines:
+            return 100
+        left, right = min(box.x0 for box in self.marks.lines), max(box.x1 for box in self.marks.lines)
+        return min(max(round(4 * self.marks.width / max(right - left + ZOOM_MARGIN, 1)) * 25, 100), MAX_ZOOM)
 
     @property
     def css_width(self) -> int:
@@ -118,7 +143,8 @@ class OriginalView:
     """The original pages or text of a passage, as displayed.
 
     Attributes:
-        kind: Form of display (page images, formatted Markdown, or text).
+        kind: "pages" for page images, or how the text is shown.
+        position: The page, sheet or slide and their number, such as "Page 21 of 27", or "".
         pages: The pages, if `kind` is "pages".
         file_pages: Number of pages in the file, if `kind` is "pages".
         begins_on: Page on which the passage begins if it begins before the displayed pages, otherwise None.
@@ -130,7 +156,8 @@ class OriginalView:
         command: A command line that solves the problem, or "".
     """
 
-    kind: Literal["pages", "markdown", "text"]
+    kind: Literal["pages"] | TextKind
+    position: str = ""
     pages: Sequence[MarkedPage] = ()
     file_pages: int = 0
     begins_on: int | None = None
@@ -143,23 +170,21 @@ class OriginalView:
 
 
 @dataclass(frozen=True)
-class ListedChunk:
-    """A chunk in the list of a document's chunks."""
+class Quotation:
+    """The marked sentence or row, or the beginning of the passage if nothing is marked.
 
-    node_id: str
-    number: int | None
-    page: int | None
-    excerpt: str
-    is_current: bool
+    Attributes:
+        text: The text without Markdown.
+        cells: The column header and the text of each cell, if it is a row of a table.
+    """
 
+    text: str
+    cells: Sequence[tuple[str, str]] = ()
 
-@dataclass(frozen=True)
-class ListedSegment:
-    """A segment in the list of a document's chunks."""
-
-    number: int
-    chunks: Sequence[ListedChunk]
-    is_current: bool
+    @property
+    def line(self) -> str:
+        """The text on one line, with the column headers of a row."""
+        return "; ".join(f"{head}: {cell}" for head, cell in self.cells) or " ".join(self.text.split())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,20 +196,22 @@ class PassageView:
         record: The record of the document.
         source: Location of the passage in the document.
         place: Location of the marked sentence or row, or of the passage if nothing is marked.
+        date: Date of the document in words, or "".
         mark: Start and end of the marked sentence or row in the document's text, or None.
+        quotation: The marked sentence or row.
         text: The text of the chunk, with the sentence and the words of the question marked.
         structure: The structural part of the context, with marks.
         written: The part of the context written by an LLM or a person, with marks.
         writer: Author of this part: "llm", "given", …
+        is_fallback: Whether the LLM failed to write a context for the chunk.
         table_head: The column headers of the table that the chunk continues, or "".
         tokens: Number of tokens, or None.
         confidence: The lowest OCR confidence of the chunk's pages, from 0 to 1, or None.
         facts: The user's own metadata.
         original: The original pages or text, as displayed.
+        has_file: Whether the original file can be opened.
         before: Id of the previous chunk, or "".
         after: Id of the next chunk, or "".
-        segments: The segments of the document, or only those near the passage.
-        is_part: Whether `segments` is only part of the document.
         is_elsewhere: Whether the displayed page was requested by its number.
     """
 
@@ -192,27 +219,23 @@ class PassageView:
     record: DocumentRecord
     source: Source
     place: Source
+    date: str
     mark: Span | None
+    quotation: Quotation
     text: Markup
     structure: Markup
     written: Markup
     writer: str
+    is_fallback: bool
     table_head: str
     tokens: int | None
     confidence: float | None
     facts: Mapping[str, Any]
     original: OriginalView
+    has_file: bool
     before: str
     after: str
-    segments: Sequence[ListedSegment]
-    is_part: bool
     is_elsewhere: bool
-
-    @property
-    def has_mark(self) -> bool:
-        """Whether there is an element with the id `passage`."""
-        pages = self.original.pages
-        return any(page.is_first_marked for page in pages) if pages else 'id="passage"' in self.original.html
 
     @property
     def title(self) -> str:
@@ -223,6 +246,17 @@ class PassageView:
     def file_name(self) -> str:
         """Name of the file, or the id of the document."""
         return self.record.file_name or self.record.doc_id
+
+    @property
+    def icon(self) -> str:
+        """Name of the document's icon."""
+        return "scan" if self.confidence is not None else icon_of(self.file_name)
+
+    @property
+    def citation(self) -> str:
+        """The quotation with the name of the file and the place, as text to copy."""
+        place = str(place_of(self.place))
+        return f"“{self.quotation.line}” ({', '.join(filter(None, (visible(self.file_name), place)))})"
 
 
 def passage_view(
@@ -256,19 +290,22 @@ def passage_view(
     if record is None:
         return None
     analyzer = views.analyzer_of(project)
-    marker = _Marker(analyzer, frozenset(analyzer.query_terms(question)))
-    around = _nodes_around(version, record, node)
-    ids = [other.node_id for other in around]
-    at = ids.index(node_id)
+    terms = frozenset(analyzer.query_terms(question))
+    before, after = _neighbours(version, record, node)
     structure, written = keys.context_parts(node.metadata)
     chunk, frame = Chunk.of(node), version.frame(record.doc_id)
     where = DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
     span = _span_in(chunk, mark, record) or _best_span(version, chunk, question)
     start, end = span or (0, 0)
     place = Source.of(node)
-    original = _Original(version, record, chunk, span, marker, where if frame else None)
+
+    def mark_words(text: str) -> Markup:
+        return highlight(text, terms, analyzer)
+
+    original = _Original(version, record, chunk, span, mark_words, where if frame else None)
+    file = SourceFile(None) if originals is None else originals.find(record)
     if originals is not None and has_pages(record):
-        shown = original.as_pages(project, originals, page_number)
+        shown = original.as_pages(project, originals.renderer, file, page_number)
     else:
         shown = original.as_text()
     return PassageView(
@@ -276,42 +313,24 @@ def passage_view(
         record=record,
         source=place,
         place=place if span is None else place.at(start, end, where.places(start, end)),
+        date=date_of(node.metadata),
         mark=span,
-        text=marker.html(chunk.text, _within(span, chunk.start or 0, len(chunk.text))),
-        structure=marker.words(visible(structure)),
-        written=marker.words(visible(written)),
+        quotation=original.quotation(),
+        text=mark_sentence(chunk.text, _within(span, chunk.start or 0, len(chunk.text)), mark_words),
+        structure=mark_words(visible(structure)),
+        written=mark_words(visible(written)),
         writer=str(node.metadata.get(keys.CONTEXT_SOURCE) or ""),
+        is_fallback=node_id in record.fallback_chunks,
         table_head=str(node.metadata.get(keys.TABLE_HEAD) or ""),
         tokens=node.metadata.get(keys.TOKEN_COUNT),
         confidence=node.metadata.get(keys.OCR_CONFIDENCE),
         facts=keys.user_metadata(node),
         original=shown,
-        before=ids[at - 1] if at else "",
-        after=ids[at + 1] if at + 1 < len(ids) else "",
-        segments=_segments(around, node_id),
-        is_part=len(around) < record.chunks,
+        has_file=file.path is not None,
+        before=before,
+        after=after,
         is_elsewhere=page_number is not None,
     )
-
-
-@dataclass(frozen=True)
-class _Marker:
-    """Marker that highlights the words of the question in text."""
-
-    analyzer: Analyzer
-    terms: frozenset[str]
-
-    def words(self, text: str) -> Markup:
-        """Return the text as HTML with the words of the question marked."""
-        return highlight(text, self.terms, self.analyzer)
-
-    def html(self, text: str, sentence: Span = (0, 0), anchor: str = "") -> Markup:
-        """Return the text as HTML with the words of the question and a sentence marked."""
-        return mark_sentence(text, sentence, self.words, anchor)
-
-    def spans(self, text: str) -> list[Span]:
-        """Return the start and end of each word of the question in the text."""
-        return match_spans(text, self.terms, self.analyzer)
 
 
 # ---- the marked sentence -------------------------------------------------------------------------------------------
@@ -340,35 +359,18 @@ def _within(span: Span | None, start: int, length: int) -> Span:
     return max(0, span[0] - start), min(length, span[1] - start)
 
 
-def _nodes_around(version: SearchableVersion, record: DocumentRecord, node: BaseNode) -> list[BaseNode]:
-    """Return the chunks of a document in text order; if there are many, return only the chunks near `node`."""
+def _neighbours(version: SearchableVersion, record: DocumentRecord, node: BaseNode) -> tuple[str, str]:
+    """Return the ids of the chunks before and after a chunk in the document; "" at the ends."""
     start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
     span = None
     if record.chunks > MANY_CHUNKS and start is not None and end is not None:
         span = (max(0, start - NEIGHBOURHOOD), end + NEIGHBOURHOOD)
     nodes = list(version.docstore.iterate(doc_id=node.ref_doc_id, span=span)) if node.ref_doc_id else [node]
     # The sort is stable, so chunks without offsets keep their order.
-    return sorted(nodes, key=lambda one: getattr(one, "start_char_idx", None) or 0)
-
-
-def _segments(nodes: Sequence[BaseNode], node_id: str) -> list[ListedSegment]:
-    segments = []
-    for index, group in groupby(nodes, key=lambda node: int(node.metadata.get(keys.SEGMENT_INDEX) or 0)):
-        chunks = [_listed_chunk(node, is_current=node.node_id == node_id) for node in group]
-        segments.append(ListedSegment(index + 1, chunks, any(chunk.is_current for chunk in chunks)))
-    return segments
-
-
-def _listed_chunk(node: BaseNode, *, is_current: bool) -> ListedChunk:
-    text = visible(node.get_content()[: 4 * EXCERPT])
-    index = node.metadata.get(keys.CHUNK_INDEX)
-    return ListedChunk(
-        node_id=node.node_id,
-        number=None if index is None else int(index) + 1,
-        page=node.metadata.get(keys.PAGE_START),
-        excerpt=text if len(text) <= EXCERPT else f"{text[:EXCERPT].rstrip()}…",
-        is_current=is_current,
-    )
+    nodes.sort(key=lambda one: getattr(one, "start_char_idx", None) or 0)
+    ids = ["", *(one.node_id for one in nodes), ""]
+    at = ids.index(node.node_id)
+    return ids[at - 1], ids[at + 1]
 
 
 # ---- the original --------------------------------------------------------------------------------------------------
@@ -399,6 +401,9 @@ def parts_on_pages(chunk: Chunk, where: DocumentMap) -> list[PagePart]:
     return parts
 
 
+_QUOTED_LINE = re.compile(r"^(?:> ?)+", re.MULTILINE)
+
+
 class _Original:
     """The original of one passage.
 
@@ -408,7 +413,7 @@ class _Original:
         chunk: The chunk.
         span: Start and end of the sentence to mark in the document's text, or None. If the sentence extends beyond the
             chunk, the displayed passage does too.
-        marker: Marker for words.
+        mark_words: Function that returns text as HTML with the words of the question marked.
         where: Map of the document; None if it was ingested as chunks.
     """
 
@@ -418,10 +423,11 @@ class _Original:
         record: DocumentRecord,
         chunk: Chunk,
         span: Span | None,
-        marker: _Marker,
+        mark_words: Callable[[str], Markup],
         where: DocumentMap | None,
     ) -> None:
-        self._version, self._record, self._marker, self._where = version, record, marker, where
+        self._version, self._record, self._mark_words, self._where = version, record, mark_words, where
+        self._kind: TextKind = kind_of(record.file_name or record.doc_id)
         if span is not None and chunk.start is not None and where is not None:
             start, end = chunk.start, chunk.start + len(chunk.text)
             first, last = max(min(start, span[0]), start - AROUND), min(max(end, span[1]), end + AROUND)
@@ -430,17 +436,31 @@ class _Original:
         self._chunk, self._text, self._start = chunk, chunk.text, chunk.start
         self._sentence = _within(span, chunk.start or 0, len(chunk.text))
 
-    def as_pages(self, project: Project, originals: Originals, page_number: int | None) -> OriginalView:
+    def quotation(self) -> Quotation:
+        """Return the marked sentence or row, or the beginning of the passage."""
+        start, end = self._sentence if any(self._sentence) else (0, len(self._text))
+        text = self._text[start:end].strip()
+        at = (self._start or 0) + start + self._text[start:end].index(text) if text else 0
+        cells = quoted_cells(text, at, self._kind, self._where or DocumentMap())
+        if self._kind == "markdown":
+            text = plain_text(text)
+        elif self._kind == "mail":
+            text = _QUOTED_LINE.sub("", text)
+        if len(text) > MAX_QUOTE:
+            text = f"{text[:MAX_QUOTE].rpartition(' ')[0] or text[:MAX_QUOTE]} …"
+        return Quotation(text, cells)
+
+    def as_pages(
+        self, project: Project, renderer: PageRenderer, file: SourceFile, page_number: int | None
+    ) -> OriginalView:
         """Return the pages of the file; if they cannot be shown, return the text with the reason."""
-        file = originals.find(self._record)
         if file.path is None:
             return self.as_text(*_no_file_reason(file, project, self._record))
-        where = self._where or DocumentMap()
-        parts = parts_on_pages(self._chunk, where)
+        parts = parts_on_pages(self._chunk, self._where or DocumentMap())
         shown = [part for part in parts if part.end > self._sentence[0]][:MAX_PAGES]
         if page_number is not None:
             shown = [part for part in parts if part.page == page_number] or [PagePart(page_number, 0, 0)]
-        pages = [self._marked(project, file, part, originals) for part in shown or [PagePart(1, 0, 0)]]
+        pages = [self._marked(project, renderer, file, part) for part in shown or [PagePart(1, 0, 0)]]
         drawn = [page for page in pages if page.marks is not None]
         if not drawn:
             return self.as_text(pages[0].note)
@@ -449,6 +469,7 @@ class _Original:
         file_pages = max(page.marks.pages for page in drawn if page.marks is not None)
         return OriginalView(
             kind="pages",
+            position=f"{(first or pages[0]).description} of {file_pages:,}",
             pages=[replace(page, is_first_marked=page is first) for page in pages],
             file_pages=file_pages,
             begins_on=parts[0].page if page_number is None and parts and parts[0].page < pages[0].number else None,
@@ -456,14 +477,14 @@ class _Original:
             page_after=pages[-1].number + 1 if pages[-1].number < file_pages else None,
         )
 
-    def _marked(self, project: Project, file: SourceFile, part: PagePart, originals: Originals) -> MarkedPage:
-        text, where, renderer = self._text[part.start : part.end], self._where or DocumentMap(), originals.renderer
+    def _marked(self, project: Project, renderer: PageRenderer, file: SourceFile, part: PagePart) -> MarkedPage:
+        text, where = self._text[part.start : part.end], self._where or DocumentMap()
         sentence = _within(self._sentence, part.start, len(text))
         label = where.page_labels[part.page - 1] if part.page <= len(where.page_labels) else ""
         was_scanned = any(where.page_confidences[part.page - 1 : part.page])
         try:
             scan = _read_scan(project, renderer.scan_hash(file, part.page)) if text and was_scanned else None
-            marks = renderer.marks(file, part.page, text, self._marker.spans(text), sentence, scan)
+            marks = renderer.marks(file, part.page, text, sentence, scan)
         except ReadError as error:
             return MarkedPage(part.page, label, None, _reason_sentence(error.reason))
         note = ""
@@ -476,42 +497,55 @@ class _Original:
         return MarkedPage(part.page, label, marks, note)
 
     def as_text(self, note: str = "", command: str = "") -> OriginalView:
-        """Return the text around the passage, formatted if it is Markdown."""
-        anchor = Markup("") if any(self._sentence) else Markup(' id="passage"')
-        marked = self._marker.html(self._text, self._sentence, "passage")
-        passage = Markup('<div class="in-passage"{}>{}</div>').format(anchor, marked)
-        if self._start is None or self._where is None:
-            return OriginalView(kind="text", html=passage, note=note, command=command)
-        end = self._start + len(self._text)
-        first, last = self._surroundings(self._where, self._start, end)
-        is_markdown = suffix_of(self._record) in MARKDOWN_SUFFIXES
-        text = self._version.read_text(self._record, first, last)
-        start, stop = self._start - first, end - first
-        if is_markdown:
-            sentence = start + self._sentence[0], start + self._sentence[1]
-            html = render_markdown(text, (start, stop), sentence, mark_words=self._marker.words)
-        else:
-            html = Markup("{}{}{}").format(text[:start], passage, text[stop:])
+        """Return the text around the passage."""
+        start, where = self._start or 0, self._where or DocumentMap()
+        end = start + len(self._text)
+        first, last, text = start, end, self._text
+        if self._start is not None and self._where is not None:
+            first, last = self._surroundings(where, start, end)
+            text = self._version.read_text(self._record, first, last)
+        sentence = start + self._sentence[0], start + self._sentence[1]
+        marks = TextMarks((start, end), sentence if any(self._sentence) else (0, 0), self._mark_words)
         return OriginalView(
-            kind="markdown" if is_markdown else "text",
-            html=html,
+            kind=self._kind,
+            position=self._position(where, marks.sentence[0] or start),
+            html=render_text(text, first, self._kind, where, marks),
             is_whole=first == 0 and last >= self._record.characters,
             note=note,
             command=command,
         )
 
+    def _position(self, where: DocumentMap, at: int) -> str:
+        """Return the number of the sheet or slide at an offset, or ""."""
+        word = keys.page_word(self._record.file_name or "")
+        return f"{word.capitalize()} {where.page(at)} of {len(where.page_starts)}" if word != "page" else ""
+
     def _surroundings(self, where: DocumentMap, start: int, end: int) -> Span:
-        """Return the range of the document to show: all of it, or whole sections or lines around the passage."""
-        characters = self._record.characters
-        if characters <= WHOLE:
-            return 0, characters
-        first, last = max(0, start - AROUND), min(characters, end + AROUND)
-        heads = [heading.start for heading in where.headings]
+        """Return the range of the document to show: all of it, or whole sections or lines around the passage.
+
+        Only the sheet of a workbook that contains the mark is shown.
+        """
+        lowest, highest = 0, self._record.characters
+        if self._kind == "sheet":
+            at = start + self._sentence[0]
+            lowest = max((page for page in where.page_starts if page <= at), default=0)
+            highest = min((page for page in where.page_starts if page > at), default=highest)
+            start, end = max(start, lowest), min(end, highest)
+        if highest - lowest <= WHOLE:
+            return lowest, highest
+        first, last = max(lowest, start - AROUND), min(highest, end + AROUND)
         text = self._version.read_text(self._record, first, last)
-        before = [head for head in heads if first <= head <= start] or [first + text.find("\n", 0, start - first) + 1]
-        after = [head for head in heads if end <= head <= last]
-        line = text.rfind("\n", end - first)
-        return (0 if first == 0 else before[0]), after[-1] if after else last if line < 0 else first + line
+        before = [head for head in self._breaks(where) if first <= head <= start]
+        after = [head for head in self._breaks(where) if end <= head <= last]
+        line, line_end = first + text.find("\n", 0, start - first) + 1, text.rfind("\n", end - first)
+        return (
+            lowest if first == lowest else before[0] if before else line,
+            highest if last == highest else after[-1] if after else last if line_end < 0 else first + line_end,
+        )
+
+    def _breaks(self, where: DocumentMap) -> Sequence[int]:
+        """Return the offsets at which the displayed text may begin and end: slides or headings."""
+        return where.page_starts if self._kind == "slides" else [heading.start for heading in where.headings]
 
 
 def _read_scan(project: Project, image: str) -> Page | None:
@@ -564,6 +598,7 @@ def routes() -> list[Route]:
     return [
         Route("/p/{project}/passage/{node_id:anything}", views.with_problems(passage), name="passage"),
         Route("/p/{project}/image", views.with_problems(image), name="image"),
+        Route("/p/{project}/original", views.with_problems(original), name="original"),
     ]
 
 
@@ -581,7 +616,9 @@ def passage(request: Request) -> Response:
     )
     if view is None:
         raise HTTPException(404, "There is no such passage in the live version: search again.")
-    return views.page(request, "passage.html", passage=view, q=question)
+    parameters, links = search_parameters(request), views.Links(project.name)
+    strip = request.app.state.hits.strip(links, parameters, view.node_id)
+    return views.page(request, "passage.html", passage=view, parameters=parameters, strip=strip)
 
 
 def image(request: Request) -> Response:
@@ -597,6 +634,49 @@ def image(request: Request) -> Response:
         return Response(originals.renderer.image(file, number), media_type="image/png")
     except ReadError as error:
         return PlainTextResponse(_reason_sentence(error.reason), 404)
+
+
+def original(request: Request) -> Response:
+    """Return the file of a document of the live version, if it is still the file that was ingested.
+
+    PDFs, images and plain text are shown by the browser, without scripts; other files are downloaded.
+    """
+    project = views.project_of(request)
+    record = project.live_version.record(views.parameter(request, "doc"))
+    if record is None:
+        raise HTTPException(404, "There is no such document in the live version.")
+    found: SourceFile = request.app.state.originals.find(record)
+    file = None if found.path is None else _open_unchanged(found.path, record)
+    if file is None:
+        raise HTTPException(
+            404, _no_file_reason(replace(found, problem=found.problem or "changed"), project, record)[0]
+        )
+    kind = INLINE.get(suffix_of(record.file_name))
+    name = quote(record.file_name or "document", safe="", errors="replace")
+    headers = {
+        "Content-Disposition": f"{'inline' if kind else 'attachment'}; filename*=UTF-8''{name}",
+        "Content-Security-Policy": "sandbox",
+    }
+    return StreamingResponse(_content(file), media_type=kind or "application/octet-stream", headers=headers)
+
+
+def _open_unchanged(path: Path, record: DocumentRecord) -> BinaryIO | None:
+    """Open a file if its content is that of the document, otherwise return None."""
+    try:
+        file = open_file(path)
+        if hashlib.file_digest(file, xxhash.xxh3_128).hexdigest() == record.content_hash:
+            file.seek(0)
+            return file
+        file.close()
+    except OSError:
+        return None
+    return None
+
+
+def _content(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while data := file.read(CHUNK_BYTES):
+            yield data
 
 
 def _mark(request: Request) -> Span | None:

@@ -21,6 +21,7 @@ from llama_index_contextual.search.response import Explanation, Source, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.tools.filters import parse_conditions
 from llama_index_contextual.ui import views
+from llama_index_contextual.ui.hits import search_parameters
 from llama_index_contextual.ui.markdown import highlight, mark_sentence
 from llama_index_contextual.ui.marks import Span
 
@@ -209,7 +210,9 @@ def search(request: Request) -> Response:
     except ContextualError as error:
         problem = views.problem_of(error, project)
         return views.page(request, "search.html", status_code=problem.status, problem=problem, **values)
-    values["response"] = response
+    links, parameters = views.Links(project.name), search_parameters(request)
+    request.app.state.hits.remember(links, parameters, response)
+    values |= {"response": response, "parameters": parameters}
     return views.page(
         request,
         "search.html",

@@ -190,7 +190,10 @@ class Guard:
             if message["type"] == "http.response.start":
                 started = True
                 headers = MutableHeaders(scope=message)
+                further = headers.get("Content-Security-Policy")
                 headers.update(HEADERS)
+                if further:  # browsers enforce both policies
+                    headers["Content-Security-Policy"] = f"{POLICY}, {further}"
                 if scope["path"].startswith(STATIC) and message["status"] in (200, 304):
                     headers["Cache-Control"] = "max-age=86400"  # the URL changes with the content
             await send(message)

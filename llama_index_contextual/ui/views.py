@@ -61,7 +61,14 @@ class Links:
         return _with_query(f"{self._base}/", parameters)
 
     def passage(
-        self, node_id: str, q: str = "", mark: Span | None = None, *, page: int | None = None, anchor: str = "#passage"
+        self,
+        node_id: str,
+        q: str = "",
+        mark: Span | None = None,
+        *,
+        page: int | None = None,
+        anchor: str = "#passage",
+        **search: Any,
     ) -> str:
         """Return the URL of a passage.
 
@@ -72,14 +79,20 @@ class Links:
                 sentence or row that matches `q` best.
             page: Page of the file to show instead of the pages of the passage.
             anchor: Fragment of the URL that scrolls the view to the passage; "" shows the top of the view.
+            **search: Other parameters of the search that found the passage, such as `mode` and `where`.
         """
         span = f"{mark[0]}-{mark[1]}" if mark else ""
         path = f"{self._base}/passage/{quote(node_id, safe='')}"
-        return f"{_with_query(path, {'q': q, 'mark': span, 'page': page})}{anchor}"
+        return f"{_with_query(path, {'q': q, 'mark': span, 'page': page, **search})}{anchor}"
 
     def image(self, doc_id: str, page: int, **parameters: Any) -> str:
         """Return the URL of the image of a page."""
         return _with_query(f"{self._base}/image", {"doc": doc_id, "page": page, **parameters})
+
+    def original(self, doc_id: str, page: int | None = None) -> str:
+        """Return the URL of a document's file, opened at a page if the browser supports this."""
+        url = _with_query(f"{self._base}/original", {"doc": doc_id})
+        return f"{url}#page={page}" if page else url
 
     def document(self, doc_id: str, **parameters: Any) -> str:
         """Return the URL of a document's segments and chunks."""

@@ -67,7 +67,7 @@ def test_citations_and_sources_open_at_the_sentence(root: Path) -> None:
         assert all(re.search(r"&mark=\d+-\d+#passage$", link) for link in others)
         page = client.get(citation).text
         app.state.originals.renderer.close()
-    marked = page.partition('<mark class="spotlight" id="passage">')[2].partition("\n")[0]
+    marked = page.partition('<mark id="passage" class="spotlight">')[2].partition("\n")[0]
     assert html.unescape(re.sub("<[^>]+>", "", marked)).startswith(quoted)
 
 

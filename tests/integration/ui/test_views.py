@@ -149,7 +149,7 @@ def test_a_document_shows_every_chunk_once(browser: TestClient, root: Path) -> N
     address = "/p/long/document?id=valves"
     while address:
         page = browser.get(address).text
-        shown += [html.unescape(text) for text in re.findall(r'<pre class="text">(.*?)</pre>', page, re.DOTALL)]
+        shown += [html.unescape(text) for text in re.findall(r'text-text"><pre>(.*?)</pre>', page, re.DOTALL)]
         following = re.search(r'<a href="([^"]*)" rel="next"', page)
         address = html.unescape(following[1]) if following else ""
     assert [" ".join(text.split()) for text in shown] == [" ".join(text.split()) for text in texts]

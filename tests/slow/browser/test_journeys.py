@@ -31,7 +31,7 @@ def search(page: Page, served: Served, question: str, project: str = "examples")
 def open_pdf_passage(page: Page, served: Served) -> None:
     search(page, served, LEAKAGE)
     follow(page.locator(".result", has_text=PDF).locator(".result-link").first)
-    expect(page.get_by_role("heading", name=re.compile("On its page"))).to_be_visible()
+    expect(page.get_by_role("region", name=re.compile(r"Page \d+ of"))).to_be_visible()
 
 
 def image_is_loaded(page: Page) -> None:
@@ -46,7 +46,7 @@ def image_is_loaded(page: Page) -> None:
 def test_the_mark_on_the_page_covers_the_words_of_the_passage(page: Page, served: Served) -> None:
     open_pdf_passage(page, served)
     image_is_loaded(page)
-    text = " ".join(page.locator(".passage-beside pre.text").inner_text().split())
+    text = " ".join((page.locator(".beside pre.text").text_content() or "").split())
     number = int(page.locator(".sheet").first.get_attribute("aria-label").split()[1])  # type: ignore[union-attr]
     place = "(one) => { const box = one.getBoundingClientRect(); return [box.left, box.top, box.right, box.bottom] }"
     boxes = page.locator(".mark-line").evaluate_all(f"all => all.map({place})")
@@ -80,7 +80,7 @@ def test_the_browser_opens_a_result_at_its_sentence(page: Page, served: Served, 
     assert page.evaluate(
         "() => { const at = passage.getBoundingClientRect().top; return at > 0 && at < innerHeight / 2 }"
     )
-    marked = " ".join(page.locator(".passage-beside .spotlight").all_inner_texts())
+    marked = page.locator(".beside .quote").inner_text()
     assert "".join(marked.split())[:60] == "".join(sentence.split())[:60]
 
 
@@ -121,7 +121,7 @@ def test_the_keyboard_is_enough(page: Page, served: Served) -> None:
             break
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline != "none", page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
-    assert any("Next chunk" in text or "Previous chunk" in text for text in reached)
+    assert any("Passage after" in text or "Passage before" in text for text in reached)
 
 
 VIEWS = {
@@ -148,7 +148,7 @@ def show(page: Page, served: Served, view: str) -> None:
     question, _, file = path.removeprefix("passage ").rpartition(" ")
     page.goto(f"{served.url}/p/examples/?q={quote_plus(question)}&file={file}")
     follow(page.locator(".result-link").first)
-    expect(page.get_by_role("heading", name="Segments and chunks")).to_be_visible()
+    expect(page.get_by_role("complementary", name="Quotation")).to_be_visible()
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])

@@ -86,7 +86,7 @@ def test_an_image_is_a_page_without_marks(tmp_path: Path, renderer: PageRenderer
     scan = pdf_of_images([Image.new("L", (300, 400), 128)]) if kind == "PDF" else data.getvalue()
     file = source(tmp_path / f"scan.{kind.lower()}", scan)
     marks = renderer.marks(file, 1, TEXT[0])
-    assert (marks.has_text, marks.lines, marks.words) == (False, [], [])
+    assert (marks.has_text, marks.lines, marks.mark) == (False, [], [])
     if kind != "PDF":
         assert (marks.width, marks.height, marks.pages) == (144, 72, 2 if kind == "TIFF" else 1)
         assert Image.open(io.BytesIO(renderer.image(file, marks.pages))).size == (320, 160)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.ui.marks import Box, Char, align, line_boxes, mark_spans, scan_chars
+from llama_index_contextual.ui.marks import Box, Char, align, line_boxes, mark_span, scan_chars
 
 WIDTH, HEIGHT, LEADING = 6.0, 10.0, 14.0
 LINES = (
@@ -157,13 +157,13 @@ def test_the_boxes_of_a_page_that_was_turned_are_turned_back(
     assert [tuple(round(edge) for edge in chars[at][1:]) for at in (0, -1)] == [first, last]
 
 
-def test_words_are_marked_on_their_own() -> None:
+def test_a_span_is_marked_on_its_own() -> None:
     chars = page(LINES)
     text = "Late payment bears interest of 5 % a year"
     places = align([char.text for char in chars], text)
-    boxes = mark_spans(chars, places, [(5, 12), (19, 27)])
-    assert text_in(chars, boxes) == "paymentinterest"
-    assert len(boxes) == 3
+    boxes = mark_span(chars, places, (5, 27))
+    assert text_in(chars, boxes) == "paymentbearsinterest"
+    assert len(boxes) == 2
 
 
 @given(words, st.integers(0, 39), st.integers(1, 40))
