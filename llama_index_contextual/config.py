@@ -9,7 +9,7 @@ from collections.abc import Mapping, MutableMapping
 from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.config import JsonDict
@@ -24,6 +24,9 @@ LOCAL = "local"
 SPOTLIGHT = "spotlight"
 """Name of the default reranker."""
 
+AUTO: Final = "auto"
+"""Value of `rerank` for the best cross-encoder on this machine, and of `rerank_threshold` for the default."""
+
 DEFAULT_LLM = "openai:gpt-6-luna"
 """Name of the default LLM, which also replaces retired OpenAI models.
 
@@ -33,6 +36,7 @@ It is a small model that is suited to many short answers to long prompts.
 Mode = Literal["semantic", "lexical", "hybrid"]
 ContextKind = Literal["llm", "structural", "none"]
 Fusion = Literal["rrf", "score"]
+RerankThreshold = float | Literal["auto"] | None
 
 STYLE_NAMES = ("instruction", "persona", "chain_of_thought")
 """Names of the answer styles. Any other value is a description of a style, which is added to the rules."""
@@ -252,13 +256,16 @@ class ProjectConfig(BaseModel):
     rerank: str | None = _live(SPOTLIGHT)
     """What ranks the best hits again: `spotlight`, their best sentence or table row, which needs no model except
     WordLlama (extra `local`) and does not apply to source code; the name of a cross-encoder, such as
-    `cross-encoder/ms-marco-MiniLM-L-6-v2`, or `llm` for the LLM, which read the hits in the order of `spotlight`; None
-    for nothing.
+    `cross-encoder/ms-marco-MiniLM-L-6-v2`, or of one that fastembed runs (`fastembed:NAME`); `auto` for the best
+    cross-encoder that is on this machine, or `auto:NAME` for this one if it is; or `llm` for the LLM. These read the
+    hits in the order of `spotlight`. None for nothing.
     """
     rerank_candidates: int = _live(50, ge=1)
     """Number of hits passed to the reranker."""
-    rerank_threshold: float | None = _live(None)
-    """Hits with a lower probability by the cross-encoder, from 0 to 1, are dropped; does not apply to `llm`."""
+    rerank_threshold: RerankThreshold = _live(AUTO)
+    """Hits with a lower probability by the cross-encoder, from 0 to 1, are dropped: `auto` for 0.3 if the model returns
+    probabilities, None to keep all hits; does not apply to `llm`.
+    """
     keep_versions: int = _live(3, ge=2)
     """Number of published versions kept on disk for a rollback, and as many of `sync --watch`."""
 

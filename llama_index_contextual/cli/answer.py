@@ -390,6 +390,8 @@ def show_response(response: SearchResponse, language: str, *, full: bool = False
     say(f"[bold]{pluralize(len(response.results), 'result')}[/]{verdict}\n")
     analyzer = Analyzer(language, has_periods=True)
     room = common.out.height - _LINES_AROUND
+    if response.explanations and response.reranker is not None:
+        say(f"[dim]{safe(str(response.reranker))}[/]\n")
     for number, chunk in enumerate(response.results):
         with common.out.capture() as shown:
             _show_result(chunk, response.query, analyzer, full=full)

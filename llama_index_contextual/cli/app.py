@@ -209,6 +209,7 @@ def _show_info(info: ProjectInfo) -> None:
         ("embedding", info.config.embed_model),
         ("context", info.config.context + (f" ({info.config.llm})" if info.config.context == "llm" else "")),
         ("mode", f"{info.config.mode}, top {info.config.top_k}"),
+        ("reranker", "none" if info.reranker is None else str(info.reranker)),
     ]
     for label, value in rows:
         say(f"[dim]{label:<14}[/]{safe(value)}")

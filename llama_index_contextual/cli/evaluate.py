@@ -233,6 +233,9 @@ def _show_figures(evaluations: Sequence[Evaluation]) -> None:
         for key in ("p50_ms", "p95_ms")
     ]
     _show_rows([*means, *times])
+    for one in evaluations:
+        if one.reranker is not None:
+            say(f"[dim]{safe(f'{one.name}: {one.reranker}')}[/]")
 
 
 def _show_rows(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.questions import Question, ResultChunk, load_questions, require_files
+from llama_index_contextual.retrievers.base import respond_of
+from llama_index_contextual.search.response import RerankerUse
 from llama_index_contextual.search.results import RetrievedChunk
 
 FIRST = 5
@@ -141,6 +143,7 @@ class QuestionResult:
         ranks: For each evidence item, the rank (starting at 1) of the first result that contains it, or None.
         relevant: For each result, whether it contains any evidence.
         seconds: Response time.
+        reranker: The model that reranked the results, and its time, or None.
         context_relevance: Mean cosine similarity between the question and its first passages; None if not computed.
     """
 
@@ -149,6 +152,7 @@ class QuestionResult:
     ranks: Sequence[int | None]
     relevant: Sequence[bool]
     seconds: float
+    reranker: RerankerUse | None = None
     context_relevance: float | None = None
 
     def hard_negatives(self, k: int) -> list[RetrievedChunk]:
@@ -226,6 +230,12 @@ class Evaluation:
         return float(np.percentile([result.seconds for result in self.results], percentile))
 
     @property
+    def reranker(self) -> RerankerUse | None:
+        """The reranker of the first question, with the median of its time for all questions; None without a model."""
+        uses = [result.reranker for result in self.results if result.reranker is not None]
+        return replace(uses[0], seconds=float(np.median([use.seconds for use in uses]))) if uses else None
+
+    @property
     def context_relevance(self) -> float | None:
         """Mean embedding similarity between questions and passages; None if not computed."""
         values = [r.context_relevance for r in self.results if r.context_relevance is not None]
@@ -241,7 +251,8 @@ class Evaluation:
         return sorted(failed, key=lambda result: recall(result.ranks, k))
 
     def summary(self) -> dict[str, float | int | str | None]:
-        """Return the means of the metrics, the response times in milliseconds, and the context relevance."""
+        """Return the means of the metrics, the response times in milliseconds, context relevance, and reranker."""
+        reranker = self.reranker
         return {
             "name": self.name,
             "questions": len(self.results),
@@ -249,12 +260,15 @@ class Evaluation:
             "p50_ms": 1000 * self.response_time(50),
             "p95_ms": 1000 * self.response_time(95),
             "context_relevance": self.context_relevance,
+            **({} if reranker is None else {"reranker": reranker.model, "rerank_p50_ms": 1000 * reranker.seconds}),
         }
 
     def __repr__(self) -> str:
         shown = [metric for metric in self.metrics if not metric.startswith("precision")]
         means = ", ".join(f"{metric} {100 * self.mean(metric):.1f}" for metric in shown)
         times = f"p50 {1000 * self.response_time(50):.0f} ms, p95 {1000 * self.response_time(95):.0f} ms"
+        if (reranker := self.reranker) is not None:
+            times += f", of which {reranker.model} {1000 * reranker.seconds:.0f} ms (p50)"
         number = pluralize(len(self.results), "question")
         return f"{self.name or 'Evaluation'}, {number}, in per cent: {means}; {times}"
 
@@ -335,15 +349,16 @@ def _retriever(retriever: Retrievable, k: int) -> BaseRetriever:
 
 def _question_result(retriever: BaseRetriever, question: Question, k: int) -> QuestionResult:
     started = time.perf_counter()
-    nodes = retriever.retrieve(QueryBundle(question.text))[:k]
+    response = respond_of(retriever, QueryBundle(question.text))
     seconds = time.perf_counter() - started
-    passages = [ResultChunk(RetrievedChunk.of(rank, node)) for rank, node in enumerate(nodes, start=1)]
+    passages = [ResultChunk(chunk) for chunk in response.results[:k]]
     return QuestionResult(
         question=question,
         results=tuple(passage.chunk for passage in passages),
         ranks=tuple(question.ranks(passages)),
         relevant=tuple(question.is_in(passage) for passage in passages),
         seconds=seconds,
+        reranker=response.reranker,
     )
 
 

@@ -256,6 +256,10 @@ def missing_for_models(config: ProjectConfig, models: ModelObjects | None = None
     return list(dict.fromkeys(note for note in notes if note is not None))
 
 
+_FORMER_DEFAULTS = {"rerank_threshold": None}
+"""Former defaults that existing projects keep, although the present defaults differ."""
+
+
 def _require_same(name: str, stored: ProjectConfig, given: ProjectConfig) -> None:
     """Check that an existing project has the given settings.
 
@@ -263,7 +267,12 @@ def _require_same(name: str, stored: ProjectConfig, given: ProjectConfig) -> Non
         ConfigurationError: The settings differ.
     """
     before, after = stored.model_dump(), given.model_dump()
-    differing = [field for field in after if before[field] != after[field]]
+    chosen = given.model_fields_set
+    differing = [
+        field
+        for field in after
+        if before[field] != after[field] and (field in chosen or before[field] != _FORMER_DEFAULTS.get(field, ...))
+    ]
     if differing:
         listed = ", ".join(f"{field} is {before[field]!r}, not {after[field]!r}" for field in differing)
         raise ConfigurationError(

@@ -60,6 +60,7 @@ from llama_index_contextual.ingestion.state import ModelObjects, ProjectState
 from llama_index_contextual.retrievers.base import as_bundle, as_bundles
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.live import SearchableVersion
+from llama_index_contextual.search.response import RerankerChoice
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.stores import export_version
 from llama_index_contextual.tools.document_tools import DocumentTools, describe_documents, function_tools, search_tool
@@ -101,6 +102,8 @@ class ProjectInfo:
         bytes: Size of the live version on disk.
         ledger: Contexts and embeddings in the ledger.
         cost: Cost so far, in total and by run.
+        reranker: The reranker of a search with these settings, and the reason; None if `rerank` is None. For
+            `rerank="auto"`, the models on this machine are looked up, but not loaded.
     """
 
     name: str
@@ -113,6 +116,7 @@ class ProjectInfo:
     bytes: int
     ledger: LedgerInfo
     cost: ProjectCost
+    reranker: RerankerChoice | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -743,6 +747,7 @@ class Project:
                 bytes=live.manifest.size if live else 0,
                 ledger=ledger.info(),
                 cost=ledger.receipts.cost(),
+                reranker=self.state.live.rerankers.choice(self.config),
             )
 
     # ---- blocking and asynchronous versions --------------------------------------------------------------------------

@@ -187,9 +187,11 @@ class ProjectRetriever(CheckedRetriever):
         """Return the keyword arguments for `search` that depend on the version or the models."""
         mode, _ = usable_mode(version.index, self.mode)
         name = self._config.rerank
+        selected = None if name in (None, SPOTLIGHT) else self._indexes.rerankers.of(name, self._config)
         return {
             "embedder": None if mode == "lexical" else version.embedder,
-            "reranker": None if name in (None, SPOTLIGHT) else self._indexes.rerankers.of(name, self._config),
+            "reranker": None if selected is None else selected.reranker,
+            "rerank_reason": "" if selected is None else selected.reason,
             "slots": self._indexes.slots,
             "version": version.name,
         }
@@ -197,7 +199,7 @@ class ProjectRetriever(CheckedRetriever):
     def _get_prompt_modules(self) -> PromptMixinType:
         """Return the LLM reranker, whose prompt applies to all searches of the project."""
         is_llm = self._config.rerank == LLM_RERANK
-        reranker = self._indexes.rerankers.of(LLM_RERANK, self._config) if is_llm else None
+        reranker = self._indexes.rerankers.of(LLM_RERANK, self._config).reranker if is_llm else None
         return {"reranker": reranker} if isinstance(reranker, LLMReranker) else {}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

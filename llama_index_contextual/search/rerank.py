@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 from llama_index.core.instrumentation import (  # type: ignore[attr-defined]  # not in its __all__
@@ -31,13 +30,17 @@ from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, ru
 from llama_index_contextual._utils.clients import PerLoop
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens, replace_surrogates
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import AUTO, SPOTLIGHT, ProjectConfig, RerankThreshold
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, Remedy
 from llama_index_contextual.models import model_name
-from llama_index_contextual.search.response import Hit, Reranking
+from llama_index_contextual.search.cross_encoders import load_cross_encoder, local_models, unusable
+from llama_index_contextual.search.response import Hit, RerankerChoice, Reranking
 from llama_index_contextual.search.results import RetrievedChunk
 
 LLM_RERANK = "llm"
+
+DEFAULT_THRESHOLD = 0.3
+"""Probability for `rerank_threshold="auto"`."""
 
 _dispatcher = get_dispatcher(__name__)
 
@@ -49,11 +52,15 @@ class Reranked:
     Attributes:
         hits: Copies of the hits with the reranker's scores, best first. Each copy still has its original rank.
         decisions: Mapping from node ids to the reranker's decisions; includes the dropped hits.
+        threshold: Probability below which hits were dropped, or None.
+        windows: Number of texts that the model read, because long passages are divided; None if they were shortened.
         warnings: Messages about unusable replies from the model.
     """
 
     hits: Sequence[Hit]
     decisions: Mapping[str, Reranking]
+    threshold: float | None = None
+    windows: int | None = None
     warnings: Sequence[str] = ()
 
 
@@ -62,26 +69,51 @@ class Reranker(ABC):
 
     Attributes:
         name: Value of the `rerank` setting.
+        device: Device on which the model runs; None if it is unknown, or if the model does not run in this process.
+        batch_size: Number of texts that the model processes in one batch, or None.
     """
 
     name: str
+    device: str | None = None
+    batch_size: int | None = None
 
     @abstractmethod
-    def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
+    def rerank(self, question: str, hits: Sequence[Hit], *, threshold: RerankThreshold = None) -> Reranked:
         """Return the hits in the order chosen by the model; hits with equal scores keep their order.
 
         Args:
             question: The question.
             hits: The hits, best first.
-            threshold: Hits with a lower probability are dropped; None keeps all hits.
+            threshold: Hits with a lower probability are dropped; None keeps all hits. "auto" is 0.3 for models that
+                return probabilities, and None for others.
 
         Raises:
             ModelError: The model cannot be loaded or reached, or fails.
         """
 
     @abstractmethod
-    async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
+    async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: RerankThreshold = None) -> Reranked:
         """Asynchronous version of `rerank`, which does not block the event loop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectedReranker:
+    """The reranker for the settings of a project.
+
+    Attributes:
+        reranker: The reranker, or None if only the best sentences are compared.
+        reason: Reason why this reranker was selected.
+    """
+
+    reranker: Reranker | None
+    reason: str
+
+    @property
+    def choice(self) -> RerankerChoice:
+        """The name and device of the reranker, and the reason."""
+        if self.reranker is None:
+            return RerankerChoice(name=SPOTLIGHT, reason=self.reason)
+        return RerankerChoice(name=self.reranker.name, reason=self.reason, device=self.reranker.device)
 
 
 class Rerankers:
@@ -94,10 +126,10 @@ class Rerankers:
     def __init__(self, load_llm: Callable[[], LLM] | None = None) -> None:
         self._load_llm = load_llm
         self._lock = threading.Lock()
-        self._cached: tuple[tuple[str, tuple[str, float | None] | None], Reranker] | None = None
+        self._cached: tuple[tuple[str, object], SelectedReranker] | None = None
 
-    def of(self, name: str, config: ProjectConfig) -> Reranker:
-        """Return the reranker with a given name.
+    def of(self, name: str, config: ProjectConfig) -> SelectedReranker:
+        """Return the reranker with a given name, or the best one on this machine.
 
         Args:
             name: Value of the `rerank` setting.
@@ -108,19 +140,80 @@ class Rerankers:
             ModelError: The cross-encoder cannot be loaded, or its package is not installed.
         """
         with self._lock:
-            key = name, (config.llm, config.call_timeout) if name == LLM_RERANK else None
+            key = _cache_key(name, config)
             if self._cached is None or self._cached[0] != key:
-                self._cached = key, self._make(name, config.call_timeout)
+                self._cached = key, self._select(name, config)
             return self._cached[1]
 
-    def _make(self, name: str, timeout: float | None) -> Reranker:
+    def choice(self, config: ProjectConfig) -> RerankerChoice | None:
+        """Return the reranker that a search uses, without loading a model; None if the `rerank` setting is None."""
+        name, cached = config.rerank, self._cached
+        if name is None:
+            return None
+        if cached is not None and cached[0] == _cache_key(name, config):
+            return cached[1].choice
+        if not _is_auto(name):
+            return RerankerChoice(name=name, reason=_NAMED)
+        preferred = _preferred(name)
+        model, place = next(local_models(preferred, config.language), (SPOTLIGHT, _NO_MODEL))
+        return RerankerChoice(name=model, reason=_reason(model, place, preferred))
+
+    def _select(self, name: str, config: ProjectConfig) -> SelectedReranker:
+        if name == SPOTLIGHT:
+            return SelectedReranker(reranker=None, reason=_NAMED)
+        if _is_auto(name):
+            return _best_local(_preferred(name), config.language)
         if name != LLM_RERANK:
-            return CrossEncoderReranker(name)
+            return SelectedReranker(reranker=CrossEncoderReranker(name), reason=_NAMED)
         if self._load_llm is None:
             raise ConfigurationError(
                 "The setting `rerank` is 'llm', which needs an LLM: search through a project.", setting="rerank"
             )
-        return LLMReranker(self._load_llm, timeout=timeout)
+        return SelectedReranker(reranker=LLMReranker(self._load_llm, timeout=config.call_timeout), reason=_NAMED)
+
+
+_NAMED = "the setting `rerank`"
+_NO_MODEL = (
+    "there is no cross-encoder on this machine: install the extra `rerank` or `fastembed`, and search once with"
+    " the name of a cross-encoder in the setting `rerank`, or use `auto:FOLDER`"
+)
+
+
+def _cache_key(name: str, config: ProjectConfig) -> tuple[str, object]:
+    if name == LLM_RERANK:
+        return name, (config.llm, config.call_timeout)
+    return name, config.language if _is_auto(name) else None
+
+
+def _is_auto(name: str) -> bool:
+    return name == AUTO or name.startswith(f"{AUTO}:")
+
+
+def _preferred(name: str) -> str:
+    return name.partition(":")[2]
+
+
+def _best_local(preferred: str, language: str) -> SelectedReranker:
+    """Return the best cross-encoder on this machine that can be loaded; the reason names those that cannot."""
+    failures: list[str] = []
+    for name, place in local_models(preferred, language):
+        try:
+            reranker = CrossEncoderReranker(name)
+        except ModelError as error:
+            failures.append(f"{error}")
+            continue
+        reason = " ".join([_reason(name, place, preferred), *failures])
+        return SelectedReranker(reranker=reranker, reason=reason)
+    reason = " ".join(failures) or _reason(SPOTLIGHT, _NO_MODEL, preferred)
+    return SelectedReranker(reranker=None, reason=reason)
+
+
+def _reason(name: str, place: str, preferred: str) -> str:
+    """Return the reason why a model was selected; `preferred` is the model named after `auto:`, or empty."""
+    if name == preferred:
+        return place
+    reason = place if name == SPOTLIGHT else f"the best cross-encoder on this machine, {place}"
+    return f"{preferred!r} is not on this machine, or its package is not installed; {reason}" if preferred else reason
 
 
 # ---- Cross-encoder ---------------------------------------------------------------------------------------------------
@@ -131,10 +224,8 @@ BATCH_SIZE = 32
 OVERLAP = 0.2
 """Share of a window that is repeated in the next window, so that most sentences are complete in one of them."""
 
-_DEFAULT_LENGTH = 512
 _SLACK = 8
 """Number of tokens left unused, because the text at the edges of a window may be tokenised differently."""
-_NO_LIMIT = 1_000_000  # a tokenizer without a limit reports a length of 10**30
 
 
 @dataclass(frozen=True)
@@ -162,19 +253,21 @@ class _EncoderInput:
 
 
 class CrossEncoderReranker(Reranker):
-    """Reranker that scores each hit with a cross-encoder from sentence-transformers.
+    """Reranker that scores each hit with a cross-encoder from sentence-transformers or fastembed.
 
     The score is a probability from 0 to 1. It is the sigmoid of the model's output, even for models that are configured
     to return the output unchanged, such as `cross-encoder/ms-marco-MiniLM-L-6-v2`. The calibration of the probabilities
-    depends on the model, so look at some results before you choose a threshold.
+    depends on the model, so look at some results before you choose a threshold. The threshold "auto" is 0.3, or None
+    for models that return the output unchanged, because they are trained only to sort passages.
 
     A passage that is too long for the model is divided into windows. Each window begins with the head of the passage
     (context, column headers, the user's own metadata) if the head fits in half a window. The score of a passage is the
     score of its best window.
 
     Args:
-        name: Name of a cross-encoder on the Hugging Face hub, or a folder that contains a cross-encoder.
-        device: Device such as "cpu", "cuda" or "mps"; None lets sentence-transformers choose.
+        name: Name of a cross-encoder on the Hugging Face hub, or a folder that contains a cross-encoder; with the
+            prefix `fastembed:`, fastembed runs it on ONNX Runtime.
+        device: Device such as "cpu", "cuda" or "mps"; None lets the library choose.
         batch_size: Number of texts that the model processes in one batch.
 
     Raises:
@@ -186,20 +279,16 @@ class CrossEncoderReranker(Reranker):
 
     def __init__(self, name: str, *, device: str | None = None, batch_size: int = BATCH_SIZE) -> None:
         self.name = name
-        self._batch_size = batch_size
-        self._model, self._identity = _load_encoder(name, device)
-        self._tokenizer = self._model.tokenizer
+        self.batch_size = self._batch_size = batch_size
+        self._model = load_cross_encoder(name, device)
         self._lock = threading.Lock()
-        if not _has_classifier(self._model):
-            raise self._unusable("has no trained classifier, so its scores would be random")
-        if not getattr(self._tokenizer, "is_fast", False):
-            raise self._unusable("has no fast tokenizer (tokenizer.json), which is needed to divide long passages")
-        self.length = _length_of(self._model)
-        self._room = self.length - self._tokenizer.num_special_tokens_to_add(pair=True) - _SLACK
+        self.device = self._model.device
+        self.length = self._model.length
+        self._room = self.length - self._model.special_tokens - _SLACK
         if self._room < 16:
-            raise self._unusable(f"reads only {self.length} tokens")
+            raise unusable(name, f"reads only {self.length} tokens")
 
-    def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
+    def rerank(self, question: str, hits: Sequence[Hit], *, threshold: RerankThreshold = None) -> Reranked:
         """Return the hits, sorted by probability; see `Reranker.rerank`."""
         nodes = _report_start(self.name, question, hits)
         # Allow only one thread at a time: a tokenizer that is used concurrently raises "Already borrowed", and each
@@ -212,25 +301,29 @@ class CrossEncoderReranker(Reranker):
         # 1 / (1 + exp(-x)) without overflow
         scores = [float(np.exp(-np.logaddexp(0.0, -output))) for output in outputs]
         reasons = [_score_note(scores[at], best[at] + 1, len(logits[at])) for at in range(len(hits))]
+        if threshold == AUTO:
+            threshold = DEFAULT_THRESHOLD if self._model.is_probabilistic else None
         kept = [at for at in order if threshold is None or scores[at] >= threshold]
-        return _reranked(hits, nodes, kept, scores, reasons, threshold=threshold)
+        windows = sum(map(len, logits))
+        return _reranked(hits, nodes, kept, scores, reasons, threshold=threshold, windows=windows)
 
-    async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
+    async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: RerankThreshold = None) -> Reranked:
         """Run `rerank` in a thread, so that the event loop is not blocked."""
         return await asyncio.to_thread(self.rerank, question, hits, threshold=threshold)
 
     def windows(self, question: str, passage: _EncoderInput) -> list[str]:
         """Divide a passage into windows that the model can read together with a question."""
-        room = self._room - len(self._spans(question))
-        if len(self._spans(str(passage))) <= room:
+        spans_of = self._model.spans
+        room = self._room - len(spans_of(question))
+        if len(spans_of(str(passage))) <= room:
             return [str(passage)]
         head = f"{passage.head}\n\n" if passage.head else ""
-        head_length = len(self._spans(head))
+        head_length = len(spans_of(head))
         if head_length > room // 2:
             head, head_length, text = "", 0, str(passage)
         else:
             text = passage.text
-        spans, width = self._spans(text), room - head_length
+        spans, width = spans_of(text), room - head_length
         more = len(spans) - width
         if more <= 0:  # the head and the text have fewer tokens if they are encoded separately
             return [head + text]
@@ -246,74 +339,20 @@ class CrossEncoderReranker(Reranker):
         try:
             question = self._clipped(replace_surrogates(question))
             windows = [self.windows(question, passage) for passage in passages]
-            # Use logits instead of the model's own activation, because a float32 sigmoid is 1 for any input above 17.
-            output = self._model.predict(
-                [(question, window) for texts in windows for window in texts],
-                batch_size=self._batch_size,
-                activation_fn=self._identity,
-                show_progress_bar=False,
-            )
-            logits = np.asarray(output, dtype=np.float64)
+            pairs = [(question, window) for texts in windows for window in texts]
+            logits = np.asarray(self._model.predict(pairs, self._batch_size), dtype=np.float64)
         except Exception as error:  # a model class may raise any error
             raise ModelError(describe(error, setting="rerank", model=self.name), setting="rerank") from error
         if logits.ndim != 1:
-            raise self._unusable(f"returns {logits.shape[-1]} values for a passage instead of one")
+            raise unusable(self.name, f"returns {logits.shape[-1]} values for a passage instead of one")
         if not np.isfinite(logits).all():
-            raise self._unusable("returned a value that is not a number")
+            raise unusable(self.name, "returned a value that is not a number")
         return np.split(logits, np.cumsum([len(texts) for texts in windows])[:-1])
 
     def _clipped(self, question: str) -> str:
         """Cut a question so that at least half of the model's maximum length is left for the passage."""
-        spans = self._spans(question)[: self._room // 2]
+        spans = self._model.spans(question)[: self._room // 2]
         return question[: spans[-1][1]] if spans else question
-
-    def _spans(self, text: str) -> Sequence[tuple[int, int]]:
-        """Return the start and end offset of each token."""
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        spans: Sequence[tuple[int, int]] = encoded["offset_mapping"]
-        return spans
-
-    def _unusable(self, why: str) -> ModelError:
-        return ModelError(
-            f"The reranker {self.name!r} {why}: choose another cross-encoder, or {LLM_RERANK!r} for the setting"
-            f" `rerank`.",
-            setting="rerank",
-        )
-
-
-def _load_encoder(name: str, device: str | None) -> tuple[Any, Any]:
-    """Load a cross-encoder and return it with an activation that does not change its output."""
-    try:
-        from sentence_transformers import CrossEncoder
-        from torch.nn import Identity
-    except ImportError as error:
-        raise ModelError(
-            f'The reranker {name!r} needs sentence-transformers: pip install "llama-index-contextual[rerank]"',
-            setting="rerank",
-        ) from error
-    try:
-        # Code that comes with the model is never run.
-        return CrossEncoder(name, device=device, trust_remote_code=False), Identity()
-    except Exception as error:  # libraries raise different errors for damaged weights or an unknown name
-        reason = f"{error}".strip().partition("\n")[0].rstrip(".") or type(error).__name__
-        raise ModelError(
-            f"The reranker {name!r} cannot be loaded ({reason}): name a cross-encoder of the Hugging Face hub or the"
-            f" folder of one in the setting `rerank`, or {LLM_RERANK!r}.",
-            setting="rerank",
-        ) from error
-
-
-def _has_classifier(model: Any) -> bool:
-    """Return whether a model's configuration shows that it was saved with the layer that scores pairs of texts."""
-    names = getattr(getattr(model, "config", None), "architectures", None) or ()
-    return not names or any("ForSequenceClassification" in name or "ForCausalLM" in name for name in names)
-
-
-def _length_of(model: Any) -> int:
-    """Return the maximum number of tokens that a model reads, including the question and special tokens."""
-    limits = (getattr(model, "max_seq_length", None), getattr(model.tokenizer, "model_max_length", None))
-    known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
-    return min(known, default=_DEFAULT_LENGTH)
 
 
 def _score_note(probability: float, window: int, windows: int) -> str:
@@ -434,11 +473,11 @@ class LLMReranker(Reranker, PromptMixin):
     def _update_prompts(self, prompts: PromptDictType) -> None:
         self._prompt = prompts.get(_PROMPT_NAME, self._prompt)
 
-    def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
+    def rerank(self, question: str, hits: Sequence[Hit], *, threshold: RerankThreshold = None) -> Reranked:
         """Return the hits in the order chosen by the LLM; see `Reranker.rerank`."""
         return run_sync(lambda: self.arerank(question, hits, threshold=threshold))
 
-    async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
+    async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: RerankThreshold = None) -> Reranked:
         """Asynchronous version of `rerank`, which does not block the event loop."""
         nodes = _report_start(self.name, question, hits)
         listing = _Listing(list(range(len(hits))), ["the only passage"] * len(hits))
@@ -448,7 +487,7 @@ class LLMReranker(Reranker, PromptMixin):
         for rank, at in enumerate(listing.order, start=1):
             scores[at] = 1 / rank
         warnings = list(listing.warnings())
-        if threshold is not None:
+        if isinstance(threshold, int | float):
             warnings.append(
                 f"rerank_threshold={threshold:g} does not apply to rerank={LLM_RERANK!r}, which returns an order and no"
                 " probabilities."
@@ -573,6 +612,7 @@ def _reranked(
     reasons: Sequence[str],
     *,
     threshold: float | None = None,
+    windows: int | None = None,
     warnings: Sequence[str] = (),
 ) -> Reranked:
     """Build the result of a reranker and report it to LlamaIndex's event handlers.
@@ -584,6 +624,7 @@ def _reranked(
         scores: The new score of each of `hits`.
         reasons: The reason for the new rank of each of `hits`.
         threshold: Probability below which hits were dropped, or None.
+        windows: Number of texts that the model read, or None.
         warnings: Messages about unusable replies.
     """
     after = {at: rank for rank, at in enumerate(order, start=1)}
@@ -595,7 +636,7 @@ def _reranked(
     }
     _dispatcher.event(ReRankEndEvent(nodes=[nodes[at].model_copy(update={"score": scores[at]}) for at in order]))
     sorted_hits = [replace(hits[at], score=scores[at]) for at in order]
-    return Reranked(hits=sorted_hits, decisions=decisions, warnings=warnings)
+    return Reranked(hits=sorted_hits, decisions=decisions, threshold=threshold, windows=windows, warnings=warnings)
 
 
 def _report_start(name: str, question: str, hits: Sequence[Hit]) -> list[RetrievedChunk]:

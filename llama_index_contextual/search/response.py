@@ -318,6 +318,63 @@ class Reranking:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RerankerChoice:
+    """The reranker selected by the settings of a project.
+
+    Attributes:
+        name: Name of the cross-encoder, "llm", or "spotlight" if only the best sentences are compared.
+        reason: Reason why this reranker is used.
+        device: Device on which the model runs, such as "cpu"; None if there is no model in this process yet.
+    """
+
+    name: str
+    reason: str
+    device: str | None = None
+
+    @property
+    def model(self) -> str:
+        """The name and the device."""
+        return self.name if self.device is None else f"{self.name} on {self.device}"
+
+    def __str__(self) -> str:
+        return f"{self.model} ({self.reason})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankerUse(RerankerChoice):
+    """The reranker of a search.
+
+    Attributes:
+        passages: Number of passages that were sorted.
+        windows: Number of texts that the model read, because long passages are divided; None for other rerankers.
+        batch_size: Number of texts in a batch, or None.
+        threshold: Probability below which passages were dropped, or None.
+        seconds: Time that the model took; not part of comparisons.
+    """
+
+    passages: int = 0
+    windows: int | None = None
+    batch_size: int | None = None
+    threshold: float | None = None
+    seconds: float = field(default=0.0, compare=False)
+
+    def __str__(self) -> str:
+        """Return the reranker as one line of text.
+
+        Example:
+            >>> use = RerankerUse(name="m", reason="named", device="cpu", passages=50, windows=61, batch_size=32)
+            >>> print(use)
+            Reranker: m on cpu (named); 50 passages, 61 windows in batches of 32, 0.00 s
+        """
+        if not self.passages:
+            return f"Reranker: {super().__str__()}"
+        read = pluralize(self.passages, "passage")
+        if self.windows is not None:
+            read += f", {pluralize(self.windows, 'window')} in batches of {self.batch_size}"
+        return f"Reranker: {super().__str__()}; {read}, {self.seconds:.2f} s"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """The reasons for the rank of a passage.
 
@@ -393,6 +450,8 @@ class SearchResponse:
         version: Name of the version that was searched.
         blend: The texts that were searched for, or None if this was only the question.
         intent: The intent of the question, if the search depends on it; for some intents, nothing is searched.
+        reranker: The model that reranked the hits, and its time; for `rerank="auto"`, also the reason why there was no
+            model. None for other searches without a model.
         explanations: Reasons for the rank of each result, if requested.
         near_misses: Explanations of the next hits, including the reasons why they rank below the last result, if
             requested.
@@ -408,6 +467,7 @@ class SearchResponse:
     version: str | None = None
     blend: QueryBlend | None = None
     intent: str | None = None
+    reranker: RerankerUse | None = None
     explanations: Sequence[Explanation] = ()
     near_misses: Sequence[Explanation] = ()
 
@@ -470,6 +530,8 @@ class SearchResponse:
             out["intent"] = self.intent
         if self.blend is not None:
             out["blend"] = asdict(self.blend)
+        if self.reranker is not None:
+            out["reranker"] = asdict(self.reranker)
         if self.explanations:
             out["explanations"] = [asdict(one) for one in self.explanations]
             out["near_misses"] = [asdict(one) for one in self.near_misses]
@@ -486,7 +548,8 @@ class SearchResponse:
         query = self.query if len(self.query) <= _WIDTH else f"{self.query[:_WIDTH]}…"
         head = f"{pluralize(len(self.results), 'result')} for {query!r} ({self.mode_used}{confidence})"
         lines = [f"{chunk.rank:>3}. {chunk.place}  {_shorten(chunk.excerpt(self.query, 90))}" for chunk in self.results]
-        reasons = [str(one) for one in self.explanations]
+        reasons = [visible(str(self.reranker))] if self.explanations and self.reranker is not None else []
+        reasons += [str(one) for one in self.explanations]
         if self.near_misses:
             reasons += ["Near misses", *(str(one) for one in self.near_misses)]
         return "\n".join([head, *(f"  ! {visible(warning)}" for warning in self.warnings), *lines, *reasons])

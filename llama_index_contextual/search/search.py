@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import operator
 import re
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.redaction import get_logger
-from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.config import SPOTLIGHT, Mode, ProjectConfig, RerankThreshold
 from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import cut_query
@@ -34,7 +35,7 @@ from llama_index_contextual.search.rank import (
     lexical_leg,
     semantic_leg,
 )
-from llama_index_contextual.search.response import Explanation, Hit, QueryBlend, SearchResponse
+from llama_index_contextual.search.response import Explanation, Hit, QueryBlend, RerankerUse, SearchResponse
 from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY, Spot, spotlight_shares, spots_of
 
 if TYPE_CHECKING:
@@ -116,7 +117,8 @@ class SearchSettings:
         acronyms: The user's acronyms and their long forms. If a question contains one form, the other is added.
         spotlight: Whether the first hits are reranked by their best sentence or row.
         rerank_candidates: Number of hits that a reranker reads.
-        rerank_threshold: Probability from the reranker below which hits are dropped; None keeps all hits.
+        rerank_threshold: Probability from the reranker below which hits are dropped; None keeps all hits, and "auto"
+            is 0.3 for models that return probabilities.
         min_confidence: Confidence below which the level is "low"; None uses the default.
         explain: Whether to explain the order of the results.
     """
@@ -128,7 +130,7 @@ class SearchSettings:
     acronyms: Mapping[str, str] = field(default_factory=dict)
     spotlight: bool = False
     rerank_candidates: int = 0
-    rerank_threshold: float | None = None
+    rerank_threshold: RerankThreshold = None
     min_confidence: float | None = None
     explain: bool = False
 
@@ -164,6 +166,7 @@ def search(
     *,
     embedder: Embeds | None = None,
     reranker: Reranker | None = None,
+    rerank_reason: str = "",
     slots: AbstractContextManager[object] | None = None,
     version: str | None = None,
 ) -> SearchResponse:
@@ -175,6 +178,7 @@ def search(
         settings: Settings for the search.
         embedder: Embedder for the query; not needed in lexical mode.
         reranker: Reranker for the best hits; None keeps their order.
+        rerank_reason: Reason why this reranker was selected, or none, for the response.
         slots: Context manager that limits the number of searches that rank at the same time.
         version: Name of the version, for the response.
 
@@ -188,10 +192,11 @@ def search(
         warnings += too_long(query)
         embedding = embedder.unit(query.embedded)
     candidates = _candidates(query, embedding, index, settings, mode, embedder, reranker, slots)
-    reranked = None
+    reranked, started = None, time.perf_counter()
     if reranker is not None:
         reranked = reranker.rerank(query.text, candidates.hits, threshold=settings.rerank_threshold)
-    return _response(query, candidates, reranked, settings, mode, warnings, version)
+    use = _use(reranker, reranked, rerank_reason, time.perf_counter() - started)
+    return _response(query, candidates, reranked, use, settings, mode, warnings, version)
 
 
 async def asearch(
@@ -201,6 +206,7 @@ async def asearch(
     *,
     embedder: QueryEmbedder | None = None,
     reranker: Reranker | None = None,
+    rerank_reason: str = "",
     slots: AbstractContextManager[object] | None = None,
     version: str | None = None,
 ) -> SearchResponse:
@@ -213,10 +219,11 @@ async def asearch(
     candidates = await asyncio.to_thread(
         _candidates, query, embedding, index, settings, mode, embedder, reranker, slots
     )
-    reranked = None
+    reranked, started = None, time.perf_counter()
     if reranker is not None:
         reranked = await reranker.arerank(query.text, candidates.hits, threshold=settings.rerank_threshold)
-    return _response(query, candidates, reranked, settings, mode, warnings, version)
+    use = _use(reranker, reranked, rerank_reason, time.perf_counter() - started)
+    return _response(query, candidates, reranked, use, settings, mode, warnings, version)
 
 
 @dataclass(frozen=True)
@@ -333,10 +340,27 @@ def best_chunks(
     return ranking, chunks, spots
 
 
+def _use(reranker: Reranker | None, reranked: Reranked | None, reason: str, seconds: float) -> RerankerUse | None:
+    """Describe the reranker of a search, or the reason why there was none."""
+    if reranker is None or reranked is None:
+        return RerankerUse(name=SPOTLIGHT, reason=reason) if reason else None
+    return RerankerUse(
+        name=reranker.name,
+        reason=reason or "passed to the search",
+        device=reranker.device,
+        passages=len(reranked.decisions),
+        windows=reranked.windows,
+        batch_size=reranker.batch_size,
+        threshold=reranked.threshold,
+        seconds=seconds,
+    )
+
+
 def _response(
     query: Query,
     candidates: _Candidates,
     reranked: Reranked | None,
+    use: RerankerUse | None,
     settings: SearchSettings,
     mode: Mode,
     warnings: Sequence[str],
@@ -350,7 +374,7 @@ def _response(
         if hits and not reranked.hits:
             notes.append(
                 f"The reranker dropped all {len(hits)} hits: none has a probability of at least"
-                f" {settings.rerank_threshold:g}, the setting `rerank_threshold`."
+                f" {reranked.threshold:g}, the setting `rerank_threshold`."
             )
             estimate = ConfidenceEstimate((), 0.0, "none")
         if settings.explain:
@@ -366,6 +390,7 @@ def _response(
         confidence_level=estimate.level,
         version=version,
         blend=candidates.blend,
+        reranker=use,
         explanations=tuple(explanations),
         near_misses=tuple(near_misses[:NEAR_MISSES]),
     )

@@ -21,7 +21,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
 )
 DOORS = frozenset({"agno", "mcp", "cli", "ui"})
-RERANK = "search/rerank.py"  # imports torch when a cross-encoder is loaded
+RERANK = "search/cross_encoders.py"  # imports torch when a cross-encoder is loaded
 RAY = "ingestion/ray.py"  # is imported when a run uses Ray
 PURE = ("index/base.py",)
 

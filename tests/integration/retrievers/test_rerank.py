@@ -8,6 +8,7 @@ import math
 import random
 import re
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,9 +25,13 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.evaluation.questions import Evidence, Question
+from llama_index_contextual.evaluation.report import to_html
+from llama_index_contextual.evaluation.run import evaluate
 from llama_index_contextual.index.base import Chunk
+from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search import rerank
+from llama_index_contextual.search import cross_encoders, rerank
 from llama_index_contextual.search.rerank import (
     RERANK_PROMPT,
     WINDOW,
@@ -98,7 +103,9 @@ def probability(name: str) -> float:
 def cross_encoder(monkeypatch: pytest.MonkeyPatch) -> type[CrossEncoder]:
     """Replace sentence-transformers by a module with this cross-encoder, and torch by an empty one."""
     kind = type("Mine", (CrossEncoder,), {"made": []})
+    monkeypatch.setattr(cross_encoders, "is_local", lambda name: True)
     module = ModuleType("sentence_transformers")
+    module.__spec__ = ModuleSpec("sentence_transformers", None)
     module.CrossEncoder = kind  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sentence_transformers", module)
     layers = ModuleType("torch.nn")
@@ -263,6 +270,72 @@ def test_a_model_that_cannot_be_used_is_named(
     monkeypatch.setattr(Tokenizer, "is_fast", False)
     with pytest.raises(ModelError, match="has no fast tokenizer"):
         CrossEncoderReranker(CROSS_ENCODER)
+
+
+def test_a_model_that_cannot_be_downloaded_is_a_clear_error(
+    cross_encoder: type[CrossEncoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cross_encoders, "is_local", lambda name: False)
+    with pytest.raises(ModelError, match=r"is not on this machine and cannot be downloaded .*: check the name and the"):
+        CrossEncoderReranker(CROSS_ENCODER)
+    assert cross_encoder.made == []
+
+
+def test_the_default_threshold_applies_only_where_the_model_returns_probabilities(
+    tmp_path: Path, cross_encoder: type[CrossEncoder]
+) -> None:
+    hits = hits_of("a", "a" * 60)  # probabilities of 0.007 and 0.73
+    assert names(CrossEncoderReranker(CROSS_ENCODER).rerank(QUERY, hits, threshold="auto")) == ["n2"]
+    cross_encoder.activation_fn = type("Identity", (), {})()  # type: ignore[attr-defined]
+    assert names(CrossEncoderReranker(CROSS_ENCODER).rerank(QUERY, hits, threshold="auto")) == ["n2", "n1"]
+    assert names(CrossEncoderReranker(CROSS_ENCODER).rerank(QUERY, hits, threshold=0.3)) == ["n2"]
+    assert LLMReranker(lambda: ScriptedLLM(default="[2, 1]")).rerank(QUERY, hits, threshold="auto").warnings == []
+
+
+def test_a_project_with_the_former_threshold_opens_as_before(tmp_path: Path) -> None:
+    manager = ProjectManager(tmp_path)
+    manager.create("old", ProjectConfig.local(rerank_threshold=None))
+    assert manager.get_or_create("old", ProjectConfig.local()).config.rerank_threshold is None
+    with pytest.raises(ConfigurationError, match=r"rerank_threshold is None, not 0\.5"):
+        manager.get_or_create("old", ProjectConfig.local(rerank_threshold=0.5))
+
+
+def test_auto_uses_a_local_cross_encoder_and_says_which(tmp_path: Path, cross_encoder: type[CrossEncoder]) -> None:
+    project = project_of(tmp_path, rerank="auto")
+    best = next(iter(cross_encoders._TORCH_MODELS))
+    reason = "the best cross-encoder on this machine, in the Hugging Face cache"
+    assert str(project.info().reranker) == f"{best} ({reason})"
+    assert cross_encoder.made == []  # looked up, not loaded
+    response = project.retrieve(QUERY, explain=True)
+    assert response[0].source.doc_id == "revenue"
+    use = response.reranker
+    assert use is not None
+    assert (use.name, use.reason, use.passages, use.windows, use.batch_size) == (best, reason, 3, 3, 32)
+    assert str(use) in repr(response)
+    evaluation = evaluate(project, [Question(text=QUERY, evidence=[Evidence(text=TEXTS["dry"])])])
+    assert evaluation.summary()["reranker"] == best
+    assert f"of which {best} " in repr(evaluation)
+    assert best in to_html(evaluation)
+
+
+@pytest.mark.usefixtures("no_models")
+def test_auto_without_a_cross_encoder_only_compares_sentences(tmp_path: Path, plain: Project) -> None:
+    llm = ScriptedLLM()
+    project = project_of(tmp_path, llm, rerank="auto")
+    response = project.retrieve(QUERY)
+    assert [hit.node_id for hit in response] == [hit.node_id for hit in plain.retrieve(QUERY)]
+    assert response.reranker is not None
+    assert (response.reranker.name, llm.history) == ("spotlight", [])
+    assert response.reranker.reason.startswith("there is no cross-encoder on this machine: install the extra `rerank`")
+    assert project.info().reranker == Rerankers().choice(project.config)
+    project.update_config(rerank="auto:no/such")
+    assert str(project.info().reranker).startswith("spotlight ('no/such' is not on this machine, or its package is")
+
+
+@pytest.fixture
+def no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTEMBED_CACHE_PATH", str(tmp_path / "fastembed"))
+    monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path / "hub"))
 
 
 def test_without_the_package_the_error_names_the_pip_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

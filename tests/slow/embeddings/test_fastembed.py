@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from llama_index_contextual.embeddings.windows import window_splitter
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import embedding_identity, load_embed_model
 from llama_index_contextual.project.manager import ProjectManager
+from tests.support.onnx_models import lookup_model, write_tokenizer
 
 fastembed = pytest.importorskip("fastembed", reason='needs the extra fastembed: pip install -e ".[fastembed]"')
 
@@ -24,61 +23,14 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "query", "passage", ":", "pump", "o
 MAX_TOKENS = 16
 
 
-# ---- a model in ONNX format ------------------------------------------------------------------------------------------
-
-
-def field(number: int, value: int | bytes | str) -> bytes:
-    """Return a field of a protocol buffer."""
-    if isinstance(value, int):
-        return _varint(number << 3) + _varint(value)
-    data = value.encode() if isinstance(value, str) else value
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def value_info(name: str, element: int, dimensions: int) -> bytes:
-    """Return a tensor of a graph with named dimensions."""
-    shape = b"".join(field(1, field(2, f"d{at}")) for at in range(dimensions))
-    return field(1, name) + field(2, field(1, field(1, element) + field(2, shape)))
-
-
-def onnx_model(rows: np.ndarray[Any, np.dtype[np.float32]]) -> bytes:
-    """Return a model that looks up a row for each token: `last_hidden_state = rows[input_ids]`."""
-    table = b"".join(field(1, size) for size in rows.shape) + field(2, 1) + field(8, "rows")
-    table += field(9, struct.pack(f"<{rows.size}f", *rows.ravel()))
-    node = field(1, "rows") + field(1, "input_ids") + field(2, "last_hidden_state") + field(4, "Gather")
-    graph = field(1, node) + field(2, "lookup") + field(5, table)
-    graph += field(11, value_info("input_ids", 7, 2)) + field(11, value_info("attention_mask", 7, 2))
-    graph += field(12, value_info("last_hidden_state", 1, 3))
-    return field(1, 8) + field(7, graph) + field(8, field(2, 13))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with one dimension per word, in which padding and the tokens around a text are zero."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
     path = tmp_path_factory.mktemp("model")
     rows = np.eye(len(WORDS), dtype=np.float32)
     rows[[0, 2, 3]] = 0
-    (path / "model.onnx").write_bytes(onnx_model(rows))
-    made = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    made.save(str(path / "tokenizer.json"))
-    settings = {"model_max_length": MAX_TOKENS, "pad_token": "[PAD]"}
-    (path / "tokenizer_config.json").write_text(json.dumps(settings))
-    (path / "config.json").write_text(json.dumps({"pad_token_id": 0}))
-    (path / "special_tokens_map.json").write_text(json.dumps({"pad_token": "[PAD]", "unk_token": "[UNK]"}))
+    (path / "model.onnx").write_bytes(lookup_model(rows))
+    write_tokenizer(path, WORDS, length=MAX_TOKENS)
     return path
 
 
