@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import date
 from functools import cached_property
 from itertools import chain, compress
+from operator import itemgetter
 from string import ascii_lowercase
 from typing import NamedTuple, TypeVar
 
@@ -339,6 +340,20 @@ def _lists_by_word() -> Mapping[str, Sequence[str]]:
         for word in stop_word_list(name):
             lists.setdefault(word, []).append(name)
     return lists
+
+
+def language_of(text: str) -> str:
+    """Return the language with the most function words in a text, or "" if it has too few of them.
+
+    Example:
+        >>> [language_of(text) for text in ("Nach dem Halt muss sie stehen.", "The TS-999 is on.", "TS-999")]
+        ['german', 'english', '']
+    """
+    words = [word.casefold() for word in tokens(text) if len(word) > 1]
+    counts = Counter(chain.from_iterable(_lists_by_word().get(word, ()) for word in words))
+    best, count = max(counts.items(), key=itemgetter(1), default=("", 0))
+    is_enough = count >= max(3, len(words) / 12)
+    return next(language for language, name in _STOPWORD_LISTS.items() if name == best) if is_enough else ""
 
 
 def tokens(text: str) -> list[str]:

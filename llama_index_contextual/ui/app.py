@@ -97,6 +97,7 @@ def make_app(
     app.state.originals = Originals(tuple(document_folders))
     weakref.finalize(app, app.state.originals.renderer.close)
     app.state.hits = RecentHits()
+    app.state.facets = weakref.WeakKeyDictionary()
     app.state.answers = LRUCache(ask.MAX_ANSWERS)
     app.state.token = token
     app.state.session = session

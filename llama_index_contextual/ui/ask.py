@@ -43,9 +43,9 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.tools.filters import parse_conditions
+from llama_index_contextual.ui.facets import MAX_CONDITIONS, Selection, facets_of
 from llama_index_contextual.ui.markdown import highlight, render_markdown
 from llama_index_contextual.ui.places import place_of
-from llama_index_contextual.ui.search import MAX_CONDITIONS, facets_of
 from llama_index_contextual.ui.views import (
     MAX_QUESTION,
     Links,
@@ -512,6 +512,7 @@ def _form(
             hits = project.retrieve(asked.text, top_k=PASSAGES, filters=_filters(project, asked)).to_nodes()
             link = partial(Links(project.name).passage, q=asked.text)
             passages = shown_sources(hits, link, highlight=_word_highlight(project, asked.text))
+    offered = facets_of(request.app.state.facets, project).facets(Selection())
     return page(
         request,
         "ask.html",
@@ -527,7 +528,7 @@ def _form(
         default_mode=project.config.mode,
         default_style=STYLE_LABELS.get(project.config.style, "As set in the project"),
         documents=project.documents(),
-        conditions=[one for facet in facets_of(project, ()) for _, one, _ in facet.values],
+        conditions=[one.value for facet in offered if facet.parameter == "where" for one in facet.values],
         max_question=MAX_QUESTION,
     )
 

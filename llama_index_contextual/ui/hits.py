@@ -5,14 +5,15 @@ Results are kept in memory by the URL of their search. If they have been dropped
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual.search.results import RetrievalResponse
+from llama_index_contextual.search.results import RetrievedChunk
+from llama_index_contextual.ui.facets import NAMES
 from llama_index_contextual.ui.marks import Span
 from llama_index_contextual.ui.places import place_of
 from llama_index_contextual.ui.views import Links
@@ -65,16 +66,16 @@ class RecentHits:
     def __init__(self) -> None:
         self._hits: LRUCache[str, tuple[HitLink, ...]] = LRUCache(MAX_SEARCHES)
 
-    def remember(self, links: Links, parameters: dict[str, Any], response: RetrievalResponse) -> None:
+    def remember(self, links: Links, parameters: dict[str, Any], results: Iterable[RetrievedChunk]) -> None:
         """Keep the results of a search.
 
         Args:
             links: The URLs of the project.
             parameters: Parameters of the search's URL: `q` and, if they were given, the mode and the filters.
-            response: The results.
+            results: The results in the order in which they are shown.
         """
         hits = []
-        for hit in response:
+        for hit in results:
             mark: Span | None = (hit.spotlight.start, hit.spotlight.end) if hit.spotlight else None
             text = hit.spotlight.text if hit.spotlight else hit.text
             place = str(place_of(hit.place)) or " ".join(text[:200].split())[:60]
@@ -105,5 +106,5 @@ def search_parameters(request: Request) -> dict[str, Any]:
     """Return the parameters of the search from which a page was opened, without empty ones."""
     query = request.query_params
     single = {name: query.get(name, "").strip() for name in ("q", "mode", "top_k")}
-    several = {name: [one.strip() for one in query.getlist(name) if one.strip()] for name in ("where", "file")}
+    several = {name: [one.strip() for one in query.getlist(name) if one.strip()] for name in ("where", "file", *NAMES)}
     return {name: value for name, value in (single | several).items() if value}

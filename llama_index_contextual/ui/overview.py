@@ -36,7 +36,7 @@ from llama_index_contextual.search.results import RetrievalResponse, RetrievedCh
 from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.passage import MarkedPage, passage_view
 from llama_index_contextual.ui.places import date_of
-from llama_index_contextual.ui.search import Result, confidence_words, results_of
+from llama_index_contextual.ui.search import Group, confidence_words, groups_of
 from llama_index_contextual.ui.texts import TextKind, TextMarks, kind_of, render_text
 from llama_index_contextual.ui.views import (
     Links,
@@ -265,14 +265,14 @@ def inspection_page(
     Raises:
         NoVersionError: Nothing has been ingested yet.
     """
-    analyzer = analyzer_of(project)  # fails if there is no version
+    analyzer_of(project)  # fails if there is no version
     searches = []
     originals = Originals(document_folders)
     try:
         for question in questions:
             response = project.retrieve(question, top_k=top_k, explain=True)
             pages = {hit.node_id: _pages(project, hit, question, originals) for hit in response}
-            searches.append(_Search(response, results_of(response, analyzer), confidence_words(response), pages))
+            searches.append(_Search(response, groups_of(response, project), confidence_words(response), pages))
     finally:
         originals.renderer.close()
     documents = [_document_view(project, record) for record in project.documents()]
@@ -319,13 +319,13 @@ class _Search:
 
     Attributes:
         response: The response.
-        results: The results as displayed.
+        groups: The results as displayed.
         confidence: Sentence that describes how well the passages match the query.
         pages: The pages of each result, by chunk id; a result has none if its file has no pages or was not found.
     """
 
     response: RetrievalResponse
-    results: Sequence[Result]
+    groups: Sequence[Group]
     confidence: str
     pages: Mapping[str, Sequence[_PageView]]
 

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.manifest import DocumentRecord
@@ -28,6 +28,9 @@ from llama_index_contextual.readers.pdf.scans import Page
 from llama_index_contextual.readers.process import ChildProcess, answer_requests
 from llama_index_contextual.ui.marks import Box, Char, Span, align, mark_span, scan_chars
 from llama_index_contextual.ui.places import suffix_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 CHILD = __name__
 PROCESSES = 2
@@ -146,6 +149,16 @@ class PageRenderer:
                 self._images.popitem(last=False)
         return image
 
+    def picture(self, file: SourceFile, page: int, marks: PageMarks) -> bytes:
+        """Return a small picture of the part of a page around its marks, as PNG.
+
+        Raises:
+            ReadError: The page cannot be shown; `reason` contains the cause.
+        """
+        boxes = {"lines": list(marks.lines), "mark": list(marks.mark)}
+        answer = self._ask(file, {"what": "picture", "page": page, "width": marks.width, **boxes})
+        return base64.b64decode(answer["png"])
+
     def close(self) -> None:
         """Stop the child processes; a later request starts new processes."""
         for worker in self._workers:
@@ -201,6 +214,11 @@ TALL = 2.5
 COMPRESSION = 3
 """PNG compression level; higher levels take longer and save little."""
 
+PICTURE = (340, 240)
+"""Width and height, in points, of the part of a page that a small picture shows."""
+FAINT, STRONG = "#fdf0bf", "#ffd54a"
+"""Colours of a passage and of its sentence in a small picture."""
+
 
 class PageWorker:
     """Handler for requests in the child process."""
@@ -216,8 +234,10 @@ class PageWorker:
             return {"reason": f"the file has {file.page_count} pages, and no page {request['page']}"}
         if isinstance(file, PdfFile) and file.pdf.formenv is None and file.pdf.get_formtype():
             file.pdf.init_forms()
-        if request["what"] == "image":
+        if request["what"] in ("image", "picture"):
             image, _ = file.draw(index, DPI, MAX_PIXELS, "RGB")
+            if request["what"] == "picture":
+                image = _picture(image, request)
             png = io.BytesIO()
             image.save(png, "PNG", compress_level=COMPRESSION)
             return {"png": base64.b64encode(png.getvalue()).decode("ascii")}
@@ -231,6 +251,31 @@ class PageWorker:
         if request["scan"] is not None:
             chars = scan_chars(request["scan"], size)
         return {"pages": file.page_count, **_marks(size, chars, request)}
+
+
+def _picture(image: Image, request: dict[str, Any]) -> Image:
+    """Return the part of a page around its marks, with the lines of the passage and of the sentence coloured."""
+    from PIL import Image, ImageChops, ImageDraw
+
+    scale = image.width / request["width"]
+    colours = Image.new("RGB", image.size, "white")
+    draw = ImageDraw.Draw(colours)
+    for boxes, colour in ((request["lines"], FAINT), (request["mark"], STRONG)):
+        for x0, y0, x1, y1 in boxes:
+            draw.rectangle([(x0 - 1) * scale, y0 * scale, (x1 + 1) * scale, y1 * scale], fill=colour)
+    width, height = (min(edge, round(points * scale)) for edge, points in zip(image.size, PICTURE, strict=True))
+    marked = request["mark"] or request["lines"] or [[0, 0, 0, 0]]
+    middle = (
+        (marked[0][1] + marked[-1][3]) / 2
+        if marked[-1][3] - marked[0][1] < PICTURE[1]
+        else marked[0][1] + PICTURE[1] / 3
+    )
+    left = min(max(0, round((min(box[0] for box in marked) - 12) * scale)), image.width - width)
+    top = min(max(0, round(middle * scale - height / 2)), image.height - height)
+    area = (left, top, left + width, top + height)
+    part = ImageChops.multiply(image.crop(area), colours.crop(area))
+    part.thumbnail((2 * PICTURE[0], 2 * PICTURE[1]))
+    return part
 
 
 def _marks(size: tuple[float, float], chars: Sequence[Char], request: dict[str, Any]) -> dict[str, Any]:

@@ -610,7 +610,7 @@ def passage(request: Request) -> Response:
         project,
         request.path_params["node_id"],
         question=question,
-        mark=_mark(request),
+        mark=requested_mark(request),
         originals=request.app.state.originals,
         page_number=_page_number(request, "page"),
     )
@@ -679,7 +679,7 @@ def _content(file: BinaryIO) -> Iterator[bytes]:
             yield data
 
 
-def _mark(request: Request) -> Span | None:
+def requested_mark(request: Request) -> Span | None:
     """Return the start and end of the sentence to mark, or None if the URL does not contain both numbers."""
     match = re.fullmatch(r"([0-9]{1,12})-([0-9]{1,12})", request.query_params.get("mark", ""))
     return (int(match[1]), int(match[2])) if match else None

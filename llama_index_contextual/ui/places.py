@@ -73,6 +73,27 @@ def place_of(source: Source) -> PlaceWords:
     return PlaceWords(section, f"page {first}{printed}")
 
 
+def day_of(metadata: Mapping[str, Any]) -> date | None:
+    """Return the date of a document, from the first entry with "date" in its key, or None."""
+    for key, value in metadata.items():
+        if "date" in key.lower():
+            try:
+                return datetime.fromisoformat(str(value)).date()
+            except ValueError:
+                continue
+    return None
+
+
+def day_words(day: date | None) -> str:
+    """Return a date in words, or "".
+
+    Example:
+        >>> day_words(date(2025, 2, 21))
+        '21 February 2025'
+    """
+    return f"{day.day} {day:%B %Y}" if day else ""
+
+
 def date_of(metadata: Mapping[str, Any]) -> str:
     """Return the date of a document in words, from the first entry with "date" in its key, or "".
 
@@ -80,11 +101,4 @@ def date_of(metadata: Mapping[str, Any]) -> str:
         >>> date_of({"mail_date": "2025-02-21T10:20:00+00:00"}), date_of({"date": "spring"})
         ('21 February 2025', '')
     """
-    for key, value in metadata.items():
-        if "date" in key.lower():
-            try:
-                day = value if isinstance(value, date) else datetime.fromisoformat(str(value))
-            except ValueError:
-                continue
-            return f"{day.day} {day:%B %Y}"
-    return ""
+    return day_words(day_of(metadata))

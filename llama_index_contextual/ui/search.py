@@ -1,88 +1,75 @@
-"""The search view: the results, the reasons for their ranks, and facets that narrow the search."""
+"""The search view: a start page, and the results as quotations by document, with facets that narrow the search."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, get_args
 
-from llama_index.core.vector_stores.types import MetadataFilters
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.text import excerpt
 from llama_index_contextual.config import Mode
-from llama_index_contextual.errors import ContextualError, InputError
+from llama_index_contextual.errors import ContextualError, InputError, ReadError
 from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search.response import Explanation, Source, visible
+from llama_index_contextual.search.response import Explanation, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.tools.filters import parse_conditions
-from llama_index_contextual.ui import views
+from llama_index_contextual.ui import places, views
+from llama_index_contextual.ui.facets import Selection, VersionFacets, facets_of
 from llama_index_contextual.ui.hits import search_parameters
-from llama_index_contextual.ui.markdown import highlight, mark_sentence
+from llama_index_contextual.ui.markdown import highlight
 from llama_index_contextual.ui.marks import Span
-
-EXCERPT = 420
-"""Number of characters in an excerpt."""
+from llama_index_contextual.ui.pages import has_pages
+from llama_index_contextual.ui.passage import passage_view, requested_mark
+from llama_index_contextual.ui.quotes import LONGEST, Quote, quote_of
 
 MAX_RESULTS = 100
 """Maximum number of results on a page."""
 
-MAX_CONDITIONS = 50
-"""Maximum number of conditions and files that narrow a search."""
-
-FACET_VALUES = 12
-"""Maximum number of values of a metadata key that is offered as a facet."""
+_MATCHES = {
+    "high": "A good match.",
+    "medium": "A partial match.",
+    "low": "A weak match: even the best passage has little in common with the question.",
+    "none": "No passage was found.",
+}
+"""The confidence levels in words."""
 
 
 def routes() -> list[Route]:
-    """Return the routes for this view."""
-    return [Route("/p/{project}/", views.with_problems(search), name="search")]
+    """Return the routes of this view."""
+    return [
+        Route("/p/{project}/", views.with_problems(search), name="search"),
+        Route("/p/{project}/picture", views.with_problems(picture), name="picture"),
+    ]
 
 
-# ---- result parts --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Share:
-    """The contribution of one ranking to a score, shown as a part of the result's bar.
-
-    Attributes:
-        name: Name of the ranking.
-        value: The contribution, which may be negative.
-        x: Start of the ranking's part of the bar, in percent.
-        width: Width of the ranking's part of the bar, in percent.
-    """
-
-    name: str
-    value: float
-    x: float
-    width: float
-
-    @property
-    def kind(self) -> str:
-        """The name as a CSS class."""
-        return self.name.replace(" ", "-")
+# ---- results ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A result or a near miss as displayed.
+    """A result as displayed.
 
     Attributes:
         node_id: Id of the chunk.
         rank: Position in the ranking, starting at 1.
-        source: Location of the marked sentence or row in the document, or of the passage if nothing is marked.
+        place: Section and page of the marked sentence or row, or of the passage if nothing is marked.
+        date: Date of the document, or "".
         mark: Start and end of this sentence or row in the document's text, or None.
-        excerpt: The text starting at this sentence or row, with the sentence or row and the question's words marked.
+        quote: The sentence or row.
+        copied: The quotation with the document and the place, for copying.
+        has_picture: Whether there is a picture of the page.
         structure: The structural part of the context, with marks.
         written: The part of the context written by an LLM or a person, with marks.
         writer: Author of this part: "llm", "given", …
-        score: Score of the ranking or of the reranker.
-        shares: The contribution of each ranking.
         relevance: The estimated relevance in words, or "".
         explanation: The reasons for the rank, or None.
         facts: The user's own metadata.
@@ -90,77 +77,108 @@ class Result:
 
     node_id: str
     rank: int
-    source: Source
+    place: places.PlaceWords
+    date: str
     mark: Span | None
-    excerpt: Markup
+    quote: Quote
+    copied: str
+    has_picture: bool
     structure: Markup
     written: Markup
     writer: str
-    score: float
-    shares: Sequence[Share]
     relevance: str
     explanation: Explanation | None
     facts: Mapping[str, Any]
 
 
-def results_of(response: RetrievalResponse, analyzer: Analyzer) -> list[Result]:
+@dataclass(frozen=True)
+class Group:
+    """The results from one document.
+
+    Attributes:
+        doc_id: Id of the document, or "".
+        title: Title of the document.
+        file_name: Name of the file, or the id of the document.
+        results: The results, best first.
+    """
+
+    doc_id: str
+    title: str
+    file_name: str
+    results: Sequence[Result]
+
+
+def by_document(response: RetrievalResponse) -> dict[str, list[RetrievedChunk]]:
+    """Return the results of each document; the document with the best result comes first."""
+    hits: dict[str, list[RetrievedChunk]] = {}
+    for hit in response:
+        hits.setdefault(hit.source.doc_id or "", []).append(hit)
+    return hits
+
+
+def groups_of(response: RetrievalResponse, project: Project) -> list[Group]:
     """Return search results as displayed."""
+    analyzer, version = views.analyzer_of(project), project.live_version
     explanations = {one.node_id: one for one in response.explanations}
-    highest = max((_width(one.shares) for one in response.explanations), default=0.0)
-    of_question = set(analyzer.query_terms(response.query))
-    return [_result_view(hit, explanations.get(hit.node_id), of_question, analyzer, highest) for hit in response]
+    terms = set(analyzer.query_terms(response.query))
+    groups = []
+    for doc_id, hits in by_document(response).items():
+        file_name = hits[0].source.file_name or doc_id
+        title = visible(hits[0].source.title or file_name or hits[0].node_id)
+        record = version.record(doc_id)
+        results = [_result(hit, title, record, explanations.get(hit.node_id), terms, analyzer) for hit in hits]
+        groups.append(Group(doc_id, title, file_name, results))
+    return groups
 
 
-def _result_view(
-    hit: RetrievedChunk, explanation: Explanation | None, of_question: set[str], analyzer: Analyzer, highest: float
+def _result(
+    hit: RetrievedChunk,
+    title: str,
+    record: DocumentRecord | None,
+    explanation: Explanation | None,
+    of_question: set[str],
+    analyzer: Analyzer,
 ) -> Result:
     terms = of_question | set(hit.lexical.matched_terms if hit.lexical else ())
     structure, written = keys.context_parts(hit.node.metadata)
-    text, spotlight = hit.excerpt(" ".join(terms), EXCERPT), hit.spotlight
-    if len(text) > EXCERPT:
-        text = f"{text[:EXCERPT].rpartition(' ')[0] or text[:EXCERPT]}\u00a0…"
-    start = 2 if text.startswith("… ") else 0
-    sentence = (start, start + len(visible(spotlight.text))) if spotlight else (0, 0)
+    quote, place = _quote(hit, terms, analyzer), places.place_of(hit.place)
+    date = places.date_of(hit.node.metadata)
+    about = ", ".join(filter(None, (title, place.page or place.section, date)))
     return Result(
         node_id=hit.node_id,
         rank=hit.rank,
-        source=hit.place,
-        mark=(spotlight.start, spotlight.end) if spotlight else None,
-        excerpt=mark_sentence(text, sentence, lambda part: highlight(part, terms, analyzer)),
+        place=place,
+        date=date,
+        mark=(hit.spotlight.start, hit.spotlight.end) if hit.spotlight else None,
+        quote=quote,
+        copied=f"“{quote.text}” ({about})",
+        has_picture=record is not None
+        and has_pages(record)
+        and bool(record.path)
+        and os.path.exists(record.path or ""),
         structure=highlight(visible(structure), terms, analyzer),
         written=highlight(visible(written), terms, analyzer),
         writer=str(hit.node.metadata.get(keys.CONTEXT_SOURCE) or ""),
-        score=hit.get_score(),
-        shares=shares_of(explanation.shares if explanation else {}, highest),
         relevance=relevance_words(hit.relevance),
         explanation=explanation,
         facts=keys.user_metadata(hit.node),
     )
 
 
-def _width(shares: Mapping[str, float]) -> float:
-    return sum(value for value in shares.values() if value > 0)
+def _quote(hit: RetrievedChunk, terms: set[str], analyzer: Analyzer) -> Quote:
+    """Return the marked sentence or row of a result, or the text with the words of the question if there is none."""
 
+    def mark_words(text: str) -> Markup:
+        return highlight(text, terms, analyzer)
 
-def shares_of(shares: Mapping[str, float], highest: float) -> list[Share]:
-    """Return the parts of a bar, side by side; parts for negative summands overlap the end of the bar.
-
-    Args:
-        shares: The summands of a score by name.
-        highest: The sum that fills the bar.
-
-    Example:
-        >>> [(one.name, one.x, one.width) for one in shares_of({"a": 0.5, "b": 0.3, "less": -0.1}, 0.8)]
-        [('a', 0.0, 62.5), ('b', 62.5, 37.5), ('less', 87.5, 12.5)]
-    """
-    unit = 100 / highest if highest > 0 else 0.0
-    bars, end = [], 0.0
-    for name, value in sorted(shares.items(), key=lambda share: share[1] < 0):
-        width = abs(value) * unit
-        start = end if value >= 0 else max(0.0, end - width)
-        bars.append(Share(name, value, round(start, 2), round(width, 2)))
-        end = end + width if value >= 0 else start
-    return bars
+    if hit.spotlight is None:
+        text = visible(hit.text)
+        start = max(0, len(text) - len(excerpt(text, terms, LONGEST).removeprefix("… ")))
+        return quote_of(text, (start, min(len(text), start + LONGEST)), mark_words)
+    first = hit.spotlight.start - (hit.source.start_char or 0)
+    span = (first, first + len(hit.spotlight.text))
+    is_markdown = places.icon_of(hit.source.file_name) not in ("pdf", "image", "text")  # other formats become Markdown
+    return quote_of(hit.text, span, mark_words, table_head=hit.table_head or "", is_markdown=is_markdown)
 
 
 def relevance_words(relevance: float | None) -> str:
@@ -170,57 +188,53 @@ def relevance_words(relevance: float | None) -> str:
 
 def confidence_words(response: RetrievalResponse) -> str:
     """Return a sentence that describes how well the passages match the question."""
-    if verdict := response.verdict():
-        return verdict
-    return f"Only the {response.mode_used} index was searched: that does not tell how well the passages match."
+    level = "none" if not response.results else response.confidence_level or ""
+    return _MATCHES.get(level, f"Only the {response.mode_used} index was searched.")
 
 
 # ---- the view --------------------------------------------------------------------------------------------------------
 
 
 def search(request: Request) -> Response:
-    """Show the search form, and the results if there is a question."""
+    """Show the start page, or the results if there is a question.
+
+    A request with the parameter `part` returns the results without the rest of the page.
+    """
     project = views.project_of(request)
-    where = [views.clean_value(one, "where") for one in request.query_params.getlist("where")]
-    files = [views.clean_value(one, "file") for one in request.query_params.getlist("file") if one.strip()]
-    if len(where) + len(files) > MAX_CONDITIONS:
-        raise InputError(f"There are {len(where) + len(files)} filters: use at most {MAX_CONDITIONS}.")
+    facets = facets_of(request.app.state.facets, project)
+    selection = Selection.of(request.query_params.getlist)
     question, mode = request.query_params.get("q", "").strip(), views.parameter(request, "mode")
     top_k = views.parameter(request, "top_k")
-    chosen = {"q": question[: views.MAX_QUESTION], "mode": mode, "top_k": top_k}
+    links, options = views.Links(project.name), {"mode": mode, "top_k": top_k}
+    asked = {"q": question[: views.MAX_QUESTION], **options}
+    template = "_results.html" if "part" in request.query_params else "search.html"
+    offered = facets.facets(selection)
+    fields = {(facet.parameter, one.value) for facet in offered for one in facet.values}
     values: dict[str, Any] = {
         "q": question[: views.MAX_QUESTION + 1],
-        "mode": mode or project.config.mode,
-        "top_k": top_k or str(project.config.top_k),
+        "options": options,
         "modes": get_args(Mode),
-        "where": where,
-        "files": files,
-        "facets": facets_of(project, where),
-        "active": active_filters(views.Links(project.name), chosen, where, files),
-        "documents": project.documents(),
+        "facets": offered,
+        "selected": selection.pairs,
+        "kept": [pair for pair in selection.pairs if pair not in fields],
+        "chips": [(visible(text), links.search(**asked, **rest)) for text, rest in selection.chips()],
+        "total": len(facets.documents),
         "response": None,
+        "problem": None,
     }
-    if not question:
-        return views.page(request, "search.html", problem=None, **values)
     try:
         views.clean_value(question, "q", limit=views.MAX_QUESTION)
-        response = project.retrieve(
-            question, mode=_mode(mode), top_k=_top_k(top_k), filters=_filters(project, where, files), explain=True
-        )
+        filters = selection.filters(project, facets)
+        if not question:
+            return views.page(request, template, documents=_documents(project, facets, filters), **values)
+        response = project.retrieve(question, mode=_mode(mode), top_k=_top_k(top_k), filters=filters, explain=True)
     except ContextualError as error:
-        problem = views.problem_of(error, project)
-        return views.page(request, "search.html", status_code=problem.status, problem=problem, **values)
-    links, parameters = views.Links(project.name), search_parameters(request)
-    request.app.state.hits.remember(links, parameters, response)
-    values |= {"response": response, "parameters": parameters}
-    return views.page(
-        request,
-        "search.html",
-        problem=None,
-        results=results_of(response, views.analyzer_of(project)),
-        confidence=confidence_words(response),
-        **values,
-    )
+        values["problem"] = views.problem_of(error, project)
+        return views.page(request, template, status_code=values["problem"].status, **values)
+    parameters = search_parameters(request)
+    request.app.state.hits.remember(links, parameters, chain.from_iterable(by_document(response).values()))
+    values |= {"response": response, "groups": groups_of(response, project), "confidence": confidence_words(response)}
+    return views.page(request, template, parameters=parameters, **values)
 
 
 def _mode(mode: str) -> Any:
@@ -237,46 +251,31 @@ def _top_k(top_k: str) -> int | None:
     return int(top_k)
 
 
-def _filters(project: Project, where: Sequence[str], files: Sequence[str]) -> MetadataFilters | None:
-    return parse_conditions(project, where, files, condition="The filter", listing="the view Project")
+def _documents(project: Project, facets: VersionFacets, filters: Any) -> list[tuple[DocumentRecord, str]]:
+    """Return the newest documents that pass the filters, with their dates in words."""
+    passing = None if filters is None else project.live_version.docstore.document_ids(filters)
+    found = [one for one in facets.documents if passing is None or one.record.doc_id in passing]
+    return [(one.record, places.day_words(one.day)) for one in found]
 
 
-def active_filters(
-    links: views.Links, chosen: Mapping[str, str], where: Sequence[str], files: Sequence[str]
-) -> list[tuple[str, str]]:
-    """Return each condition and file that narrows the search, with the URL of the search without it."""
-    conditions = [
-        (condition, links.search(**chosen, where=[one for one in where if one != condition], file=files))
-        for condition in dict.fromkeys(where)
-    ]
-    names = [(file, links.search(**chosen, where=where, file=[one for one in files if one != file])) for file in files]
-    return [*conditions, *names]
+# ---- pictures --------------------------------------------------------------------------------------------------------
 
 
-# ---- facets ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Facet:
-    """A metadata key with few values.
-
-    Attributes:
-        key: The key.
-        values: For each value, the text, the condition, and whether the search is limited to this value.
-    """
-
-    key: str
-    values: Sequence[tuple[str, str, bool]]
-
-
-def facets_of(project: Project, where: Sequence[str]) -> list[Facet]:
-    """Return the user's metadata keys that have few values, or an empty list for an empty project."""
-    if not project.documents():
-        return []
-    facets = []
-    for key, values in project.live_version.metadata_values.items():
-        is_usable = key not in keys.RUNNING_LINES and key.strip() == key and not set(key) & set("=!<>~")
-        if is_usable and 1 < len(values) <= FACET_VALUES:
-            rows = [(visible(str(value)), f"{key}={value}") for value in values if len(str(value)) <= 80]
-            facets.append(Facet(key, [(shown, condition, condition in where) for shown, condition in rows]))
-    return facets
+def picture(request: Request) -> Response:
+    """Return a small picture of a page around the marked sentence or row of a result, as PNG."""
+    project, originals = views.project_of(request), request.app.state.originals
+    view = passage_view(
+        project,
+        views.parameter(request, "chunk"),
+        question=views.parameter(request, "q", limit=views.MAX_QUESTION),
+        mark=requested_mark(request),
+        originals=originals,
+    )
+    page = next((page for page in view.original.pages if page.is_first_marked), None) if view else None
+    if view is None or page is None or page.marks is None:
+        return PlainTextResponse("There is no such picture.", 404)
+    try:
+        image = originals.renderer.picture(originals.find(view.record), page.number, page.marks)
+    except ReadError as error:
+        return PlainTextResponse(visible(error.reason), 404)
+    return Response(image, media_type="image/png")

@@ -94,6 +94,11 @@ class Links:
         url = _with_query(f"{self._base}/original", {"doc": doc_id})
         return f"{url}#page={page}" if page else url
 
+    def picture(self, node_id: str, q: str = "", mark: Span | None = None) -> str:
+        """Return the URL of a small picture of the page with a passage."""
+        span = f"{mark[0]}-{mark[1]}" if mark else ""
+        return _with_query(f"{self._base}/picture", {"chunk": node_id, "q": q, "mark": span})
+
     def document(self, doc_id: str, **parameters: Any) -> str:
         """Return the URL of a document's segments and chunks."""
         return _with_query(f"{self._base}/document", {"id": doc_id, **parameters})

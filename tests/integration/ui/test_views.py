@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import html
+import io
+import os
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import parse_qs, unquote_plus
 
 import pytest
 from llama_index.core.schema import Document, TextNode
+from PIL import Image
 from starlette.testclient import TestClient
 
 from llama_index_contextual.errors import ModelError
@@ -35,49 +40,184 @@ def words(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
-def ranks(page: str) -> list[str]:
-    """Return the names of the documents of the results, in order."""
-    return re.findall(r'class="result-link" href="[^"]*">([^<]*)<', page)
+def files_of(page: str) -> list[str]:
+    """Return the files of the results, in order."""
+    headers = re.findall(r"<article class=\"group\">\s*<header>(.*?)</header>", page, re.DOTALL)
+    titles = (re.search(r"<a href=\"[^\"]*document\?id=([^\"]*)\"", header) for header in headers)
+    return [unquote_plus(title[1]).rpartition("/")[2] for title in titles if title]
+
+
+def values_of(page: str, parameter: str) -> dict[str, int]:
+    """Return the offered values of a facet, with the number of documents of each."""
+    field = rf'name="{parameter}" value="([^"]*)" form="search"[^>]*> <span>[^<]*</span> <span class="number">([\d,]+)<'
+    return {html.unescape(value): int(count.replace(",", "")) for value, count in re.findall(field, page)}
 
 
 # ---- search ----------------------------------------------------------------------------------------------------------
 
+QUESTION = "What does error TS-999 mean?"
 
-def test_a_result_has_its_source_its_words_its_contexts_and_its_score(browser: TestClient, root: Path) -> None:
-    page = browser.get("/p/reports/?q=What+does+error+TS-999+mean?").text
-    hit = ProjectManager(root).load("reports").retrieve("What does error TS-999 mean?", explain=True)
-    assert ranks(page)[0] == "manual.txt"
-    assert f"/p/reports/passage/{hit[0].node_id}?q=What+does+error+TS-999+mean%3F" in page
+
+def test_a_result_is_its_sentence_with_the_words_of_the_question_and_its_place(browser: TestClient, root: Path) -> None:
+    page = browser.get("/p/reports/", params={"q": QUESTION}).text
+    hits = ProjectManager(root).load("reports").retrieve(QUESTION)
+    assert files_of(page)[0] == "manual.txt"
     assert "<mark>TS-999</mark>" in page
-    assert "Place in the document" in page
-    assert len(re.findall(r'<li class="result">', page)) == len(hit)
-    for name, value in hit.explanations[0].shares.items():
-        assert f"{name} {value:.3f}".replace("-", "-") in words(page)
-    assert f"= {sum(hit.explanations[0].shares.values()):.3f}" in words(page)
-    assert "version v000001" in page
-    assert "Tariff note tariff.pdf" in words(page)
+    assert page.count('<li class="result">') == len(hits)
+    quotes = re.findall(r'<blockquote class="quote">(.*?)</blockquote>', page, re.DOTALL)
+    assert words(quotes[0]).replace(" ", "")[:200] == "".join(hits[0].spotlight.text.split())[:200]
+    for hit in hits:
+        address = f"?q=What+does+error+TS-999+mean%3F&amp;mark={hit.spotlight.start}-{hit.spotlight.end}#passage"
+        assert f"/p/reports/passage/{hit.node_id}{address}" in page
+        assert f"page {hit.place.page_start}" in words(page) or hit.place.page_start is None
+    assert "Tariff note" in words(page)
     assert "tariff.pdf" in words(page)
-    for one in hit:
-        assert f"?q=What+does+error+TS-999+mean%3F&amp;mark={one.spotlight.start}-{one.spotlight.end}#passage" in page
-        assert f"page {one.place.page_start}" in words(page) or one.place.page_start is None
-    best = " ".join(hit[0].spotlight.text.split())
-    excerpt = re.search(r'<p class="excerpt">(?:… )?<mark class="spotlight">(.*?)</p>', page)
-    assert excerpt is not None
-    assert words(excerpt[1]).replace(" ", "").startswith(best[:300].replace(" ", ""))
 
 
-def test_filters_are_offered_narrow_the_search_and_stay_selected(browser: TestClient) -> None:
-    offered = browser.get("/p/reports/").text
-    for field in ('name="where" value="kind=report"', 'name="where" value="year=2025"', 'value="texts/tariff.pdf"'):
-        assert field in offered
-    assert "running_footer" not in offered  # a line of the layout
-    page = browser.get("/p/reports/?q=pump&where=kind=manual").text
-    assert 'name="where" value="kind=manual" checked' in page
-    assert set(ranks(page)) == {"manual.txt"}
-    both = browser.get("/p/reports/?q=pump&where=kind=manual&where=kind=report").text
-    assert {"manual.txt"} < set(ranks(both))
-    assert set(ranks(browser.get("/p/reports/?q=pump&where=year>2024&file=*.pdf").text)) == {"Tariff note"}
-    assert set(ranks(browser.get("/p/reports/?q=pump&file=texts/manual.txt").text)) == {"manual.txt"}
+def test_scores_and_contexts_are_shown_under_why_and_nowhere_else(browser: TestClient, root: Path) -> None:
+    page = browser.get("/p/reports/", params={"q": QUESTION}).text
+    hits = ProjectManager(root).load("reports").retrieve(QUESTION, explain=True)
+    results, _, _ = page.partition('<details class="misses">')
+    reasons = re.findall(r'<details class="why">\s*<summary>Why</summary>(.*?)</details>', results, re.DOTALL)
+    by_rank = {int(words(one).partition("Rank ")[2].split(",")[0].split()[0]): words(one) for one in reasons}
+    for hit, explanation in zip(hits, hits.explanations, strict=True):
+        why = by_rank[hit.rank]
+        assert explanation.arithmetic in why
+        assert all(f"{value:+.3f}" in why for value in explanation.shares.values())
+        assert "Place in the document" in why
+    outside = words(re.sub(r'<details class="why">.*?</details>', "", results, flags=re.DOTALL))
+    assert not re.search(r"\d\.\d{3}|score|Place in the document|semantic search", outside)
+
+
+def test_the_results_of_a_document_stand_together_below_its_name(browser: TestClient) -> None:
+    page = browser.get("/p/reports/?q=pump+water+report").text
+    assert len(files_of(page)) == len(set(files_of(page))) == 3
+    assert words(page).count("3 documents") == 1
+    long = browser.get("/p/long/?q=valve&mode=lexical&top_k=100&file=valves").text
+    assert long.count('<details class="more">') == 0  # all results of the only document
+
+
+def test_a_table_row_is_shown_as_cells_under_its_column_headers(project: Project, tmp_path: Path) -> None:
+    table = "| Town | Customers |\n|---|---|\n| Upper Vale | 20,311 |\n| Port Averly | 40,120 |\n"
+    (tmp_path / "towns.md").write_text(f"# Towns\n\n{table}", encoding="utf-8")
+    project.ingest([tmp_path / "towns.md"])
+    page = TestClient(make_app([project]), base_url="http://127.0.0.1").get("/p/reports/?q=Port+Averly").text
+    row = re.search(r'<table class="row">(.*?)</table>', page, re.DOTALL)
+    assert row is not None
+    assert words(row[1]) == "Town Customers Port Averly 40,120"
+    copied = re.search(r'data-copy="([^"]*)"', page)
+    assert copied is not None
+    assert html.unescape(copied[1]) == "“Port Averly (Customers: 40,120)” (Towns, Towns)"
+
+
+def test_a_picture_shows_the_marked_part_of_the_page(browser: TestClient) -> None:
+    page = browser.get("/p/reports/?q=duty+on+bronze+fittings").text
+    picture = re.search(r'<img src="([^"]*/picture[^"]*)"', page)
+    assert picture is not None
+    response = browser.get(html.unescape(picture[1]))
+    assert response.headers["content-type"] == "image/png"
+    with Image.open(io.BytesIO(response.content)) as image:
+        assert image.width <= 680
+        assert (255, 213, 74) in {colour for _, colour in image.convert("RGB").getcolors(1_000_000)}  # the sentence
+    assert browser.get("/p/reports/picture?chunk=none").status_code == 404
+
+
+# ---- facets ----------------------------------------------------------------------------------------------------------
+
+
+def test_facets_are_offered_with_their_numbers_of_documents_and_narrow_the_search(browser: TestClient) -> None:
+    page = browser.get("/p/reports/?q=pump").text
+    assert values_of(page, "type") == {"markdown": 1, "text": 1, "pdf": 1}
+    assert values_of(page, "where") == {
+        **{f"kind={kind}": 1 for kind in ("report", "manual", "tariff")},
+        "year=2024": 1,
+        "year=2025": 2,
+    }
+    assert "running_footer" not in browser.get("/p/reports/").text  # a line of the layout
+    pdf = browser.get("/p/reports/?q=pump&type=pdf").text
+    assert set(files_of(pdf)) == {"tariff.pdf"}
+    assert 'name="type" value="pdf" form="search" checked' in pdf
+    assert values_of(pdf, "type") == values_of(page, "type")
+    either = browser.get("/p/reports/?q=pump&type=pdf&type=text&where=year=2025").text
+    assert set(files_of(either)) == {"tariff.pdf", "manual.txt"}
+    assert "No passage passes these filters" in browser.get("/p/reports/?q=pump&type=sheet").text
+
+
+def test_folder_date_and_language_are_facets(project: Project, tmp_path: Path) -> None:
+    texts = {
+        "Reports/a.md": "The pump of the plant is old and has to be replaced.",
+        "Reports/2024/b.md": "The pump was serviced in the spring, and it is safe.",
+        "Manuals/c.md": "Die Pumpe muss nach dem Halt zehn Minuten stehen und wird dann geprüft.",
+    }
+    for at, (name, text) in enumerate(texts.items()):
+        path = tmp_path / "all" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        day = datetime(2024 + at % 2, 5, 6, 12, tzinfo=UTC).timestamp()
+        os.utime(path, (day, day))
+    project.ingest([tmp_path / "all"])
+    browser = TestClient(make_app([project]), base_url="http://127.0.0.1")
+    page = browser.get("/p/reports/?q=pump").text
+    assert values_of(page, "folder") == {"all/Reports": 2, "all/Manuals": 1}
+    assert values_of(page, "date") == {"2025": 1, "2024": 2}
+    assert values_of(page, "language") == {"english": 2, "german": 1}
+    assert values_of(page, "type") == {}  # all are Markdown
+    narrowed = {
+        "folder=all/Reports": {"a.md", "b.md"},
+        "date=2025": {"b.md"},
+        "language=german": {"c.md"},
+        "folder=all/Reports&date=2024": {"a.md"},
+    }
+    for query, files in narrowed.items():
+        assert set(files_of(browser.get(f"/p/reports/?q=pump&{query}").text)) == files, query
+        assert all(name in browser.get(f"/p/reports/?{query}").text for name in files)  # the list without a question
+    assert "c.md" not in browser.get("/p/reports/?folder=all/Reports").text
+
+
+def test_a_chip_removes_its_filter_and_keeps_the_others(browser: TestClient) -> None:
+    page = browser.get("/p/reports/?q=pump&type=pdf&where=year>2024&file=*.pdf&mode=semantic").text
+    links = re.findall(r'<li><a href="([^"]*)"><span class="hidden">Remove the filter</span> ([^<]*?) <', page)
+    chips = {html.unescape(text): parse_qs(html.unescape(address).partition("?")[2]) for address, text in links}
+    rest = {"q": ["pump"], "mode": ["semantic"], "type": ["pdf"], "where": ["year>2024"], "file": ["*.pdf"]}
+    for text, name in {"PDF": "type", "year>2024": "where", "*.pdf": "file"}.items():
+        assert chips[text] == {key: value for key, value in rest.items() if key != name}
+    for name in ("where", "file"):  # a search from this page keeps what no checkbox shows
+        assert f'<input type="hidden" name="{name}"' in page
+    assert set(files_of(page)) == {"tariff.pdf"}
+
+
+def test_a_changed_version_has_new_facets(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("The pump.", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("The pump runs.", encoding="utf-8")
+    project.ingest([tmp_path])
+    browser = TestClient(make_app([project]), base_url="http://127.0.0.1")
+    assert values_of(browser.get("/p/reports/?q=pump").text, "type") == {"markdown": 1, "text": 1}
+    (tmp_path / "c.txt").write_text("The valve.", encoding="utf-8")
+    project.ingest([tmp_path])
+    assert values_of(browser.get("/p/reports/?q=pump").text, "type") == {"text": 2, "markdown": 1}
+
+
+# ---- the start page and requests -------------------------------------------------------------------------------------
+
+
+def test_the_start_page_offers_facets_and_documents(browser: TestClient) -> None:
+    page = browser.get("/p/reports/").text
+    assert "What are you looking for?" in page
+    assert "3 documents" in words(page)
+    for address in re.findall(r"<dd>(.*?)</dd>", page, re.DOTALL):
+        for link in re.findall(r'href="([^"]*)"', address):
+            assert re.search(r"Remove the filter", browser.get(html.unescape(link)).text)
+    for name in ("manual.txt", "Tariff note"):
+        assert name in page
+
+
+def test_typing_searches_words_only_and_sends_the_results_alone(browser: TestClient, root: Path) -> None:
+    part = browser.get("/p/reports/?q=pump&mode=lexical&part=results")
+    assert part.status_code == 200
+    assert "<html" not in part.text
+    assert "<form" not in part.text
+    whole = browser.get("/p/reports/?q=pump&mode=lexical").text
+    assert files_of(part.text) == files_of(whole) != []
 
 
 @pytest.mark.parametrize(

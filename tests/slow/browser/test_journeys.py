@@ -30,7 +30,7 @@ def search(page: Page, served: Served, question: str, project: str = "examples")
 
 def open_pdf_passage(page: Page, served: Served) -> None:
     search(page, served, LEAKAGE)
-    follow(page.locator(".result", has_text=PDF).locator(".result-link").first)
+    follow(page.locator(".group", has_text=PDF).locator(".result-link").first)
     expect(page.get_by_role("region", name=re.compile(r"Page \d+ of"))).to_be_visible()
 
 
@@ -73,9 +73,9 @@ def test_the_mark_on_the_page_covers_the_words_of_the_passage(page: Page, served
 @pytest.mark.parametrize(("question", "file"), [(LEAKAGE, PDF), (STOP, "station-manual.md")])
 def test_the_browser_opens_a_result_at_its_sentence(page: Page, served: Served, question: str, file: str) -> None:
     search(page, served, question)
-    card = page.locator(".result", has_text=file).first
-    sentence = " ".join(card.locator(".excerpt .spotlight").all_inner_texts())
-    follow(card.locator(".result-link"))
+    link = page.locator(".group", has_text=file).locator(".result-link").first
+    sentence = link.inner_text()
+    follow(link)
     page.wait_for_function("scrollY > 0")
     assert page.evaluate(
         "() => { const at = passage.getBoundingClientRect().top; return at > 0 && at < innerHeight / 2 }"
@@ -124,10 +124,76 @@ def test_the_keyboard_is_enough(page: Page, served: Served) -> None:
     assert any("Passage after" in text or "Passage before" in text for text in reached)
 
 
+def test_words_are_searched_while_typing_and_meaning_on_enter(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/p/examples/")
+    page.wait_for_load_state()  # the script has run
+    parts: list[str] = []
+    page.on("request", lambda request: parts.append(request.url) if "part=results" in request.url else None)
+    page.get_by_role("searchbox").press_sequentially("pressure booster", delay=5)
+    expect(page.locator(".result-link").first).to_be_visible()
+    assert page.url.endswith("/p/examples/")
+    assert parts
+    assert all("mode=lexical" in part for part in parts)
+    page.get_by_role("searchbox").fill("")
+    expect(page.get_by_role("heading", name="Newest documents")).to_be_visible()  # the start page again
+    page.get_by_role("searchbox").fill("pressure booster")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("q=pressure"))
+    expect(page.locator(".verdict")).to_contain_text("match")  # of meaning and words
+    assert "mode=lexical" not in page.url
+
+
+@pytest.mark.parametrize("has_script", [True, False])
+def test_facets_narrow_the_search_with_and_without_a_script(pages: Pages, served: Served, has_script: bool) -> None:
+    page = pages.open("/p/examples/?q=leakage", java_script_enabled=has_script)
+    page.get_by_role("checkbox", name=re.compile("^PDF")).check()
+    if not has_script:
+        follow(page.get_by_role("button", name="Apply"))
+    page.wait_for_url(re.compile("type=pdf"))
+    expect(page.locator(".group")).to_have_count(1)
+    expect(page.locator(".group")).to_contain_text(PDF)
+    follow(page.get_by_role("link", name="Remove the filter PDF"))
+    expect(page.get_by_role("checkbox", name=re.compile("^PDF"))).not_to_be_checked()
+    assert page.locator(".group").count() > 1
+
+
+def test_on_a_phone_the_facets_are_a_sheet(pages: Pages, served: Served) -> None:
+    page = pages.open("/p/examples/?q=leakage", viewport={"width": 390, "height": 844})
+    choice = page.get_by_role("checkbox", name=re.compile("^Text"))
+    expect(choice).not_to_be_visible()
+    page.get_by_role("button", name="Filters").click()
+    choice.check()
+    page.get_by_role("checkbox", name=re.compile("^PDF")).check()  # nothing is sent before the button
+    follow(page.get_by_role("button", name="Show passages"))
+    assert "type=text" in page.url
+    assert "type=pdf" in page.url
+    expect(page.get_by_role("button", name="Filters 2")).to_be_visible()
+
+
+def test_a_quotation_is_copied_with_its_file_and_page(pages: Pages, served: Served) -> None:
+    page = pages.open(f"/p/examples/?q={quote_plus(LEAKAGE)}", permissions=["clipboard-read", "clipboard-write"])
+    quotation = page.locator(".result-link").first.inner_text()
+    button = page.get_by_role("button", name="Copy").first
+    button.click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith(f"“{' '.join(quotation.split())}”")
+    assert re.search(r"\(.*, page \d+.*\)$", copied)
+
+
+def test_pictures_show_the_marked_place_when_they_come_into_view(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/p/examples/?q={quote_plus(LEAKAGE)}&type=pdf")
+    picture = page.locator(".thumb img").first
+    page.wait_for_function("one => one.complete && one.naturalWidth > 100", arg=picture.element_handle())
+    assert page.locator(".thumb img").last.evaluate("one => one.loading") == "lazy"
+
+
 VIEWS = {
     "projects": "/",
     "start": "/p/examples/",
-    "results": f"/p/examples/?q={quote_plus(LEAKAGE)}&file={PDF}",
+    "results": f"/p/examples/?q={quote_plus(LEAKAGE)}",
+    "facets": "/p/examples/?q=leakage&type=pdf&date=2024",
+    "browse": "/p/examples/?type=pdf",
     "nothing": "/p/examples/?q=xylophone&mode=lexical",
     "page": f"passage {LEAKAGE} {PDF}",
     "markdown": f"passage {STOP} station-manual.md",

@@ -1,0 +1,286 @@
+"""Facets that narrow a search: the type, folder, date and language of documents, and the user's own metadata.
+
+The facets of a version are read once, from the first chunk of each document. A request names facet values and
+conditions; `Selection` turns them into the filters that every search of this package accepts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from itertools import takewhile
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.analysis import language_of
+from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index.part import Part
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.search.live import SearchableVersion
+from llama_index_contextual.search.response import visible
+from llama_index_contextual.tools.filters import parse_conditions
+from llama_index_contextual.ui import places, views
+
+NAMES = {"type": "Type", "folder": "Folder", "date": "Date", "language": "Language"}
+"""Facets of every document by the name of their request parameter."""
+
+MAX_CONDITIONS = 50
+"""Maximum number of facet values, conditions and files that narrow a search."""
+
+OWN_VALUES = 12
+"""Maximum number of values of a metadata key that is offered as a facet."""
+
+MAX_VALUES = 60
+"""Maximum number of values of any other facet; the most frequent ones are offered."""
+
+OPENING = 2_000
+"""Number of characters from which the language of a document is recognised."""
+
+_TYPES = {
+    "pdf": "PDF",
+    "word": "Word",
+    "sheet": "Spreadsheet",
+    "slides": "Slides",
+    "markdown": "Markdown",
+    "mail": "Mail",
+    "web": "Web page",
+    "image": "Image",
+    "text": "Text",
+}
+"""Names of the types by the name of their icon."""
+
+
+class DocumentFacts(NamedTuple):
+    """What the facets need to know about a document.
+
+    Attributes:
+        record: The record of the document.
+        path: The document's `file_path` in filters, or "" if it was not read from a file.
+        language: Language of the opening, or "".
+        day: Date in the document's metadata, or of the last change of its file, or None.
+    """
+
+    record: DocumentRecord
+    path: str
+    language: str
+    day: date | None
+
+
+class FacetValue(NamedTuple):
+    """A value of a facet.
+
+    Attributes:
+        label: The value as text.
+        value: The value of the request parameter.
+        documents: Number of documents of the version with this value.
+        is_selected: Whether the search is limited to this value.
+    """
+
+    label: str
+    value: str
+    documents: int
+    is_selected: bool = False
+
+
+class Facet(NamedTuple):
+    """A facet with its values.
+
+    Attributes:
+        name: Name of the facet.
+        parameter: Name of the request parameter.
+        values: The values.
+    """
+
+    name: str
+    parameter: str
+    values: Sequence[FacetValue]
+
+
+@dataclass(frozen=True, eq=False)
+class VersionFacets:
+    """The facets of a version.
+
+    Attributes:
+        documents: The documents, newest first.
+        paths: For each facet in `NAMES`, the `file_path` of the documents with each value.
+        own: For each of the user's metadata keys with few values, the number of documents with each value.
+    """
+
+    documents: Sequence[DocumentFacts]
+    paths: Mapping[str, Mapping[str, Sequence[str]]]
+    own: Mapping[str, Mapping[str | int | float, int]]
+
+    @classmethod
+    def of(cls, version: SearchableVersion) -> VersionFacets:
+        """Read the facets of a version; parts that other versions share are read only once."""
+        documents = [one for part in version.parts for one in part.shared("document facts", lambda: _read(part))]  # noqa: B023  # called at once
+        documents.sort(key=lambda one: one.day or date.min, reverse=True)
+        folders = [PurePosixPath(one.path).parts[:-1] for one in documents]
+        levels = zip(*(folder for one, folder in zip(documents, folders, strict=True) if one.path), strict=False)
+        depth = sum(1 for _ in takewhile(lambda level: len(set(level)) == 1, levels))
+        paths: dict[str, dict[str, list[str]]] = {name: {} for name in NAMES}
+        for one, folder in zip(documents, folders, strict=True):
+            values = {
+                "type": places.icon_of(one.record.file_name or one.path),
+                "folder": "/".join(folder[: depth + 1]) if len(folder) > depth else "",
+                "date": str(one.day.year) if one.day else "",
+                "language": one.language,
+            }
+            for name, value in values.items():
+                if one.path and value:
+                    paths[name].setdefault(value, []).append(one.path)
+        return cls(documents, paths, _count_own(version))
+
+    def facets(self, selection: Selection) -> list[Facet]:
+        """Return the facets with a choice: at least one of their values does not apply to all documents."""
+        facets = []
+        for name, title in NAMES.items():
+            counted = [(value, len(paths)) for value, paths in self.paths[name].items()]
+            chosen = selection.values.get(name, ())
+            if any(count < len(self.documents) for _, count in counted) or chosen:
+                most = sorted(counted, key=lambda one: (one[0] not in chosen, -one[1], one[0]))[:MAX_VALUES]
+                most.sort(key=(lambda one: one[0]) if name == "date" else (lambda one: one[1]), reverse=True)
+                values = [FacetValue(label_of(name, value), value, count, value in chosen) for value, count in most]
+                facets.append(Facet(title, name, values))
+        for key, counts in self.own.items():
+            conditions = [(visible(str(value)), f"{key}={value}", count) for value, count in counts.items()]
+            facets.append(Facet(key, "where", [FacetValue(*one, one[1] in selection.where) for one in conditions]))
+        return facets
+
+
+def label_of(name: str, value: str) -> str:
+    """Return the value of a facet as text.
+
+    Example:
+        >>> label_of("type", "pdf"), label_of("folder", "Haldermoor/Reports"), label_of("language", "german")
+        ('PDF', 'Reports', 'German')
+    """
+    if name == "type":
+        return _TYPES.get(value, value)
+    return value.capitalize() if name == "language" else visible(value.rpartition("/")[2])
+
+
+def facets_of(cache: MutableMapping[SearchableVersion, VersionFacets], project: Project) -> VersionFacets:
+    """Return the facets of the live version, which has none if the project is empty."""
+    if not project.documents():
+        return VersionFacets((), {name: {} for name in NAMES}, {})
+    version = project.live_version
+    if version not in cache:
+        cache[version] = VersionFacets.of(version)
+    return cache[version]
+
+
+def _read(part: Part) -> list[DocumentFacts]:
+    numbers, rows = np.unique(part.document_of, return_index=True)
+    facts = []
+    for number, chunk in zip(numbers.tolist(), part.docstore.at(rows.tolist()), strict=True):
+        record, path = part.records[number], chunk.metadata.get(keys.FILE_PATH)
+        day = places.day_of(chunk.metadata) or _changed(record)
+        facts.append(
+            DocumentFacts(record, path if isinstance(path, str) else "", language_of(chunk.text[:OPENING]), day)
+        )
+    return facts
+
+
+def _changed(record: DocumentRecord) -> date | None:
+    """Return the day on which a document's file was last changed, or None if there is no file."""
+    try:
+        return None if record.path is None else datetime.fromtimestamp(os.stat(record.path).st_mtime, UTC).date()
+    except (OSError, ValueError, OverflowError):
+        return None
+
+
+def _count_own(version: SearchableVersion) -> dict[str, dict[str | int | float, int]]:
+    """Return the number of documents with each value of the user's metadata keys that have few values."""
+    own = {}
+    for key, values in version.metadata_values.items():
+        is_usable = key not in keys.RUNNING_LINES and key.strip() == key and not set(key) & set("=!<>~")
+        if is_usable and 1 < len(values) <= OWN_VALUES:
+            counts: Counter[str | int | float] = Counter()
+            for part in version.parts:
+                column = part.docstore.column(key)
+                pairs = np.unique(np.stack([part.document_of, column.codes.astype(np.int32)]), axis=1)
+                with_value = pairs[1][pairs[1] < len(column.values)]
+                counts.update(
+                    column.values[code]
+                    for code in with_value.tolist()
+                    if not isinstance(column.values[code], list | dict)
+                )
+            own[key] = {value: counts[value] for value in values if len(str(value)) <= 80}
+    return own
+
+
+# ---- the selection of a request --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The filters of a request.
+
+    Attributes:
+        where: Conditions on metadata, such as "kind=report".
+        files: Files to search.
+        values: The selected values of each facet in `NAMES`.
+    """
+
+    where: Sequence[str] = ()
+    files: Sequence[str] = ()
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, parameter: Callable[[str], Sequence[str]]) -> Selection:
+        """Return the filters in the parameters of a request.
+
+        Args:
+            parameter: Function that returns the values of a parameter.
+
+        Raises:
+            InputError: A value is too long, or there are too many values.
+        """
+        raw = {name: [one for one in parameter(name) if one.strip()] for name in ("where", "file", *NAMES)}
+        if (count := sum(map(len, raw.values()))) > MAX_CONDITIONS:
+            raise InputError(f"There are {count} filters: use at most {MAX_CONDITIONS}.")
+        given = {
+            name: tuple(dict.fromkeys(views.clean_value(one, name) for one in values)) for name, values in raw.items()
+        }
+        values = {name: given[name] for name in NAMES if given[name]}
+        return cls(where=given["where"], files=given["file"], values=values)
+
+    @property
+    def parameters(self) -> dict[str, Sequence[str]]:
+        """The request parameters for this selection."""
+        return {"where": self.where, "file": self.files, **self.values}
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The parameters as pairs of a name and a value."""
+        return [(name, value) for name, values in self.parameters.items() for value in values]
+
+    def chips(self) -> list[tuple[str, dict[str, Sequence[str]]]]:
+        """Return each selected value as text, with the request parameters for the selection without it."""
+        chips = []
+        for name, value in self.pairs:
+            rest = {**self.parameters, name: [one for one in self.parameters[name] if one != value]}
+            chips.append((label_of(name, value) if name in NAMES else value, rest))
+        return chips
+
+    def filters(self, project: Project, facets: VersionFacets) -> MetadataFilters | None:
+        """Return the filters, or None if nothing narrows the search.
+
+        Raises:
+            InputError: A condition cannot be parsed, or no document has the field or matches a file.
+        """
+        found = parse_conditions(project, self.where, self.files, condition="The filter", listing="the view Project")
+        filters = [] if found is None else list(found.filters)
+        for name, values in self.values.items():
+            paths = [path for value in values for path in facets.paths[name].get(value, ())]
+            filters.append(MetadataFilter(key=keys.FILE_PATH, value=paths, operator=FilterOperator.IN))
+        return MetadataFilters(filters=filters, condition=FilterCondition.AND) if filters else None

@@ -1,0 +1,80 @@
+"""Quotations: which text and which cells are shown of a sentence or a table row."""
+
+from __future__ import annotations
+
+import pytest
+from markupsafe import escape
+
+from llama_index_contextual.ui.quotes import Grid, Quote, quote_of
+
+MARKDOWN = (
+    "# Towns\n\n| Town | Customers |\n|---|---:|\n| Upper \\| Vale | 20 |\n| Port <Averly> | 40 |\n| Tarn | 8 |\n\nEnd."
+)
+SHEET = "Town  Customers\nUpper Vale  20\nPort Averly  40"
+
+
+def quote(text: str, sentence: str, **options: object) -> Quote:
+    start = text.index(sentence)
+    return quote_of(text, (start, start + len(sentence)), escape, **options)  # type: ignore[arg-type]
+
+
+def grid(text: str, sentence: str, **options: object) -> Grid:
+    found = quote(text, sentence, **options).grid
+    assert found is not None
+    return found
+
+
+def test_a_row_of_a_markdown_table_has_its_column_headers_and_neighbours() -> None:
+    found = grid(MARKDOWN, "| Port <Averly> | 40 |", is_markdown=True)
+    assert found.head == ["Town", "Customers"]
+    assert found.rows == [["Port &lt;Averly&gt;", "40"]]
+    assert found.before == [["Upper | Vale", "20"]]
+    assert found.after == [["Tarn", "8"]]
+
+
+def test_a_row_of_a_sheet_has_its_column_headers() -> None:
+    assert grid(SHEET, "Port Averly  40") == Grid(
+        ["Town", "Customers"], [["Upper Vale", "20"]], [["Port Averly", "40"]], []
+    )
+    together = grid(SHEET, "Town  Customers\nUpper Vale  20")  # the headers belong to the marked text
+    assert (together.head, together.rows) == (["Town", "Customers"], [["Upper Vale", "20"]])
+
+
+def test_a_passage_that_begins_inside_a_table_has_the_headers_of_the_table() -> None:
+    rest = SHEET.partition("\n")[2]
+    found = grid(rest, "Port Averly  40", table_head="Customers by town\nTown  Customers")
+    assert (found.head, found.before) == (["Town", "Customers"], [["Upper Vale", "20"]])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("It runs.  It stops.", "It runs."),
+        ("One  two  three\nA sentence of one column.", "A sentence of one column."),
+        ("Town  Customers\nUpper Vale  20  and more", "Upper Vale  20  and more"),
+        ("Town  Customers", "Town  Customers"),
+    ],
+)
+def test_text_that_is_not_a_row_under_headers_is_a_sentence(text: str, sentence: str) -> None:
+    assert quote(text, sentence).grid is None
+    assert quote(text, sentence).text == " ".join(sentence.split())
+
+
+def test_the_copied_text_names_the_columns() -> None:
+    assert quote(SHEET, "Port Averly  40").text == "Port Averly (Customers: 40)"
+
+
+def test_a_long_sentence_is_cut_where_it_is_shown_and_whole_where_it_is_copied() -> None:
+    sentence = "The pump of the plant runs. " * 40
+    found = quote(f"Before. {sentence}After.", sentence)
+    assert found.text == sentence.strip()
+    assert len(found.html) <= 422
+    assert found.html.endswith("\u00a0…")
+    assert (found.before, found.after) == ("Before.", "After.")
+
+
+def test_signs_of_markdown_are_left_out() -> None:
+    assert (
+        quote("## Rent\n\n- It is **due** on `Monday`.", "- It is **due** on `Monday`.", is_markdown=True).html
+        == "It is due on Monday."
+    )
