@@ -1,5 +1,4 @@
 // Keyboard, copying, filters that apply at once, and results while typing. The pages work without it.
-"use strict";
 
 const box = document.getElementById("q");
 const isTyping = (element) => element instanceof HTMLElement && element.matches("input:not([type=checkbox]), textarea, select");
