@@ -32,11 +32,12 @@ from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile
-from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.metadata import DocumentMap, Table
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.files import MARKDOWN_SUFFIXES, PDF_SUFFIXES, TEXT_SUFFIXES, open_file
 from llama_index_contextual.readers.ocr import OcrEngine, engine_for
 from llama_index_contextual.readers.pdf.scans import Page
+from llama_index_contextual.readers.tables import tables_in_text
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.spotlight import spot_of
@@ -441,7 +442,7 @@ class _Original:
         start, end = self._sentence if any(self._sentence) else (0, len(self._text))
         text = self._text[start:end].strip()
         at = (self._start or 0) + start + self._text[start:end].index(text) if text else 0
-        cells = quoted_cells(text, at, self._kind, self._where or DocumentMap())
+        cells = quoted_cells(text, at, self._kind, self._tables())
         if self._kind == "markdown":
             text = plain_text(text)
         elif self._kind == "mail":
@@ -449,6 +450,17 @@ class _Original:
         if len(text) > MAX_QUOTE:
             text = f"{text[:MAX_QUOTE].rpartition(' ')[0] or text[:MAX_QUOTE]} …"
         return Quotation(text, cells)
+
+    def _tables(self) -> DocumentMap:
+        """Return the map of the document with the tables of the passage, which are not recorded for Markdown."""
+        where, start = self._where or DocumentMap(), self._start or 0
+        if self._kind != "markdown":
+            return where
+        tables = [table.moved(start) for table in tables_in_text(self._text)]
+        if head := str(self._chunk.metadata.get(keys.TABLE_HEAD) or ""):
+            rows = self._text.partition("\n\n")[0]
+            tables.insert(0, Table(start, start, start + len(rows), head))
+        return replace(where, tables=tables)
 
     def as_pages(
         self, project: Project, renderer: PageRenderer, file: SourceFile, page_number: int | None

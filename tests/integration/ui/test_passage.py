@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -26,6 +27,8 @@ from llama_index_contextual.ui import make_app
 from llama_index_contextual.ui.marks import Box
 from llama_index_contextual.ui.pages import Originals, PageRenderer
 from llama_index_contextual.ui.passage import PagePart, parts_on_pages, passage_view
+from llama_index_contextual.ui.places import place_of
+from llama_index_contextual.ui.security import POLICY
 from llama_index_contextual.ui.views import Links
 from tests.support.pdf_files import encrypted, lines, pdf_of
 
@@ -357,6 +360,75 @@ def test_the_text_is_shown_with_the_reason_if_the_page_cannot_be(
         assert 'id="passage" class="in-passage"' in original.html
 
 
+# ---- the file itself -------------------------------------------------------------------------------------------------
+
+
+def test_the_original_is_opened_without_scripts_or_downloaded(browser: TestClient, project: Project) -> None:
+    page = browser.get(address(chunk(project, "lease.pdf", "Clause 1.3"))).text
+    assert re.search(r'href="/p/all/original\?doc=texts%2Flease.pdf#page=2"[^>]*>.*?Open original at page 2</a>', page)
+    for name, kind in (("lease.pdf", "application/pdf"), ("notes.md", "text/plain; charset=utf-8")):
+        record = next(record for record in project.documents() if record.doc_id.endswith(name))
+        response = browser.get(Links("all").original(record.doc_id))
+        assert (response.status_code, response.headers["content-type"]) == (200, kind)
+        assert response.content == Path(record.path or "").read_bytes()
+        assert response.headers["content-disposition"] == f"inline; filename*=UTF-8''{name}"
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["content-security-policy"] == f"{POLICY}, sandbox"
+
+
+def test_files_that_browsers_would_run_are_downloaded(tmp_path: Path) -> None:
+    name = "page\r\nX: \u202e.html"
+    project, path = ingested(tmp_path, name, b"<h1>A</h1><script>alert(1)</script><p>The pump runs.")
+    app = make_app([project])
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        (record,) = project.documents()
+        response = client.get(Links("one").original(record.doc_id))
+        assert (response.status_code, response.headers["content-type"]) == (200, "application/octet-stream")
+        assert re.fullmatch(r"attachment; filename\*=UTF-8''[\w%.]+", response.headers["content-disposition"])
+        assert "x" not in response.headers
+        path.write_bytes(b"<p>Another text")
+        assert client.get(Links("one").original(record.doc_id)).status_code == 404
+        page = client.get(Links("one").passage(project.chunks(record.doc_id)[0].node_id)).text
+        assert "The pump runs." in page
+        assert "Open original" not in page
+
+
+@pytest.mark.parametrize("doc", ["", "/etc/passwd", "../texts/lease.pdf", "texts", "lease.pdf", "remark", "odd"])
+def test_only_files_of_documents_are_opened(browser: TestClient, doc: str) -> None:
+    response = browser.get(Links("all").original(doc))
+    assert response.status_code == 404
+    assert response.headers["content-type"].startswith("text/html")
+
+
+# ---- the results of a search -----------------------------------------------------------------------------------------
+
+
+def test_a_passage_links_to_the_results_before_and_after_it(project: Project) -> None:
+    app = make_app([ProjectManager(project.directory.parent).load("all")])
+    parameters = {"q": "valves", "top_k": "4", "file": ["texts/notes.md"]}
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        url = html.unescape(Links("all").search(**parameters))
+        client.get(url)
+        hits = project.retrieve("valves", top_k=4)
+        urls = [Links("all").passage(hit.node_id, **parameters) for hit in hits]
+        pages = [client.get(one).text for one in urls]
+        assert len(hits) == 4
+        for at, page in enumerate(pages):
+            assert f"{at + 1} of 4" in words(page)
+            links = {rel: html.unescape(link) for link, rel in re.findall(r'href="([^"]+)" rel="(prev|next)"', page)}
+            assert set(links) == {name for name, is_there in (("prev", at), ("next", at < 3)) if is_there}
+            for rel, step in (("prev", -1), ("next", 1)):
+                if rel in links:
+                    spot = hits[at + step].spotlight
+                    assert spot is not None
+                    assert f"/{quote(hits[at + step].node_id)}?q=valves&mark={spot.start}-{spot.end}&" in links[rel]
+            assert f'href="{html.escape(url)}"' in page
+            assert page.count('aria-current="true"') == 1  # in the list of the results of this document
+        other = client.get(Links("all").passage(hits[0].node_id, q="pumps")).text
+    assert " of 4" not in words(other)
+    assert 'rel="next"' not in other
+
+
 # ---- in its text -----------------------------------------------------------------------------------------------------
 
 
@@ -370,6 +442,38 @@ def test_markdown_is_rendered_with_the_passage_marked_and_nothing_active(browser
     assert "{{ 7 * 7 }}" in words(page)
     assert "This is a part of the document." in words(page)
     assert "<mark>notes</mark>" in page
+
+
+def test_a_quotation_is_copied_with_its_file_and_place(tmp_path: Path) -> None:
+    project, _ = ingested(
+        tmp_path, "valves.md", b"# Valves\n\n| Valve | Pressure |\n|---|---|\n| Ball | 40 bar |\n\nA **gate** valve."
+    )
+    (node,) = project.chunks(project.documents()[0].doc_id)
+    row, sentence = (passage_view(project, node.node_id, question=one) for one in ("ball", "gate"))
+    assert row is not None
+    assert sentence is not None
+    assert row.citation == "“Valve: Ball; Pressure: 40 bar” (valves.md, Valves)"
+    assert sentence.citation == "“A gate valve.” (valves.md, Valves)"
+
+
+def test_a_sheet_is_named_and_shown_without_the_others(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl", reason="needs the extra `office`")
+    book, data = openpyxl.Workbook(), io.BytesIO()
+    for name, word in (("Stock", "pump"), ("Prices", "valve")):
+        sheet = book.create_sheet(name)
+        for row in (["Part", "Number"], [word, 7]):
+            sheet.append(row)
+    del book["Sheet"]
+    book.save(data)
+    project, _ = ingested(tmp_path, "parts.xlsx", data.getvalue())
+    (node,) = project.chunks(project.documents()[0].doc_id)
+    view = passage_view(project, node.node_id, question="valve")
+    assert view is not None
+    assert (view.original.kind, view.original.position, str(place_of(view.place))) == (
+        *("sheet", "Sheet 2 of 2", "Sheet “Prices”"),
+    )
+    assert words(view.original.html) == "Sheet “ Prices ” Part Number valve 7"
+    assert view.quotation.cells == [("Part", "valve"), ("Number", "7")]
 
 
 def test_a_text_is_shown_with_whole_lines_around_the_passage(browser: TestClient, project: Project) -> None:

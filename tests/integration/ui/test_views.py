@@ -295,6 +295,23 @@ def test_a_document_shows_every_chunk_once(browser: TestClient, root: Path) -> N
     assert [" ".join(text.split()) for text in shown] == [" ".join(text.split()) for text in texts]
 
 
+def test_passages_without_a_context_are_marked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = ProjectManager(root).load("reports")
+    version = project.live_version
+    record = next(record for record in project.documents() if record.doc_id.endswith("manual.txt"))
+    failed, *others = [node.node_id for node in project.chunks(record.doc_id)]
+    assert others
+    with_failure = replace(record, fallback_chunks=(failed,))
+    monkeypatch.setattr(type(version), "record", lambda *_: with_failure)
+    browser = TestClient(make_app([project]), base_url="http://127.0.0.1")
+    page = browser.get(f"/p/reports/document?id={record.doc_id}").text
+    assert re.findall(r'chunk-failed" id="chunk-([^"]+)"', page) == [failed]
+    assert "The LLM wrote no context for 1 passage of this document." in words(page)
+    assert "llama-index-contextual retry reports" in page
+    shown = [words(browser.get(f"/p/reports/passage/{node_id}").text) for node_id in (failed, others[0])]
+    assert ["The LLM wrote no context for this passage." in text for text in shown] == [True, False]
+
+
 def test_an_unknown_document_or_passage_is_named(browser: TestClient) -> None:
     for address in ("/p/reports/document?id=none", "/p/reports/document", "/p/reports/passage/none"):
         response = browser.get(address)
