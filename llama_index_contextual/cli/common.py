@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
@@ -400,12 +400,17 @@ def interruptible(project: Project, work: Callable[[], T]) -> T:
         with notices():
             return work()
     except KeyboardInterrupt:
-        info = project.info()
-        live = f"version {info.version} is live" if info.version else "there is no version yet"
-        say(
-            f"Interrupted: {live}; the ledger keeps {pluralize(info.ledger.contexts, 'context')} and"
-            f" {pluralize(info.ledger.embeddings, 'embedding')}. Run the same command again to continue; `cost` shows"
-            f" the cost so far.",
-            to=err,
-        )
-        raise typer.Exit(130) from None
+        end_interrupted(project)
+
+
+def end_interrupted(project: Project) -> NoReturn:
+    """Print the live version and the state of the ledger, and exit with code 130."""
+    info = project.info()
+    live = f"version {info.version} is live" if info.version else "there is no version yet"
+    say(
+        f"Interrupted: {live}; the ledger keeps {pluralize(info.ledger.contexts, 'context')} and"
+        f" {pluralize(info.ledger.embeddings, 'embedding')}. Run the same command again to continue; `cost` shows"
+        f" the cost so far.",
+        to=err,
+    )
+    raise typer.Exit(130) from None

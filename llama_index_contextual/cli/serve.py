@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,10 +19,18 @@ from llama_index_contextual.cli import common
 from llama_index_contextual.cli.common import Commands, Name, err, safe, say
 from llama_index_contextual.cli.documents import show_estimate, show_report
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import ConfigurationError, InputError, PathNotFoundError, ProjectExistsError
+from llama_index_contextual.errors import (
+    ConfigurationError,
+    ContextualError,
+    InputError,
+    PathNotFoundError,
+    ProjectExistsError,
+)
 
 if TYPE_CHECKING:
+    from llama_index_contextual.ingestion.report import IngestProgress, IngestReport, ReportProgress
     from llama_index_contextual.project.project import Project
+    from llama_index_contextual.ui.background import BackgroundIngest
 
 opening = Commands("Projects")
 commands = Commands("Questions")
@@ -86,8 +96,56 @@ def open_folder(
         if expected.contexts.calls:
             show_estimate(expected)
             common.confirm("Request the contexts?", yes=yes)
-    work = partial(project.sync_folders, [folder], remove=False, max_cost=max_cost, show_progress=True)
-    report = common.interruptible(project, work)
+    try:
+        import llama_index_contextual.ui.app  # noqa: F401
+    except ImportError:
+        work = partial(project.sync_folders, [folder], remove=False, max_cost=max_cost, show_progress=True)
+        _show_opened(common.interruptible(project, work), folder, name)
+        say(safe(f"To search it: {common.suggested_command('search', name, 'QUESTION')}"))
+        say(safe(f"To show it in a browser: {_NEEDS_UI}"), to=err)
+        return
+    ingest = _start_ingest(project, folder, name, max_cost)
+    try:
+        serve([name], port=0, documents=[folder], open_browser=common.out.is_terminal, ingests={name: ingest})
+    finally:
+        was_interrupted = ingest.stop()
+    if was_interrupted:
+        common.end_interrupted(project)
+
+
+def _start_ingest(project: Project, folder: Path, name: str, max_cost: float | None) -> BackgroundIngest:
+    """Start to read a folder in a thread, so that its documents are searchable in the meantime."""
+    from llama_index_contextual.ingestion.report import progress_bar
+    from llama_index_contextual.ui.background import BackgroundIngest
+
+    async def work(show: ReportProgress) -> IngestReport:
+        with progress_bar() as bar:
+
+            def report(progress: IngestProgress) -> None:
+                bar(progress)
+                show(progress)
+
+            return await project.async_folders([folder], remove=False, max_cost=max_cost, progress=report)
+
+    def describe(error: ContextualError | OSError | sqlite3.Error) -> str:
+        message = common.cli_message(error)
+        common.say_error(message)
+        return message
+
+    def finished(report: IngestReport) -> None:
+        _show_opened(report, folder, name)
+
+    ingest = BackgroundIngest(folder.resolve().name, work, describe=describe, finished=finished)
+    ingest.start()
+    return ingest
+
+
+def _show_opened(report: IngestReport, folder: Path, name: str) -> None:
+    """Print the report on a folder.
+
+    Raises:
+        InputError: The folder has no document that can be read, and there is no version yet.
+    """
     if report.version is None:
         raise InputError(
             f"{folder} has no document that can be read:"
@@ -100,13 +158,6 @@ def open_folder(
             f" {common.suggested_command('sync', name, str(folder))}"
         )
     say(f"The project is [bold]{safe(name)}[/] in {safe(os.path.realpath(common.root()))}.")
-    try:
-        import llama_index_contextual.ui.app  # noqa: F401
-    except ImportError:
-        say(safe(f"To search it: {common.suggested_command('search', name, 'QUESTION')}"))
-        say(safe(f"To show it in a browser: {_NEEDS_UI}"), to=err)
-        return
-    serve([name], port=0, documents=[folder], open_browser=common.out.is_terminal)
 
 
 def project_name(folder: Path) -> str:
@@ -159,17 +210,54 @@ def _project_of(folder: Path, name: str, llm: str | None) -> Project:
 # ---- servers and pages -----------------------------------------------------------------------------------------------
 
 
-@commands.command(as_json=False)
-def serve(
+@commands.command("serve", as_json=False)
+def serve_projects(
     names: Names,
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port; 0 takes a free one.")] = 8010,
     token: Annotated[str | None, _token(_TOKEN_VARIABLE)] = None,
     allow_host: AllowedHosts = None,
     documents: Documents = None,
+    evaluation: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Report of `evaluate --report FILE.json`, shown with the project."),
+    ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the address in a browser.")] = False,
 ) -> None:
     """Show projects in a browser: search, passages on their pages, answers, documents and costs. Nothing is changed."""
+    try:
+        from llama_index_contextual.ui.charts import read_chart
+    except ImportError as error:
+        raise ConfigurationError(f"The Workbench needs an extra: {_NEEDS_UI}") from error
+    charts = {} if evaluation is None else dict.fromkeys(names, read_chart(evaluation))
+    serve(
+        names,
+        host=host,
+        port=port,
+        token=token,
+        allow_host=allow_host,
+        documents=documents,
+        open_browser=open_browser,
+        charts=charts,
+    )
+
+
+def serve(
+    names: Sequence[str],
+    *,
+    port: int,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    allow_host: Sequence[str] | None = None,
+    documents: Sequence[Path] | None = None,
+    open_browser: bool = False,
+    **views: Any,
+) -> None:
+    """Serve projects until the process is interrupted; the other options are those of `make_app`.
+
+    Raises:
+        ConfigurationError: The extra `ui` is not installed, or the token is empty.
+    """
     try:
         from llama_index_contextual.ui.app import serve as serve_workbench
     except ImportError as error:
@@ -190,6 +278,7 @@ def serve(
         allowed_hosts=allow_host or (),
         document_folders=documents or (),
         announce=announce,
+        **views,
     )
 
 

@@ -10,8 +10,9 @@ import contextlib
 import errno
 import socket
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import uvicorn
 from starlette.applications import Starlette
@@ -28,6 +29,8 @@ from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.index.project_file import is_project
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.ui import ask, overview, passage, search, security
+from llama_index_contextual.ui.background import BackgroundIngest
+from llama_index_contextual.ui.charts import Chart
 from llama_index_contextual.ui.hits import RecentHits
 from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.views import Links, ProblemView, make_templates, page, problem_page
@@ -50,6 +53,8 @@ def make_app(
     token: str | None = None,
     allowed_hosts: Sequence[str] = (),
     document_folders: Sequence[Path] = (),
+    ingests: Mapping[str, BackgroundIngest] = MappingProxyType({}),
+    charts: Mapping[str, Chart] = MappingProxyType({}),
 ) -> Starlette:
     """Return the workbench for one or more projects as an ASGI application.
 
@@ -61,6 +66,8 @@ def make_app(
         token: Token that clients must send; None gives read access to everyone who can reach the application.
         allowed_hosts: Host names that clients use for the server, in addition to the names of the loopback interface.
         document_folders: Folders that contain the original files, whose pages are shown as images.
+        ingests: Running ingestions by the names of their projects; the views show their progress.
+        charts: Evaluation results by the names of the projects.
 
     Raises:
         InputError: No project was given, or two projects have the same name.
@@ -98,6 +105,8 @@ def make_app(
     weakref.finalize(app, app.state.originals.renderer.close)
     app.state.hits = RecentHits()
     app.state.facets = weakref.WeakKeyDictionary()
+    app.state.ingests = ingests
+    app.state.charts = charts
     app.state.answers = LRUCache(ask.MAX_ANSWERS)
     app.state.token = token
     app.state.session = session
@@ -112,6 +121,8 @@ def serve(
     token: str | None = None,
     allowed_hosts: Sequence[str] = (),
     document_folders: Sequence[Path] = (),
+    ingests: Mapping[str, BackgroundIngest] = MappingProxyType({}),
+    charts: Mapping[str, Chart] = MappingProxyType({}),
     announce: Callable[[str], object] | None = None,
 ) -> None:
     """Serve the workbench for one or more projects until the process is interrupted.
@@ -123,6 +134,8 @@ def serve(
         token: As for `make_app`.
         allowed_hosts: As for `make_app`.
         document_folders: As for `make_app`.
+        ingests: As for `make_app`.
+        charts: As for `make_app`.
         announce: Callback that receives the server's address once the port is bound.
 
     Raises:
@@ -130,7 +143,14 @@ def serve(
             short, or the address cannot be bound.
     """
     hosts = accepted_hosts(host, token, allowed_hosts)
-    app = make_app(projects, token=token, allowed_hosts=hosts, document_folders=document_folders)
+    app = make_app(
+        projects,
+        token=token,
+        allowed_hosts=hosts,
+        document_folders=document_folders,
+        ingests=ingests,
+        charts=charts,
+    )
     config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=SECONDS_TO_END)
     with _open_socket(host, port) as sock:
         if announce is not None:

@@ -7,7 +7,9 @@ runs no scripts.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +26,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.index import files
@@ -35,7 +38,7 @@ from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.passage import MarkedPage, passage_view
-from llama_index_contextual.ui.places import date_of
+from llama_index_contextual.ui.places import date_of, icon_of, suffix_of
 from llama_index_contextual.ui.search import Group, confidence_words, groups_of
 from llama_index_contextual.ui.texts import TextKind, TextMarks, kind_of, render_text
 from llama_index_contextual.ui.views import (
@@ -51,7 +54,7 @@ from llama_index_contextual.ui.views import (
 
 DOCUMENTS_PER_PAGE = 100
 CHUNKS_PER_PAGE = 50
-STYLESHEETS = ("workbench.css", "passage.css")
+STYLESHEETS = ("workbench.css", "passage.css", "project.css")
 
 
 def routes() -> list[Route]:
@@ -76,8 +79,9 @@ def overview(request: Request) -> Response:
         "project.html",
         find=find,
         start=start,
-        records=records[start : start + DOCUMENTS_PER_PAGE],
+        rows=[document_row(project, record) for record in records[start : start + DOCUMENTS_PER_PAGE]],
         total=len(records),
+        chart=request.app.state.charts.get(project.name),
         per_page=DOCUMENTS_PER_PAGE,
         **project_values(project),
     )
@@ -95,6 +99,42 @@ def project_values(project: Project) -> dict[str, Any]:
         "day": day,
         "run_facts": run_facts,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentRow:
+    """A document as listed in the project.
+
+    Attributes:
+        record: The record of the document.
+        icon: Name of its icon.
+        kind: Type of the file and the number of its pages, sheets or slides.
+        changed: Date of the last change of the file, or "".
+    """
+
+    record: DocumentRecord
+    icon: str
+    kind: str
+    changed: str
+
+
+def document_row(project: Project, record: DocumentRecord) -> DocumentRow:
+    """Return a document as listed in the project."""
+    name = record.file_name or record.doc_id
+    icon = icon_of(name)
+    kind = f"{_KINDS.get(icon, suffix_of(name).removeprefix('.').upper()) or 'Text'}"
+    if icon in _WITH_PAGES and (chunks := project.chunks(record.doc_id)):
+        pages = chunks[-1].metadata.get(keys.PAGE_END)
+        kind = f"{kind}, {pluralize(pages, keys.page_word(name))}" if isinstance(pages, int) else kind
+    changed = ""
+    if record.path is not None:
+        with contextlib.suppress(OSError):  # the file is gone
+            changed = day(os.stat(record.path).st_mtime).partition(" ")[0]
+    return DocumentRow(record=record, icon=icon, kind=kind, changed=changed)
+
+
+_KINDS = {"markdown": "Markdown", "web": "Web page", "mail": "Mail", "word": "Word", "image": "Image", "text": "Text"}
+_WITH_PAGES = frozenset({"pdf", "sheet", "slides"})
 
 
 def _matches_find(record: DocumentRecord, find: str) -> bool:

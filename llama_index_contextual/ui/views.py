@@ -175,6 +175,7 @@ def page(
         "has_llm": project is not None and project.state.has_llm,
         "several": len(projects) > 1,
         "needs_token": request.app.state.token is not None,
+        "ingest": request.app.state.ingests.get(name),
         **values,
     }
     html = request.app.state.templates.get_template(template).render(context)
