@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files as package_files
@@ -71,6 +72,7 @@ def routes() -> list[Route]:
 def overview(request: Request) -> Response:
     """Show the documents, versions, costs and failures of a project."""
     project = project_of(request)
+    ingest = copy(request.app.state.ingests.get(project.name))  # a copy, because it may end while the page is made
     find = parameter(request, "find", limit=200)
     records = [record for record in project.documents() if _matches_find(record, find)]
     start = start_of(request, len(records), DOCUMENTS_PER_PAGE)
@@ -82,6 +84,7 @@ def overview(request: Request) -> Response:
         rows=[document_row(project, record) for record in records[start : start + DOCUMENTS_PER_PAGE]],
         total=len(records),
         chart=request.app.state.charts.get(project.name),
+        ingest=ingest,
         per_page=DOCUMENTS_PER_PAGE,
         **project_values(project),
     )

@@ -1,0 +1,190 @@
+"""The view of a project: the progress of a folder that is being read, skipped files, and evaluation results."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.evaluation.compare import Sweep, SweepRow
+from llama_index_contextual.evaluation.questions import Evidence, Question
+from llama_index_contextual.evaluation.report import write_report
+from llama_index_contextual.evaluation.run import evaluate
+from llama_index_contextual.ingestion.report import IngestProgress, IngestReport
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.readers import SkippedFile
+from tests.support.cli import run
+
+testclient = pytest.importorskip("starlette.testclient", reason="needs the extra ui")
+from llama_index_contextual.ui import app as workbench  # noqa: E402
+from llama_index_contextual.ui.background import BackgroundIngest  # noqa: E402
+from llama_index_contextual.ui.charts import read_chart  # noqa: E402
+
+SECONDS = 300.0
+
+
+class Gate:
+    """An ingestion that waits until the test ends it."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.entered = threading.Event()
+        self.outcome: IngestReport | Exception = IngestReport(version="v000002")
+        self.cancelled = False
+
+    async def ingest(self, report: Any) -> IngestReport:
+        report(IngestProgress(stage="ingest", documents_read=3, documents_total=8, document="<b>.pdf", dollars=0.25))
+        self.entered.set()
+        try:
+            while not self.opened.is_set():
+                await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.opened.set()
+
+
+def page_of(project: Project, path: str = "project", **options: Any) -> str:
+    """Return the text of a page as a reader sees it."""
+    client = testclient.TestClient(workbench.make_app([project], **options), base_url="http://127.0.0.1")
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", client.get(f"/p/{project.name}/{path}").text)).split())
+
+
+def test_the_progress_of_a_folder_is_shown_in_every_view_and_then_its_report(filled: Project, gate: Gate) -> None:
+    ingest = BackgroundIngest("Papers", gate.ingest)
+    ingest.start()
+    assert gate.entered.wait(SECONDS)
+    shown = page_of(filled, ingests={"reports": ingest})
+    assert "Reading the folder Papers" in shown
+    assert "3 of 8 files" in shown
+    assert "Now <b>.pdf" in shown
+    assert "$0.25 so far" in shown
+    assert "Searches are answered from the documents that were read before." in shown
+    for path in ("", "ask", "?q=pump"):
+        assert "Reading the folder 3 of 8 files" in page_of(filled, path, ingests={"reports": ingest})
+    gate.outcome = IngestReport(version="v2", skipped=[SkippedFile("old.doc", "has the type .doc: save it as .docx")])
+    gate.opened.set()
+    ingest._thread.join(SECONDS)
+    shown = page_of(filled, ingests={"reports": ingest})
+    assert "Reading the folder" not in shown
+    assert "Could not be read 1" in shown
+    assert "old.doc has the type .doc: save it as .docx" in shown
+
+
+def test_a_folder_that_cannot_be_read_is_explained_and_searches_go_on(filled: Project, gate: Gate) -> None:
+    gate.outcome = ModelError("The account has no quota left: top it up.")
+    ingest = BackgroundIngest("Papers", gate.ingest)
+    ingest.start()
+    gate.opened.set()
+    ingest._thread.join(SECONDS)
+    shown = page_of(filled, ingests={"reports": ingest})
+    assert "The folder Papers could not be read. The account has no quota left: top it up." in shown
+    assert "The folder could not be read" in page_of(filled, "?q=pump", ingests={"reports": ingest})
+    assert "TS-999" in page_of(filled, "?q=error+TS-999", ingests={"reports": ingest})
+
+
+def test_an_ingestion_that_is_stopped_is_cancelled_and_waited_for(gate: Gate) -> None:
+    ingest = BackgroundIngest("Papers", gate.ingest)
+    ingest.start()
+    assert ingest.stop()
+    assert (gate.cancelled or not gate.entered.is_set(), ingest.is_running) == (True, False)
+    assert not ingest.stop()
+
+
+def test_open_serves_at_once_and_reads_the_folder_meanwhile(
+    tmp_path: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (text_folder / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0")
+    seen: list[str] = []
+
+    def serve(projects: Any, *, ingests: Any, **_: Any) -> None:
+        (project,) = projects
+        seen.append(page_of(project, ingests=ingests))
+        ingests[project.name]._thread.join(SECONDS)
+        seen.extend(page_of(project, path, ingests=ingests) for path in ("project", "?q=error+TS-999"))
+
+    monkeypatch.setattr(workbench, "serve", serve)
+    result = run("open", text_folder, "--root", tmp_path / "knowledge")
+    assert (result.code, "2 added" in result.out) == (0, True)
+    assert "old.doc" in result.err
+    before, after, found = seen
+    assert "There are no documents yet" not in before
+    assert "Documents 2 Could not be read 1" in after
+    assert "old.doc" in after
+    assert "TS-999" in found
+
+
+def test_open_shows_why_a_folder_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    seen: list[str] = []
+
+    def serve(projects: Any, *, ingests: Any, **_: Any) -> None:
+        ingests["empty"]._thread.join(SECONDS)
+        seen.append(page_of(projects[0], ingests=ingests))
+
+    monkeypatch.setattr(workbench, "serve", serve)
+    result = run("open", tmp_path / "empty", "--root", tmp_path / "knowledge")
+    assert "contains no file." in result.err
+    assert "contains no file." in seen[0]
+
+
+# ---- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_of_evaluate_is_drawn_as_bars(filled: Project, tmp_path: Path) -> None:
+    questions = [
+        Question(text="What does error TS-999 mean?", evidence=[Evidence(text="error TS-999")]),
+        Question(text="Where is the moon?", evidence=[Evidence(text="The moon is made of cheese")]),
+    ]
+    write_report(evaluate(filled, questions, name="reports"), tmp_path / "results.json")
+    chart = read_chart(tmp_path / "results.json")
+    assert [(bar.name, bar.percent) for bar in chart.bars] == [("reports", 50.0)]
+    shown = page_of(filled, charts={"reports": chart})
+    assert "2 questions with known answers" in shown
+    assert "reports 50.0 50 of 100" in shown or "reports 50 of 100" in shown
+    assert "Found among the first five 50 of 100" in shown
+
+
+def test_a_sweep_is_drawn_for_five_results(tmp_path: Path) -> None:
+    rows = [
+        SweepRow(context="none", chunk_size=400, mode="hybrid", top_k=k, figures={"recall": k / 10, "nDCG": 0.1})
+        for k in (1, 5)
+    ]
+    write_report(Sweep(rows=rows, questions=7, measure="nDCG"), tmp_path / "sweep.json")
+    chart = read_chart(tmp_path / "sweep.json")
+    assert (chart.questions, [(bar.label, bar.percent) for bar in chart.bars]) == (
+        7,
+        [("none, 400 tokens, hybrid", 50.0)],
+    )
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"summary": {"name": 1}}', '{"variants": 3}', "[" * 50_000])
+def test_another_file_is_refused_before_the_server_starts(root: Path, tmp_path: Path, content: str) -> None:
+    (tmp_path / "other.json").write_text(content)
+    with pytest.raises(ConfigurationError, match="is not a report of `evaluate`"):
+        read_chart(tmp_path / "other.json")
+    result = run("serve", "reports", "--root", root, "--evaluation", tmp_path / "other.json")
+    assert (result.code, "--report results.json" in result.err) == (1, True)
+
+
+def test_a_project_without_a_folder_that_is_read_says_what_to_do(tmp_path: Path) -> None:
+    project = ProjectManager(tmp_path / "knowledge").create("new", ProjectConfig.local())
+    assert "llama-index-contextual ingest new FOLDER" in page_of(project)
