@@ -1,4 +1,4 @@
-"""The `evaluate` command, which measures a project, compares variants, or sweeps over settings."""
+"""The `evaluate` command, which measures a project, compares variants or steps, or sweeps over settings."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.evaluation.questions import Question
     from llama_index_contextual.evaluation.report import Result
     from llama_index_contextual.evaluation.run import Evaluation
+    from llama_index_contextual.evaluation.steps import Step, Steps
     from llama_index_contextual.project.project import Project
 
 commands = Commands("Questions")
@@ -45,8 +46,29 @@ def evaluate_project(
     sweep: Annotated[
         str | None, typer.Option(metavar="SIZES", help="Chunk sizes to try in each mode: 400,800,1200.")
     ] = None,
+    steps: Annotated[
+        bool,
+        typer.Option(
+            "--steps",
+            help="Count the failed retrievals of embeddings alone, and with contexts, BM25 and reranking added.",
+        ),
+    ] = False,
+    rerank: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Reranker instead of the `rerank` setting: none, spotlight, llm or a cross-encoder; several for"
+            " --sweep; with --steps, that of the last step.",
+        ),
+    ] = None,
+    top_k: Annotated[
+        int, typer.Option(metavar="NUMBER", min=1, help="Number of results in which --steps looks for the evidence.")
+    ] = 20,
+    chart: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="SVG file to draw the result of --steps in.")
+    ] = None,
     sample: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Maximum number of documents for --compare and --sweep.")
+        int | None, typer.Option(metavar="NUMBER", help="Maximum number of documents for --compare, --steps, --sweep.")
     ] = None,
     number: Annotated[
         int, typer.Option(metavar="NUMBER", help="Number of questions to write if no file is given.")
@@ -66,25 +88,37 @@ def evaluate_project(
         ),
     ] = None,
     max_cost: Annotated[
-        float | None, typer.Option(metavar="DOLLARS", help="Maximum cost of --compare and --sweep in dollars.")
+        float | None, typer.Option(metavar="DOLLARS", help="Maximum cost of --compare, --steps and --sweep in dollars.")
     ] = None,
     yes: common.Yes = False,
 ) -> None:
     """Measure how well a project finds the evidence for questions, and whether contexts pay off."""
-    from llama_index_contextual.evaluation.compare import compare_variants, sweep_variants
+    from llama_index_contextual.evaluation.compare import (
+        VariantProgress,
+        compare_variants,
+        rerank_price,
+        sweep_variants,
+    )
     from llama_index_contextual.evaluation.questions import absent_files, load_questions, write_questions
-    from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
+    from llama_index_contextual.evaluation.report import check_chart, check_report, to_dict, write_chart, write_report
     from llama_index_contextual.evaluation.run import evaluate
+    from llama_index_contextual.evaluation.steps import Steps, evaluate_steps
     from llama_index_contextual.index import files
 
     project = common.open_project(name)
     if answers:
-        if compare is not None or sweep is not None:
-            raise InputError("--answers measures the project as it is: omit --compare and --sweep.")
+        if compare is not None or sweep is not None or steps or rerank is not None:
+            raise InputError("--answers measures the project as it is: omit --compare, --steps, --sweep and --rerank.")
         _evaluate_answers(project, questions, report or (), yes=yes)
         return
+    if steps and (compare is not None or sweep is not None):
+        raise InputError("--steps measures its own variants: omit --compare and --sweep.")
+    if chart is not None and not steps:
+        raise InputError("--chart draws the result of --steps: add --steps, or use --report.")
     for path in report or ():
         check_report(path)
+    if chart is not None:
+        check_chart(chart)
     if save is not None:
         files.require_folder(save)
     loaded = load_questions(questions) if questions is not None else _generate(project, number)
@@ -94,16 +128,23 @@ def evaluate_project(
     building: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": progress}
     result: Result
     if sweep is not None:
-        building |= {"chunk_sizes": _numbers(sweep), "contexts": _names(compare or "")}
+        building |= {"chunk_sizes": _numbers(sweep), "contexts": _names(compare or ""), "reranks": _names(rerank or "")}
         result = common.interruptible(project, lambda: sweep_variants(project, loaded, top_ks=_KS, **building))
     elif compare is not None:
-        building["variants"] = _names(compare)
+        building |= {"variants": _names(compare), "rerank": rerank}
         result = common.interruptible(project, lambda: compare_variants(project, loaded, ks=_KS, **building))
+    elif steps:
+        building |= {"rerank": rerank, "k": top_k}
+        result = common.interruptible(project, lambda: evaluate_steps(project, loaded, **building))
     else:
         for note in absent_files(project.documents(), loaded):
             say(f"[yellow]{note}[/]", to=err)
-        result = evaluate(project, loaded, name=name, ks=_KS)
+        if rerank is not None:
+            progress(VariantProgress(stage="price", dollars=rerank_price(project.state, rerank, len(loaded))))
+        result = evaluate(project, loaded, name=name, ks=_KS, rerank=rerank)
     _write_reports([write_report(result, path) for path in report or ()])
+    if isinstance(result, Steps) and chart is not None:
+        _write_reports([write_chart(result, chart)])
     if common.wants_json():
         common.say_json(to_dict(result))
     else:
@@ -168,7 +209,8 @@ class _Progress:
         if progress.stage == "price" and progress.dollars != 0:
             dollars = progress.dollars
             cost = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
-            say(f"Contexts and embeddings will cost {cost}; --sample 20 uses only twenty documents.", to=err)
+            say(f"Models will cost {cost} for contexts, embeddings and reranking.", to=err)
+            say("--sample 20 uses only twenty documents, and --steps --max-cost 0 only what costs nothing.", to=err)
             if self._asks:
                 typer.confirm("Continue?", abort=True, err=True)
         elif progress.stage in ("build", "ask") and step != self._last:
@@ -197,8 +239,11 @@ def _numbers(text: str) -> list[int]:
 def _show(result: Result) -> None:
     from llama_index_contextual.evaluation.compare import Comparison
     from llama_index_contextual.evaluation.run import Evaluation
+    from llama_index_contextual.evaluation.steps import Steps
 
-    if isinstance(result, Comparison):
+    if isinstance(result, Steps):
+        _show_steps(result)
+    elif isinstance(result, Comparison):
         _show_comparison(result)
     elif isinstance(result, Evaluation):
         _show_figures([result])
@@ -208,6 +253,36 @@ def _show(result: Result) -> None:
             say(f"[dim]{safe(note)}[/]")
         _show_rows([{key: row[key] for key in row if key not in ("chunks", "cost")} for row in result.table()])
         say(f"Best: {safe(result.best().name)}")
+
+
+def _show_steps(result: Steps) -> None:
+    from llama_index_contextual.contextualizer.cost import money
+
+    for note in result.notes:
+        say(f"[dim]{safe(note)}[/]")
+    rows = result.steps()
+    _show_rows([_step_row(step, money(step.dollars)) for step in rows if step.skipped is None])
+    say(
+        f"[dim]Failed retrievals (1 − {result.metric}) in per cent; change and fewer: compared with the step before;"
+        f" in all: fewer than {rows[0].name}; * p < 0.05.[/]"
+    )
+    for step in rows:
+        if step.skipped is not None:
+            say(f"[yellow]{safe(step.name)}[/] skipped: {safe(step.skipped)}")
+    say(f"[bold]{safe(result.recommendation)}[/]")
+
+
+def _step_row(step: Step, price: str) -> dict[str, str]:
+    low, high = (100 * end for end in step.interval or (0.0, 0.0))
+    row = {"step": step.name, "failed": f"{100 * (step.failed or 0.0):.1f}", "95 %": f"{low:.1f}–{high:.1f}"}
+    before, first = step.previous, step.first
+    row["change"] = "" if before is None else f"{0.0 - 100 * before.mean:+.1f}"
+    row["p"] = "" if before is None else f"{before.p_value:.2g}{'*' if before.significant else ' '}"
+    for name, fewer in (("fewer", step.fewer), ("in all", step.fewer_than_first)):
+        row[name] = "" if fewer is None else f"{100 * fewer:.0f} %"
+    if first is not None:
+        row["in all"] += "*" if first.significant else " "
+    return {**row, "price": price, "ms": f"{1000 * (step.seconds or 0.0):.1f}"}
 
 
 def _show_comparison(result: Comparison) -> None:

@@ -2,8 +2,8 @@
 
 `compare` accepts any retrievers. `compare_variants` indexes a project's documents with several kinds of context in a
 temporary directory and compares the results. `sweep_variants` and `sweep_answers` try all combinations of chunk size,
-kind of context, mode and number of results: `sweep_variants` evaluates the retrieved passages, and `sweep_answers` the
-answers of an LLM.
+kind of context, reranker, mode and number of results: `sweep_variants` evaluates the retrieved passages, and
+`sweep_answers` the answers of an LLM.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Literal, Unpack
 
 import numpy as np
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import LLM
 from numpy.typing import ArrayLike, NDArray
 
@@ -33,13 +32,14 @@ from llama_index_contextual.answering.batch import QA, Predictions, answer_many
 from llama_index_contextual.answering.build import EngineBuilder, EngineOptions
 from llama_index_contextual.answering.query_engine import AnswerCache
 from llama_index_contextual.answering.response import AnswerAccount
-from llama_index_contextual.config import LOCAL, ContextKind, Mode, ProjectConfig
+from llama_index_contextual.config import LOCAL, SPOTLIGHT, ContextKind, Mode, ProjectConfig
 from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable, Tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import InputError, Remedy
 from llama_index_contextual.evaluation.questions import Question, absent_files, ids_by_name, require_files
 from llama_index_contextual.evaluation.run import (
     KS,
+    NO_RERANK,
     Evaluation,
     Questions,
     Retrievable,
@@ -52,13 +52,14 @@ from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.project_file import project_ledger, scratch, write_lock
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.changes import arun
-from llama_index_contextual.ingestion.estimate import estimate
+from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
 from llama_index_contextual.ingestion.pipeline import make_stages
 from llama_index_contextual.ingestion.plan import RunOptions
 from llama_index_contextual.ingestion.state import HasState, ProjectState
-from llama_index_contextual.models import embedding_identity
+from llama_index_contextual.models import embedding_identity, model_name
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.live import LiveIndexes
+from llama_index_contextual.search.rerank import LLM_RERANK, PASSAGE_TOKENS
 
 # ---- Significance ----------------------------------------------------------------------------------------------------
 
@@ -225,15 +226,18 @@ class Comparison:
     def recommended(self) -> str:
         """Name of the recommended retriever.
 
-        This is the best retriever in the cheapest group, unless a more expensive retriever is significantly better.
+        This is the best retriever in the cheapest group, unless more expensive retrievers are significantly better;
+        then it is the best of these in their group.
         """
         cheapest, *dearer = self._by_cost()
-        chosen = max(cheapest, key=lambda name: round(self[name].mean(self.metric), 9))
-        for name in (name for names in dearer for name in names):
-            difference = self.difference(chosen, name)
-            if difference.significant and difference.mean > 0:
-                chosen = name
+        chosen = self._best(cheapest)
+        for names in dearer:
+            differences = [self.difference(chosen, name) for name in names]
+            chosen = self._best([one.variant for one in differences if one.significant and one.mean > 0] or [chosen])
         return chosen
+
+    def _best(self, names: Sequence[str]) -> str:
+        return max(names, key=lambda name: round(self[name].mean(self.metric), 9))
 
     def _by_cost(self) -> list[list[str]]:
         """Return the names in groups of equal cost, cheapest first.
@@ -265,14 +269,14 @@ class Comparison:
             others.remove(first)
             rest = f", and {self._not_better(chosen, others)}" if others else ""
             advice = f"Use {chosen!r}: it is better than {first!r} {on} ({gain}){doubt}{rest}."
-        return advice + self._sample_warning(chosen)
+        return advice + self.sample_warning(chosen)
 
     def _not_better(self, chosen: str, others: Sequence[str]) -> str:
         parts = [f"{name!r} ({self.difference(chosen, name)})" for name in others]
         verb = "is" if len(parts) == 1 else "are"
         return f"{' and '.join(parts)} {verb} not significantly better"
 
-    def _sample_warning(self, chosen: str) -> str:
+    def sample_warning(self, chosen: str) -> str:
         """Return a warning if there are too few questions for a reliable recommendation, otherwise an empty string."""
         undecided = [
             self._values(chosen, name, self.metric)
@@ -301,6 +305,7 @@ def compare(
     *,
     ks: Sequence[int] = KS,
     metric: str | None = None,
+    rerank: str | None = None,
     costs: Mapping[str, float | None] | None = None,
     notes: Sequence[str] = (),
     progress: ShowProgress | None = None,
@@ -313,6 +318,7 @@ def compare(
         questions: Questions, or the path of a question file.
         ks: Numbers of results for which the metrics are computed.
         metric: Metric for the recommendation; None uses nDCG@10, or nDCG at the largest of `ks` if this is smaller.
+        rerank: Value of the `rerank` setting to use for all projects, as in `evaluate`.
         costs: Cost of each retriever for these documents in dollars, by name, if known.
         notes: Notes on the figures, one sentence each.
         progress: Called after each question with the number of finished questions and the total, for all retrievers.
@@ -331,7 +337,7 @@ def compare(
     for at, (name, retriever) in enumerate(retrievers.items()):
         before = at * len(loaded)
         report = None if progress is None else (lambda done, _, before=before: progress(before + done, total))
-        evaluations.append(evaluate(retriever, loaded, name=name, ks=ks, progress=report))
+        evaluations.append(evaluate(retriever, loaded, name=name, ks=ks, rerank=rerank, progress=report))
     metric = metric or evaluations[0].main_metric
     evaluations[0].values(metric)  # raises an error if the metric is unknown
     return Comparison(evaluations=tuple(evaluations), metric=metric, costs=dict(costs or {}), notes=tuple(notes))
@@ -360,6 +366,9 @@ class VariantProgress:
 
 
 ShowVariants = Callable[[VariantProgress], None]
+
+_TOKENS_OF_ID = 3
+"""Tokens of an id with its comma in an LLM's list of passages."""
 
 
 def draw_sample(
@@ -426,18 +435,20 @@ class Variant:
         config: The settings.
         live: The indexes.
         cost: Cost of the contexts in dollars, including contexts from earlier runs; None if unknown.
+        price: Estimated price in dollars of what was not in the ledger before; None if unknown.
     """
 
     config: ProjectConfig
     live: LiveIndexes
     cost: float | None
+    price: float | None = None
 
     @property
     def failures(self) -> int:
         """Number of chunks that have only a structural context because the LLM failed."""
         return sum(len(record.fallback_chunks) for record in self.live.current().records)
 
-    def as_retriever(self, *, similarity_top_k: int, mode: Mode | None = None) -> BaseRetriever:
+    def as_retriever(self, *, similarity_top_k: int, mode: Mode | None = None) -> ProjectRetriever:
         """Return a retriever that returns `similarity_top_k` results."""
         return ProjectRetriever(self.live, self.config, mode=mode, similarity_top_k=similarity_top_k)
 
@@ -450,6 +461,8 @@ def built_variants(
     *,
     max_cost: float | None,
     report: ShowVariants,
+    reranks: Sequence[str | None] = (),
+    questions: int = 0,
 ) -> Iterator[dict[str, Variant]]:
     """Report the price of variants of a project, build them next to the project, yield them, and then remove them.
 
@@ -462,21 +475,25 @@ def built_variants(
         excluded: Ids of documents to exclude.
         max_cost: Maximum cost in dollars; None for no limit.
         report: Called first with the price, then as the work proceeds.
+        reranks: The `rerank` option of each evaluation that follows; the price includes an LLM that sorts the results.
+        questions: Number of questions in each evaluation.
 
     Raises:
         InputError: There is a limit, and the cost exceeds it or is unknown.
-        ModelError: A model cannot be loaded or reached; the replies received so far are in the ledger.
+        ModelError: A model cannot be loaded or reached; rerankers are checked before anything is built, and the replies
+            received so far are in the ledger.
         ProjectLockedError: Another process is writing to the project or comparing its variants.
     """
-    prices = [price(origin, config, excluded) for config in configs.values()]
-    known = [dollars for dollars in prices if dollars is not None]
-    dollars = sum(known) if len(known) == len(prices) else None
+    reranking = [rerank_price(origin, rerank, questions) for rerank in reranks]
+    prices = {name: price(origin, config, excluded) for name, config in configs.items()}
+    dollars = _total([*prices.values(), *reranking])
     _require_affordable(dollars, max_cost)
     report(VariantProgress(stage="price", dollars=dollars))
     with scratch(origin.directory) as directory, ExitStack() as stack:
         built: dict[str, Variant] = {}
         for name, config in configs.items():
-            built[name] = _build(origin, name, config, directory / str(len(built)), excluded, report)
+            variant = _build(origin, name, config, directory / str(len(built)), excluded, report)
+            built[name] = replace(variant, price=prices[name])
             if built[name].live is not origin.live:
                 stack.callback(built[name].live.current().close)
         yield built
@@ -510,7 +527,7 @@ def _build(
                     progress=lambda state: report(VariantProgress(stage="build", name=name, done=state.chunks_done)),
                 )
             )
-            live = LiveIndexes(directory, origin.directory.name, lambda *_: origin.embed_model, origin.context_llm)
+            live = LiveIndexes(directory, origin.directory.name, lambda *_: origin.embed_model, origin.answering_llm)
         cost = _cost(live.current(), config, origin.context_llm_name, ledger)
         return Variant(config=config, live=live, cost=cost)
 
@@ -545,15 +562,51 @@ def price(origin: ProjectState, config: ProjectConfig, excluded: frozenset[str] 
         config: The settings of the variant.
         excluded: Ids of documents to exclude.
     """
+    is_local = not config.builds_semantic or embedding_identity(origin.embed_model) == LOCAL
+    if config.context != "llm" and is_local:
+        return 0.0
+    return variant_estimate(origin, config, excluded).dollars
+
+
+def variant_estimate(origin: ProjectState, config: ProjectConfig, excluded: frozenset[str]) -> CostEstimate:
+    """Return the estimate for building a variant now; see `price`."""
     model = origin.embed_model if config.builds_semantic else None
     name = None if model is None else embedding_identity(model)
-    if config.context != "llm" and name in (None, LOCAL):
-        return 0.0
     with contextlib.closing(Ledger(origin.directory / LEDGER_FILE, read_only=True)) as ledger:
         stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id)
         contextual = model if isinstance(model, ContextualEmbedding) else None
         embedding = EmbeddingCount(name, getattr(model, "dimensions", None), ledger, contextual)
-        return estimate([], RunOptions(remove=excluded), config, stages, embedding, origin.live.current()).dollars
+        return estimate([], RunOptions(remove=excluded), config, stages, embedding, origin.live.current())
+
+
+def rerank_price(origin: ProjectState, rerank: str | None, questions: int) -> float | None:
+    """Return the price in dollars of reranking the results of some questions, or None if it is unknown.
+
+    Only an LLM costs money. The price assumes that each passage is as long as the LLM may read, and is read twice.
+
+    Args:
+        origin: The project.
+        rerank: The `rerank` option.
+        questions: Number of questions.
+
+    Raises:
+        ModelError: The reranker cannot be loaded.
+    """
+    config = origin.config
+    name = rerank or config.rerank
+    if name in (None, NO_RERANK, SPOTLIGHT):
+        return 0.0
+    origin.live.rerankers.of(name, config)  # raises an error if the model cannot be loaded
+    if name != LLM_RERANK:
+        return 0.0
+    passages = 2 * questions * config.rerank_candidates
+    tokens = Tokens(input_tokens=passages * PASSAGE_TOKENS, output_tokens=passages * _TOKENS_OF_ID)
+    return PriceTable(config.prices).dollars(model_name(origin.answering_llm(), origin.model_id), tokens)
+
+
+def _total(dollars: Sequence[float | None]) -> float | None:
+    known = [one for one in dollars if one is not None]
+    return sum(known) if len(known) == len(dollars) else None
 
 
 def _require_affordable(dollars: float | None, max_cost: float | None) -> None:
@@ -587,6 +640,7 @@ def compare_variants(
     sample: int | None = None,
     ks: Sequence[int] = KS,
     metric: str | None = None,
+    rerank: str | None = None,
     max_cost: float | None = None,
     progress: ShowVariants | None = None,
 ) -> Comparison:
@@ -603,8 +657,9 @@ def compare_variants(
         sample: Maximum number of documents to index, starting with documents that contain evidence; None for all.
         ks: Numbers of results for which the metrics are computed.
         metric: Metric for the recommendation, as in `compare`.
-        max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
-            unknown.
+        rerank: Value of the `rerank` setting to use for all variants, as in `evaluate`.
+        max_cost: Maximum cost of contexts, embeddings and reranking in dollars; nothing is built if the cost is higher
+            or unknown.
         progress: Called first with the cost, before anything is built, and then as the work proceeds. It may raise an
             exception to stop.
 
@@ -624,21 +679,26 @@ def compare_variants(
     loaded = as_questions(questions)
     selected, excluded = draw_sample(origin.live.current(), loaded, sample)
     configs = {str(kind): origin.config.changed(context=kind) for kind in variants}
-    with built_variants(origin, configs, excluded, max_cost=max_cost, report=report) as built:
+    reranks = [rerank] * len(configs)
+    with built_variants(
+        origin, configs, excluded, max_cost=max_cost, report=report, reranks=reranks, questions=len(selected)
+    ) as built:
         return compare(
             built,
             selected,
             ks=ks,
             metric=metric,
+            rerank=rerank,
             costs={name: variant.cost for name, variant in built.items()},
-            notes=[*_notes(origin, selected, excluded, len(loaded)), *_variant_notes(origin, built, excluded)],
+            notes=[*sample_notes(origin, selected, excluded, len(loaded)), *variant_notes(origin, built, excluded)],
             progress=lambda done, total: report(VariantProgress(stage="ask", done=done, total=total)),
         )
 
 
-def _notes(
+def sample_notes(
     origin: ProjectState, questions: Sequence[Question], excluded: frozenset[str], all_questions: int
 ) -> Iterator[str]:
+    """Yield notes on the documents and questions that were used, one sentence each."""
     records = origin.live.current().records
     number = pluralize(len(questions), "question")
     yield f"{len(records) - len(excluded)} of {pluralize(len(records), 'document')}, {number}."
@@ -649,7 +709,8 @@ def _notes(
     yield from absent_files(records, questions)
 
 
-def _variant_notes(origin: ProjectState, built: Mapping[str, Variant], excluded: frozenset[str]) -> Iterator[str]:
+def variant_notes(origin: ProjectState, built: Mapping[str, Variant], excluded: frozenset[str]) -> Iterator[str]:
+    """Yield notes on the cost and the failed chunks of variants, one sentence each."""
     for name, variant in built.items():
         if excluded and (dollars := price(origin, variant.config)) != 0:
             more = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
@@ -673,6 +734,7 @@ class SweepRow:
     Attributes:
         context: Kind of context.
         chunk_size: Maximum number of tokens in a chunk.
+        rerank: Value of the `rerank` setting.
         mode: Indexes to search.
         top_k: Number of search results.
         figures: Figures by name, as JSON values. From `sweep_variants`: the means of recall, precision and nDCG; the
@@ -683,6 +745,7 @@ class SweepRow:
 
     context: ContextKind
     chunk_size: int
+    rerank: str | None
     mode: Mode
     top_k: int
     figures: Mapping[str, Any]
@@ -691,12 +754,12 @@ class SweepRow:
     @property
     def name(self) -> str:
         """The settings, except `top_k`, as text."""
-        return f"{self.context}, {self.chunk_size} tokens, {self.mode}"
+        return f"{self.context}, {self.chunk_size} tokens, {self.mode}, {self.rerank or 'no'} reranking"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings and their figures as JSON values."""
         setting = {name: getattr(self, name) for name in ("context", "chunk_size", "mode", "top_k")}
-        return {**setting, **self.figures}
+        return {**setting, "rerank": self.rerank or NO_RERANK, **self.figures}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -704,7 +767,7 @@ class Sweep:
     """Result of a sweep.
 
     Attributes:
-        rows: One row per combination of settings, ordered by context, chunk size, mode and number of results.
+        rows: One row per combination of settings, ordered by context, chunk size, reranker, mode and number of results.
         questions: Number of questions.
         measure: Name of the figure, between 0 and 1, by which the rows are ranked.
         notes: Notes on the figures, one sentence each.
@@ -737,6 +800,7 @@ def sweep_variants(
     *,
     chunk_sizes: Sequence[int] = (),
     contexts: Sequence[ContextKind] = (),
+    reranks: Sequence[str] = (),
     modes: Sequence[Mode] = MODES,
     top_ks: Sequence[int] = (5, 10, 20),
     sample: int | None = None,
@@ -751,11 +815,12 @@ def sweep_variants(
             evidence.
         chunk_sizes: Chunk sizes in tokens; if empty, the project's setting is used.
         contexts: Kinds of context; if empty, the project's setting is used.
+        reranks: Values of the `rerank` setting, or "none" for no reranking; if empty, the project's setting is used.
         modes: Modes of retrieval.
         top_ks: Numbers of results.
         sample: Maximum number of documents to index; None for all.
-        max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
-            unknown.
+        max_cost: Maximum cost of contexts, embeddings and reranking in dollars; nothing is built if the cost is higher
+            or unknown.
         progress: Called first with the cost, before anything is built, and then as the work proceeds. It may raise an
             exception to stop.
 
@@ -773,12 +838,16 @@ def sweep_variants(
     configs = _configs(origin.config, contexts, chunk_sizes)
     report = progress or (lambda _: None)
     rows: list[SweepRow] = []
-    with built_variants(origin, configs, excluded, max_cost=max_cost, report=report) as built:
-        for variant, mode in product(built.values(), modes):
+    rerankers = reranks or [origin.config.rerank or NO_RERANK]
+    asked = [name for name, *_ in product(rerankers, configs, modes)]
+    with built_variants(
+        origin, configs, excluded, max_cost=max_cost, report=report, reranks=asked, questions=len(selected)
+    ) as built:
+        for variant, rerank, mode in product(built.values(), rerankers, modes):
             retriever = variant.as_retriever(similarity_top_k=max(top_ks), mode=mode)
-            evaluation = evaluate(retriever, selected, ks=top_ks)
-            rows += [_row(variant, mode, k, _figures(evaluation, variant, k)) for k in evaluation.ks]
-    notes = tuple(_notes(origin, selected, excluded, len(loaded)))
+            evaluation = evaluate(retriever, selected, ks=top_ks, rerank=rerank)
+            rows += [_row(variant, rerank, mode, k, _figures(evaluation, variant, k)) for k in evaluation.ks]
+    notes = tuple(sample_notes(origin, selected, excluded, len(loaded)))
     return Sweep(rows=tuple(rows), questions=len(selected), measure="recall", notes=notes)
 
 
@@ -809,10 +878,17 @@ def _configs(config: ProjectConfig, contexts: Sequence[ContextKind], sizes: Sequ
     return configs
 
 
-def _row(variant: Variant, mode: Mode, top_k: int, figures: Mapping[str, Any], **answers: Predictions) -> SweepRow:
-    config = variant.config
+def _row(
+    variant: Variant, rerank: str, mode: Mode, top_k: int, figures: Mapping[str, Any], **answers: Predictions
+) -> SweepRow:
     return SweepRow(
-        context=config.context, chunk_size=config.chunk_size, mode=mode, top_k=top_k, figures=figures, **answers
+        context=variant.config.context,
+        chunk_size=variant.config.chunk_size,
+        rerank=None if rerank == NO_RERANK else rerank,
+        mode=mode,
+        top_k=top_k,
+        figures=figures,
+        **answers,
     )
 
 
@@ -838,6 +914,7 @@ def sweep_answers(
     llm: LLM | None = None,
     chunk_sizes: Sequence[int] = (),
     contexts: Sequence[ContextKind] = (),
+    reranks: Sequence[str] = (),
     modes: Sequence[Mode] = (),
     top_ks: Sequence[int] = (3, 5, 10),
     concurrency: int = 8,
@@ -853,11 +930,12 @@ def sweep_answers(
         llm: LLM that writes the answers; None uses the project's LLM.
         chunk_sizes: Chunk sizes in tokens; if empty, the project's setting is used.
         contexts: Kinds of context; if empty, the project's setting is used.
+        reranks: Values of the `rerank` setting, or "none" for no reranking; if empty, the project's setting is used.
         modes: Modes of retrieval; if empty, the project's setting is used.
         top_ks: Numbers of results.
         concurrency: Maximum number of questions to answer concurrently.
-        max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
-            unknown. The cost of the answers is not included.
+        max_cost: Maximum cost of contexts, embeddings and reranking in dollars; nothing is built if the cost is higher
+            or unknown. The cost of the answers is not included.
         progress: Called first with the cost, before anything is built, and then as the work proceeds. It may raise an
             exception to stop.
         **options
@@ -873,14 +951,20 @@ def sweep_answers(
     answering, account = llm or origin.answering_llm(), AnswerAccount.of(origin.directory, origin.config.prices)
     cache = AnswerCache.of(origin.directory)
     configs = _configs(origin.config, contexts, chunk_sizes)
+    rerankers, modes = reranks or [origin.config.rerank or NO_RERANK], modes or [origin.config.mode]
+    top_ks = sorted(set(top_ks))
+    asked = [name for name, *_ in product(rerankers, configs, modes, top_ks)]
     rows: list[SweepRow] = []
-    with built_variants(origin, configs, max_cost=max_cost, report=report) as built:
-        for variant, mode, k in product(built.values(), modes or [origin.config.mode], sorted(set(top_ks))):
-            retriever = ProjectRetriever(variant.live, variant.config, mode=mode, similarity_top_k=k)
+    with built_variants(
+        origin, configs, max_cost=max_cost, report=report, reranks=asked, questions=len(questions)
+    ) as built:
+        for variant, rerank, mode, k in product(built.values(), rerankers, modes, top_ks):
+            setting = None if rerank == NO_RERANK else rerank
+            retriever = variant.as_retriever(similarity_top_k=k, mode=mode).changed(rerank=setting)
             builder = EngineBuilder(retriever, lambda: origin.embed_model, answering, account, cache)
             predictions = answer_many(builder.query_engine(options), questions, concurrency=concurrency)
             figures = {name: value for name, value in predictions.summary().items() if name != "usage"}
             figures |= {name: predictions.settings.get(name) for name in ("model", "style")}
-            rows.append(_row(variant, mode, k, figures, predictions=predictions))
+            rows.append(_row(variant, rerank, mode, k, figures, predictions=predictions))
             report(VariantProgress(stage="ask", name=rows[-1].name, done=len(questions), total=len(questions)))
     return Sweep(rows=tuple(rows), questions=len(questions), measure="f1")

@@ -1,6 +1,6 @@
-"""Evaluation, comparison and sweep reports in CSV, JSON or HTML format.
+"""Evaluation, comparison, step and sweep reports in CSV, JSON or HTML format, and a chart of the steps as SVG.
 
-The HTML page is rendered by Jinja2 with autoescaping, so that documents and questions cannot inject markup.
+The page and the chart are rendered by Jinja2 with autoescaping, so that documents and questions cannot inject markup.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.compare import Comparison, Difference, Sweep
 from llama_index_contextual.evaluation.run import Evaluation
+from llama_index_contextual.evaluation.steps import Steps
 from llama_index_contextual.index import files
 
 Result = Evaluation | Comparison | Sweep
@@ -44,6 +46,25 @@ def check_report(path: str | Path) -> None:
     files.require_folder(path)
 
 
+def write_chart(steps: Steps, path: str | Path) -> Path:
+    """Write a chart of the failed retrievals of each step as an SVG file.
+
+    Raises:
+        InputError: The extension is not .svg, or the folder does not exist.
+    """
+    check_chart(path)
+    files.replace(Path(path), to_svg(steps).encode())
+    return Path(path)
+
+
+def check_chart(path: str | Path) -> None:
+    """Check, before a long evaluation, that its chart can be written; see `write_chart`."""
+    path = Path(path)
+    if path.suffix.lower() != ".svg":
+        raise InputError(f"{path.name} is not a chart: use the extension .svg.", value=str(path))
+    files.require_folder(path)
+
+
 def write_report(result: Result, path: str | Path) -> Path:
     """Write a report in the format given by the extension: .csv, .json or .html.
 
@@ -57,12 +78,14 @@ def write_report(result: Result, path: str | Path) -> Path:
 
 
 def to_csv(result: Result) -> str:
-    """Return a CSV report with one row for each question and retriever, or for each setting of a sweep.
+    """Return a CSV report with one row for each question and retriever, for each step, or for each setting of a sweep.
 
     Text that a spreadsheet would interpret as a formula is prefixed with an apostrophe.
     """
     if isinstance(result, Sweep):
         rows = result.table()
+    elif isinstance(result, Steps):
+        rows = [step.to_dict() for step in result.steps()]
     else:
         rows = [row for evaluation in _evaluations_of(result) for row in _question_rows(evaluation)]
     file = io.StringIO()
@@ -85,6 +108,7 @@ def to_dict(result: Result) -> dict[str, Any]:
     if isinstance(result, Evaluation):
         return {"summary": result.summary(), "questions": _question_rows(result)}
     return {
+        **({"steps": [step.to_dict() for step in result.steps()]} if isinstance(result, Steps) else {}),
         "recommendation": result.recommendation,
         "metric": result.metric,
         "notes": list(result.notes),
@@ -103,8 +127,10 @@ def _evaluations_of(result: Evaluation | Comparison) -> Sequence[Evaluation]:
 def _all_differences(comparison: Comparison) -> list[Difference]:
     """Return the differences between all pairs of retrievers for each metric except precision.
 
-    The differences in the metric used for the recommendation come first.
+    The differences in the metric used for the recommendation come first. For steps, they are the only ones.
     """
+    if isinstance(comparison, Steps):
+        return comparison.differences()
     others = (name for name in comparison.evaluations[0].metrics if not name.startswith("precision@"))
     metrics = dict.fromkeys([comparison.metric, *others])
     return [difference for metric in metrics for difference in comparison.differences(metric)]
@@ -141,8 +167,6 @@ def _cell(value: Any) -> Any:
 
 def to_html(result: Result) -> str:
     """Return a self-contained HTML page that shows the figures as bars and intervals."""
-    from jinja2 import Environment
-
     values: dict[str, Any] = {
         "pluralize": pluralize,
         "snippet": _SNIPPET,
@@ -164,9 +188,31 @@ def to_html(result: Result) -> str:
         reach = max(max(abs(row.low), abs(row.high)) for row in differences) or 1.0
         values |= {"differences": differences, "reach": reach, "costs": result.costs}
         values |= {"recommendation": result.recommendation, "notes": result.notes}
+    if isinstance(result, Steps):
+        values |= {"steps": result.steps(), "chart": to_svg(result), "money": money}
+    return _rendered("report.html.jinja", {**values, "title": title})
+
+
+def to_svg(steps: Steps) -> str:
+    """Return a chart of the failed retrievals of each step, which needs neither fonts nor scripts."""
+    rows = steps.steps()
+    return _rendered(
+        "steps.svg.jinja",
+        {
+            "title": f"Failed retrievals (1 − {steps.metric}), in per cent",
+            "steps": rows,
+            "reach": max(row.interval[1] for row in rows if row.interval) or 1.0,
+            "questions": pluralize(len(steps.evaluations[0].results), "question"),
+        },
+    )
+
+
+def _rendered(name: str, values: Mapping[str, Any]) -> str:
+    from jinja2 import Environment
+
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = (package_files(__package__) / "report.html.jinja").read_text(encoding="utf-8")
-    return environment.from_string(template).render(values, title=title)
+    template = (package_files(__package__) / name).read_text(encoding="utf-8")
+    return environment.from_string(template).render(values)
 
 
 _WRITERS: Mapping[str, Callable[[Result], str]] = {".csv": to_csv, ".json": to_json, ".html": to_html}

@@ -24,6 +24,7 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.questions import Question, ResultChunk, load_questions, require_files
 from llama_index_contextual.retrievers.base import respond_of
+from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.response import RerankerUse
 from llama_index_contextual.search.results import RetrievedChunk
 
@@ -131,6 +132,9 @@ class HasRetriever(Protocol):
 
 Retrievable = BaseRetriever | HasRetriever
 Questions = Sequence[Question] | str | Path
+
+NO_RERANK = "none"
+"""Value of the `rerank` options for no reranking."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,6 +283,7 @@ def evaluate(
     *,
     name: str = "",
     ks: Sequence[int] = KS,
+    rerank: str | None = None,
     embed_model: BaseEmbedding | None = None,
     progress: ShowProgress | None = None,
 ) -> Evaluation:
@@ -289,12 +294,15 @@ def evaluate(
         questions: Questions, or the path of a question file.
         name: Name of the retriever in reports.
         ks: Numbers of results for which the metrics are computed; the largest number of results is retrieved.
+        rerank: Value of the `rerank` setting to use for a project, or "none" for no reranking; None uses the project's
+            setting.
         embed_model: Embedding model for the context relevance, or None to omit this figure.
         progress: Called after each question.
 
     Raises:
         InputError: There are no questions, a number of results is not positive, the file cannot be read, the retriever
-            returns fewer results than the largest of `ks`, or a project contains none of the files with evidence.
+            returns fewer results than the largest of `ks`, a project contains none of the files with evidence, or
+            `rerank` is given for a retriever that does not belong to a project.
 
     Example:
         >>> evaluate(project, "questions.jsonl").mean("recall@20")  # doctest: +SKIP
@@ -304,7 +312,7 @@ def evaluate(
     documents = getattr(retriever, "documents", None)  # only a project has documents
     if callable(documents):
         require_files(documents(), loaded)
-    base_retriever = _retriever(retriever, max(ks))
+    base_retriever = _with_rerank(_retriever(retriever, max(ks)), rerank)
     results: list[QuestionResult] = []
     for done, question in enumerate(loaded, start=1):
         results.append(_question_result(base_retriever, question, max(ks)))
@@ -345,6 +353,25 @@ def _retriever(retriever: Retrievable, k: int) -> BaseRetriever:
             value=top_k,
         )
     return retriever
+
+
+def _with_rerank(retriever: BaseRetriever, rerank: str | None) -> BaseRetriever:
+    """Return a project's retriever with another value of the `rerank` setting.
+
+    Args:
+        retriever: The retriever.
+        rerank: The value, or "none" for no reranking; None returns the retriever unchanged.
+
+    Raises:
+        InputError: The retriever does not belong to a project.
+    """
+    if rerank is None:
+        return retriever
+    if not isinstance(retriever, ProjectRetriever):
+        raise InputError(
+            "`rerank` applies to projects and their retrievers only: pass a project, or omit `rerank`.", value=rerank
+        )
+    return retriever.changed(rerank=None if rerank == NO_RERANK else rerank)
 
 
 def _question_result(retriever: BaseRetriever, question: Question, k: int) -> QuestionResult:

@@ -385,6 +385,8 @@ CALL_TIMEOUT = 60.0
 
 _QUESTION_TOKENS = 1_000
 _PART_TOKENS: Mapping[str, int] = {"source": 60, "context": 100, "table_head": 60, "text": 300}
+PASSAGE_TOKENS = sum(_PART_TOKENS.values())
+"""Maximum number of tokens of a passage that an LLM reads."""
 _PROMPT_NAME = "rerank_prompt"
 _RETRY = RetryPolicy(attempts=3)
 _ARRAY = re.compile(r"\[[^\[\]]*\]")
