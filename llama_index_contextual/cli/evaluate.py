@@ -251,7 +251,8 @@ def _show(result: Result) -> None:
     else:
         for note in result.notes:
             say(f"[dim]{safe(note)}[/]")
-        _show_rows([{key: row[key] for key in row if key not in ("chunks", "cost")} for row in result.table()])
+        hidden = {"chunks", "cost", *(() if len({row.rerank for row in result.rows}) > 1 else ("rerank",))}
+        _show_rows([{key: row[key] for key in row if key not in hidden} for row in result.table()])
         say(f"Best: {safe(result.best().name)}")
 
 

@@ -78,6 +78,28 @@ def test_variants_are_compared_and_one_is_recommended(questions: Path) -> None:
     assert "cost" not in err
 
 
+def test_steps_are_shown_recommended_and_drawn(questions: Path, tmp_path: Path) -> None:
+    chart = tmp_path / "steps.svg"
+    out, err = run(questions, "--steps", "--top-k", 1, "--chart", chart)
+    words = " ".join(out.split())
+    assert "Failed retrievals (1 − recall@1) in per cent" in words
+    assert "+ LLM context skipped: 'openai:" in words
+    assert "+ reranker skipped: No model is named" in words
+    assert "Use 'embeddings': no other step has significantly fewer failed retrievals on 2 questions" in words
+    assert f"Wrote {chart}." in err
+    assert chart.read_text(encoding="utf-8").startswith("<svg ")
+    values = json.loads(run(questions, "--steps", "--json")[0])
+    assert [row["step"] for row in values["steps"] if row["skipped"]] == ["+ LLM context", "+ reranker"]
+
+
+def test_a_reranker_can_be_named(questions: Path) -> None:
+    figures, plain = (json.loads(run(questions, *more, "--json")[0]) for more in ([], ["--rerank", "none"]))
+    assert figures["questions"][0]["results"]
+    assert plain["summary"]["questions"] == 2
+    rows = json.loads(run(questions, "--sweep", "800", "--rerank", "none,spotlight", "--json")[0])["settings"]
+    assert list(dict.fromkeys(row["rerank"] for row in rows)) == ["none", "spotlight"]
+
+
 def test_a_sweep_is_one_table(questions: Path) -> None:
     out, _ = run(questions, "--sweep", "20,800", "--compare", "none")
     rows = [line.split() for line in out.splitlines() if line.startswith("none")]
@@ -95,6 +117,10 @@ def test_a_sweep_is_one_table(questions: Path) -> None:
         (["--sweep", "a"], "--sweep is 'a': pass whole numbers"),
         (["--compare", "none,best"], "use two or three of none, structural, llm"),
         (["--report", "r.pdf"], "use the extension .csv, .json or .html"),
+        (["--steps", "--sweep", "800"], "--steps measures its own variants: omit --compare and --sweep."),
+        (["--chart", "s.svg"], "--chart draws the result of --steps: add --steps, or use --report."),
+        (["--steps", "--chart", "s.png"], "s.png is not a chart: use the extension .svg."),
+        (["--answers", "--rerank", "none"], "omit --compare, --steps, --sweep and --rerank."),
         (["--report", "absent/r.csv"], "absent is not a folder: create it, or choose another one for r.csv"),
         ([], "Error: q.jsonl, line 1: The question has no evidence: add "),
     ],
@@ -125,8 +151,8 @@ def with_llm(monkeypatch: pytest.MonkeyPatch) -> ScriptedLLM:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--compare", "none,llm"], ["--sweep", "800", "--compare", "llm"]],
-    ids=["compare", "sweep"],
+    [["--compare", "none,llm"], ["--sweep", "800", "--compare", "llm"], ["--steps"]],
+    ids=["compare", "sweep", "steps"],
 )
 def test_the_price_is_shown_and_confirmed_before_anything_is_sent(
     questions: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch

@@ -39,7 +39,8 @@ def comparison() -> Comparison:
 def sweep() -> Sweep:
     def row(mode: str, k: int) -> SweepRow:
         figures = {"recall": k / 20, "precision": 0.1, "ndcg": 0.5, "tokens": 1234.5, "p50_ms": 2.0, "cost": None}
-        return SweepRow(context="none", chunk_size=400, mode=mode, top_k=k, figures=figures)  # type: ignore[arg-type]
+        setting = {"context": "none", "chunk_size": 400, "rerank": None, "mode": mode, "top_k": k}
+        return SweepRow(**setting, figures=figures)  # type: ignore[arg-type]
 
     return Sweep(
         rows=[row(mode, k) for mode in ("lexical", "hybrid") for k in (5, 20)],
@@ -104,7 +105,7 @@ def test_a_sweep_has_a_row_for_every_setting(sweep: Sweep) -> None:
     ]
     page = Page(to_html(sweep))
     assert page.tags.count("tr") == 1 + 4
-    assert "Best recall@20: none, 400 tokens, lexical (100.0 %)." in page.text
+    assert "Best recall@20: none, 400 tokens, lexical, no reranking (100.0 %)." in page.text
 
 
 def test_csv_has_a_row_for_every_question_and_variant(comparison: Comparison) -> None:
