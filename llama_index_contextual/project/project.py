@@ -2,8 +2,8 @@
 
 `Project` is the interface to a directory created by `ProjectManager`. Each method calls a function in a lower layer
 with the project's state, which contains its settings, models and live version. Less common operations are functions:
-`compare_variants`, `sweep_variants` and `sweep_answers` in `evaluation.compare` take a project, and
-`evaluation.questions.generate_questions` takes its `live_version`.
+`compare_variants`, `sweep_variants` and `sweep_answers` in `evaluation.compare` and `evaluate_steps` in
+`evaluation.steps` take a project, and `evaluation.questions.generate_questions` takes its `live_version`.
 
 Every method that reads or writes files has an async version with the same signature, whose name begins with "a"; `twin`
 derives one version from the other.
