@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.evaluation.questions import Question
     from llama_index_contextual.evaluation.report import Result
     from llama_index_contextual.evaluation.run import Evaluation
-    from llama_index_contextual.evaluation.steps import Step, Steps
+    from llama_index_contextual.evaluation.steps import Steps
     from llama_index_contextual.project.project import Project
 
 commands = Commands("Questions")
@@ -64,9 +64,6 @@ def evaluate_project(
     top_k: Annotated[
         int, typer.Option(metavar="NUMBER", min=1, help="Number of results in which --steps looks for the evidence.")
     ] = 20,
-    chart: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="SVG file to draw the result of --steps in.")
-    ] = None,
     sample: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="Maximum number of documents for --compare, --steps, --sweep.")
     ] = None,
@@ -84,7 +81,8 @@ def evaluate_project(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Report file to write: .html, .json or .csv; may be repeated. With --answers .tsv for ARES.",
+            help="Report file to write: .html, .json or .csv; may be repeated. With --steps also .svg, a chart; with"
+            " --answers .tsv for ARES.",
         ),
     ] = None,
     max_cost: Annotated[
@@ -100,9 +98,9 @@ def evaluate_project(
         sweep_variants,
     )
     from llama_index_contextual.evaluation.questions import absent_files, load_questions, write_questions
-    from llama_index_contextual.evaluation.report import check_chart, check_report, to_dict, write_chart, write_report
+    from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
     from llama_index_contextual.evaluation.run import evaluate
-    from llama_index_contextual.evaluation.steps import Steps, evaluate_steps
+    from llama_index_contextual.evaluation.steps import evaluate_steps
     from llama_index_contextual.index import files
 
     project = common.open_project(name)
@@ -113,12 +111,8 @@ def evaluate_project(
         return
     if steps and (compare is not None or sweep is not None):
         raise InputError("--steps measures its own variants: omit --compare and --sweep.")
-    if chart is not None and not steps:
-        raise InputError("--chart draws the result of --steps: add --steps, or use --report.")
     for path in report or ():
-        check_report(path)
-    if chart is not None:
-        check_chart(chart)
+        check_report(path, chart=steps)
     if save is not None:
         files.require_folder(save)
     loaded = load_questions(questions) if questions is not None else _generate(project, number)
@@ -143,8 +137,6 @@ def evaluate_project(
             progress(VariantProgress(stage="price", dollars=rerank_price(project.state, rerank, len(loaded))))
         result = evaluate(project, loaded, name=name, ks=_KS, rerank=rerank)
     _write_reports([write_report(result, path) for path in report or ()])
-    if isinstance(result, Steps) and chart is not None:
-        _write_reports([write_chart(result, chart)])
     if common.wants_json():
         common.say_json(to_dict(result))
     else:
@@ -261,29 +253,36 @@ def _show_steps(result: Steps) -> None:
 
     for note in result.notes:
         say(f"[dim]{safe(note)}[/]")
-    rows = result.steps()
-    _show_rows([_step_row(step, money(step.dollars)) for step in rows if step.skipped is None])
+    rows = result.table()
+    _show_rows([_step_cells(row, money(row["dollars"])) for row in rows if row["skipped"] is None])
     say(
         f"[dim]Failed retrievals (1 − {result.metric}) in per cent; change and fewer: compared with the step before;"
-        f" in all: fewer than {rows[0].name}; * p < 0.05.[/]"
+        f" in all: fewer than {rows[0]['step']}; * p < 0.05.[/]"
     )
-    for step in rows:
-        if step.skipped is not None:
-            say(f"[yellow]{safe(step.name)}[/] skipped: {safe(step.skipped)}")
+    for name, reason in result.skipped.items():
+        say(f"[yellow]{safe(name)}[/] skipped: {safe(reason)}")
     say(f"[bold]{safe(result.recommendation)}[/]")
 
 
-def _step_row(step: Step, price: str) -> dict[str, str]:
-    low, high = (100 * end for end in step.interval or (0.0, 0.0))
-    row = {"step": step.name, "failed": f"{100 * (step.failed or 0.0):.1f}", "95 %": f"{low:.1f}–{high:.1f}"}
-    before, first = step.previous, step.first
-    row["change"] = "" if before is None else f"{0.0 - 100 * before.mean:+.1f}"
-    row["p"] = "" if before is None else f"{before.p_value:.2g}{'*' if before.significant else ' '}"
-    for name, fewer in (("fewer", step.fewer), ("in all", step.fewer_than_first)):
-        row[name] = "" if fewer is None else f"{100 * fewer:.0f} %"
-    if first is not None:
-        row["in all"] += "*" if first.significant else " "
-    return {**row, "price": price, "ms": f"{1000 * (step.seconds or 0.0):.1f}"}
+def _step_cells(row: Mapping[str, Any], price: str) -> dict[str, str]:
+    from llama_index_contextual.evaluation.compare import ALPHA
+
+    cells = {"step": row["step"], "failed": f"{100 * row['failed']:.1f}"}
+    cells |= {
+        "95 %": f"{100 * row['low']:.1f}–{100 * row['high']:.1f}",
+        "change": "",
+        "p": "",
+        "fewer": "",
+        "in all": "",
+    }
+    if row["previous"] is not None:
+        cells["change"] = f"{100 * row['change_from_previous']:+.1f}"
+        cells["p"] = f"{row['p_from_previous']:.2g}{'*' if row['p_from_previous'] < ALPHA else ' '}"
+        for name, kind in (("fewer", "previous"), ("in all", "first")):
+            share = row[f"fewer_than_{kind}"]
+            cells[name] = "" if share is None else f"{100 * share:.0f} %"
+        cells["in all"] += "*" if row["p_from_first"] < ALPHA else " "
+    return {**cells, "price": price, "ms": f"{row['p50_ms']:.1f}"}
 
 
 def _show_comparison(result: Comparison) -> None:

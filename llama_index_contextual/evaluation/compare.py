@@ -237,7 +237,10 @@ class Comparison:
         return chosen
 
     def _best(self, names: Sequence[str]) -> str:
-        return max(names, key=lambda name: round(self[name].mean(self.metric), 9))
+        """Return the name with the highest mean; if several have the same mean, the one with the highest nDCG."""
+        return max(
+            names, key=lambda name: [round(self[name].mean(m), 9) for m in (self.metric, self[name].main_metric)]
+        )
 
     def _by_cost(self) -> list[list[str]]:
         """Return the names in groups of equal cost, cheapest first.

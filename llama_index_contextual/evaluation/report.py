@@ -30,50 +30,41 @@ MAX_FAILURES = 50
 MAX_NEGATIVES = 5
 """Maximum number of hard negatives listed for a failed question."""
 
+CHART = ".svg"
+"""Extension of a chart of steps."""
+
 _SNIPPET = 280
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def check_report(path: str | Path) -> None:
+def check_report(path: str | Path, *, chart: bool = False) -> None:
     """Check, before a long evaluation, that its report can be written.
 
-    Raises:
-        InputError: The extension is not .csv, .json or .html, or the folder does not exist.
-    """
-    path = Path(path)
-    if path.suffix.lower() not in _WRITERS:
-        raise InputError(f"{path.name} is not a report: use the extension .csv, .json or .html.", value=str(path))
-    files.require_folder(path)
-
-
-def write_chart(steps: Steps, path: str | Path) -> Path:
-    """Write a chart of the failed retrievals of each step as an SVG file.
-
-    Raises:
-        InputError: The extension is not .svg, or the folder does not exist.
-    """
-    check_chart(path)
-    files.replace(Path(path), to_svg(steps).encode())
-    return Path(path)
-
-
-def check_chart(path: str | Path) -> None:
-    """Check, before a long evaluation, that its chart can be written; see `write_chart`."""
-    path = Path(path)
-    if path.suffix.lower() != ".svg":
-        raise InputError(f"{path.name} is not a chart: use the extension .svg.", value=str(path))
-    files.require_folder(path)
-
-
-def write_report(result: Result, path: str | Path) -> Path:
-    """Write a report in the format given by the extension: .csv, .json or .html.
+    Args:
+        path: The file.
+        chart: Whether the report can be a chart (.svg), which only steps have.
 
     Raises:
         InputError: The extension is unknown, or the folder does not exist.
     """
-    check_report(path)
     path = Path(path)
-    files.replace(path, _WRITERS[path.suffix.lower()](result).encode("utf-8", "replace"))
+    if path.suffix.lower() not in (*_WRITERS, *((CHART,) if chart else ())):
+        known = ".csv, .json, .html or .svg" if chart else ".csv, .json or .html"
+        raise InputError(f"{path.name} is not a report: use the extension {known}.", value=str(path))
+    files.require_folder(path)
+
+
+def write_report(result: Result, path: str | Path) -> Path:
+    """Write a report in the format given by the extension: .csv, .json or .html, or .svg for a chart of steps.
+
+    Raises:
+        InputError: The extension is unknown, or the folder does not exist.
+    """
+    check_report(path, chart=isinstance(result, Steps))
+    path = Path(path)
+    is_chart = path.suffix.lower() == CHART
+    text = to_svg(result) if isinstance(result, Steps) and is_chart else _WRITERS[path.suffix.lower()](result)
+    files.replace(path, text.encode("utf-8", "replace"))
     return path
 
 
@@ -82,10 +73,8 @@ def to_csv(result: Result) -> str:
 
     Text that a spreadsheet would interpret as a formula is prefixed with an apostrophe.
     """
-    if isinstance(result, Sweep):
+    if isinstance(result, Sweep | Steps):
         rows = result.table()
-    elif isinstance(result, Steps):
-        rows = [step.to_dict() for step in result.steps()]
     else:
         rows = [row for evaluation in _evaluations_of(result) for row in _question_rows(evaluation)]
     file = io.StringIO()
@@ -108,7 +97,7 @@ def to_dict(result: Result) -> dict[str, Any]:
     if isinstance(result, Evaluation):
         return {"summary": result.summary(), "questions": _question_rows(result)}
     return {
-        **({"steps": [step.to_dict() for step in result.steps()]} if isinstance(result, Steps) else {}),
+        **({"steps": result.table()} if isinstance(result, Steps) else {}),
         "recommendation": result.recommendation,
         "metric": result.metric,
         "notes": list(result.notes),
@@ -189,22 +178,16 @@ def to_html(result: Result) -> str:
         values |= {"differences": differences, "reach": reach, "costs": result.costs}
         values |= {"recommendation": result.recommendation, "notes": result.notes}
     if isinstance(result, Steps):
-        values |= {"steps": result.steps(), "chart": to_svg(result), "money": money}
+        values |= {"steps": result.table(), "chart": to_svg(result), "money": money}
     return _rendered("report.html.jinja", {**values, "title": title})
 
 
 def to_svg(steps: Steps) -> str:
     """Return a chart of the failed retrievals of each step, which needs neither fonts nor scripts."""
-    rows = steps.steps()
-    return _rendered(
-        "steps.svg.jinja",
-        {
-            "title": f"Failed retrievals (1 − {steps.metric}), in per cent",
-            "steps": rows,
-            "reach": max(row.interval[1] for row in rows if row.interval) or 1.0,
-            "questions": pluralize(len(steps.evaluations[0].results), "question"),
-        },
-    )
+    rows = steps.table()
+    questions = pluralize(len(steps.evaluations[0].results), "question")
+    reach = max(row["high"] or 0.0 for row in rows) or 1.0
+    return _rendered("steps.svg.jinja", {"metric": steps.metric, "steps": rows, "reach": reach, "questions": questions})
 
 
 def _rendered(name: str, values: Mapping[str, Any]) -> str:

@@ -9,10 +9,10 @@ embeddings, 49 % with contextual BM25 in addition, and 67 % with a reranker in a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 from llama_index_contextual._utils.keywords import suggests_keywords
 from llama_index_contextual._utils.text import pluralize
@@ -36,6 +36,7 @@ from llama_index_contextual.evaluation.compare import (
 from llama_index_contextual.evaluation.run import KS, NO_RERANK, Questions, as_questions
 from llama_index_contextual.ingestion.state import HasState, ProjectState
 from llama_index_contextual.models import missing_for
+from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY
 
 EMBEDDINGS = "embeddings"
 STRUCTURAL = "+ structural context"
@@ -45,54 +46,7 @@ SENTENCE = "+ spotlight"
 RERANKER = "+ reranker"
 WITHOUT_LLM = "without LLM context"
 """Control that shows what the LLM's context adds to the other steps: spotlight and BM25 with structural context."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One step and its failed retrievals.
-
-    Attributes:
-        name: Name of the step.
-        skipped: Reason why the step was not measured, or None; the figures of a skipped step are None.
-        failed: Fraction of the evidence that is not among the first k results, as a mean over the questions.
-        interval: Ends of the 95 % interval of `failed` (bootstrap).
-        previous: Difference in recall@k from the previous step, positive if the step is better; None for the first one.
-        first: Difference in recall@k from the first step; None for the first step.
-        fewer: Fraction of the previous step's failed retrievals that the step avoids; None if the previous step had
-            none.
-        fewer_than_first: The same, compared with the first step.
-        dollars: Price of the step in dollars; what is in the ledger costs nothing. None if it is unknown.
-        seconds: Median time of a search; for up to 512 questions, without the time for embedding the question.
-    """
-
-    name: str
-    skipped: str | None = None
-    failed: float | None = None
-    interval: tuple[float, float] | None = None
-    previous: Difference | None = None
-    first: Difference | None = None
-    fewer: float | None = None
-    fewer_than_first: float | None = None
-    dollars: float | None = None
-    seconds: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON values; changes are in failed retrievals, so that negative values are better."""
-        row: dict[str, Any] = {"step": self.name, "failed": self.failed}
-        row["low"], row["high"] = self.interval or (None, None)
-        for name, one, fewer in (
-            ("previous", self.previous, self.fewer),
-            ("first", self.first, self.fewer_than_first),
-        ):
-            # subtracted from 0, so that no change is 0.0 and not -0.0
-            row[name] = one and one.baseline
-            row[f"change_from_{name}"] = one and 0.0 - one.mean
-            row[f"low_from_{name}"] = one and 0.0 - one.high
-            row[f"high_from_{name}"] = one and 0.0 - one.low
-            row[f"p_from_{name}"] = one and one.p_value
-            row[f"fewer_than_{name}"] = fewer
-        p50 = None if self.seconds is None else 1000 * self.seconds
-        return {**row, "dollars": self.dollars, "p50_ms": p50, "skipped": self.skipped}
+ORDER = (EMBEDDINGS, STRUCTURAL, LLM_CONTEXT, LEXICAL, SENTENCE, RERANKER, WITHOUT_LLM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +64,6 @@ class Steps(Comparison):
     prices: Mapping[str, float | None]
     skipped: Mapping[str, str]
 
-    @property
-    def k(self) -> int:
-        """Number of results among which the evidence must be."""
-        return max(self.evaluations[0].ks)
-
     def failed(self, name: str) -> float:
         """Return the fraction of the evidence that is not among the first k results of a step."""
         return 1 - self[name].mean(self.metric)
@@ -131,42 +80,45 @@ class Steps(Comparison):
 
     def _before(self, name: str) -> str:
         """Return the step with which a step is compared; for the control, this is the step that it replaces."""
-        others = [one for one in self.names if one != WITHOUT_LLM]
         if name == WITHOUT_LLM:
-            return SENTENCE if SENTENCE in others else LEXICAL
+            return SENTENCE if SENTENCE in self.names else LEXICAL
+        others = [one for one in ORDER if one in self.names]
         return others[others.index(name) - 1]
 
-    def steps(self) -> list[Step]:
-        """Return all steps in order, including the skipped ones."""
-        order = (EMBEDDINGS, STRUCTURAL, LLM_CONTEXT, LEXICAL, SENTENCE, RERANKER, WITHOUT_LLM)
-        return [self._step(name) for name in order if name in self.names or name in self.skipped]
+    def table(self) -> list[dict[str, Any]]:
+        """Return a row of JSON values for each step, including the skipped ones, which have a reason and no figures.
 
-    def _step(self, name: str) -> Step:
+        `failed` is the fraction of the evidence that is not among the first k results, with a 95 % interval from `low`
+        to `high` (bootstrap). Changes are in failed retrievals, so that negative values are better, with their 95 %
+        intervals and p-values; `fewer_than_previous` and `fewer_than_first` are the fractions of the failed retrievals
+        that the step avoids, None if there were none. `dollars` is the price, without what was in the ledger. `p50_ms`
+        is the median time of a search; for up to 512 questions, it does not include embedding the question.
+        """
+        return [self._row(name) for name in ORDER if name in self.names or name in self.skipped]
+
+    def _row(self, name: str) -> dict[str, Any]:
         if name in self.skipped:
-            return Step(name=name, skipped=self.skipped[name])
-        step = Step(
-            name=name,
-            failed=self.failed(name),
-            interval=bootstrap_interval(1 - self[name].values(self.metric)),
-            dollars=self.prices[name],
-            seconds=self[name].response_time(50),
-        )
-        if name == self.names[0]:
-            return step
-        before, first = self._before(name), self.names[0]
-        return replace(
-            step,
-            previous=self.difference(before, name),
-            first=self.difference(first, name),
-            fewer=self.fewer(before, name),
-            fewer_than_first=self.fewer(first, name),
-        )
+            return {**dict.fromkeys(self._row(self.names[0])), "step": name, "skipped": self.skipped[name]}
+        evaluation = self[name]
+        low, high = bootstrap_interval(1 - evaluation.values(self.metric))
+        row = {"step": name, "failed": self.failed(name), "low": low, "high": high}
+        for kind, baseline in (("previous", self._before(name)), ("first", self.names[0])):
+            one = None if name == self.names[0] else self.difference(baseline, name)
+            row[kind] = one and baseline
+            # subtracted from 0, so that no change is 0.0 and not -0.0
+            row[f"change_from_{kind}"] = one and 0.0 - one.mean
+            row[f"low_from_{kind}"] = one and 0.0 - one.high
+            row[f"high_from_{kind}"] = one and 0.0 - one.low
+            row[f"p_from_{kind}"] = one and one.p_value
+            row[f"fewer_than_{kind}"] = one and self.fewer(baseline, name)
+        row[evaluation.main_metric] = evaluation.mean(evaluation.main_metric)
+        return {**row, "dollars": self.prices[name], "p50_ms": 1000 * evaluation.response_time(50), "skipped": None}
 
     def _by_cost(self) -> list[list[str]]:
         """Return the names in groups: without the LLM's contexts, with them, and with a reranker."""
         paid = (LLM_CONTEXT, LEXICAL, SENTENCE) if LLM_CONTEXT in self.names else ()
         free = [name for name in self.names if name not in (*paid, RERANKER)]
-        groups = [free, [name for name in self.names if name in paid], [n for n in self.names if n == RERANKER]]
+        groups = [free, *([name for name in self.names if name in group] for group in (paid, (RERANKER,)))]
         return [group for group in groups if group]
 
     @property
@@ -186,8 +138,7 @@ class Steps(Comparison):
         return advice + self.sample_warning(chosen)
 
 
-@dataclass(frozen=True)
-class _Rung:
+class _Rung(NamedTuple):
     """Settings of a step."""
 
     context: ContextKind
@@ -237,7 +188,16 @@ def evaluate_steps(
     origin, report = project.state, progress or (lambda _: None)
     loaded = as_questions(questions)
     selected, excluded = draw_sample(origin.live.current(), loaded, sample)
-    base = _with_both_indexes(origin.config)
+    if not origin.config.builds_semantic:
+        raise ConfigurationError(
+            "The steps begin with embeddings, and the project builds a lexical index only",
+            setting="indexes",
+            remedy=Remedy(
+                "set indexes='hybrid', then rebuild",
+                "run `llama-index-contextual configure {project} indexes=hybrid`, then `rebuild`",
+            ),
+        )
+    base = origin.config.changed(indexes="hybrid")
     reranker = rerank or base.rerank
     rungs, skipped = _rungs(base, _no_llm(origin, base, excluded, max_cost), reranker)
     configs: dict[str, ProjectConfig] = {rung.context: base.changed(context=rung.context) for rung in rungs.values()}
@@ -263,29 +223,25 @@ def evaluate_steps(
             ks=[*(one for one in KS if one < k), k],
             metric=f"recall@{k}",
             costs={name: built[rung.context].cost for name, rung in rungs.items()},
-            notes=[*sample_notes(origin, selected, excluded, len(loaded)), *variant_notes(origin, built, excluded)],
+            notes=[
+                *sample_notes(origin, selected, excluded, len(loaded)),
+                *variant_notes(origin, built, excluded),
+                *_order_notes(rungs, k),
+            ],
             progress=lambda done, total: report(VariantProgress(stage="ask", done=done, total=total)),
         )
         prices = dict.fromkeys(rungs, 0.0) | {
-            EMBEDDINGS: built["none"].price,
-            STRUCTURAL: built["structural"].price,
-            **({LLM_CONTEXT: built["llm"].price} if "llm" in built else {}),
-            **({RERANKER: rerank_price(origin, reranker, len(selected))} if RERANKER in rungs else {}),
+            name: built[rungs[name].context].price for name in (EMBEDDINGS, STRUCTURAL, LLM_CONTEXT) if name in rungs
         }
+        if RERANKER in rungs:
+            prices[RERANKER] = rerank_price(origin, reranker, len(selected))
     return Steps(**vars(comparison), prices=prices, skipped=skipped)
 
 
-def _with_both_indexes(config: ProjectConfig) -> ProjectConfig:
-    if not config.builds_semantic:
-        raise ConfigurationError(
-            "The steps begin with embeddings, and the project builds a lexical index only",
-            setting="indexes",
-            remedy=Remedy(
-                "set indexes='hybrid', then rebuild",
-                "run `llama-index-contextual configure {project} indexes=hybrid`, then `rebuild`",
-            ),
-        )
-    return config.changed(indexes="hybrid")
+def _order_notes(rungs: Mapping[str, _Rung], k: int) -> Iterator[str]:
+    compared = COMPARED if k <= COMPARED else COMPARED_OF_MANY
+    if SENTENCE in rungs and k >= compared:
+        yield f"{SENTENCE!r} sorts only the first {compared} results, so recall@{k} does not change: use a smaller k."
 
 
 def _no_llm(

@@ -11,8 +11,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from llama_index_contextual.evaluation.compare import ALPHA
 from llama_index_contextual.evaluation.questions import load_questions
-from llama_index_contextual.evaluation.report import write_chart, write_report
+from llama_index_contextual.evaluation.report import write_report
 from llama_index_contextual.evaluation.steps import Steps, evaluate_steps
 from llama_index_contextual.project.manager import ProjectManager
 from tests.benchmarks.quality import available, build
@@ -28,7 +29,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
     parser.add_argument("--rerank", help="name or folder of a cross-encoder")
-    parser.add_argument("--out", type=Path, help="folder for SET.svg and SET.json")
+    parser.add_argument("--out", type=Path, help="folder for SET.svg, SET.json and SET.csv")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
         for name in available(arguments.sets):
@@ -41,28 +42,28 @@ def main() -> None:
             )
             show(name, steps)
             if arguments.out:
-                write_chart(steps, arguments.out / f"{name}.svg")
-                write_report(steps, arguments.out / f"{name}.json")
+                for extension in ("svg", "json", "csv"):
+                    write_report(steps, arguments.out / f"{name}.{extension}")
 
 
 def show(name: str, steps: Steps) -> None:
     """Print the table of a set."""
     print(f"{name}: {' '.join(steps.notes)}")
-    print(f"{'step':22s} failed, %  95 % interval    change (95 % interval)      p  fewer  in all    p        ms")
-    for step in steps.steps():
-        if step.failed is None or step.interval is None or step.seconds is None:
-            print(f"{step.name:22s} skipped: {step.skipped}")
+    print(
+        f"{'step':22s} failed, %  95 % interval  change (95 % interval)             p   fewer  in all  nDCG@10     ms"
+    )
+    for row in steps.table():
+        if row["skipped"]:
+            print(f"{row['step']:22s} skipped: {row['skipped']}")
             continue
-        low, high = (100 * end for end in step.interval)
-        line = f"{step.name:22s} {100 * step.failed:9.1f}  {low:5.1f} to {high:5.1f}  "
-        if step.previous is None or step.first is None:
-            line += " " * 57
-        else:
-            one, shares = step.previous, [100 * (share or 0.0) for share in (step.fewer, step.fewer_than_first)]
-            line += f"{0 - 100 * one.mean:+6.1f} ({0 - 100 * one.high:+5.1f} to {0 - 100 * one.low:+5.1f})"
-            line += f"  {one.p_value:7.2g}{'*' if one.significant else ' '}"
-            line += f" {shares[0]:4.0f} %  {shares[1]:4.0f} %  {step.first.p_value:7.2g}"
-        print(f"{line}  {1000 * step.seconds:6.1f}", flush=True)
+        line = f"{row['step']:22s} {100 * row['failed']:9.1f}  {100 * row['low']:5.1f} to {100 * row['high']:4.1f}"
+        change = ""
+        if row["previous"] is not None:
+            mean, low, high = (100 * row[f"{end}_from_previous"] for end in ("change", "low", "high"))
+            change = f"{mean:+6.1f} ({low:+5.1f} to {high:+5.1f}) {row['p_from_previous']:9.2g}"
+            change += "*" if row["p_from_previous"] < ALPHA else " "
+            change += "".join(f"{100 * (row[f'fewer_than_{kind}'] or 0):6.0f} %" for kind in ("previous", "first"))
+        print(f"{line}  {change:51s} {100 * row['nDCG@10']:8.1f} {row['p50_ms']:6.1f}", flush=True)
     print(steps.recommendation, flush=True)
 
 

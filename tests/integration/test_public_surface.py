@@ -54,7 +54,6 @@ ROOMS = {
     "load_questions": "evaluation.questions",
     "sweep_answers": "evaluation.compare",
     "sweep_variants": "evaluation.compare",
-    "write_chart": "evaluation.report",
     "write_questions": "evaluation.questions",
     "write_report": "evaluation.report",
 }

@@ -80,7 +80,7 @@ def test_variants_are_compared_and_one_is_recommended(questions: Path) -> None:
 
 def test_steps_are_shown_recommended_and_drawn(questions: Path, tmp_path: Path) -> None:
     chart = tmp_path / "steps.svg"
-    out, err = run(questions, "--steps", "--top-k", 1, "--chart", chart)
+    out, err = run(questions, "--steps", "--top-k", 1, "--report", chart)
     words = " ".join(out.split())
     assert "Failed retrievals (1 − recall@1) in per cent" in words
     assert "+ LLM context skipped: 'openai:" in words
@@ -118,8 +118,8 @@ def test_a_sweep_is_one_table(questions: Path) -> None:
         (["--compare", "none,best"], "use two or three of none, structural, llm"),
         (["--report", "r.pdf"], "use the extension .csv, .json or .html"),
         (["--steps", "--sweep", "800"], "--steps measures its own variants: omit --compare and --sweep."),
-        (["--chart", "s.svg"], "--chart draws the result of --steps: add --steps, or use --report."),
-        (["--steps", "--chart", "s.png"], "s.png is not a chart: use the extension .svg."),
+        (["--report", "s.svg"], "s.svg is not a report: use the extension .csv, .json or .html."),
+        (["--steps", "--report", "s.png"], "use the extension .csv, .json, .html or .svg."),
         (["--answers", "--rerank", "none"], "omit --compare, --steps, --sweep and --rerank."),
         (["--report", "absent/r.csv"], "absent is not a folder: create it, or choose another one for r.csv"),
         ([], "Error: q.jsonl, line 1: The question has no evidence: add "),

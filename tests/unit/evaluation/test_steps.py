@@ -12,7 +12,7 @@ import pytest
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.compare import compare
-from llama_index_contextual.evaluation.report import to_csv, to_html, to_json, to_svg, write_chart
+from llama_index_contextual.evaluation.report import to_csv, to_html, to_json, to_svg, write_report
 from llama_index_contextual.evaluation.steps import (
     EMBEDDINGS,
     LEXICAL,
@@ -21,7 +21,6 @@ from llama_index_contextual.evaluation.steps import (
     SENTENCE,
     STRUCTURAL,
     WITHOUT_LLM,
-    Step,
     Steps,
 )
 from tests.unit.evaluation.support import FixedRetriever, by_id
@@ -43,38 +42,43 @@ def steps_of(found: dict[str, int], **skipped: str) -> Steps:
 
 def test_a_step_is_compared_with_the_previous_and_with_the_first_one() -> None:
     steps = steps_of({EMBEDDINGS: 4, STRUCTURAL: 8, LEXICAL: 17, SENTENCE: 20}, **{LLM_CONTEXT: "No key."})
-    assert [step.name for step in steps.steps()] == [EMBEDDINGS, STRUCTURAL, LLM_CONTEXT, LEXICAL, SENTENCE]
-    first, structural, skipped, lexical, sentence = steps.steps()
+    assert [row["step"] for row in steps.table()] == [EMBEDDINGS, STRUCTURAL, LLM_CONTEXT, LEXICAL, SENTENCE]
+    first, structural, skipped, lexical, sentence = steps.table()
     # 16, 12, 3 and 0 of 20 questions fail
-    assert [step.failed for step in (first, structural, lexical, sentence)] == pytest.approx([0.8, 0.6, 0.15, 0])
-    assert (first.previous, first.fewer, first.fewer_than_first) == (None, None, None)
-    assert structural.fewer == structural.fewer_than_first == pytest.approx(1 - 12 / 16)
-    assert (lexical.fewer, lexical.fewer_than_first) == (pytest.approx(1 - 3 / 12), pytest.approx(1 - 3 / 16))
-    assert lexical.previous is not None
-    assert (lexical.previous.baseline, lexical.previous.mean) == (STRUCTURAL, pytest.approx(9 / 20))
-    assert lexical.previous.p_value == 2 / 2**9
-    assert lexical.first is not None
-    assert (lexical.first.baseline, lexical.first.mean) == (EMBEDDINGS, pytest.approx(13 / 20))
-    assert sentence.interval == (0, 0)
-    assert first.interval is not None
-    assert first.interval[0] < 0.8 < first.interval[1]
-    assert skipped == Step(name=LLM_CONTEXT, skipped="No key.")
+    assert [row["failed"] for row in (first, structural, lexical, sentence)] == pytest.approx([0.8, 0.6, 0.15, 0])
+    assert {first[name] for name in first if name.endswith(("previous", "first"))} == {None}
+    assert structural["fewer_than_previous"] == structural["fewer_than_first"] == pytest.approx(1 - 12 / 16)
+    assert lexical["fewer_than_previous"] == pytest.approx(1 - 3 / 12)
+    assert lexical["fewer_than_first"] == pytest.approx(1 - 3 / 16)
+    assert (lexical["previous"], lexical["change_from_previous"]) == (STRUCTURAL, pytest.approx(-9 / 20))
+    assert lexical["low_from_previous"] < -9 / 20 < lexical["high_from_previous"] < 0
+    assert lexical["p_from_previous"] == 2 / 2**9
+    assert (lexical["first"], lexical["change_from_first"]) == (EMBEDDINGS, pytest.approx(-13 / 20))
+    assert (sentence["low"], sentence["high"]) == (0, 0)
+    assert first["low"] < 0.8 < first["high"]
+    assert {name: value for name, value in skipped.items() if value} == {"step": LLM_CONTEXT, "skipped": "No key."}
+    assert skipped.keys() == first.keys()
 
 
 def test_without_failed_retrievals_there_is_no_reduction_and_no_negative_zero() -> None:
-    row = steps_of({EMBEDDINGS: 20, STRUCTURAL: 20}).steps()[1].to_dict()
+    row = steps_of({EMBEDDINGS: 20, STRUCTURAL: 20}).table()[1]
     assert row["fewer_than_previous"] is None
     assert json.dumps([row["change_from_previous"], row["low_from_first"]]) == "[0.0, 0.0]"
 
 
 def test_the_control_replaces_the_spotlight_with_llm_context_and_is_no_step_before_the_reranker() -> None:
     found = {EMBEDDINGS: 2, STRUCTURAL: 4, LLM_CONTEXT: 8, LEXICAL: 12, SENTENCE: 16, RERANKER: 18, WITHOUT_LLM: 10}
-    *_, reranker, control = steps_of(found).steps()
-    assert reranker.previous is not None
-    assert control.previous is not None
-    assert (reranker.previous.baseline, control.previous.baseline) == (SENTENCE, SENTENCE)
-    assert (control.name, control.previous.mean) == (WITHOUT_LLM, pytest.approx(-6 / 20))
-    assert control.fewer == pytest.approx(1 - 10 / 4)
+    *_, reranker, control = steps_of(found).table()
+    assert (reranker["previous"], control["previous"]) == (SENTENCE, SENTENCE)
+    assert (control["step"], control["change_from_previous"]) == (WITHOUT_LLM, pytest.approx(6 / 20))
+    assert control["fewer_than_previous"] == pytest.approx(1 - 10 / 4)
+
+
+def test_of_equal_steps_the_one_with_the_better_order_is_recommended() -> None:
+    retrievers = {EMBEDDINGS: finding(0), STRUCTURAL: FixedRetriever({"q0": ["x", "c0"], "q1": ["x", "c1"]})}
+    retrievers[LEXICAL] = finding(0, 1)
+    compared = compare(retrievers, ASKED, ks=[1, 5], metric="recall@5")
+    assert Steps(**vars(compared), prices={}, skipped={}).recommended == LEXICAL
 
 
 @pytest.mark.parametrize(
@@ -146,6 +150,10 @@ def test_the_page_shows_the_chart_and_the_reason_for_a_skipped_step() -> None:
 
 
 def test_a_chart_is_an_svg_file(tmp_path: Path) -> None:
-    assert write_chart(STEPS, tmp_path / "steps.svg").read_text(encoding="utf-8") == to_svg(STEPS)
-    with pytest.raises(InputError, match=r"steps\.png is not a chart: use the extension \.svg"):
-        write_chart(STEPS, tmp_path / "steps.png")
+    assert write_report(STEPS, tmp_path / "steps.svg").read_text(encoding="utf-8") == to_svg(STEPS)
+    with pytest.raises(
+        InputError, match=r"steps\.png is not a report: use the extension \.csv, \.json, \.html or \.svg"
+    ):
+        write_report(STEPS, tmp_path / "steps.png")
+    with pytest.raises(InputError, match=r"steps\.svg is not a report"):
+        write_report(STEPS[EMBEDDINGS], tmp_path / "steps.svg")
