@@ -29,28 +29,28 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
     parser.add_argument("--rerank", help="name or folder of a cross-encoder")
-    parser.add_argument("--out", type=Path, help="folder for SET.svg, SET.json and SET.csv")
+    parser.add_argument("--top-k", nargs="*", type=int, default=[20], help="numbers of results")
+    parser.add_argument("--out", type=Path, help="folder for SET-K.svg, .json and .csv")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
         for name in available(arguments.sets):
             questions = load(arguments.data, name)
             context = "both" if questions.contexts else "structural"
             project = build(ProjectManager(root), questions, context)
-            # Without recorded contexts, the limit of 0 skips the LLM even if a key is set.
-            steps = evaluate_steps(
-                project, load_questions(arguments.data / name / "questions.jsonl"), rerank=arguments.rerank, max_cost=0
-            )
-            show(name, steps)
-            if arguments.out:
-                for extension in ("svg", "json", "csv"):
-                    write_report(steps, arguments.out / f"{name}.{extension}")
+            asked = load_questions(arguments.data / name / "questions.jsonl")
+            for k in arguments.top_k:
+                # Without recorded contexts, the limit of 0 skips the LLM even if a key is set.
+                steps = evaluate_steps(project, asked, rerank=arguments.rerank, k=k, max_cost=0)
+                show(f"{name}, recall@{k}", steps)
+                for extension in ("svg", "json", "csv") if arguments.out else ():
+                    write_report(steps, arguments.out / f"{name}-{k}.{extension}")
 
 
 def show(name: str, steps: Steps) -> None:
     """Print the table of a set."""
     print(f"{name}: {' '.join(steps.notes)}")
     print(
-        f"{'step':22s} failed, %  95 % interval  change (95 % interval)             p   fewer  in all  nDCG@10     ms"
+        f"{'step':22s} failed, %  95 % interval  change (95 % interval)             p   fewer  in all     nDCG     ms"
     )
     for row in steps.table():
         if row["skipped"]:
@@ -63,7 +63,9 @@ def show(name: str, steps: Steps) -> None:
             change = f"{mean:+6.1f} ({low:+5.1f} to {high:+5.1f}) {row['p_from_previous']:9.2g}"
             change += "*" if row["p_from_previous"] < ALPHA else " "
             change += "".join(f"{100 * (row[f'fewer_than_{kind}'] or 0):6.0f} %" for kind in ("previous", "first"))
-        print(f"{line}  {change:51s} {100 * row['nDCG@10']:8.1f} {row['p50_ms']:6.1f}", flush=True)
+        print(
+            f"{line}  {change:51s} {100 * row[steps.evaluations[0].main_metric]:8.1f} {row['p50_ms']:6.1f}", flush=True
+        )
     print(steps.recommendation, flush=True)
 
 
