@@ -57,7 +57,7 @@ def evaluate_project(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Reranker instead of the `rerank` setting: none, spotlight, llm or a cross-encoder; several for"
+            help="Reranker instead of the `rerank` setting: none, spotlight, auto, llm or a cross-encoder; several for"
             " --sweep; with --steps, that of the last step.",
         ),
     ] = None,

@@ -36,6 +36,7 @@ from llama_index_contextual.evaluation.compare import (
 from llama_index_contextual.evaluation.run import KS, NO_RERANK, Questions, as_questions
 from llama_index_contextual.ingestion.state import HasState, ProjectState
 from llama_index_contextual.models import missing_for
+from llama_index_contextual.search.response import RerankerChoice
 from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY
 
 EMBEDDINGS = "embeddings"
@@ -198,8 +199,9 @@ def evaluate_steps(
             ),
         )
     base = origin.config.changed(indexes="hybrid")
-    reranker = rerank or base.rerank
-    rungs, skipped = _rungs(base, _no_llm(origin, base, excluded, max_cost), reranker)
+    reranker = rerank or base.rerank or NO_RERANK
+    choice = None if reranker == NO_RERANK else origin.live.rerankers.choice(base.changed(rerank=reranker))
+    rungs, skipped = _rungs(base, _no_llm(origin, base, excluded, max_cost), reranker, choice)
     configs: dict[str, ProjectConfig] = {rung.context: base.changed(context=rung.context) for rung in rungs.values()}
     with built_variants(
         origin,
@@ -259,7 +261,9 @@ def _no_llm(
     return None
 
 
-def _rungs(config: ProjectConfig, no_llm: str | None, reranker: str | None) -> tuple[dict[str, _Rung], dict[str, str]]:
+def _rungs(
+    config: ProjectConfig, no_llm: str | None, reranker: str, choice: RerankerChoice | None
+) -> tuple[dict[str, _Rung], dict[str, str]]:
     """Return the settings of each step, and the reason for each step that is skipped."""
     rungs, skipped = {EMBEDDINGS: _Rung("none", "semantic"), STRUCTURAL: _Rung("structural", "semantic")}, {}
     context: ContextKind = "structural" if no_llm else "llm"
@@ -274,8 +278,10 @@ def _rungs(config: ProjectConfig, no_llm: str | None, reranker: str | None) -> t
         skipped[SENTENCE] = f"It has no effect with fusion={config.fusion!r}."
     else:
         rungs[SENTENCE] = _Rung(context, "hybrid", SPOTLIGHT)
-    if reranker in (None, NO_RERANK, SPOTLIGHT):
+    if reranker in (NO_RERANK, SPOTLIGHT):
         skipped[RERANKER] = "No model is named: use the `rerank` option or setting."
+    elif choice is None or choice.name == SPOTLIGHT:
+        skipped[RERANKER] = f"rerank={reranker!r} selects no model{'' if choice is None else f': {choice.reason}'}."
     else:
         rungs[RERANKER] = _Rung(context, "hybrid", reranker)
     if not no_llm:
