@@ -334,7 +334,7 @@ def best_chunks(
     chunks = index.fetch(ranking.hits.rows[: max(count, compared)].tolist())
     spots = spots_of(ranking, chunks, question, index.lexical)
     if rerank and chunks:
-        ranking, before = ranking.with_spotlight(spotlight_shares(ranking, spots[:compared]))
+        ranking, before = ranking.with_spotlight(spotlight_shares(ranking, spots[:compared], chunks[:compared]))
         chunks[:compared] = map(chunks.__getitem__, before)
         spots[:compared] = map(spots.__getitem__, before)
     return ranking, chunks, spots

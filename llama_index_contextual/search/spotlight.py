@@ -63,6 +63,13 @@ On five question sets, it was 0.08 to 0.10. A constant works as well as the devi
 not depend on the embedding model.
 """
 
+WHOLE_LENGTH = 800
+"""Mean number of tokens of the compared hits for which the weights were chosen.
+
+In shorter chunks, the best unit is a larger part of the chunk and adds less to its score, so the weights are reduced in
+proportion. `python -m tests.benchmarks.settings --vary rerank --embedding MODEL` prints the effect on small chunks.
+"""
+
 COMPARED, COMPARED_OF_MANY = 20, 50
 """Number of hits that are reranked; the second number is used if more than 20 results are requested."""
 
@@ -489,7 +496,7 @@ def _heaviest(terms: QueryTerms | None) -> dict[str, float]:
     return {term: weights[term] for term in nlargest(_MAX_TERMS, weights, key=weights.__getitem__)}
 
 
-def spotlight_shares(ranking: Ranking, spots: Sequence[Spot]) -> NDArray[np.float64]:
+def spotlight_shares(ranking: Ranking, spots: Sequence[Spot], chunks: Sequence[Chunk]) -> NDArray[np.float64]:
     """Return the numbers to add to the scores of the first hits for their best sentence or row.
 
     The numbers are on the scale of the ranking's scores. If two rankings were fused by score, the unit is the standard
@@ -499,6 +506,7 @@ def spotlight_shares(ranking: Ranking, spots: Sequence[Spot]) -> NDArray[np.floa
     Args:
         ranking: The ranking.
         spots: The spots of its first hits.
+        chunks: The same hits.
 
     Returns:
         The numbers for words and for meaning, none of them negative; shape (spots, 2).
@@ -517,7 +525,11 @@ def spotlight_shares(ranking: Ranking, spots: Sequence[Spot]) -> NDArray[np.floa
         elif leg.name == "semantic":
             shares[:, 1] = MEANING_WEIGHT * weight / DEVIATION * (unit if fusion is None else 1.0)
             shares[:, 1] *= [spot.meaning for spot in spots]
-    return np.maximum(shares, 0.0)
+    return np.maximum(shares, 0.0) * min(1.0, float(np.mean([_token_count(chunk) for chunk in chunks])) / WHOLE_LENGTH)
+
+
+def _token_count(chunk: Chunk) -> int:
+    return chunk.metadata.get(keys.TOKEN_COUNT) or len(chunk.text) // 4
 
 
 def _question_vector(leg: Leg, question: str) -> Floats:

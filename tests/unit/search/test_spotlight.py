@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from llama_index_contextual.embeddings.words import embedded, word_vectors
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale
+from llama_index_contextual.metadata import TOKEN_COUNT
 from llama_index_contextual.retrievers.ranking import NodeIndex
 from llama_index_contextual.search.rank import FusionSettings, Leg, Ranking, lexical_leg
 from llama_index_contextual.search.spotlight import (
@@ -213,8 +214,8 @@ TEXTS = ("The pump stops.", "The garden fee is 3 euros.\nFees are due in May.", 
 QUESTION = "What is the garden fee?"
 
 
-def chunk(text: str) -> Chunk:
-    return Chunk.of(TextNode(text=text))
+def chunk(text: str, tokens: int = 800) -> Chunk:
+    return Chunk.of(TextNode(text=text, metadata={TOKEN_COUNT: tokens}))
 
 
 def ranked(texts: Sequence[str], fusion: FusionSettings | None = None) -> tuple[NodeIndex, Ranking]:
@@ -225,9 +226,9 @@ def ranked(texts: Sequence[str], fusion: FusionSettings | None = None) -> tuple[
     return index, Ranking(leg.hits, index.ids, legs, fusion)
 
 
-def shares_of(texts: Sequence[str], fusion: FusionSettings | None = None) -> NDArray[np.float64]:
-    ranking = ranked(texts, fusion)[1]
-    return spotlight_shares(ranking, spots_of(ranking, [chunk(text) for text in texts], QUESTION))
+def shares_of(texts: Sequence[str], fusion: FusionSettings | None = None, *, tokens: int = 800) -> NDArray[np.float64]:
+    ranking, chunks = ranked(texts, fusion)[1], [chunk(text, tokens) for text in texts]
+    return spotlight_shares(ranking, spots_of(ranking, chunks, QUESTION), chunks)
 
 
 def test_the_words_of_the_best_unit_count_in_the_unit_of_the_ranking() -> None:
@@ -244,6 +245,12 @@ def test_the_words_of_the_best_unit_count_in_the_unit_of_the_ranking() -> None:
     unit = ranking.legs[0].scale.unit
     assert in_fusion[:, 0] == pytest.approx([0.65 * value / unit for value in expected])
     assert not alone[:, 1].any()  # words only
+
+
+def test_the_best_unit_counts_less_in_shorter_chunks() -> None:
+    whole = shares_of(TEXTS)
+    assert shares_of(TEXTS, tokens=200) == pytest.approx(whole / 4)
+    assert shares_of(TEXTS, tokens=1_000) == pytest.approx(whole)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +277,8 @@ def test_meaning_is_measured_in_wordllamas_deviation_whichever_model_embeds() ->
     vector = np.array([1.0, 0.0], dtype=np.float32)  # by another model, with other dimensions
     leg = Leg("semantic", Hits(np.arange(3), np.array([0.9, 0.8, 0.7])), Scale(0.1, 0.2), vector=vector, model="other")
     ranking = Ranking(leg.hits, index.ids, [leg])
-    shares = spotlight_shares(ranking, spots_of(ranking, [chunk(text) for text in TEXTS], QUESTION))
+    chunks = [chunk(text) for text in TEXTS]
+    shares = spotlight_shares(ranking, spots_of(ranking, chunks, QUESTION), chunks)
     question = embedded([QUESTION])[0]
     direction = question[:DIMENSIONS] / np.linalg.norm(question[:DIMENSIONS])
     sentence = embedded(["The garden fee is 3 euros."])[0][:DIMENSIONS]
