@@ -12,14 +12,19 @@ from typing import Any
 from starlette.requests import Request
 
 from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual.search.response import visible
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.ui.facets import NAMES
+from llama_index_contextual.ui.markdown import plain_text
 from llama_index_contextual.ui.marks import Span
 from llama_index_contextual.ui.places import place_of
 from llama_index_contextual.ui.views import Links
 
 MAX_SEARCHES = 500
 """Number of searches whose results are kept."""
+
+MAX_TEXT = 70
+"""Maximum length of the beginning of a result."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,14 @@ class HitLink:
     Attributes:
         node_id: Id of the chunk.
         doc_id: Id of the document.
-        place: The place of the result in words, or the beginning of its text.
+        text: The beginning of the marked sentence or row.
+        place: The page, sheet, slide or section of the result, or "".
         url: URL of the passage.
     """
 
     node_id: str
     doc_id: str | None
+    text: str
     place: str
     url: str
 
@@ -78,9 +85,10 @@ class RecentHits:
         for hit in results:
             mark: Span | None = (hit.spotlight.start, hit.spotlight.end) if hit.spotlight else None
             text = hit.spotlight.text if hit.spotlight else hit.text
-            place = str(place_of(hit.place)) or " ".join(text[:200].split())[:60]
+            place = place_of(hit.place)
+            where = place.page or place.section.rpartition("› ")[2]
             url = links.passage(hit.node_id, mark=mark, **parameters)
-            hits.append(HitLink(hit.node_id, hit.source.doc_id, place, url))
+            hits.append(HitLink(hit.node_id, hit.source.doc_id, _beginning(text), where, url))
         self._hits.put(links.search(**parameters), tuple(hits))
 
     def strip(self, links: Links, parameters: dict[str, Any], node_id: str) -> HitStrip | None:
@@ -108,3 +116,8 @@ def search_parameters(request: Request) -> dict[str, Any]:
     single = {name: query.get(name, "").strip() for name in ("q", "mode", "top_k")}
     several = {name: [one.strip() for one in query.getlist(name) if one.strip()] for name in ("where", "file", *NAMES)}
     return {name: value for name, value in (single | several).items() if value}
+
+
+def _beginning(text: str) -> str:
+    line = visible(plain_text(text[:400]))
+    return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT].rpartition(' ')[0] or line[:MAX_TEXT]} …"
