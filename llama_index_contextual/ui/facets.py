@@ -41,7 +41,7 @@ OWN_VALUES = 12
 MAX_VALUES = 60
 """Maximum number of values of any other facet; the most frequent ones are offered."""
 
-OPENING = 2_000
+OPENING = 800
 """Number of characters from which the language of a document is recognised."""
 
 _TYPES = {

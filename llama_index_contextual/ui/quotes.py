@@ -87,7 +87,8 @@ def quote_of(text: str, span: Span, mark_words: MarkWords, *, table_head: str = 
     cut = quoted if len(quoted) <= LONGEST else f"{quoted[:LONGEST].rpartition(' ')[0] or quoted[:LONGEST]}\u00a0…"
     if (grid := _grid(text, start, end, table_head, mark_words)) is not None:
         return Quote("; ".join(_labelled(grid)), mark_words(cut), grid)
-    before, after = shown(text[max(0, start - BEFORE) : start]), shown(text[end : end + AFTER])
+    before = text[max(0, start - BEFORE) : start]
+    before, after = shown(before.partition(" ")[2] if start > BEFORE else before), shown(text[end : end + AFTER])
     return Quote(quoted, mark_words(cut), before=before, after=after)
 
 

@@ -19,7 +19,7 @@ from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ReadError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.project.project import Project
+from llama_index_contextual.project.project import Project, SearchOptions
 from llama_index_contextual.search.response import Explanation, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.ui import places, views
@@ -41,6 +41,7 @@ _MATCHES = {
     "none": "No passage was found.",
 }
 """The confidence levels in words."""
+_WORDS = "Passages with words of the question."
 
 
 def routes() -> list[Route]:
@@ -189,7 +190,7 @@ def relevance_words(relevance: float | None) -> str:
 def confidence_words(response: RetrievalResponse) -> str:
     """Return a sentence that describes how well the passages match the question."""
     level = "none" if not response.results else response.confidence_level or ""
-    return _MATCHES.get(level, f"Only the {response.mode_used} index was searched.")
+    return _MATCHES.get(level, _WORDS if response.mode_used == "lexical" else "The best passages.")
 
 
 # ---- the view --------------------------------------------------------------------------------------------------------
@@ -207,7 +208,8 @@ def search(request: Request) -> Response:
     top_k = views.parameter(request, "top_k")
     links, options = views.Links(project.name), {"mode": mode, "top_k": top_k}
     asked = {"q": question[: views.MAX_QUESTION], **options}
-    template = "_results.html" if "part" in request.query_params else "search.html"
+    is_part = "part" in request.query_params
+    template = "_results.html" if is_part else "search.html"
     offered = facets.facets(selection)
     fields = {(facet.parameter, one.value) for facet in offered for one in facet.values}
     values: dict[str, Any] = {
@@ -227,7 +229,8 @@ def search(request: Request) -> Response:
         filters = selection.filters(project, facets)
         if not question:
             return views.page(request, template, documents=_documents(project, facets, filters), **values)
-        response = project.retrieve(question, mode=_mode(mode), top_k=_top_k(top_k), filters=filters, explain=True)
+        chosen: SearchOptions = {"mode": _mode(mode), "top_k": _top_k(top_k), "filters": filters}
+        response = project.retrieve(question, explain=not is_part, **chosen)
     except ContextualError as error:
         values["problem"] = views.problem_of(error, project)
         return views.page(request, template, status_code=values["problem"].status, **values)
