@@ -120,6 +120,7 @@ if (form && box && results) {
       if (!response.ok) return;
       const parsed = new DOMParser().parseFromString(await response.text(), "text/html");
       results.replaceChildren(...parsed.body.childNodes);
+      document.dispatchEvent(new Event("answered")); // for collect.js
       status.textContent = results.querySelector(".verdict")?.textContent ?? "";
       showCopyButtons();
     } catch (error) {

@@ -187,3 +187,12 @@ def test_without_a_model_a_question_shows_passages_and_the_way_to_a_model(root: 
         evidence = json.loads(html.unescape(re.search(r'data-evidence="([^"]+)"', page)[1]))
         text = ProjectManager(root).load("reports").read(evidence["file"], evidence["start"], evidence["end"])
         assert "TS-999" in text
+
+
+def test_a_search_result_can_be_collected_as_evidence(client: Any, root: Path) -> None:
+    page = client.get("/p/reports/?q=What+does+error+TS-999+mean%3F").text
+    button = re.search(r"data-question=\"([^\"]+)\" data-evidence=\"([^\"]+)\" aria-pressed=\"false\" hidden", page)
+    assert button is not None
+    evidence = json.loads(html.unescape(button[2]))
+    assert html.unescape(button[1]) == "What does error TS-999 mean?"
+    assert "TS-999" in ProjectManager(root).load("reports").read(evidence["file"], evidence["start"], evidence["end"])

@@ -73,7 +73,7 @@ def test_quotations_and_figures_show_their_check_as_text(
     colours = answer.locator(".check-label").evaluate_all("labels => labels.map((one) => getComputedStyle(one).color)")
     assert len(set(colours)) == 2, colours
     expect(answer).to_contain_text(re.compile(r"gpt-4o-mini: [\d,]+ tokens in, \d+ out, \$0\.\d+, at list prices"))
-    expect(page.get_by_role("status")).to_have_text("The answer is complete.")
+    expect(page.locator("#status")).to_have_text("The answer is complete.")
     is_over(page)
 
 
@@ -217,12 +217,12 @@ def test_without_a_model_the_view_shows_the_passages_that_match(page: Page, serv
 
 def test_the_answer_grows_while_it_is_written(page: Page, served: Served, gated: GatedLLM) -> None:
     answer = ask(page, served, "slow")
-    expect(page.get_by_role("status")).to_have_text(re.compile(r"Reading \d+ passage"))
+    expect(page.locator("#status")).to_have_text(re.compile(r"Reading \d+ passage"))
     live = page.get_by_role("region", name="Answer being written")
     expect(live.get_by_role("link").first).to_be_visible()
     gated.release("The unit stands still ", "for **10 min")
     expect(live).to_contain_text("The unit stands still for **10 min")
-    expect(page.get_by_role("status")).to_have_text("Writing …")
+    expect(page.locator("#status")).to_have_text("Writing …")
     expect(answer).to_have_count(0)
     page.get_by_role("textbox", name="Question").press("Enter")  # no second question is sent meanwhile
     gated.release("utes** [Source 1].", end=True)
@@ -235,13 +235,13 @@ def test_the_answer_grows_while_it_is_written(page: Page, served: Served, gated:
 @pytest.mark.parametrize("text", ["", "Half of "])
 def test_stop_ends_the_call_of_the_model(page: Page, served: Served, gated: GatedLLM, text: str) -> None:
     ask(page, served, "slow")
-    expect(page.get_by_role("status")).to_have_text(re.compile(r"Reading \d+ passage"))
+    expect(page.locator("#status")).to_have_text(re.compile(r"Reading \d+ passage"))
     if text:
         gated.release(text)
         expect(page.locator("#live-text")).to_have_text(text.strip())
     assert gated.wait_until_read()  # the passages are shown before the model is called
     page.get_by_role("button", name="Stop").click()
-    expect(page.get_by_role("status")).to_have_text("Stopped. What is shown was not checked.")
+    expect(page.locator("#status")).to_have_text("Stopped. What is shown was not checked.")
     assert gated.wait_until_closed()
     is_over(page)
     assert "answer=" not in page.url

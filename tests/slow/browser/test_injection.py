@@ -183,7 +183,7 @@ def test_answers_are_inactive(page: Page, served: Served, provider: LoopbackProv
         ask(page, served, f"Which pump or valve? {group[0]}")
         expect(page.get_by_role("article")).to_have_count(GROUPS.index(group) + 1)
         expect(page.get_by_role("article").last).to_contain_text("Before.")
-        expect(page.get_by_role("status")).to_have_text("The answer is complete.")
+        expect(page.locator("#status")).to_have_text("The answer is complete.")
         assert_inactive(page)
         page.reload()
         expect(page.get_by_role("article").last).to_contain_text("Before.")
