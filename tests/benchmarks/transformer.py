@@ -23,8 +23,6 @@ CACHE_FILE = "vectors.db"
 class Transformer(BaseEmbedding):
     """Unit vectors by a sentence-transformers model in a folder, each computed once.
 
-    Products are computed in bfloat16, which is up to twice as fast and leaves a cosine of 0.9999 to the exact vector.
-
     Attributes:
         folder: The model.
         cache: SQLite file for the vectors; several processes can share it.
@@ -42,10 +40,7 @@ class Transformer(BaseEmbedding):
         return SentenceTransformer(self.folder, device="cpu", local_files_only=True)
 
     def _encode(self, texts: list[str]) -> NDArray[np.float32]:
-        import torch
-
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            vectors = self._encoder.encode(texts, batch_size=16, normalize_embeddings=True, show_progress_bar=False)
+        vectors = self._encoder.encode(texts, batch_size=16, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
 
     @cached_property
