@@ -23,6 +23,7 @@ from llama_index_contextual.errors import ModelError
 FASTEMBED = "fastembed:"
 """Prefix of the names of cross-encoders that fastembed runs."""
 
+# Cross-encoders for `rerank="auto"`, best first; the value is True if the model reads languages other than English.
 _TORCH_MODELS = {
     "BAAI/bge-reranker-v2-m3": True,
     "Alibaba-NLP/gte-reranker-modernbert-base": False,
@@ -43,8 +44,6 @@ _ONNX_MODELS = {
     "jinaai/jina-reranker-v1-turbo-en": False,
     "jinaai/jina-reranker-v1-tiny-en": False,
 }
-# Cross-encoders for `rerank="auto"`, best first; the value is True if the model reads languages other than English.
-
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 _DEFAULT_LENGTH = 512
 _NO_LIMIT = 1_000_000  # a tokenizer without a limit reports a length of 10**30

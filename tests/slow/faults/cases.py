@@ -319,10 +319,12 @@ def attempt(run: Run, disk: Path, system: files.System) -> BaseException | None:
 
 def _without_frames(error: BaseException) -> BaseException:
     """Return an exception whose chain keeps no frames, and so no objects of the interrupted command, alive."""
-    link: BaseException | None = error
-    while link is not None:
-        link.__traceback__ = None
-        link = link.__context__
+    chain: list[BaseException | None] = [error]
+    while chain:
+        link = chain.pop()
+        if link is not None and link.__traceback__ is not None:
+            link.__traceback__ = None
+            chain += [link.__cause__, link.__context__]
     return error
 
 

@@ -21,6 +21,7 @@ from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.search import rerank
 from llama_index_contextual.search.rerank import CrossEncoderReranker, _EncoderInput
 from llama_index_contextual.search.response import Hit
+from llama_index_contextual.search.results import RetrievedChunk
 
 pytest.importorskip("torch", reason="needs the extra rerank: pip install 'llama-index-contextual[rerank]'")
 pytest.importorskip("sentence_transformers", reason="needs the extra rerank")
@@ -142,11 +143,13 @@ def test_scores_are_the_sigmoid_of_the_output_whatever_the_activation_of_the_mod
 @pytest.mark.parametrize("count", [1, 49, 50, 51, 52, 60, 90, 111, 1_000])
 @pytest.mark.parametrize("context", ["", "word5 word6 word7.", "word8 " * 40])
 def test_windows_cover_a_passage_and_the_model_cuts_nothing_off(
-    reranker: CrossEncoderReranker, count: int, context: str
+    reranker: CrossEncoderReranker, model: str, count: int, context: str
 ) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
     hit = hits_of(contextualized(words(count, count), context))[0]
-    passage = _EncoderInput.of(hit)
-    tokenizer = reranker._tokenizer
+    passage = _EncoderInput.of(RetrievedChunk.of_hit(hit))
     windows = reranker.windows(QUESTION, passage)
     assert all(len(tokenizer(QUESTION, window)["input_ids"]) <= LENGTH for window in windows)
     at, fits = 0, 0 < len(context) < 60
