@@ -15,6 +15,9 @@ from llama_index_contextual.ui.marks import Span
 LONGEST = 420
 """Maximum number of characters of a quotation."""
 
+LONGEST_FIGURE = 14
+"""Number of characters above which a table cell is shown as text."""
+
 BEFORE, AFTER = 160, 320
 """Number of characters of a sketch before and after the quotation."""
 
@@ -47,6 +50,11 @@ class Grid:
     before: Rows
     rows: Rows
     after: Rows
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether cells after the first column contain texts rather than figures."""
+        return any(len(cell.striptags()) > LONGEST_FIGURE for cells in self.rows for cell in cells[1:])
 
 
 @dataclass(frozen=True)
