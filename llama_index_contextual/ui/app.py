@@ -108,7 +108,6 @@ def make_app(
     app.state.ingests = ingests
     app.state.charts = charts
     app.state.answers = LRUCache(ask.MAX_ANSWERS)
-    app.state.token = token
     app.state.session = session
     return app
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib.resources import files as package_files
@@ -85,9 +86,9 @@ class Links:
         path = f"{self._base}/passage/{quote(node_id, safe='')}"
         return f"{_with_query(path, {'q': q, 'mark': span, 'page': page, **search})}{anchor}"
 
-    def image(self, doc_id: str, page: int, **parameters: Any) -> str:
+    def image(self, doc_id: str, page: int) -> str:
         """Return the URL of the image of a page."""
-        return _with_query(f"{self._base}/image", {"doc": doc_id, "page": page, **parameters})
+        return _with_query(f"{self._base}/image", {"doc": doc_id, "page": page})
 
     def original(self, doc_id: str, page: int | None = None) -> str:
         """Return the URL of a document's file, opened at a page if the browser supports this."""
@@ -150,7 +151,6 @@ def page(
     template: str,
     *,
     status_code: int = 200,
-    headers: Mapping[str, str] | None = None,
     **values: Any,
 ) -> HTMLResponse:
     """Return the response of a view.
@@ -159,10 +159,9 @@ def page(
         request: The request.
         template: Name of a template, which usually extends base.html.
         status_code: HTTP status.
-        headers: Further headers.
         **values: Values for the template. The template also gets `project` (the Project or None), `links` (the
-            project's `Links`), `view` (the first word of the path below the project, "" for the search), `has_llm`, and
-            `several` (whether there are other projects).
+            project's `Links`), `view` (the first word of the path below the project, "" for the search), `several`
+            (whether there are other projects), and `ingest` (the ingestion into the project, or None).
     """
     projects: Mapping[str, Project] = request.app.state.projects
     name = request.path_params.get("project", "")
@@ -172,15 +171,13 @@ def page(
         "project": project,
         "links": Links(name),
         "view": view,
-        "has_llm": project is not None and project.state.has_llm,
         "several": len(projects) > 1,
-        "needs_token": request.app.state.token is not None,
-        "ingest": request.app.state.ingests.get(name),
+        "ingest": copy(request.app.state.ingests.get(name)),  # a copy, because it may end while the page is rendered
         **values,
     }
     html = request.app.state.templates.get_template(template).render(context)
     # Lone surrogates in text cannot be encoded.
-    return HTMLResponse(html.encode("utf-8", "replace"), status_code=status_code, headers=headers)
+    return HTMLResponse(html.encode("utf-8", "replace"), status_code=status_code)
 
 
 # ---- requests ------------------------------------------------------------------------------------------------------
