@@ -68,9 +68,10 @@ class BackgroundIngest:
         """
         was_running = self.is_running
         while self._thread.is_alive():
-            if self._is_entered.wait(0.1) and self._loop is not None and self._task is not None:
-                with contextlib.suppress(RuntimeError):  # the loop has just been closed
-                    self._loop.call_soon_threadsafe(self._task.cancel)
+            if not self._is_entered.wait(0.1) or self._loop is None or self._task is None:
+                continue  # there is nothing to cancel yet
+            with contextlib.suppress(RuntimeError):  # the loop has just been closed
+                self._loop.call_soon_threadsafe(self._task.cancel)
             with contextlib.suppress(KeyboardInterrupt):
                 self._thread.join()
         return was_running and self.report is None

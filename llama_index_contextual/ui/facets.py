@@ -59,7 +59,7 @@ _TYPES = {
 
 
 class DocumentFacts(NamedTuple):
-    """What the facets need to know about a document.
+    """The properties of a document that its facets are based on.
 
     Attributes:
         record: The record of the document.

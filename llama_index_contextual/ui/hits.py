@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
@@ -46,6 +46,20 @@ class HitLink:
     url: str
 
 
+class _Hit(NamedTuple):
+    """A result as it is kept, without its URL, which would repeat the question and the filters."""
+
+    node_id: str
+    doc_id: str | None
+    text: str
+    place: str
+    mark: Span | None
+
+    def link(self, links: Links, parameters: dict[str, Any]) -> HitLink:
+        url = links.passage(self.node_id, mark=self.mark, **parameters)
+        return HitLink(self.node_id, self.doc_id, self.text, self.place, url)
+
+
 @dataclass(frozen=True)
 class HitStrip:
     """The position of a passage among the results of a search.
@@ -71,7 +85,7 @@ class RecentHits:
     """Thread-safe memory of the results of recent searches."""
 
     def __init__(self) -> None:
-        self._hits: LRUCache[str, tuple[HitLink, ...]] = LRUCache(MAX_SEARCHES)
+        self._hits: LRUCache[str, tuple[_Hit, ...]] = LRUCache(MAX_SEARCHES)
 
     def remember(self, links: Links, parameters: dict[str, Any], results: Iterable[RetrievedChunk]) -> None:
         """Keep the results of a search.
@@ -83,12 +97,11 @@ class RecentHits:
         """
         hits = []
         for hit in results:
-            mark: Span | None = (hit.spotlight.start, hit.spotlight.end) if hit.spotlight else None
+            mark = (hit.spotlight.start, hit.spotlight.end) if hit.spotlight else None
             text = hit.spotlight.text if hit.spotlight else hit.text
             place = place_of(hit.place)
             where = place.page or place.section.rpartition("› ")[2]
-            url = links.passage(hit.node_id, mark=mark, **parameters)
-            hits.append(HitLink(hit.node_id, hit.source.doc_id, _beginning(text), where, url))
+            hits.append(_Hit(hit.node_id, hit.source.doc_id, _beginning(text), where, mark))
         self._hits.put(links.search(**parameters), tuple(hits))
 
     def strip(self, links: Links, parameters: dict[str, Any], node_id: str) -> HitStrip | None:
@@ -104,9 +117,9 @@ class RecentHits:
             url,
             at + 1,
             len(hits),
-            hits[at - 1] if at else None,
-            hits[at + 1] if at + 1 < len(hits) else None,
-            [hit for hit in hits if hit.doc_id == hits[at].doc_id],
+            hits[at - 1].link(links, parameters) if at else None,
+            hits[at + 1].link(links, parameters) if at + 1 < len(hits) else None,
+            [hit.link(links, parameters) for hit in hits if hit.doc_id == hits[at].doc_id],
         )
 
 

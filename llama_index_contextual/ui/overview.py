@@ -131,7 +131,7 @@ def document_row(project: Project, record: DocumentRecord) -> DocumentRow:
         kind = f"{kind}, {pluralize(pages, keys.page_word(name))}" if isinstance(pages, int) else kind
     changed = ""
     if record.path is not None:
-        with contextlib.suppress(OSError):  # the file is gone
+        with contextlib.suppress(OSError, ValueError, OverflowError):  # the file is gone, or its time is invalid
             changed = day(os.stat(record.path).st_mtime).partition(" ")[0]
     return DocumentRow(record=record, icon=icon, kind=kind, changed=changed)
 

@@ -199,7 +199,7 @@ def confidence_words(response: RetrievalResponse) -> str:
 def search(request: Request) -> Response:
     """Show the start page, or the results if there is a question.
 
-    A request with the parameter `part` returns the results without the rest of the page.
+    If a request with a question also has the `part` parameter, return only the results, without the rest of the page.
     """
     project = views.project_of(request)
     facets = facets_of(request.app.state.facets, project)
@@ -208,7 +208,7 @@ def search(request: Request) -> Response:
     top_k = views.parameter(request, "top_k")
     links, options = views.Links(project.name), {"mode": mode, "top_k": top_k}
     asked = {"q": question[: views.MAX_QUESTION], **options}
-    is_part = "part" in request.query_params
+    is_part = bool(question) and "part" in request.query_params
     template = "_results.html" if is_part else "search.html"
     offered = facets.facets(selection)
     fields = {(facet.parameter, one.value) for facet in offered for one in facet.values}

@@ -45,7 +45,7 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-// ---- copying: a quotation or a link; the button says what was done
+// ---- copying: a quotation or a link; the button shows the outcome for a moment
 
 const copy = async (text) => {
   try {
@@ -70,7 +70,7 @@ document.addEventListener("click", async (event) => {
   if (!button) return;
   const { copy: text, copyLink: link } = button.dataset;
   const label = button.querySelector("span");
-  const name = label.textContent;
+  const name = (button.dataset.label ??= label.textContent); // also if it still shows the outcome of the last click
   const done = await copy(link === undefined ? text : new URL(link, location).href);
   label.textContent = document.getElementById("copied").textContent = done ? "Copied" : "Copying is not permitted";
   setTimeout(() => { label.textContent = name; }, 2000);

@@ -218,6 +218,9 @@ def test_typing_searches_words_only_and_sends_the_results_alone(browser: TestCli
     assert "<form" not in part.text
     whole = browser.get("/p/reports/?q=pump&mode=lexical").text
     assert files_of(part.text) == files_of(whole) != []
+    first, *_ = re.findall(r'class="result-link" href="([^"]*)"', part.text)
+    assert "1 of " in words(browser.get(html.unescape(first)).text)
+    assert "What are you looking for?" in browser.get("/p/reports/?part=results").text  # nothing has been typed
 
 
 @pytest.mark.parametrize(
