@@ -86,7 +86,8 @@ def evaluate_project(
         ),
     ] = None,
     max_cost: Annotated[
-        float | None, typer.Option(metavar="DOLLARS", help="Maximum cost of --compare, --steps and --sweep in dollars.")
+        float | None,
+        typer.Option(metavar="DOLLARS", help="Maximum cost of contexts, embeddings and reranking in dollars."),
     ] = None,
     yes: common.Yes = False,
 ) -> None:
@@ -94,6 +95,7 @@ def evaluate_project(
     from llama_index_contextual.evaluation.compare import (
         VariantProgress,
         compare_variants,
+        require_affordable,
         rerank_price,
         sweep_variants,
     )
@@ -133,8 +135,9 @@ def evaluate_project(
     else:
         for note in absent_files(project.documents(), loaded):
             say(f"[yellow]{note}[/]", to=err)
-        if rerank is not None:
-            progress(VariantProgress(stage="price", dollars=rerank_price(project.state, rerank, len(loaded))))
+        dollars = rerank_price(project.state, rerank, len(loaded), max(_KS))
+        require_affordable(dollars, max_cost)
+        progress(VariantProgress(stage="price", dollars=dollars))
         result = evaluate(project, loaded, name=name, ks=_KS, rerank=rerank)
     _write_reports([write_report(result, path) for path in report or ()])
     if common.wants_json():

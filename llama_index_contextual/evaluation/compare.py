@@ -464,8 +464,7 @@ def built_variants(
     *,
     max_cost: float | None,
     report: ShowVariants,
-    reranks: Sequence[str | None] = (),
-    questions: int = 0,
+    reranking: Sequence[float | None] = (),
 ) -> Iterator[dict[str, Variant]]:
     """Report the price of variants of a project, build them next to the project, yield them, and then remove them.
 
@@ -478,19 +477,16 @@ def built_variants(
         excluded: Ids of documents to exclude.
         max_cost: Maximum cost in dollars; None for no limit.
         report: Called first with the price, then as the work proceeds.
-        reranks: The `rerank` option of each evaluation that follows; the price includes an LLM that sorts the results.
-        questions: Number of questions in each evaluation.
+        reranking: Price in dollars of the reranking in each evaluation that follows; see `rerank_price`.
 
     Raises:
         InputError: There is a limit, and the cost exceeds it or is unknown.
-        ModelError: A model cannot be loaded or reached; rerankers are checked before anything is built, and the replies
-            received so far are in the ledger.
+        ModelError: A model cannot be loaded or reached; the replies received so far are in the ledger.
         ProjectLockedError: Another process is writing to the project or comparing its variants.
     """
-    reranking = [rerank_price(origin, rerank, questions) for rerank in reranks]
     prices = {name: price(origin, config, excluded) for name, config in configs.items()}
-    dollars = _total([*prices.values(), *reranking])
-    _require_affordable(dollars, max_cost)
+    dollars = total_price([*prices.values(), *reranking])
+    require_affordable(dollars, max_cost)
     report(VariantProgress(stage="price", dollars=dollars))
     with scratch(origin.directory) as directory, ExitStack() as stack:
         built: dict[str, Variant] = {}
@@ -530,7 +526,8 @@ def _build(
                     progress=lambda state: report(VariantProgress(stage="build", name=name, done=state.chunks_done)),
                 )
             )
-            live = LiveIndexes(directory, origin.directory.name, lambda *_: origin.embed_model, origin.answering_llm)
+            rerankers = origin.live.rerankers
+            live = LiveIndexes(directory, origin.directory.name, lambda *_: origin.embed_model, rerankers=rerankers)
         cost = _cost(live.current(), config, origin.context_llm_name, ledger)
         return Variant(config=config, live=live, cost=cost)
 
@@ -582,7 +579,7 @@ def variant_estimate(origin: ProjectState, config: ProjectConfig, excluded: froz
         return estimate([], RunOptions(remove=excluded), config, stages, embedding, origin.live.current())
 
 
-def rerank_price(origin: ProjectState, rerank: str | None, questions: int) -> float | None:
+def rerank_price(origin: ProjectState, rerank: str | None, questions: int, k: int) -> float | None:
     """Return the price in dollars of reranking the results of some questions, or None if it is unknown.
 
     Only an LLM costs money. The price assumes that each passage is as long as the LLM may read, and is read twice.
@@ -591,6 +588,7 @@ def rerank_price(origin: ProjectState, rerank: str | None, questions: int) -> fl
         origin: The project.
         rerank: The `rerank` option.
         questions: Number of questions.
+        k: Number of results.
 
     Raises:
         ModelError: The reranker cannot be loaded.
@@ -602,27 +600,33 @@ def rerank_price(origin: ProjectState, rerank: str | None, questions: int) -> fl
     origin.live.rerankers.of(name, config)  # raises an error if the model cannot be loaded
     if name != LLM_RERANK:
         return 0.0
-    passages = 2 * questions * config.rerank_candidates
+    passages = 2 * questions * max(k, config.rerank_candidates)
     tokens = Tokens(input_tokens=passages * PASSAGE_TOKENS, output_tokens=passages * _TOKENS_OF_ID)
     return PriceTable(config.prices).dollars(model_name(origin.answering_llm(), origin.model_id), tokens)
 
 
-def _total(dollars: Sequence[float | None]) -> float | None:
+def total_price(dollars: Sequence[float | None]) -> float | None:
+    """Return the sum of some prices, or None if one of them is unknown."""
     known = [one for one in dollars if one is not None]
     return sum(known) if len(known) == len(dollars) else None
 
 
-def _require_affordable(dollars: float | None, max_cost: float | None) -> None:
+def require_affordable(dollars: float | None, max_cost: float | None) -> None:
+    """Check that a price does not exceed a limit; None means no limit.
+
+    Raises:
+        InputError: The price is higher than the limit, or unknown.
+    """
     if max_cost is None:
         return
     if dollars is None:
         raise InputError(
-            "The cost cannot be estimated: set the prices of the models in the setting `prices`",
+            "The cost cannot be estimated: set the prices of the models in the `prices` setting",
             remedy=Remedy("or omit max_cost and use a small sample", "or omit --max-cost and use a small --sample"),
         )
     if dollars > max_cost:
         raise InputError(
-            f"The variants would cost about ${dollars:.4f}, more than the limit of ${max_cost:.4f}: use a smaller"
+            f"The evaluation would cost about ${dollars:.4f}, more than the limit of ${max_cost:.4f}: use a smaller"
             f" sample or a cheaper LLM.",
             value=max_cost,
         )
@@ -682,10 +686,8 @@ def compare_variants(
     loaded = as_questions(questions)
     selected, excluded = draw_sample(origin.live.current(), loaded, sample)
     configs = {str(kind): origin.config.changed(context=kind) for kind in variants}
-    reranks = [rerank] * len(configs)
-    with built_variants(
-        origin, configs, excluded, max_cost=max_cost, report=report, reranks=reranks, questions=len(selected)
-    ) as built:
+    reranking = [rerank_price(origin, rerank, len(selected), max(ks, default=0))] * len(configs)
+    with built_variants(origin, configs, excluded, max_cost=max_cost, report=report, reranking=reranking) as built:
         return compare(
             built,
             selected,
@@ -842,10 +844,9 @@ def sweep_variants(
     report = progress or (lambda _: None)
     rows: list[SweepRow] = []
     rerankers = reranks or [origin.config.rerank or NO_RERANK]
-    asked = [name for name, *_ in product(rerankers, configs, modes)]
-    with built_variants(
-        origin, configs, excluded, max_cost=max_cost, report=report, reranks=asked, questions=len(selected)
-    ) as built:
+    once = [rerank_price(origin, rerank, len(selected), max(top_ks)) for rerank in rerankers]
+    reranking = once * len(configs) * len(modes)
+    with built_variants(origin, configs, excluded, max_cost=max_cost, report=report, reranking=reranking) as built:
         for variant, rerank, mode in product(built.values(), rerankers, modes):
             retriever = variant.as_retriever(similarity_top_k=max(top_ks), mode=mode)
             evaluation = evaluate(retriever, selected, ks=top_ks, rerank=rerank)
@@ -956,11 +957,10 @@ def sweep_answers(
     configs = _configs(origin.config, contexts, chunk_sizes)
     rerankers, modes = reranks or [origin.config.rerank or NO_RERANK], modes or [origin.config.mode]
     top_ks = sorted(set(top_ks))
-    asked = [name for name, *_ in product(rerankers, configs, modes, top_ks)]
+    once = [rerank_price(origin, rerank, len(questions), k) for rerank, k in product(rerankers, top_ks)]
+    reranking = once * len(configs) * len(modes)
     rows: list[SweepRow] = []
-    with built_variants(
-        origin, configs, max_cost=max_cost, report=report, reranks=asked, questions=len(questions)
-    ) as built:
+    with built_variants(origin, configs, max_cost=max_cost, report=report, reranking=reranking) as built:
         for variant, rerank, mode, k in product(built.values(), rerankers, modes, top_ks):
             setting = None if rerank == NO_RERANK else rerank
             retriever = variant.as_retriever(similarity_top_k=k, mode=mode).changed(rerank=setting)

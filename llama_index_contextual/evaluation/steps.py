@@ -28,8 +28,10 @@ from llama_index_contextual.evaluation.compare import (
     built_variants,
     compare,
     draw_sample,
+    price,
     rerank_price,
     sample_notes,
+    total_price,
     variant_estimate,
     variant_notes,
 )
@@ -162,8 +164,9 @@ def evaluate_steps(
 
     The steps are the structural context, the LLM's context, BM25, the best sentence, and a reranker. Variants are built
     and removed as in `compare_variants`. The step with the LLM's context is skipped, with its price, if contexts are
-    missing and the LLM's key is not set, or if they would cost more than `max_cost`; the following steps then have the
-    structural context. If it is not skipped, the steps up to the best sentence are also measured without it.
+    missing and the LLM's key is not set, or if the cost with them would be higher than `max_cost`; the following steps
+    then have the structural context. If it is not skipped, the steps up to the best sentence are also measured without
+    it.
 
     Args:
         project: The project.
@@ -201,7 +204,9 @@ def evaluate_steps(
     base = origin.config.changed(indexes="hybrid")
     reranker = rerank or base.rerank or NO_RERANK
     choice = None if reranker == NO_RERANK else origin.live.rerankers.choice(base.changed(rerank=reranker))
-    rungs, skipped = _rungs(base, _no_llm(origin, base, excluded, max_cost), reranker, choice)
+    has_model = choice is not None and choice.name != SPOTLIGHT
+    reranking = rerank_price(origin, reranker, len(selected), k) if has_model else 0.0
+    rungs, skipped = _rungs(base, _no_llm(origin, base, excluded, max_cost, reranking), reranker, choice)
     configs: dict[str, ProjectConfig] = {rung.context: base.changed(context=rung.context) for rung in rungs.values()}
     with built_variants(
         origin,
@@ -209,8 +214,7 @@ def evaluate_steps(
         excluded,
         max_cost=max_cost,
         report=report,
-        reranks=[rung.rerank for rung in rungs.values()],
-        questions=len(selected),
+        reranking=[reranking],
     ) as built:
         retrievers = {}
         for name, rung in rungs.items():
@@ -236,7 +240,7 @@ def evaluate_steps(
             name: built[rungs[name].context].price for name in (EMBEDDINGS, STRUCTURAL, LLM_CONTEXT) if name in rungs
         }
         if RERANKER in rungs:
-            prices[RERANKER] = rerank_price(origin, reranker, len(selected))
+            prices[RERANKER] = reranking
     return Steps(**vars(comparison), prices=prices, skipped=skipped)
 
 
@@ -247,18 +251,30 @@ def _order_notes(rungs: Mapping[str, _Rung], k: int) -> Iterator[str]:
 
 
 def _no_llm(
-    origin: ProjectState, config: ProjectConfig, excluded: frozenset[str], max_cost: float | None
+    origin: ProjectState,
+    config: ProjectConfig,
+    excluded: frozenset[str],
+    max_cost: float | None,
+    reranking: float | None,
 ) -> str | None:
-    """Return the reason why there can be no contexts from the LLM, or None."""
+    """Return the reason why there can be no contexts from the LLM, or None.
+
+    The limit applies to all steps, so the prices of the other variants and of the reranking are added.
+    """
     estimate = variant_estimate(origin, config.changed(context="llm"), excluded)
     if not estimate.contexts.calls:
         return None
     cost = f"{pluralize(estimate.contexts.calls, 'call')} for contexts would cost {money(estimate.dollars)}"
     if origin.llm is None and (missing := missing_for(config.llm, setting="llm")):
         return f"{missing} {cost}."
-    if max_cost is not None and (estimate.dollars is None or estimate.dollars > max_cost):
-        return f"{cost}, and the limit is {money(max_cost)}."
-    return None
+    if max_cost is None:
+        return None
+    free: tuple[ContextKind, ...] = ("none", "structural")
+    others = total_price([reranking, *(price(origin, config.changed(context=kind), excluded) for kind in free)])
+    if (dollars := total_price([estimate.dollars, others])) is not None and dollars <= max_cost:
+        return None
+    more = "" if others == 0 else f", the other steps {money(others)}"
+    return f"{cost}{more}, and the limit is {money(max_cost)}."
 
 
 def _rungs(

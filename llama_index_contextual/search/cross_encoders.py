@@ -95,8 +95,9 @@ def load_cross_encoder(name: str, device: str | None = None) -> CrossEncoderMode
         ) from error
     except Exception as error:  # libraries raise different errors for damaged weights or an unknown name
         raise ModelError(
-            f"The reranker {name!r} cannot be loaded ({_reason(error)}): name a cross-encoder of the Hugging Face hub"
-            f" or the folder of one in the setting `rerank`, or 'llm'.",
+            f"The reranker {name!r} cannot be loaded ({_reason(error)}): if its download was interrupted, delete its"
+            f" files in the cache; otherwise, name a cross-encoder of the Hugging Face hub or the folder of one in the"
+            f" `rerank` setting, or 'llm'.",
             setting="rerank",
         ) from error
 
@@ -104,7 +105,7 @@ def load_cross_encoder(name: str, device: str | None = None) -> CrossEncoderMode
 def unusable(name: str, why: str) -> ModelError:
     """Return the error for a model that is not a usable cross-encoder."""
     return ModelError(
-        f"The reranker {name!r} {why}: choose another cross-encoder, or 'llm' for the setting `rerank`.",
+        f"The reranker {name!r} {why}: choose another cross-encoder, or 'llm' for the `rerank` setting.",
         setting="rerank",
     )
 
@@ -133,7 +134,7 @@ def local_models(preferred: str, language: str) -> Iterator[tuple[str, str]]:
     has_torch, has_onnx = (find_spec(package) is not None for package in ("sentence_transformers", "fastembed"))
     has_package = has_onnx if preferred.startswith(FASTEMBED) else has_torch
     if preferred and has_package and is_local(preferred):
-        yield preferred, "named in the setting `rerank`"
+        yield preferred, "named in the `rerank` setting"
     fits = [name for name, any_language in _TORCH_MODELS.items() if any_language or language == "english"]
     for name in fits if has_torch else ():
         if is_local(name):
@@ -204,7 +205,9 @@ def _load_onnx(name: str, device: str | None) -> CrossEncoderModel:
         if not _onnx_files(model)[1]:  # fastembed does not load a model from a folder unless it is registered
             file = path.relative_to(folder).as_posix()
             TextCrossEncoder.add_custom_model(model=model, sources=ModelSource(hf=str(folder)), model_file=file)
-    elif not is_local(name):
+    elif is_local(name):
+        options["local_files_only"] = True  # otherwise, fastembed replaces files that it regards as damaged
+    else:
         repository, files = _onnx_files(name)
         if not files:
             known = ", ".join(each["model"] for each in TextCrossEncoder.list_supported_models())
@@ -282,7 +285,7 @@ def _require_hub(name: str, repository: str) -> None:
             return  # the library that loads the model reports what the hub replied
         raise ModelError(
             f"The reranker {name!r} is not on this machine and cannot be downloaded ({_reason(error)}): check the name"
-            f" and the network, or name the folder of a cross-encoder in the setting `rerank`.",
+            f" and the network, or name the folder of a cross-encoder in the `rerank` setting.",
             setting="rerank",
         ) from error
 

@@ -47,6 +47,7 @@ class LiveIndexes:
         load_embed_model: Function that loads the embedding model for queries; its arguments are the `embed_model`
             setting of a version, and the name of the model that the version was built with.
         load_llm: Function that loads the LLM for reranking, if the settings require it.
+        rerankers: Cache of rerankers to share with other indexes; None creates one.
     """
 
     def __init__(
@@ -55,9 +56,11 @@ class LiveIndexes:
         name: str,
         load_embed_model: Callable[[str, str], BaseEmbedding],
         load_llm: Callable[[], LLM] | None = None,
+        *,
+        rerankers: Rerankers | None = None,
     ) -> None:
         self._load_llm = load_llm
-        self._rerankers: Rerankers | None = None
+        self._rerankers = rerankers
         self.slots = _slots()
         self._project_dir = project_dir
         self._name = name

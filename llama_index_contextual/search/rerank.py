@@ -167,21 +167,21 @@ class Rerankers:
             return SelectedReranker(reranker=CrossEncoderReranker(name), reason=_NAMED)
         if self._load_llm is None:
             raise ConfigurationError(
-                "The setting `rerank` is 'llm', which needs an LLM: search through a project.", setting="rerank"
+                "The `rerank` setting is 'llm', which needs an LLM: search through a project.", setting="rerank"
             )
         return SelectedReranker(reranker=LLMReranker(self._load_llm, timeout=config.call_timeout), reason=_NAMED)
 
 
-_NAMED = "the setting `rerank`"
+_NAMED = "the `rerank` setting"
 _NO_MODEL = (
-    "there is no cross-encoder on this machine: install the extra `rerank` or `fastembed`, and search once with"
-    " the name of a cross-encoder in the setting `rerank`, or use `auto:FOLDER`"
+    "there is no cross-encoder on this machine: install the `rerank` or `fastembed` extra, and search once with"
+    " the name of a cross-encoder in the `rerank` setting, or use `auto:FOLDER`"
 )
 
 
 def _cache_key(name: str, config: ProjectConfig) -> tuple[str, object]:
     if name == LLM_RERANK:
-        return name, (config.llm, config.call_timeout)
+        return name, (config.answer_llm or config.llm, config.answer_temperature, config.call_timeout)
     return name, config.language if _is_auto(name) else None
 
 
@@ -277,9 +277,11 @@ class CrossEncoderReranker(Reranker):
     Text Understanding for IR with Contextual Neural Language Modeling", SIGIR 2019 (MaxP).
     """
 
+    batch_size: int
+
     def __init__(self, name: str, *, device: str | None = None, batch_size: int = BATCH_SIZE) -> None:
         self.name = name
-        self.batch_size = self._batch_size = batch_size
+        self.batch_size = batch_size
         self._model = load_cross_encoder(name, device)
         self._lock = threading.Lock()
         self.device = self._model.device
@@ -340,7 +342,7 @@ class CrossEncoderReranker(Reranker):
             question = self._clipped(replace_surrogates(question))
             windows = [self.windows(question, passage) for passage in passages]
             pairs = [(question, window) for texts in windows for window in texts]
-            logits = np.asarray(self._model.predict(pairs, self._batch_size), dtype=np.float64)
+            logits = np.asarray(self._model.predict(pairs, self.batch_size), dtype=np.float64)
         except Exception as error:  # a model class may raise any error
             raise ModelError(describe(error, setting="rerank", model=self.name), setting="rerank") from error
         if logits.ndim != 1:

@@ -374,7 +374,7 @@ def _response(
         if hits and not reranked.hits:
             notes.append(
                 f"The reranker dropped all {len(hits)} hits: none has a probability of at least"
-                f" {reranked.threshold:g}, the setting `rerank_threshold`."
+                f" {reranked.threshold:g}, the `rerank_threshold` setting."
             )
             estimate = ConfidenceEstimate((), 0.0, "none")
         if settings.explain:

@@ -100,6 +100,14 @@ def test_a_reranker_can_be_named(questions: Path) -> None:
     assert list(dict.fromkeys(row["rerank"] for row in rows)) == ["none", "spotlight"]
 
 
+def test_a_reranker_that_costs_more_than_the_limit_is_not_used(
+    questions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "rerank_price", lambda *_: 0.5)
+    _, err = run(questions, "--rerank", "spotlight", "--max-cost", 0.4, code=1)
+    assert "would cost about $0.5000, more than the limit of $0.4000" in " ".join(err.split())
+
+
 def test_a_sweep_is_one_table(questions: Path) -> None:
     out, _ = run(questions, "--sweep", "20,800", "--compare", "none")
     rows = [line.split() for line in out.splitlines() if line.startswith("none")]

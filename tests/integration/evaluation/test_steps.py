@@ -8,7 +8,7 @@ import pytest
 
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig, TokenPrice
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
-from llama_index_contextual.evaluation.compare import VariantProgress, compare_variants, sweep_variants
+from llama_index_contextual.evaluation.compare import VariantProgress, compare_variants, rerank_price, sweep_variants
 from llama_index_contextual.evaluation.run import evaluate
 from llama_index_contextual.evaluation.steps import (
     EMBEDDINGS,
@@ -103,9 +103,13 @@ def test_a_reranker_is_the_last_step_and_its_price_is_included(filled: Project, 
     with pytest.raises(InputError, match="would cost about"):
         evaluate_steps(filled, QUESTIONS, k=1, rerank="llm", max_cost=0.0, progress=events.append)
     assert (events, llm.history) == ([], [])
+    without = evaluate_steps(filled, QUESTIONS, k=1, rerank="llm", max_cost=0.2129)
+    assert without.names == [*FREE, RERANKER]
+    assert without.skipped[LLM_CONTEXT].endswith(", the other steps $0.21, and the limit is $0.21.")
     steps = evaluate_steps(filled, QUESTIONS, k=1, rerank="llm", max_cost=0.3, progress=events.append)
     # 2 questions with 50 passages of at most 520 tokens, each read twice: 104,000 tokens in, 600 out
     assert steps.prices[RERANKER] == pytest.approx((104_000 * 2 + 600 * 8) / 1e6)
+    assert rerank_price(filled.state, "llm", len(QUESTIONS), 100) == pytest.approx(2 * (steps.prices[RERANKER] or 0))
     assert events[0].dollars == pytest.approx(sum(dollars or 0 for dollars in steps.prices.values()))
     assert steps.names[-2:] == [RERANKER, WITHOUT_LLM]
     turned = [node_id for node_id, _ in first_hits(steps, RERANKER)]

@@ -151,7 +151,7 @@ def test_a_sample_notes_the_cost_of_all_documents(filled: Project, llm: Scripted
 
 def test_nothing_is_sent_if_the_cost_exceeds_the_limit(filled: Project, llm: ScriptedLLM) -> None:
     events: list[VariantProgress] = []
-    message = r"variants would cost about \$0\.00\d\d, more than the limit of \$0\.0001"
+    message = r"would cost about \$0\.00\d\d, more than the limit of \$0\.0001"
     with pytest.raises(InputError, match=message):
         compare_variants(filled, QUESTIONS, max_cost=0.0001)
     with pytest.raises(InputError, match=message):

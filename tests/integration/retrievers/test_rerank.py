@@ -25,6 +25,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.evaluation.compare import compare_variants
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.evaluation.report import to_html
 from llama_index_contextual.evaluation.run import evaluate
@@ -167,7 +168,7 @@ def test_without_hits_above_the_threshold_there_is_no_confidence(
     response = project.retrieve(QUERY)
     assert (response.results, response.confidence, response.confidence_level) == ((), 0.0, "none")
     assert response.warnings == (
-        "The reranker dropped all 3 hits: none has a probability of at least 1000, the setting `rerank_threshold`.",
+        "The reranker dropped all 3 hits: none has a probability of at least 1000, the `rerank_threshold` setting.",
     )
     lexical = project.retrieve(QUERY, mode="lexical")
     assert (lexical.results, lexical.confidence) == ((), 0.0)
@@ -300,6 +301,20 @@ def test_a_project_with_the_former_threshold_opens_as_before(tmp_path: Path) -> 
         manager.get_or_create("old", ProjectConfig.local(rerank_threshold=0.5))
 
 
+def test_variants_of_a_project_share_a_cross_encoder(tmp_path: Path, cross_encoder: type[CrossEncoder]) -> None:
+    project = project_of(tmp_path, rerank=CROSS_ENCODER)
+    questions = [Question(text=QUERY, evidence=[Evidence(text=TEXTS["dry"])])]
+    compare_variants(project, questions, variants=["none", "structural"])
+    assert len(cross_encoder.made) == 1
+
+
+def test_another_llm_for_answers_is_also_used_for_reranking() -> None:
+    rerankers, config = Rerankers(ScriptedLLM), ProjectConfig.local(rerank="llm")
+    first = rerankers.of("llm", config).reranker
+    assert rerankers.of("llm", config).reranker is first
+    assert rerankers.of("llm", config.changed(answer_llm="ollama:llama3.1")).reranker is not first
+
+
 def test_auto_uses_a_local_cross_encoder_and_says_which(tmp_path: Path, cross_encoder: type[CrossEncoder]) -> None:
     project = project_of(tmp_path, rerank="auto")
     best = next(iter(cross_encoders._TORCH_MODELS))
@@ -326,7 +341,7 @@ def test_auto_without_a_cross_encoder_only_compares_sentences(tmp_path: Path, pl
     assert [hit.node_id for hit in response] == [hit.node_id for hit in plain.retrieve(QUERY)]
     assert response.reranker is not None
     assert (response.reranker.name, llm.history) == ("spotlight", [])
-    assert response.reranker.reason.startswith("there is no cross-encoder on this machine: install the extra `rerank`")
+    assert response.reranker.reason.startswith("there is no cross-encoder on this machine: install the `rerank` or")
     assert project.info().reranker == Rerankers().choice(project.config)
     project.update_config(rerank="auto:no/such")
     assert str(project.info().reranker).startswith("spotlight ('no/such' is not on this machine, or its package is")

@@ -101,11 +101,11 @@ def test_a_project_reports_the_model_its_device_and_its_time(tmp_path: Path, mod
     assert [hit.source.doc_id for hit in response] == ["best.txt", "good.txt"]
     use = response.reranker
     assert use is not None
-    assert (use.name, use.reason, use.device, use.passages) == (model, "the setting `rerank`", "cpu", 3)
+    assert (use.name, use.reason, use.device, use.passages) == (model, "the `rerank` setting", "cpu", 3)
     assert (use.windows, use.batch_size, use.threshold) == (3, 32, 0.3)
     assert use.seconds > 0
     assert response.to_dict()["reranker"]["device"] == "cpu"
-    assert f"Reranker: {model} on cpu (the setting `rerank`); 3 passages, 3 windows in batches of 32" in repr(response)
+    assert f"Reranker: {model} on cpu (the `rerank` setting); 3 passages, 3 windows in batches of 32" in repr(response)
 
 
 def project_of(root: Path, **settings: Any) -> Project:
@@ -134,7 +134,7 @@ def test_auto_takes_the_best_cached_model_or_the_preferred_one(tmp_path: Path, e
     german = Rerankers().of("auto", ProjectConfig.local(rerank="auto", language="german"))
     assert german.reranker is None  # both read only English
     preferred = Rerankers().of(f"auto:{model}", ProjectConfig.local(rerank=f"auto:{model}"))
-    assert (preferred.choice.name, preferred.reason) == (model, "named in the setting `rerank`")
+    assert (preferred.choice.name, preferred.reason) == (model, "named in the `rerank` setting")
 
 
 def test_auto_skips_a_model_that_cannot_be_loaded_and_says_why(empty_cache: Path) -> None:
@@ -145,6 +145,7 @@ def test_auto_skips_a_model_that_cannot_be_loaded_and_says_why(empty_cache: Path
     alone = Rerankers().of("auto", auto)
     assert alone.reranker is None
     assert alone.reason.startswith(f"The reranker {better!r} cannot be loaded")
+    assert "if its download was interrupted, delete its files in the cache" in alone.reason
     mini = cached(empty_cache, "Xenova/ms-marco-MiniLM-L-6-v2")
     selected = Rerankers().of("auto", auto)
     assert selected.choice.name == mini
