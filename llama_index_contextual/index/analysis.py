@@ -237,6 +237,25 @@ class Analyzer:
         of_periods = periods(words) if self.has_periods else ()
         return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *of_periods]
 
+    def matching(self, terms: frozenset[str]) -> Callable[[str], frozenset[str]]:
+        """Return a function that finds which of the given terms a text contains. It is faster than `terms`.
+
+        Example:
+            >>> Analyzer("english").matching(frozenset({"pump", "fee"}))("Pumps lift water.")
+            frozenset({'pump'})
+        """
+        terms_of = self._terms_of_word.__getitem__
+        of_several_words = frozenset(filter(may_have_words, terms)) if self.has_periods else frozenset()
+
+        def match(text: str) -> frozenset[str]:
+            # No token contains white space.
+            matched = terms.intersection(chain.from_iterable(map(terms_of, text.split())))
+            if of_several_words - matched:
+                matched |= of_several_words.intersection(periods(tokens(text)))
+            return matched
+
+        return match
+
     def is_foreign(self, text: str) -> bool:
         """Return whether a text seems to be in another language, judging by its function words.
 
@@ -514,6 +533,7 @@ _ONE_TOKEN = re.compile(
     re.IGNORECASE,
 )
 _PERIOD_TERM = re.compile(r"fy\d{4}|\d{4}q[1-4]")
+_SPELT_TERM = re.compile(rf"{_PERIOD_TERM.pattern}|\d{{4}}-\d\d-\d\d")
 _NUMERIC_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2((?:19|20)\d\d)")
 
 
@@ -595,6 +615,11 @@ def date_token(token: str) -> str | None:
 def is_period(term: str) -> bool:
     """Return whether a term is a fiscal year or a quarter."""
     return _PERIOD_TERM.fullmatch(term) is not None
+
+
+def may_have_words(term: str) -> bool:
+    """Return whether a term is a fiscal year, quarter or date, which may consist of several words in a text."""
+    return _SPELT_TERM.fullmatch(term) is not None
 
 
 def _word(words: Sequence[str], at: int) -> str:

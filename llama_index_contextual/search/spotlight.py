@@ -90,7 +90,6 @@ _CODE = re.compile(
     r"[{};]\s*$|=>|::|->|\w\s*[+*/|&-]?=\s*\S|\w+\([^)]*\)[;,:{]?\s*$|^\s*[\])}]+[,;]?\s*$"
     r"|^\s*(?:def |class |import |from \w+ import|return\b|#include|pub |fn |let |const |var |use |//|/\*|\*/|@\w)"
 )
-_TINY = 1e-9  # avoids division by zero
 _MAX_WORDS = 200_000
 _LONG_WORD = 100  # longer character sequences without white space are not compared with similar words
 _MAX_TERMS = 64  # maximum number of terms of a question; memory use is proportional to terms × words
@@ -106,8 +105,6 @@ class Spot(NamedTuple):
         words: Largest total weight of the question's terms in any unit, including the text before the passage, on the
             scale of BM25. Similar words count partially.
         meaning: Largest cosine similarity between any unit and the question.
-        coverage: For each sentence of the question, the share of its terms (by weight) that occur in a single unit or
-            in its title, file name, section or column headers; the highest of these shares, from 0 to 1.
         is_code: Whether the passage is source code, for which the best unit is a poor indicator of relevance.
     """
 
@@ -115,7 +112,6 @@ class Spot(NamedTuple):
     end: int
     words: float
     meaning: float
-    coverage: float
     is_code: bool
 
 
@@ -128,7 +124,6 @@ class Units:
         counts: Number of words in each unit.
         words: Numbers that identify the words of all units, in the order of the units.
         before: Numbers that identify the words in the text before the passage; see `HeadedText`.
-        heading: Numbers that identify the words in its heading.
         vectors: Direction vector of each unit together with the title, file name, section and column headers; shape
             (units, dimensions). None if there are no word vectors.
         is_code: Whether the passage is source code.
@@ -138,7 +133,6 @@ class Units:
     counts: NDArray[np.int64]
     words: NDArray[np.int64]
     before: NDArray[np.int64]
-    heading: NDArray[np.int64]
     vectors: Floats | None
     is_code: bool
 
@@ -281,9 +275,8 @@ class Spotlight:
             has_term = self._vocabulary.holders(list(weights))
             vectors = self._vocabulary.vectors
         filled = [one for one in units if one.spans]
-        parts = question_parts(question, weights, self.analyzer)
-        spots = iter(_spots(filled, weights, parts, asked, has_term, vectors, vector) if filled else ())
-        return [next(spots) if one.spans else Spot(0, 0, 0.0, 0.0, 0.0, False) for one in units]
+        spots = iter(_spots(filled, weights, asked, has_term, vectors, vector) if filled else ())
+        return [next(spots) if one.spans else Spot(0, 0, 0.0, 0.0, False) for one in units]
 
     def _asked(self, question: str, weights: Mapping[str, float]) -> dict[str, int]:
         """Map each weighted term that occurs in the question to the vocabulary number of the word that contains it."""
@@ -316,7 +309,6 @@ class Spotlight:
                 counts,
                 flat,
                 np.array(before, dtype=np.int64),
-                np.array(heading, dtype=np.int64),
                 vectors,
                 is_code(passage.text),
             )
@@ -351,7 +343,6 @@ def _directions(
 def _spots(
     units: Sequence[Units],
     weights: Mapping[str, float],
-    parts: Sequence[Mapping[str, float]],
     asked: Mapping[str, int],
     has_term: NDArray[np.bool_],
     vectors: Floats | None,
@@ -368,16 +359,12 @@ def _spots(
     of_terms = np.array(list(weights.values()), dtype=np.float32)[:, None]
     equal, credit = _matches(weights, asked, has_term, np.concatenate([one.words for one in units]), counts, vectors)
     before = np.stack([has_term[:, one.before].any(axis=1) for one in units], axis=1)[:, of_passage]
-    heading = np.stack([has_term[:, one.heading].any(axis=1) for one in units], axis=1)[:, of_passage]
 
     length = (1 - _LENGTH_SHARE + _LENGTH_SHARE * counts / _AVERAGE_LENGTH) ** _LENGTH_POWER
     words = (of_terms * np.where(before, 1.0, credit)).sum(axis=0) / length
     meaning = np.zeros(len(counts), dtype=np.float32)
     if vector is not None and vectors is not None:
         meaning = np.concatenate([one.vectors for one in units if one.vectors is not None]) @ vector
-    shares = np.array([[part.get(term, 0.0) for term in weights] for part in parts], dtype=np.float64)
-    shares /= np.maximum(shares.sum(axis=1, keepdims=True), _TINY)
-    coverage = np.minimum((shares @ np.maximum(equal, heading)).max(axis=0), 1.0)
 
     # Mark the unit that contains most of the question's words; if several units tie, mark the longest. If no unit
     # contains any of these words, mark the unit that is closest in meaning.
@@ -389,9 +376,11 @@ def _spots(
     marked = spans[np.where(has_words, most_words, closest)]
     if not meaning.any():
         marked[~has_words] = 0
-    best = [np.maximum.reduceat(of_unit, starts).tolist() for of_unit in (words, meaning, coverage)]
-    codes = [one.is_code for one in units]
-    return list(map(Spot, *marked.T.tolist(), *best, codes))
+    best = zip(np.maximum.reduceat(words, starts).tolist(), np.maximum.reduceat(meaning, starts).tolist(), strict=True)
+    return [
+        Spot(start, end, by_words, by_meaning, one.is_code)
+        for one, (start, end), (by_words, by_meaning) in zip(units, marked.tolist(), best, strict=True)
+    ]
 
 
 def _matches(
@@ -620,3 +609,43 @@ def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyz
         terms = dict.fromkeys(term for term in analyzer.query_terms(sentence) if term in weights)
         parts.append({term: weights[term] for term in terms})
     return [part for part in parts if len(part) >= _FEW_TERMS] or [dict(weights)]
+
+
+def coverage(
+    text: str, header: str, parts: Sequence[Mapping[str, float]], analyzer: Analyzer, *, least: float = 0.0
+) -> float:
+    """Return the largest share of any part of a question that one unit covers together with the header, from 0 to 1.
+
+    Args:
+        text: Text of the passage.
+        header: Text before the passage: title, file name, section and column headers.
+        parts: Terms of the question with their weights, from `question_parts`.
+        analyzer: The analyzer of the index.
+        least: Minimum value to return, such as the coverage of another passage.
+
+    Example:
+        >>> analyzer = Analyzer("english")
+        >>> parts = [{"garden": 3.0, "water": 1.0, "tariff": 1.0}]
+        >>> coverage("Water is metered. Garden water is free.", "Tariffs of 2024", parts, analyzer)
+        1.0
+    """
+    wanted = frozenset(term for part in parts for term in part)
+    matching = analyzer.matching(wanted)
+    of_header = matching(header)
+    totals = [sum(part.values()) for part in parts]
+    shares: dict[frozenset[str], float] = {}  # most units match the same few terms, or none
+
+    def share(start: int, end: int) -> float:
+        of_unit = matching(text[start:end])
+        if of_unit not in shares:
+            matched = of_header | of_unit
+            covered = (sum(part[term] for term in part if term in matched) for part in parts)
+            shares[of_unit] = max(one / total if total else 0.0 for one, total in zip(covered, totals, strict=True))
+        return shares[of_unit]
+
+    best = least
+    for line in _lines(text):
+        # A sentence cannot cover more than its line, so its line is checked first; most lines need no further check.
+        if share(*line) > best:
+            best = max(best, *(share(*unit) for unit in _sentences(text, *line)))
+    return min(best, 1.0)

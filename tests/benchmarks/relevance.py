@@ -145,10 +145,10 @@ def ask(project: Project, mode: Mode, asked: Sequence[tuple[str, str | None, lis
         embedding = None if mode == "lexical" else embedder.unit([text])
         depth = settings.fusion.candidates if mode == "hybrid" else RANKED
         ranking = rank(Query.of(text), embedding, index, settings, mode, depth, model=embedder.name)
-        ranking, found, spots = best_chunks(index, ranking, text, count=SCORED_HITS, results=SCORED_HITS, rerank=True)
+        ranking, found, _ = best_chunks(index, ranking, text, count=SCORED_HITS, results=SCORED_HITS, rerank=True)
         of_hits = ranking.evidence(SCORED_HITS)
         chunks = [RetrievedChunk.of_hit(hit) for hit in hits_of(ranking, found, of_hits)]
-        answers.append(query_features(ranking, spots, is_filtered=file is not None))
+        answers.append(query_features(ranking, chunks, text, is_filtered=file is not None))
         cosine.append(max((found["semantic"].score for found in of_hits if "semantic" in found), default=0.0))
         if chunks:
             hits.append(hit_features(ranking, of_hits, 0.5))

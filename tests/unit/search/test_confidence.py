@@ -12,11 +12,11 @@ import pytest
 from llama_index.core.schema import TextNode
 
 from llama_index_contextual.config import Mode
-from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.bm25 import LexicalIndex, LexicalQuery
 from llama_index_contextual.search.confidence import MODELS, estimate_confidence, hit_features, query_features
 from llama_index_contextual.search.rank import Leg, Ranking
-from llama_index_contextual.search.spotlight import Spot, spots_of
+from llama_index_contextual.search.results import RetrievedChunk
 
 
 def hits(rows: Sequence[int], scores: Sequence[float]) -> Hits:
@@ -83,23 +83,19 @@ def test_features_are_always_finite() -> None:
     negative = fused(flat, nothing, scores=[-0.1, -0.9])
     features = hit_features(negative, negative.evidence(20), 0.5)
     assert all(np.isfinite(values).all() for values in features.values())
-    assert query_features(negative, []) == {"near": 0.9, "cover": 0.0}
+    assert query_features(negative, [], "pump") == {"near": 0.9, "cover": 0.0}
 
 
-def chunk(text: str, **metadata: str) -> Chunk:
-    return Chunk.of(TextNode(text=text, metadata=metadata))
-
-
-def covering(coverage: float) -> Spot:
-    return Spot(0, 1, 1.0, 0.5, coverage, False)
+def chunk(text: str, **metadata: str) -> RetrievedChunk:
+    return RetrievedChunk(node=TextNode(text=text, metadata=metadata), score=1.0)
 
 
 def test_nearness_is_the_best_similarity_less_half_of_what_chance_reaches() -> None:
     found = trace()
     # The best cosine is 0.9 among three chunks, with a standard deviation of 0.2; of the two hits that pass a filter,
     # chance reaches less. Similarities begin at 0: 0.3 - 3.5 x 0.2 is below.
-    assert query_features(found, [])["near"] == pytest.approx(0.9 - 0.5 * 0.2 * math.sqrt(2 * math.log(3)))
-    of_two = query_features(found, [], is_filtered=True)["near"]
+    assert query_features(found, [], "")["near"] == pytest.approx(0.9 - 0.5 * 0.2 * math.sqrt(2 * math.log(3)))
+    of_two = query_features(found, [], "", is_filtered=True)["near"]
     assert of_two == pytest.approx(0.9 - 0.5 * 0.2 * math.sqrt(2 * math.log(2)))
 
 
@@ -108,24 +104,22 @@ def test_a_model_that_finds_everything_similar_is_measured_from_where_its_simila
     found = fused(replace(semantic, scale=Scale(0.7, 0.02)), lexical)
     begin = 0.7 - 3.5 * 0.02
     chance = 0.5 * 0.02 * math.sqrt(2 * math.log(3))
-    assert query_features(found, [])["near"] == pytest.approx((0.9 - chance - begin) / (1 - begin))
+    assert query_features(found, [], "")["near"] == pytest.approx((0.9 - chance - begin) / (1 - begin))
 
 
 def test_coverage_is_that_of_the_best_hit_with_its_header() -> None:
     found = trace("pump motor")
     pump, motor = (math.log1p((3 - n + 0.5) / (n + 0.5)) for n in (1, 2))
     apart = [chunk("The pump."), chunk("The motor.")]
-    spots = spots_of(found, apart, "pump motor")
-    assert query_features(found, spots)["cover"] == pytest.approx(pump / (pump + motor))
+    assert query_features(found, apart, "pump motor")["cover"] == pytest.approx(pump / (pump + motor))
     titled = [chunk("The pump.", title="Motor"), chunk("The valve.")]
-    assert query_features(found, spots_of(found, titled, "pump motor"))["cover"] == pytest.approx(1)
+    assert query_features(found, titled, "pump motor")["cover"] == pytest.approx(1)
 
 
 def test_hits_from_one_document_are_no_better_than_hits_from_several() -> None:
     one, several = ([chunk("pump", file_name=name) for name in names] for names in (("a.md", "a.md"), ("a.md", "b.md")))
     judged = [
-        estimate_confidence(trace(), trace().evidence(20), spots_of(trace(), found, "pump motor"))
-        for found in (one, several)
+        estimate_confidence(trace(), trace().evidence(20), found, question="pump motor") for found in (one, several)
     ]
     assert judged[0] == judged[1]
 
@@ -134,14 +128,14 @@ def test_a_follow_up_without_words_of_its_own_is_judged_by_those_of_the_conversa
     semantic, lexical = trace().legs
     terms = LexicalIndex.build(["the pump", "motor"]).query((("And why?", 1.0), ("pump motor", 0.5)))
     found = fused(semantic, replace(lexical, terms=terms))
-    estimate = estimate_confidence(found, found.evidence(20), [covering(1.0)], question="And why?")
+    estimate = estimate_confidence(found, found.evidence(20), [chunk("The pump and its motor.")], question="And why?")
     assert estimate.level is None
     assert estimate.confidence == pytest.approx(float(MODELS["lexical"].confidence({"cover": 1.0})))
 
 
 def test_no_hit_is_more_relevant_than_the_documents_answer() -> None:
     found = trace("valve")
-    estimate = estimate_confidence(found, found.evidence(20), [covering(0.0)], question="valve")
+    estimate = estimate_confidence(found, found.evidence(20), [chunk("sensor")], question="valve")
     assert max(estimate.relevances) <= estimate.confidence
 
 
@@ -157,7 +151,7 @@ def test_every_mode_is_judged_by_the_features_of_its_indexes(mode: Mode) -> None
     found = trace()
     ranking = found if mode == "hybrid" else alone(next(leg for leg in found.legs if leg.name == mode))
     estimate = estimate_confidence(ranking, ranking.evidence(20), [], question="pump motor")
-    features, model = query_features(ranking, []), MODELS[mode].confidence
+    features, model = query_features(ranking, [], "pump motor"), MODELS[mode].confidence
     logit = model.intercept + sum(model.coefficients[name] * features[name] for name in model.coefficients)
     assert estimate.confidence == pytest.approx(1 / (1 + math.exp(-logit)))
     assert len(estimate.relevances) == 2
@@ -171,8 +165,8 @@ def test_a_question_in_another_language_is_judged_by_the_semantic_ranking() -> N
     german, english = (
         estimate_confidence(found, evidence, [], question=text) for text in ("Wie groß ist die Pumpe?", "The pump?")
     )
-    assert german.confidence == MODELS["semantic"].confidence(query_features(found, []))
-    assert english.confidence == MODELS["hybrid"].confidence(query_features(found, []))
+    assert german.confidence == MODELS["semantic"].confidence(query_features(found, [], ""))
+    assert english.confidence == MODELS["hybrid"].confidence(query_features(found, [], "The pump?"))
 
 
 def test_without_results_there_is_no_confidence() -> None:

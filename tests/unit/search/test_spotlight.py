@@ -25,6 +25,7 @@ from llama_index_contextual.search.spotlight import (
     HeadedText,
     Spot,
     Spotlight,
+    coverage,
     is_code,
     question_parts,
     spotlight_shares,
@@ -75,17 +76,16 @@ def test_lines_that_were_wrapped_by_hand_are_one_unit() -> None:
     ],
 )
 def test_a_part_of_the_question_is_covered_by_one_unit_only(text: str, header: str, share: float) -> None:
-    (spot,) = Spotlight(ENGLISH).spots({"pump": 3.0, "motor": 1.0}, "pump motor", [passage(text, heading=header)])
-    assert spot.coverage == share
-    assert Spotlight(ENGLISH).spots({}, "of the", [passage(text, heading=header)])[0].coverage == 0.0
+    assert coverage(text, header, [{"pump": 3.0, "motor": 1.0}], ENGLISH) == share
+    assert coverage(text, header, question_parts("of the", {}, ENGLISH), ENGLISH) == 0.0
 
 
 def test_the_best_covered_sentence_of_the_question_counts() -> None:
     question = "Which pump feeds the upper reservoir? Answer in full sentences with figures in millions."
     weights = dict.fromkeys(ENGLISH.query_terms(question), 1.0)
-    assert len(question_parts(question, weights, ENGLISH)) == 2
-    (spot,) = Spotlight(ENGLISH).spots(weights, question, [passage("The old pump feeds the upper reservoir.")])
-    assert spot.coverage == pytest.approx(1.0)
+    parts = question_parts(question, weights, ENGLISH)
+    assert len(parts) == 2
+    assert coverage("The old pump feeds the upper reservoir.", "", parts, ENGLISH) == 1.0
 
 
 @pytest.mark.parametrize("question", ["And the pump?", "Pump. Motor. Valve.", ""])
