@@ -261,6 +261,6 @@ def test_answers_can_be_evaluated(provider: LoopbackProvider, tmp_path: Path) ->
     assert "style=persona" in wrong.err
     refused = run("evaluate", "a", questions, "--answers", "--compare", "none,structural")
     assert refused.code == 1
-    assert "omit --compare and --sweep" in refused.err
+    assert "omit --compare, --steps, --sweep and --rerank" in refused.err
     questions.write_text("{}\n", encoding="utf-8")
     assert 'qa.jsonl, line 1: has no "question"' in run("evaluate", "a", questions, "--answers").err

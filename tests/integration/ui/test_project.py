@@ -165,7 +165,9 @@ def test_a_report_of_evaluate_is_drawn_as_bars(filled: Project, tmp_path: Path) 
 
 def test_a_sweep_is_drawn_for_five_results(tmp_path: Path) -> None:
     rows = [
-        SweepRow(context="none", chunk_size=400, mode="hybrid", top_k=k, figures={"recall": k / 10, "nDCG": 0.1})
+        SweepRow(
+            context="none", chunk_size=400, mode="hybrid", rerank=None, top_k=k, figures={"recall": k / 10, "nDCG": 0.1}
+        )
         for k in (1, 5)
     ]
     write_report(Sweep(rows=rows, questions=7, measure="nDCG"), tmp_path / "sweep.json")
