@@ -104,7 +104,7 @@ def test_a_verified_quotation_leads_to_the_chunk_that_contains_it(
     follow(answer.get_by_role("link", name="verified"))
     expect(page).to_have_url(re.compile("/p/examples/passage/"))
     assert page.locator(".mark-line").count() > 0
-    expect(page.locator(".passage-beside pre.text")).to_contain_text("Leakage fell to 16.8 %")
+    expect(page.locator("details pre.text")).to_contain_text("Leakage fell to 16.8 %")
 
 
 def test_without_javascript_the_form_shows_the_finished_answer_or_the_error(
