@@ -218,15 +218,13 @@ def remove(path: Path) -> None:
     system.remove(path)
 
 
-def remove_if_empty(path: Path) -> bool:
-    """Remove a directory if it is empty, and return whether it was removed."""
+def remove_if_empty(path: Path) -> None:
+    """Remove a directory if it is empty."""
     try:
         system.remove_directory(path)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        return False
-    return True
 
 
 def remove_tree(path: Path) -> None:
