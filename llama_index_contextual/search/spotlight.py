@@ -50,7 +50,7 @@ WORDS_WEIGHT, MEANING_WEIGHT = 0.4, 0.8
 """Weights of the best unit's scores in the ranking, relative to the weights of the chunk's BM25 and cosine similarity.
 
 The values were chosen on five question sets. With half or twice these values, the mean result is nearly the same.
-`python -m tests.benchmarks.settings --data ../shared/data --vary rerank` prints the effect.
+`python -m tests.benchmarks.settings --data ../shared/data --vary words_weight meaning_weight` prints the effect.
 """
 
 DIMENSIONS = 128
@@ -67,7 +67,7 @@ WHOLE_LENGTH = 800
 """Mean number of tokens of the compared hits for which the weights were chosen.
 
 In shorter chunks, the best unit is a larger part of the chunk and adds less to its score, so the weights are reduced in
-proportion. `python -m tests.benchmarks.settings --vary rerank --embedding MODEL` prints the effect on small chunks.
+proportion. `python -m tests.benchmarks.settings --vary whole_length --embedding MODEL` prints the effect.
 """
 
 COMPARED, COMPARED_OF_MANY = 20, 50

@@ -35,10 +35,11 @@ VARIED: dict[str, Sequence[Any]] = {
     "rerank": (None,),
     "words_weight": (0.0, 0.2, 0.8),
     "meaning_weight": (0.0, 0.4, 1.6),
+    "whole_length": (1,),
 }
 """Values other than the defaults."""
 
-CONSTANTS = {"words_weight": "WORDS_WEIGHT", "meaning_weight": "MEANING_WEIGHT"}
+CONSTANTS = {"words_weight": "WORDS_WEIGHT", "meaning_weight": "MEANING_WEIGHT", "whole_length": "WHOLE_LENGTH"}
 """Constants of the spotlight that are varied like settings."""
 
 DEFAULT = "default"
