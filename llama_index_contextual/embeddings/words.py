@@ -40,13 +40,12 @@ def word_vectors(words: Sequence[str]) -> NDArray[np.float32]:
         ModelError: WordLlama is not installed.
     """
     model = _model()
-    subwords = [
-        [number for number, is_read in zip(one.ids, one.attention_mask, strict=True) if is_read]
-        for one in model.tokenize(list(words))
-    ]
+    subwords = [one.ids for one in _tokenizer().encode_batch(list(words), add_special_tokens=False)]
+    counts = np.array([len(one) for one in subwords], dtype=np.int64)
     sums = np.zeros((len(subwords), model.embedding.shape[1]), dtype=np.float32)
-    for row, numbers in enumerate(subwords):
-        sums[row] = model.embedding[numbers].sum(axis=0)
+    if counts.any():
+        starts = (np.cumsum(counts) - counts)[counts > 0]
+        sums[counts > 0] = np.add.reduceat(model.embedding[np.concatenate(subwords).astype(np.int64)], starts, axis=0)
     return sums
 
 
@@ -60,6 +59,16 @@ class WordEmbedder:
         vectors = embedded([cut_to_input(cut_query(text)) for text in texts])
         vector: NDArray[np.float32] = unit_vectors(vectors.mean(axis=0, keepdims=True))[0]
         return vector
+
+
+@cache
+def _tokenizer() -> Any:
+    """Return WordLlama's tokenizer without padding, which would take most of the time for single words."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(_model().tokenizer.to_str())
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _model() -> Any:

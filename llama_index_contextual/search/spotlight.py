@@ -86,10 +86,12 @@ _FEW_TERMS = 3
 _QUESTION_PARTS = re.compile(r"(?<=[.!?;:。！？；：])\s*")
 _AVERAGE_LENGTH, _LENGTH_SHARE, _LENGTH_POWER = 40.0, 0.4, 0.25  # for length normalisation; lengths are in words
 _CODE_SHARE = 0.3
-_CODE = re.compile(
-    r"[{};]\s*$|=>|::|->|\w\s*[+*/|&-]?=\s*\S|\w+\([^)]*\)[;,:{]?\s*$|^\s*[\])}]+[,;]?\s*$"
-    r"|^\s*(?:def |class |import |from \w+ import|return\b|#include|pub |fn |let |const |var |use |//|/\*|\*/|@\w)"
+_CODE_START = re.compile(
+    r"\s*(?:[\])}]+[,;]?\s*$"
+    r"|def |class |import |from \w+ import|return\b|#include|pub |fn |let |const |var |use |//|/\*|\*/|@\w)"
 )
+_CODE_SIGN = re.compile(r"[{};=(]|::|->")  # every match of the following pattern contains one; most text does not
+_CODE = re.compile(r"[{};]\s*$|=>|::|->|\w\s*[+*/|&-]?=\s*\S|\w+\([^)]*\)[;,:{]?\s*$")
 _MAX_WORDS = 200_000
 _LONG_WORD = 100  # longer character sequences without white space are not compared with similar words
 _MAX_TERMS = 64  # maximum number of terms of a question; memory use is proportional to terms × words
@@ -589,7 +591,11 @@ def is_code(text: str) -> bool:
         (True, False)
     """
     lines = [line for line in text.splitlines() if line.strip()]
-    return bool(lines) and sum(bool(_CODE.search(line)) for line in lines) >= _CODE_SHARE * len(lines)
+    return bool(lines) and sum(map(_is_code_line, lines)) >= _CODE_SHARE * len(lines)
+
+
+def _is_code_line(line: str) -> bool:
+    return bool(_CODE_START.match(line) or (_CODE_SIGN.search(line) and _CODE.search(line)))
 
 
 def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyzer) -> list[dict[str, float]]:
