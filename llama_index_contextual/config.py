@@ -267,7 +267,9 @@ class ProjectConfig(BaseModel):
     probabilities, None to keep all hits; does not apply to `llm`.
     """
     keep_versions: int = _live(3, ge=2)
-    """Number of published versions kept on disk for a rollback, and as many of `sync --watch`."""
+    """Number of published versions kept on disk for a rollback. Versions of `sync --watch` are counted separately, and
+    those that removed many documents separately again.
+    """
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -302,7 +302,8 @@ def _show_versions(versions: Sequence[VersionInfo]) -> None:
     for version in versions:
         sizes = f"{pluralize(version.documents or 0, 'document')}  {pluralize(version.chunks or 0, 'chunk')}"
         facts = f"[red]damaged[/]  {safe(version.damage)}" if version.damage else f"{version.created}  {sizes}"
-        say(f"{version.name}  {facts}  {'[green]live[/]' if version.live else ''}")
+        marks = ["[dim]automatic[/]"] * version.automatic + ["[green]live[/]"] * version.live
+        say("  ".join([version.name, facts, *marks]))
 
 
 @upkeep.command()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_index_contextual import errors
+from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
 from llama_index_contextual.cli.common import Commands, Name, err, safe, say
@@ -25,6 +26,7 @@ from llama_index_contextual.cli.common import Commands, Name, err, safe, say
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from llama_index_contextual.config import ProjectConfig
     from llama_index_contextual.index.manifest import DocumentRecord
     from llama_index_contextual.index.verify import ForgetReport
     from llama_index_contextual.ingestion.estimate import CostEstimate
@@ -273,13 +275,15 @@ def sync(
     """Synchronise documents with folders: add, update, rename and remove documents, and publish one version.
 
     Documents from other places are never changed. Before documents are removed, they are listed and must be confirmed.
-    With --watch, --max-cost limits the total cost of all runs, and --json prints one line for each version.
+    With --watch, --max-cost limits the total cost of all runs, and one line is printed for each version, with --json as
+    an object.
     """
     project = common.open_project(name)
     reading: dict[str, Any] = {"file_metadata": facts_of(facts), "passwords": passwords_of(password)}
     options = {**reading, "batch": batch, "allow_empty": allow_empty, "allow_many": allow_many}
     work = partial(project.sync_folders, folders, **options, show_progress=not quiet)
     if watch:
+        _check_watch(project.config, dry_run=dry_run, is_limited=yes or max_cost is not None)
         run = Watch(project, folders, work, removes=yes, max_cost=max_cost)
         common.interruptible(project, run.start)
         return
@@ -295,6 +299,20 @@ def sync(
         common.confirm(f"Remove {pluralize(len(plan.removed), 'document')} whose files are gone?", yes=yes)
     report = common.interruptible(project, partial(work, remove=yes or plan.removed, max_cost=max_cost))
     show_report(report, name)
+
+
+def _check_watch(config: ProjectConfig, *, dry_run: bool, is_limited: bool) -> None:
+    """Check that nothing has to be asked while the folders are watched."""
+    from llama_index_contextual.models import is_in_process
+
+    if dry_run:
+        raise typer.BadParameter("--dry-run and --watch exclude each other: omit one of them.")
+    if config.context == "llm" and not is_limited and not is_in_process(config.llm):
+        raise errors.ConfigurationError(
+            f"--watch does not ask before it pays for contexts of {config.llm}: add --max-cost DOLLARS, the limit for"
+            " all syncs together, or --yes, which sets no limit and also removes documents whose files are gone.",
+            setting="context",
+        )
 
 
 def _show_plan(plan: IngestReport, *, to: Console, limit: int | None) -> None:
@@ -355,8 +373,9 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._cost_before = self._document_cost()
-        self._last: object = None  # the last version or error that was printed
-        self._skipped: set[tuple[str, str]] = set()  # skipped files that have been reported, with the reasons
+        self._version: str | None = ""  # the last version that was printed, or an empty string at the start
+        self._error = ""  # the error message of the last sync, or an empty string
+        self._skipped: set[SkippedFile] = set()  # skipped files of the last sync
         self._missing: set[str] = set()  # documents that have been reported as missing
         self._waiting: frozenset[str] = frozenset()  # documents of a refused removal whose files are still missing
 
@@ -384,20 +403,19 @@ class Watch:
 
         try:
             report = self._publish()
+        except errors.ConfigurationError:
+            raise  # no change of a file can correct it
         except (errors.ContextualError, OSError) as error:
-            self._say_once(f"{common.cli_message(error)} The sync is repeated after the next change.")
+            self._show_error(error)
             return SOON if isinstance(error, errors.ProjectLockedError) else RESCAN
-        skipped = [file for file in report.skipped if file.reason not in FOR_LATER]
-        new = replace(
-            report,
-            skipped=tuple(file for file in skipped if (file.path, file.reason) not in self._skipped),
-            missing=tuple(doc_id for doc_id in report.missing if doc_id not in self._missing),
-        )
-        if report.version != self._last or new.skipped or new.missing:
-            self._show(new)
-        self._last, self._missing = report.version, set(report.missing)
-        self._skipped = {(file.path, file.reason) for file in skipped}
-        if len(skipped) < len(report.skipped):
+        left = {file for file in report.skipped if file.reason in FOR_LATER}
+        known = {*left, *self._skipped}
+        skipped = tuple(file for file in report.skipped if file not in known and not _is_temporary(file.path))
+        missing = tuple(doc_id for doc_id in report.missing if doc_id not in self._missing)
+        self._show(replace(report, skipped=skipped, missing=missing))
+        self._version, self._error = report.version, ""
+        self._skipped, self._missing = set(report.skipped), set(report.missing)
+        if left:
             return max(self.settle, 0.1)
         return SOON if self.removes and report.missing and not self._waiting else RESCAN
 
@@ -409,32 +427,82 @@ class Watch:
         limit = None
         if self.max_cost is not None:
             limit = max(0.0, self.max_cost + self._cost_before - self._document_cost())
-        work = partial(self.work, settle=self.settle, watching=True, max_cost=limit)
+        options = {"settle": self.settle, "watching": True, "unreadable": self._skipped, "max_cost": limit}
         if self.removes and not self._waiting:
             try:
-                return work(remove=True)
+                return self.work(**options, remove=True)
             except errors.LargeRemovalError as error:
                 self._waiting = frozenset(error.documents)
-                common.say_note(
-                    f"{common.cli_message(error)} Until then, no document is removed; all other changes are published."
+                self._missing |= self._waiting
+                command = common.suggested_command("sync", self.project.name, *self.folders, "--yes", "--allow-many")
+                _log(
+                    f"[yellow]kept[/] {pluralize(len(self._waiting), 'document')} whose files are gone, more than a"
+                    f" tenth of a folder: {safe(_name_two(error.documents))}. Until the files are back, no document is"
+                    f" removed. To remove them: {safe(command)}"
                 )
-        report = work(remove=False)
+        report = self.work(**options, remove=False)
         self._waiting &= frozenset(report.missing)
         return report
 
     def _show(self, report: IngestReport) -> None:
+        """Print one line for the changes, and one for each new problem."""
+        changes = _describe_changes(report)
+        is_news = changes or self._error or report.version != self._version
         if common.wants_json():
-            typer.echo(json.dumps(report.to_dict()))  # echo flushes, so the reading program receives the line
+            if is_news or report.skipped:
+                typer.echo(json.dumps(report.to_dict()))  # echo flushes, so the reading program receives the line
             return
-        if report.version != self._last:
-            _show_changes(replace(report, renamed={}), to=common.out)
-        show_report(report, self.project.name)
+        if is_news:
+            failed = f"{pluralize(len(report.failures), 'chunk')} without an LLM context, see `retry`"
+            state = "in sync again" if self._error else "" if changes else "in sync"
+            news = "; ".join(filter(None, (changes, failed if report.failures else "", state)))
+            _log(f"[bold]{report.version or 'no version'}[/] {safe(news)}", to=common.out)
+        for label, text in replace(report, renamed={}, missing=()).details():
+            _log(f"[yellow]{label}[/] {safe(text)}")
 
-    def _say_once(self, message: str) -> None:
-        """Print an error message unless it is the same as the last message printed."""
-        if self._last != (message,):
-            self._last = (message,)
-            common.say_error(message)
+    def _show_error(self, error: errors.ContextualError | OSError) -> None:
+        """Print an error message unless the last sync has failed with the same message."""
+        message = f"{common.cli_message(error)} The sync is repeated after the next change."
+        if isinstance(error, errors.BudgetExceededError) and self.max_cost is not None:
+            message = (
+                f"The limit of --max-cost {self.max_cost:g} for all syncs is reached. Nothing is published until the"
+                f" command is started with a higher limit; contexts that were paid for are kept."
+            )
+        if message != self._error:
+            self._error = message
+            _log(f"[red]error[/] {safe(scrub(message))}")
+
+
+def _is_temporary(path: str) -> bool:
+    """Return whether a file is hidden or temporary by its name, so that it need not be mentioned."""
+    name = PurePath(path).name
+    return name.startswith((".", "~$")) or name.endswith((".tmp", ".part", ".crdownload"))
+
+
+def _log(markup: str, *, to: Console = err) -> None:
+    """Print a line with the date and time."""
+    say(f"[dim]{time.strftime('%Y-%m-%d %H:%M:%S')}[/] {markup}", to=to)
+
+
+def _describe_changes(report: IngestReport) -> str:
+    """Return the numbers of changed documents, two of their names, and the cost, or "" if nothing has changed."""
+    from llama_index_contextual.contextualizer.cost import money
+
+    moved = [f"{former} to {doc_id}" for former, doc_id in report.renamed.items()]
+    kinds = [("+", report.added), ("~", report.updated), ("-", report.removed), ("moved ", moved)]
+    kinds += [("rebuilt ", report.rebuilt), ("missing ", report.missing)]
+    names = [name for _, ids in kinds for name in ids]
+    if not names:
+        return ""
+    counts = " ".join(f"{sign}{len(ids):,}" for sign, ids in kinds if ids)
+    cost = f"; {money(report.paid.dollars)}" if report.receipt() and report.paid is not None else ""
+    return f"{counts}: {_name_two(names)}{cost}"
+
+
+def _name_two(names: Sequence[str]) -> str:
+    """Return at most two of the names, and the number of the others."""
+    more = f" and {len(names) - 2:,} more" if len(names) > 2 else ""
+    return f"{', '.join(names[:2])}{more}"
 
 
 def _changes(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]]:

@@ -128,6 +128,13 @@ class Manifest(_Entry):
     format: int = FORMAT
 
     @property
+    def kind(self) -> Literal["manual", "automatic", "large removal"]:
+        """Kind of version; old versions of each kind are removed separately."""
+        if not self.automatic:
+            return "manual"
+        return "automatic" if self.keeps is None else "large removal"
+
+    @property
     def engine(self) -> str:
         """Storage of the vectors: "files", or the name of an engine, such as "qdrant"."""
         return str(self.config["backend"]).partition(":")[0]

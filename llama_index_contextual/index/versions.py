@@ -347,15 +347,16 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
 def _prune(project_dir: Path, keep: int, before: str | None) -> None:
     """Remove old versions and unused parts.
 
-    Automatic versions and other versions are counted separately, and the newest of each kind are kept, so that a
-    program that watches folders does not displace versions published by a user. The live version, the previously live
-    version, and any version named under `keeps` in the manifest of a kept version are also kept.
+    The newest versions of each kind are kept, so that a program that watches folders displaces neither the versions of
+    a user nor its own large removals. The live version, the previously live version, and any version named under
+    `keeps` in the manifest of a kept version are also kept.
     """
     manifests = {name: _manifest(project_dir, name) for name in version_names(project_dir)}
-    automatic = [name for name, manifest in manifests.items() if manifest is not None and manifest.automatic]
-    others = [name for name in manifests if name not in automatic]
+    kinds: dict[str, list[str]] = {}
+    for name, manifest in manifests.items():
+        kinds.setdefault("manual" if manifest is None else manifest.kind, []).append(name)
     newest = max(2, keep)
-    retained = {current_name(project_dir), before, *automatic[-newest:], *others[-newest:]}
+    retained = {current_name(project_dir), before, *(name for names in kinds.values() for name in names[-newest:])}
     retained |= {manifest.keeps for name, manifest in manifests.items() if name in retained and manifest is not None}
     for name in manifests:
         if name not in retained:

@@ -80,7 +80,7 @@ from llama_index_contextual.ingestion.report import (
 )
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import ModelSetting, contextual_model, missing_for
-from llama_index_contextual.readers import ReadLimits
+from llama_index_contextual.readers import ReadLimits, SkippedFile
 from llama_index_contextual.readers.documents import FileMetadata
 
 # ---- options ---------------------------------------------------------------------------------------------------------
@@ -163,6 +163,14 @@ class FolderOptions(RunningOptions, total=False):
             " first, about 20 MB at a time, and larger ones left for a later call. `keep_versions` counts the version"
             " separately, so that it does not push the versions of other calls out of the history.",
             default=False,
+        ),
+    ]
+    unreadable: Annotated[
+        Collection[SkippedFile],
+        Option(
+            "Files that an earlier call could not read, from `skipped` in its report. They are not read again until"
+            " their content changes, and are listed with the same reason.",
+            default=(),
         ),
     ]
     settle: Annotated[
@@ -317,7 +325,7 @@ async def arun(
         BudgetExceededError: The next call could exceed `max_cost`.
     """
     run = await asyncio.to_thread(_IngestRun.of, inputs, options, config, before)
-    if run.plan.changes_nothing and (before is not None or options.is_sync):
+    if run.changes_nothing and (before is not None or options.is_sync):
         return run.report()
     stages, executor = await asyncio.to_thread(make_stages), executor or Executor()
     with contextlib.ExitStack() as stack:
@@ -362,7 +370,14 @@ class _IngestRun:
     ) -> _IngestRun:
         started = time.monotonic()
         intake, plan = plan_run(inputs, options, config, before)
+        intake.skip_unreadable(plan.to_read)
         return cls(inputs, options, config, before, intake, plan, started)
+
+    @property
+    def changes_nothing(self) -> bool:
+        """True if there is nothing to do, apart from files that are already known to be unreadable."""
+        plan = self.plan
+        return not (plan.rework or plan.drop or set(plan.to_read).difference(self.intake.failed))
 
     def counter(self, progress: ReportProgress | None) -> ProgressCounter:
         """Return the run's progress counter, which calls `progress`."""
@@ -443,7 +458,7 @@ class _IngestRun:
         publish = partial(
             builder.publish,
             embed_model=stages.embed_model_name,
-            automatic=options.watching and not intake.removes_many,
+            automatic=options.watching,
             keeps=before.name if before is not None and intake.removes_many else None,
         )
         manifest = await run_to_completion(publish)

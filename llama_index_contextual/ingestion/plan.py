@@ -52,6 +52,7 @@ from llama_index_contextual.readers.files import (
     printable,
     split_glob,
 )
+from llama_index_contextual.readers.ocr import CHANGED
 
 IngestInput = str | os.PathLike[str] | BaseNode
 
@@ -78,6 +79,7 @@ class RunOptions:
         allow_many: Whether a sync may remove more than a tenth of the documents in a folder.
         settle: Number of seconds for which a file must remain unchanged before a sync reads it.
         watching: Whether the caller watches the folders and syncs again, so that files can be left for a later sync.
+        unreadable: Files that could not be read earlier, which are not read again until their content changes.
     """
 
     replace: bool = False
@@ -95,6 +97,7 @@ class RunOptions:
     allow_many: bool = False
     settle: float = 0.0
     watching: bool = False
+    unreadable: Collection[SkippedFile] = ()
 
     @property
     def is_sync(self) -> bool:
@@ -237,7 +240,7 @@ class Matcher:
 UNSETTLED = "is being written: it is read as soon as it no longer changes"
 CHANGED_MEANWHILE = "changed while it was read: it is read by the next sync"
 POSTPONED = "is large: it is read as soon as the smaller files are published"
-FOR_LATER = (UNSETTLED, CHANGED_MEANWHILE, POSTPONED)
+FOR_LATER = (UNSETTLED, CHANGED_MEANWHILE, POSTPONED, CHANGED)
 """Reasons for leaving a file for the next sync."""
 
 BATCH_BYTES = 20_000_000
@@ -614,13 +617,23 @@ class Intake:
 
     def postpone(self, plan: Plan) -> None:
         """Leave large files for the next sync, so that small files need not wait for them."""
-        sizes = {doc_id: source.ref.size for doc_id in plan.to_read if (source := self.sources[doc_id]).ref is not None}
+        unread = (self.sources[doc_id] for doc_id in plan.to_read if doc_id not in self.failed)
+        sizes = {source.doc_id: source.ref.size for source in unread if source.ref is not None}
         total, is_first = 0, not (plan.rework or plan.drop)
         for doc_id in sorted(sizes, key=sizes.__getitem__):
             total += sizes[doc_id]
             if total > BATCH_BYTES and not is_first:
                 self.skip(doc_id, POSTPONED)
             is_first = False
+
+    def skip_unreadable(self, doc_ids: Iterable[str]) -> None:
+        """Skip files that could not be read earlier and whose content has not changed since."""
+        reasons = {(file.path, file.content_hash): file.reason for file in self.options.unreadable}
+        for doc_id in doc_ids:
+            source = self.sources[doc_id]
+            reason = None if source.ref is None else reasons.get((source.ref.shown, source.digest))
+            if reason is not None:
+                self.skip(doc_id, reason)
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -631,7 +644,8 @@ class Intake:
             doc_id = ref.doc_id
             reason = content.reason if isinstance(content, ReadError) else self._fault(ref, content)
             if isinstance(content, ReadError) or reason:
-                self.skip(doc_id, reason)
+                # After an error of the operating system, the file may become readable without a change.
+                self.skip(doc_id, reason, is_final=not isinstance(getattr(content, "__cause__", None), OSError))
                 continue
             self.warnings += content.warnings
             # The file may have changed since it was hashed: use the hash of the content that was read.
@@ -648,11 +662,16 @@ class Intake:
         is_changing = self.options.is_sync and content.digest != self.sources[ref.doc_id].digest
         return CHANGED_MEANWHILE if is_changing else ""
 
-    def skip(self, doc_id: str, reason: str) -> None:
-        """Add a document that cannot be used to `failed`, and its file or id with the reason to `skipped`."""
+    def skip(self, doc_id: str, reason: str, *, is_final: bool = True) -> None:
+        """Add a document that cannot be used to `failed`, and its file or id with the reason to `skipped`.
+
+        If `is_final` is set, the result does not change until the content of the file changes.
+        """
         source = self.sources[doc_id]
         self.failed.append(doc_id)
-        self.skipped.append(SkippedFile(doc_id if source.ref is None else source.ref.shown, reason))
+        shown = doc_id if source.ref is None else source.ref.shown
+        content = source.digest if is_final and reason not in FOR_LATER else None
+        self.skipped.append(SkippedFile(shown, reason, content_hash=content))
 
 
 def nothing_to_ingest(skipped: Sequence[SkippedFile]) -> str:

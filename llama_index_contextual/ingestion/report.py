@@ -68,13 +68,15 @@ class IngestProgress:
     def share_done(self) -> float:
         """Fraction of the work that is finished: reading, contexts, embedding and, as the last 2 %, publishing.
 
-        Reading counts as half of the work without an LLM, and as a twentieth of the work with an LLM.
+        Reading counts as half of the work without an LLM, and as a twentieth of the work with an LLM. The pages of the
+        current file count in proportion.
         """
         if self.stage == "done":
             return 1.0
         reading = 0.05 if self.writes_contexts else 0.5
         chunks = (self.chunks_done + self.chunks_embedded) / (2 * self.chunks_total) if self.chunks_total else 0.0
-        return 0.98 * self.share_read * (reading + (1 - reading) * chunks)
+        current = self.pages_done / self.pages_total / self.documents_total if self.pages_total else 0.0
+        return 0.98 * (self.share_read * (reading + (1 - reading) * chunks) + current * reading)
 
 
 ReportProgress = Callable[[IngestProgress], None]

@@ -131,6 +131,7 @@ class VersionInfo:
         live: Whether this version is used to answer queries.
         damage: Reason why its manifest cannot be read, with the remedy; None if the manifest can be read.
         package: Release of this package that wrote the version; None if its manifest cannot be read.
+        automatic: Whether the version was published by `sync --watch` or another program that watches folders.
     """
 
     name: str
@@ -140,6 +141,7 @@ class VersionInfo:
     live: bool
     damage: str | None = None
     package: str | None = None
+    automatic: bool = False
 
 
 class Project:
@@ -785,4 +787,5 @@ def _version_info(directory: Path, live: str | None) -> VersionInfo | None:
         chunks=manifest.chunks,
         live=name == live,
         package=manifest.package,
+        automatic=manifest.automatic,
     )

@@ -214,11 +214,13 @@ class SkippedFile:
         path: Path of the file as it was passed, or the id of the Document.
         reason: The reason why the file was skipped, and what to do about it.
         absent: Whether there is no file at the path that was passed.
+        content_hash: xxh3 hash of a file whose content cannot be read, or None for any other reason.
     """
 
     path: str
     reason: str
     absent: bool = False
+    content_hash: str | None = None
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.cli.documents import RESCAN, SOON
+from llama_index_contextual.cli.documents import RESCAN, SOON, Watch
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer.cost import money
+from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.cli.synced import CHANGED, REFILLED, change, ids, refill, synced_project, watch_of, write_folder
 from tests.support.cli import at_a_terminal, run
+from tests.support.documents import pdf_bytes
+from tests.support.server import LoopbackProvider
 from tests.support.trees import write
 
 Printed = pytest.CaptureFixture[str]
@@ -33,6 +39,14 @@ def project(root: Path, folder: Path) -> Project:
 
 def versions(project: Project) -> list[str]:
     return [version.name for version in project.versions()]
+
+
+def log(capsys: Printed) -> list[str]:
+    """Return the lines that were printed with a date and time, without these: changes first, then problems."""
+    printed = capsys.readouterr()
+    lines = (printed.out + printed.err).splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d .", line) for line in lines)
+    return [line[20:] for line in lines]
 
 
 PLAN = """1 new, 1 changed, 1 moved, 1 gone; 0 unchanged.
@@ -151,9 +165,17 @@ def test_a_folder_that_is_being_refilled_keeps_its_documents_and_publishes_the_o
     assert watch.sync() == SOON, "the files are back: soon, the one that is gone can be removed"
     watch.sync()
     assert ids(project) == REFILLED - {"files/new.md"}
-    said = " ".join(capsys.readouterr().err.split())
-    assert said.count("2 of 3 documents from") == 1
-    assert "add --allow-many. Until then, no document is removed; all other changes are published." in said
+    *changes, kept = log(capsys)
+    command = f"llama-index-contextual sync a {folder} --yes --allow-many"
+    assert kept == (
+        "kept 2 documents whose files are gone, more than a tenth of a folder: files/three.md, files/two.md. Until the"
+        f" files are back, no document is removed. To remove them: {command}"
+    )
+    assert changes == [
+        "v000002 +1: files/new.md",
+        "v000003 ~1 missing 1: files/two.md, files/new.md",
+        "v000004 -1: files/new.md",
+    ]
 
 
 def test_another_writer_is_waited_for(project: Project, folder: Path, capsys: Printed) -> None:
@@ -179,36 +201,154 @@ def test_without_permission_documents_are_kept_which_is_said_at_the_start(
     watch.sync()
     watch.sync()
     assert ids(project) == CHANGED | {"files/two.md"}
-    assert capsys.readouterr().err.count("missing files/two.md") == 1
+    assert log(capsys) == ["v000002 +1 ~1 moved 1 missing 1: files/four.md, files/three.md and 2 more"]
 
 
-def test_a_skipped_file_is_mentioned_once(project: Project, folder: Path, capsys: Printed) -> None:
+def test_each_sync_is_one_line_and_a_skipped_file_is_mentioned_once(
+    project: Project, folder: Path, capsys: Printed
+) -> None:
+    change(folder)
     write(folder / "empty.md", " ")
+    write(folder / "copy.md", (folder / "four.md").read_bytes())
+    watch = watch_of(project, folder, removes=True)
+    watch.sync()
+    first, *skipped = log(capsys)
+    assert first == "v000002 +1 ~1 -1 moved 1: files/copy.md, files/three.md and 2 more"
+    assert [line.partition(":")[0] for line in skipped] == [
+        f"skipped {folder / name}" for name in ("four.md", "empty.md")
+    ]
+    for number in (3, 4):
+        write(folder / f"{number}.md", f"# Document {number}\n\nThe text.")
+        watch.sync()
+        assert log(capsys) == [f"v00000{number} +1: files/{number}.md"]
+
+
+def test_a_rescan_without_changes_writes_and_prints_nothing(project: Project, folder: Path, capsys: Printed) -> None:
+    def state() -> dict[Path, tuple[int, bytes]]:
+        paths = filter(Path.is_file, project.directory.rglob("*"))
+        return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+
+    write(folder / "broken.pdf", "not a PDF")
     write(folder / "copy.md", (folder / "one.md").read_bytes())
     watch = watch_of(project, folder, removes=True)
-    counts = []
-    for number, name in enumerate(("four", "five", "six"), start=2):
-        write(folder / f"{name}.md", f"# {name}\n\nThe text of {name}.")
-        watch.sync()
-        printed = capsys.readouterr()
-        counts.append((printed.err.count("empty.md"), printed.err.count("copy.md")))
-        new, summary = printed.out.splitlines()
-        assert new == f"new      files/{name}.md"
-        assert summary.startswith(f"Version v00000{number} is live: 1 added")
-    assert counts == [(1, 1), (0, 0), (0, 0)]
     watch.sync()
-    assert capsys.readouterr() == ("", ""), "nothing is new"
-    assert versions(project)[-1] == "v000004"
+    assert len(log(capsys)) == 3
+    before = state()
+    assert [watch.sync() for _ in range(3)] == [RESCAN] * 3
+    assert (log(capsys), state()) == ([], before)
 
 
-def test_each_kind_of_change_is_one_line(project: Project, folder: Path, capsys: Printed) -> None:
-    change(folder)
-    watch_of(project, folder, removes=True).sync()
-    printed = capsys.readouterr()
-    *lines, summary = printed.out.splitlines()
-    assert lines == ["new      files/four.md", "changed  files/three.md", "gone     files/two.md"]
-    assert summary.startswith("Version v000002 is live: 1 added, 1 updated, 1 renamed, 1 removed; 3 chunks;")
-    assert printed.err == "renamed files/one.md to files/uno.md\n"
+def test_a_broken_file_is_read_and_reported_once_for_each_change(
+    project: Project, folder: Path, capsys: Printed
+) -> None:
+    read: list[str] = []
+    watch = watch_of(project, folder, removes=True)
+    watch.work = partial(watch.work, progress=lambda state: read.append(state.document))
+    write(folder / "broken.pdf", "not a PDF")
+    write(folder / "one.pdf", (folder / "one.md").read_bytes())
+    (folder / "one.md").unlink()  # the document is kept, because its only file is not a PDF
+    for number, content in enumerate(("not a PDF", "not a PDF", "still not a PDF", pdf_bytes()), start=2):
+        write(folder / "broken.pdf", content)
+        write(folder / f"{number}.md", f"# Document {number}\n\nThe text.")
+        watch.sync()
+    assert [name for name in dict.fromkeys(read) if name.endswith(".pdf")] == ["broken.pdf", "one.pdf"]
+    lines = log(capsys)
+    assert lines[:4] == [
+        *(f"v00000{n} +1: files/{n}.md" for n in (2, 3, 4)),
+        "v000005 +2: files/5.md, files/broken.pdf",
+    ]
+    assert [line.partition(": ")[0] for line in lines[4:]] == [
+        f"skipped {folder / name}" for name in ("broken.pdf", "one.pdf", "broken.pdf")
+    ]
+    assert "files/one.md" in ids(project)
+
+
+def test_a_folder_that_disappears_removes_nothing_and_is_reported_once_as_is_its_return(
+    project: Project, folder: Path, capsys: Printed
+) -> None:
+    watch = watch_of(project, folder, removes=True)
+    watch.sync()
+    assert log(capsys) == ["v000001 in sync"]
+    away = folder.rename(folder.with_name("away"))
+    for gone in ("does not exist", "contains no file that can be read"):
+        assert [watch.sync(), watch.sync()] == [RESCAN, RESCAN]
+        [line] = log(capsys)
+        assert line.startswith("error ")
+        assert gone in line
+        folder.mkdir(exist_ok=True)  # as the mount point of a drive
+    assert len(ids(project)) == 3
+    folder.rmdir()
+    away.rename(folder)
+    watch.sync()
+    watch.sync()
+    assert log(capsys) == ["v000001 in sync again"]
+
+
+def test_nothing_is_asked_before_or_while_folders_are_watched(
+    root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Watch] = []
+    monkeypatch.setattr(Watch, "start", lambda watch: started.append(watch))
+    at_a_terminal(monkeypatch)
+    ProjectManager(root).create("a", ProjectConfig(embed_model="local", llm="openai:gpt-4.1"))
+    refused = run("sync", "a", folder, "--watch")
+    assert (refused.code, refused.out) == (1, "")
+    assert "does not ask before it pays for contexts of openai:gpt-4.1: add --max-cost DOLLARS" in refused.err
+    assert run("sync", "a", folder, "--watch", "--dry-run", "--yes").code == 2
+    assert started == []
+    for permission in (["--yes"], ["--max-cost", "2"]):
+        assert run("sync", "a", folder, "--watch", *permission).code == 0
+    assert [(watch.removes, watch.max_cost) for watch in started] == [(True, None), (False, 2.0)]
+
+
+def test_the_cost_is_in_the_line_and_the_limit_is_reported_once(
+    root: Path, folder: Path, provider: LoopbackProvider, capsys: Printed
+) -> None:
+    config = ProjectConfig(embed_model="local", llm="openai:gpt-4.1")
+    project = ProjectManager(root).create("a", config)
+    watch = watch_of(project, folder, max_cost=100.0)
+    watch.sync()
+    [line] = log(capsys)
+    assert line == f"v000001 +3: files/one.md, files/three.md and 1 more; {money(project.cost().dollars)}"
+    assert project.cost().dollars > 0
+    watch.max_cost = 0.0
+    for number in range(3):
+        write(folder / "new.md", f"# New\n\nEdition {number}.")
+        watch.sync()
+    assert log(capsys) == [
+        "error The limit of --max-cost 0 for all syncs is reached. Nothing is published until the command is started"
+        " with a higher limit; contexts that were paid for are kept."
+    ]
+    (folder / "new.md").unlink()
+    watch.sync()
+    assert log(capsys) == ["v000001 in sync again"]
+
+
+def test_an_error_in_the_settings_ends_watching(root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    project = ProjectManager(root).create("a", ProjectConfig(embed_model="local", llm="openai:gpt-4.1"))
+    with pytest.raises(ConfigurationError, match="OPENAI_API_KEY"):
+        watch_of(project, folder, max_cost=1.0).sync()
+
+
+def test_versions_of_a_watcher_are_marked_and_do_not_displace_others(
+    project: Project, folder: Path, capsys: Printed
+) -> None:
+    watch = watch_of(project, folder, removes=True, allow_many=True)
+    for number in range(8):
+        write(folder / "one.md", f"# Document one\n\nEdition {number}.")
+        watch.sync()
+        if number == 4:
+            project.ingest([write(folder.with_name("by hand.md"), "# By hand")])
+    listed = {line.split()[0]: "automatic" in line for line in run("versions", "a").out.splitlines()}
+    assert listed == {"v000001": False, "v000007": False, "v000008": True, "v000009": True, "v000010": True}
+    assert {version.name for version in project.versions() if version.automatic} == {"v000008", "v000009", "v000010"}
+    for name, edition in (("v000007", 4), ("v000009", 6)):
+        assert project.rollback(name) == name
+        assert project.read("files/one.md").endswith(f"Edition {edition}.")
+    capsys.readouterr()
+    watch.sync()
+    assert log(capsys) == ["v000011 ~1: files/one.md"]
 
 
 def test_the_limit_of_costs_holds_for_all_syncs_together(

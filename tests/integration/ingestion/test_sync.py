@@ -265,7 +265,7 @@ def test_the_version_before_a_large_removal_and_those_by_hand_outlive_the_versio
         counted.sync_folders([folder], watching=True)
     names = [version.name for version in counted.versions()]
     assert (before, after) == ("v000004", "v000005")
-    assert names == ["v000002", "v000003", before, after, "v000011", "v000012", "v000013"]
+    assert names == ["v000001", "v000002", "v000003", before, after, "v000011", "v000012", "v000013"]
     assert counted.rollback(before) == before
     assert len(ids(counted)) == 4
 

@@ -18,9 +18,11 @@ from llama_index_contextual.cli.documents import Watch
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from tests.benchmarks.watching import simulate
 from tests.integration.cli.synced import CHANGED, change, ids, synced_project, watch_of, write_folder
 from tests.support.changes import RandomChanges, differences
 from tests.support.cli import SECONDS, started
+from tests.support.server import LoopbackProvider, Request
 from tests.support.trees import write
 
 Printed = pytest.CaptureFixture[str]
@@ -86,6 +88,16 @@ def watching(project: Project, folder: Path, *, allow_many: bool = False) -> Ite
         yield watcher
     finally:
         watcher.stop()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+@pytest.mark.parametrize(("changes", "allow_many"), [(2_000, False), (300, True)])
+def test_a_day_of_changes_ends_like_one_ingest_with_a_short_log(tmp_path: Path, changes: int, allow_many: bool) -> None:
+    simulation = simulate(tmp_path, changes=changes, seed=1, allow_many=allow_many)
+    assert simulation.faults == []
+    assert simulation.counts["changes"] >= changes
+    assert simulation.counts["kept by hand"] >= simulation.counts["visits"] == 4
+    assert simulation.counts["idle"] > 100
 
 
 def test_watching_100_random_changes_leads_to_the_state_of_a_fresh_ingest(
@@ -196,3 +208,34 @@ def test_ctrl_c_ends_watching_with_the_last_version_live(project: Project, folde
     assert "Interrupted: version v000002 is live" in errors.replace("\n", " ")
     assert "Traceback" not in errors
     assert project.verify().sound
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for another process")
+def test_ctrl_c_during_a_sync_keeps_the_contexts_that_were_paid_for(
+    root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, released = 0, threading.Event()
+
+    def reply(_request: Request) -> str:
+        nonlocal answered
+        answered += 1
+        if answered > 2:
+            released.wait(SECONDS)
+        return "A context that was paid for, and that says at some length where in its document the passage is."
+
+    with LoopbackProvider(reply=reply) as provider:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
+        project = ProjectManager(root).create("a", ProjectConfig(embed_model="local", llm_concurrency=1))
+        with started("sync", "a", folder, "--watch", "--max-cost", "1") as process:
+            try:
+                provider.wait_until(lambda: len(provider.chat_calls) == 3, SECONDS)
+                process.send_signal(signal.SIGINT)
+                out, errors = process.communicate(timeout=SECONDS)
+            finally:
+                released.set()
+        assert (process.returncode, out) == (130, "")
+        assert "Interrupted: there is no version yet; the ledger keeps 2 contexts" in errors
+        assert "Traceback" not in errors
+        project.sync_folders([folder])
+        assert (len(ids(project)), len(provider.chat_calls)) == (3, 4), "only the third context is requested again"

@@ -66,7 +66,7 @@ def test_more_skipped_files_are_grouped_by_reason() -> None:
 
 def test_a_report_is_converted_to_json() -> None:
     raw = json.loads(json.dumps(REPORT.to_dict()))
-    assert raw["skipped"] == [{"path": "x.docx", "reason": "has the type .docx", "absent": False}]
+    assert raw["skipped"] == [{"path": "x.docx", "reason": "has the type .docx", "absent": False, "content_hash": None}]
     failure = {"node_id": "n", "doc_id": "a", "error": "the model answered nothing", "is_held_back": False}
     assert raw["failures"] == [failure]
     assert raw["added"] == ["a", "b"]
