@@ -25,7 +25,7 @@ from functools import partial
 from io import BytesIO, StringIO
 from itertools import groupby, islice, zip_longest
 from mimetypes import guess_extension
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from llama_index_contextual.errors import ReadError
@@ -35,7 +35,6 @@ from llama_index_contextual.readers.files import (
     TEXT_SUFFIXES,
     FileSource,
     ParsedFile,
-    ReadLimits,
     one_line,
     printable,
     suffix_reason,
@@ -52,17 +51,12 @@ _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _INSTALL = 'pip install "llama-index-contextual[office]"'
 
 
-def read_office(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  # noqa: B008
-    """Read a file whose extension is one of `OFFICE_SUFFIXES`.
+def parse_office(source: FileSource) -> ParsedFile:
+    """Read the bytes of a file whose extension is one of `OFFICE_SUFFIXES`, or of an email attachment.
 
     Raises:
         ReadError: The file is damaged, is encrypted, has another type, or exceeds a limit.
     """
-    return parse_office(FileSource.open(path, limits))
-
-
-def parse_office(source: FileSource) -> ParsedFile:
-    """Read the bytes of a file or an email attachment; see `read_office`."""
     suffix = source.path.suffix.lower()
     if not source.data.strip():
         raise source.error("is empty")

@@ -26,7 +26,7 @@ from typing import IO, Any, Literal, cast
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap
-from llama_index_contextual.readers.files import ParsedFile, ReadLimits, one_line
+from llama_index_contextual.readers.files import FileSource, ParsedFile, ReadLimits, one_line
 
 START_SECONDS = 120.0
 PAGES_READ = "pages {} {}\n"  # number of pages read, and total number of pages
@@ -192,13 +192,13 @@ class ParserProcess(ChildProcess):
         scans: Mapping[int, Mapping[str, Any]] | None = None,
         **options: object,
     ) -> ParsedFile:
-        """Call `read_pdf` or `read_office` in the child process.
+        """Call `parse_pdf` or `parse_office` in the child process.
 
         Args:
             path: The file.
-            reader: "pdf" for `read_pdf`, or "office" for `read_office`.
+            reader: "pdf" for `parse_pdf`, or "office" for `parse_office`.
             limits: Limits for the file.
-            scans: Pages that were read by OCR, as for `read_pdf`.
+            scans: Pages that were read by OCR, as for `parse_pdf`.
             options: Other keyword arguments for the function, as JSON values.
 
         Raises:
@@ -254,18 +254,18 @@ def _limit_resources(memory: int) -> None:
 
 def _parse(request: dict[str, Any]) -> dict[str, Any]:
     """Parse a file and return the result as JSON values. The modules of a reader are imported on first use."""
-    path, limits, options = Path(request["path"]), ReadLimits(**request["limits"]), request["options"]
+    source, options = FileSource.open(Path(request["path"]), ReadLimits(**request["limits"])), request["options"]
     if request["reader"] == "office":
-        from llama_index_contextual.readers.office import read_office
+        from llama_index_contextual.readers.office import parse_office
 
-        parsed = read_office(path, limits=limits, **options)
+        parsed = parse_office(source, **options)
     else:
-        from llama_index_contextual.readers.pdf.reader import read_pdf
+        from llama_index_contextual.readers.pdf.reader import parse_pdf
 
         if "scans" in options:
             options["scans"] = dict(options["scans"])
         on_page = None if options.get("scans") else _page_reporter()  # with scans, the pages are read a second time
-        parsed = read_pdf(path, limits=limits, on_page=on_page, **options)
+        parsed = parse_pdf(source, on_page=on_page, **options)
     return {**vars(parsed), "map": parsed.map.to_metadata(), "metadata": dict(parsed.metadata)}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -30,27 +31,6 @@ MAX_LABEL_WORDS = 14
 MAX_SENTENCE_WORDS = 6  # maximum number of words in a label with a full stop
 MAX_CAPTION_WORDS = 30
 MAX_ABOVE = 4  # number of lines above column headers that are searched for the title, the unit and the time period
-
-
-class TextLine(NamedTuple):
-    """A line of text.
-
-    Attributes:
-        text: The line.
-        start: Offset of the first character.
-        cells: Number of cells on the line: pieces of text separated by wide gaps.
-        indent: Horizontal position at which the line begins, in any unit.
-    """
-
-    text: str
-    start: int
-    cells: int = 1
-    indent: float = 0.0
-
-    @property
-    def end(self) -> int:
-        """Offset of the end of the line."""
-        return self.start + len(self.text)
 
 
 # Markdown
@@ -141,11 +121,11 @@ def pdf_tables(pages: Iterable[Iterable[Line]]) -> list[Table]:
     return figure_tables(_paragraphs(line for page in pages for line in page))
 
 
-def _paragraphs(lines: Iterable[Line]) -> Iterator[TextLine]:
+def _paragraphs(lines: Iterable[Line]) -> Iterator[Line]:
     """Yield the lines, joining the lines of each paragraph into one line."""
-    parts: list[TextLine] = []
+    parts: list[Line] = []
     for line in lines:
-        parts.append(TextLine(line.text, line.start, line.cells, line.x0))
+        parts.append(line)
         if line.end != " ":
             yield _join_lines(parts)
             parts = []
@@ -153,18 +133,18 @@ def _paragraphs(lines: Iterable[Line]) -> Iterator[TextLine]:
         yield _join_lines(parts)
 
 
-def _join_lines(parts: Sequence[TextLine]) -> TextLine:
+def _join_lines(parts: Sequence[Line]) -> Line:
     """Join the lines of a paragraph into one line."""
-    return parts[0] if len(parts) == 1 else parts[0]._replace(text=" ".join(part.text for part in parts), cells=1)
+    return parts[0] if len(parts) == 1 else replace(parts[0], text=" ".join(part.text for part in parts), cells=1)
 
 
 class _Sorted(NamedTuple):
-    line: TextLine
+    line: Line
     kind: Kind
     has_dates: bool
 
 
-def figure_tables(lines: Iterable[TextLine]) -> list[Table]:
+def figure_tables(lines: Iterable[Line]) -> list[Table]:
     """Return the tables that consist of column headers and rows of figures, in order.
 
     Args:
@@ -179,14 +159,14 @@ def figure_tables(lines: Iterable[TextLine]) -> list[Table]:
             continue
         head, stop = _head_lines(read, at, done), _end(read, at)
         if head is not None and not _is_table_of_contents(read[at:stop]):
-            last = next(one for one in reversed(read[at:stop]) if one.kind in ("row", "columns"))
+            last = next(one.line for one in reversed(read[at:stop]) if one.kind in ("row", "columns"))
             text = _head_text(read, *head, done)
-            tables.append(Table(read[head[0]].line.start, read[at].line.start, last.line.end, text))
+            tables.append(Table(read[head[0]].line.start, read[at].line.start, last.start + len(last.text), text))
         at = done = stop
     return tables
 
 
-def _sorted(line: TextLine) -> _Sorted:
+def _sorted(line: Line) -> _Sorted:
     words = line.text.split()
     bullet = _BULLET.match(line.text)
     cells = line.cells - (bullet is not None and line.cells > 1)
@@ -262,7 +242,7 @@ def are_pages_of_contents(pages: Sequence[int]) -> bool:
     return len(pages) >= MIN_CONTENTS and increasing >= MOST_CONTENTS * (len(pages) - 1)
 
 
-def _page_number(line: TextLine) -> int:
+def _page_number(line: Line) -> int:
     word = line.text.rpartition(" ")[2]
     is_alone = line.cells <= 2 + (_BULLET.match(line.text) is not None) or _count_figures(line.text.split())[0] == 1
     return int(word) if is_alone and word.isascii() and word.isdigit() and len(word) <= 4 else -1
@@ -313,7 +293,7 @@ def _is_column_label(read: Sequence[_Sorted], place: int, row: int) -> bool:
     line = read[place].line
     return (
         read[place].kind == "label"
-        and line.indent > read[row].line.indent
+        and line.x0 > read[row].line.x0
         and (read[place].has_dates or _HEAD_WORD.search(line.text) is not None)
     )
 

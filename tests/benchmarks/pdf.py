@@ -20,7 +20,7 @@ import pypdfium2
 from llama_index_contextual.readers.pdf.pages import PdfEngine
 from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
 from llama_index_contextual.readers.pdf.pypdf import PypdfSource
-from llama_index_contextual.readers.pdf.reader import read_pdf
+from tests.support.pdf_files import read_pdf
 
 ENGINES: tuple[PdfEngine, ...] = ("pypdf", "pdfium")
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from llama_index_contextual.readers.files import FileSource, ParsedFile, ReadLimits
+from llama_index_contextual.readers.pdf.reader import parse_pdf
 
 HELVETICA = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>"
 CATALOG, PAGES, FONT = 1, 2, 3
@@ -85,3 +90,8 @@ def encrypted(user: str, owner: str = "owner") -> bytes:
     pdf.add_page()
     pdf.multi_cell(0, text="A secret clause")
     return bytes(pdf.output())
+
+
+def read_pdf(path: Path, *, limits: ReadLimits = ReadLimits(), **options: Any) -> ParsedFile:  # noqa: B008
+    """Read a PDF in this process; see `parse_pdf`."""
+    return parse_pdf(FileSource.open(path, limits), **options)

@@ -129,6 +129,14 @@ def _line(row: Row, upright: int) -> Line:
     )
 
 
+def usual_size(lines: Iterable[Line]) -> tuple[float, int]:
+    """Return the font size of most of the text, and the number of characters that have this size."""
+    sizes: Counter[float] = Counter()
+    for line in lines:
+        sizes[round(line.size, 1)] += len(line.text)
+    return sizes.most_common(1)[0] if sizes else (0.0, 0)
+
+
 def cells_of(runs: Iterable[Run]) -> list[Cell]:
     """Join adjacent runs on a line into cells, with a space where the gap is wide enough."""
     cells: list[Cell] = []

@@ -6,8 +6,6 @@ pdfium engine, this engine does not join lines into paragraphs or recognise tabl
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pypdf import Configuration, PdfReader
-from pypdf.errors import DependencyError, PyPdfError
+from pypdf.errors import DependencyError
 from pypdf.generic import Destination
 
 from llama_index_contextual.errors import ReadError
@@ -28,24 +26,6 @@ from llama_index_contextual.readers.pdf.pages import (
     OutlineEntry,
     PageContent,
     PageSource,
-)
-
-# pypdf/errors.py warns that "broken PDF files might cause other Exceptions".
-PARSER_ERRORS = (
-    PyPdfError,
-    DependencyError,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    struct.error,
-    zlib.error,
 )
 
 # Stricter than pypdf's default limits against malicious files, because text needs less data than images.
@@ -91,9 +71,11 @@ class PypdfSource(PageSource):
     def _reading(self, failure: str) -> Iterator[None]:
         try:
             yield
+        except ReadError:
+            raise
         except DependencyError as error:
             raise ReadError(self._path, "the PDF is encrypted with AES: `pip install cryptography`") from error
-        except PARSER_ERRORS as error:
+        except Exception as error:  # pypdf/errors.py warns that "broken PDF files might cause other Exceptions"
             detail = ": ".join(filter(None, (type(error).__name__, one_line(str(error)))))
             raise ReadError(self._path, f"{failure} ({detail})") from error
 

@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import RUNNING_LINES, DocumentMap
-from llama_index_contextual.readers.files import FileSource, ParsedFile, ReadLimits, has_text
+from llama_index_contextual.readers.files import FileSource, ParsedFile, has_text
 from llama_index_contextual.readers.pdf.pages import Line, PageContent, PageSource, PdfEngine
 from llama_index_contextual.readers.pdf.running import strip_running
 from llama_index_contextual.readers.pdf.scans import no_text_note, page_content
@@ -22,7 +21,6 @@ from llama_index_contextual.readers.tables import pdf_tables
 
 T = TypeVar("T")
 
-DEFAULT_LIMITS = ReadLimits()
 END = 1024  # number of bytes at each end of the file that are searched for the header or the end marker
 NO_PAGE = PageContent((), False, (0.0, 0.0))
 SCANNED = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
@@ -30,25 +28,23 @@ NO_TEXT = "has no text; unless its pages are blank, run OCR on it, e.g. ocrmypdf
 MAX_LABEL = 200
 
 
-def read_pdf(
-    path: Path,
+def parse_pdf(
+    file: FileSource,
     *,
     password: str | None = None,
-    limits: ReadLimits = DEFAULT_LIMITS,
     engine: PdfEngine = "pdfium",
     scans: Mapping[int, Mapping[str, Any]] | None = None,
     on_page: Callable[[int, int], None] | None = None,
 ) -> ParsedFile:
-    """Read a PDF in this process.
+    """Read the bytes of a PDF in this process.
 
     Running headers and footers are removed from the text and stored in the metadata as "running_header" and
     "running_footer". `limits.max_seconds` is checked only between pages; `ParserProcess` also enforces it while a page
     is being read.
 
     Args:
-        path: The file.
+        file: The file.
         password: Password of the PDF; ignored if the PDF is not encrypted.
-        limits: Limits for the file.
         engine: "pdfium", or "pypdf", which is pure Python.
         scans: Mapping of page numbers, starting at 1, to pages that were read by OCR (see `readers.ocr`). Other pages
             without text are listed in the `scanned` field of the result, and cause neither an error nor a warning. None
@@ -62,19 +58,6 @@ def read_pdf(
     Raises:
         ReadError: The file cannot be read or exceeds a limit; `reason` states the cause.
     """
-    source = FileSource.open(path, limits)
-    return parse_pdf(source, password=password, engine=engine, scans=scans, on_page=on_page)
-
-
-def parse_pdf(
-    file: FileSource,
-    *,
-    password: str | None = None,
-    engine: PdfEngine = "pdfium",
-    scans: Mapping[int, Mapping[str, Any]] | None = None,
-    on_page: Callable[[int, int], None] | None = None,
-) -> ParsedFile:
-    """Read the bytes of a PDF; see `read_pdf`."""
     path, data = file.path, file.data
     if not data:
         raise file.error("the file is empty (0 bytes)")
@@ -100,7 +83,7 @@ def read_source(
     scans: Mapping[int, Mapping[str, Any]] | None = None,
     on_page: Callable[[int, int], None] | None = None,
 ) -> ParsedFile:
-    """Read an open PDF or another source of pages, and close it; see `read_pdf` for arguments and errors."""
+    """Read an open PDF or another source of pages, and close it; see `parse_pdf` for arguments and errors."""
     try:
         if not source.page_count:
             raise file.error("the PDF has no pages")

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf.pages import Line, OutlineEntry
+from llama_index_contextual.readers.pdf.pages import Line, OutlineEntry, usual_size
 from llama_index_contextual.readers.pdf.title import (
     CONTINUED,
     MAX_LETTERS,
@@ -242,45 +242,26 @@ def _is_prose(placed: Line) -> bool:
 
 
 def _style(pages: Pages) -> _BodyStyle:
-    sizes: Counter[float] = Counter()
-    bold: Counter[bool] = Counter()
-    steps: Counter[float] = Counter()
-    lefts: Counter[int] = Counter()
-    rights: Counter[int] = Counter()
-    for lines in pages:
-        for placed in lines:
-            line = placed
-            weight = len(placed.text)
-            sizes[round(line.size, 1)] += weight
-            bold[line.bold] += weight
-            if weight >= MIN_PROSE:
-                lefts[round(line.x0)] += 1
-                rights[round(line.x1)] += 1
-        for a, b in pairwise(lines):
-            if 0 < a.y - b.y < 3 * (a.size or 1):
-                steps[round((a.y - b.y) / (a.size or 1), 1)] += 1
-    size = sizes.most_common(1)[0][0] if sizes else 0.0
-    left, right = _quantile(lefts, EDGE), _quantile(rights, 1 - EDGE)
-    step = steps.most_common(1)[0][0] if steps else 1.2
-    return _BodyStyle(size, bold[True] > bold[False], step, left, right)
+    lines = [line for page in pages for line in page]
+    gaps = ((a.y - b.y, a.size or 1) for page in pages for a, b in pairwise(page))
+    steps = Counter(round(gap / size, 1) for gap, size in gaps if 0 < gap < 3 * size)
+    long_lines = [line for line in lines if len(line.text) >= MIN_PROSE]
+    return _BodyStyle(
+        size=usual_size(lines)[0],
+        bold=sum(len(line.text) if line.bold else -len(line.text) for line in lines) > 0,
+        step=steps.most_common(1)[0][0] if steps else 1.2,
+        left=_quantile([round(line.x0) for line in long_lines], EDGE),
+        right=_quantile([round(line.x1) for line in long_lines], 1 - EDGE),
+    )
 
 
-def _quantile(counts: Counter[int], share: float) -> float:
-    rest = share * counts.total()
-    for value in sorted(counts):
-        rest -= counts[value]
-        if rest <= 0:
-            return float(value)
-    return 0.0
+def _quantile(values: Sequence[int], share: float) -> float:
+    return float(sorted(values)[max(0, math.ceil(share * len(values)) - 1)]) if values else 0.0
 
 
 def _of_page(style: _BodyStyle, lines: Sequence[Line]) -> _BodyStyle:
     """Return the body style for a page, with the font size of the page if its running text is larger than usual."""
-    sizes: Counter[float] = Counter()
-    for placed in lines:
-        if len(placed.text) >= MIN_PROSE // 2:
-            sizes[round(placed.size, 1)] += len(placed.text)
-    size, weight = sizes.most_common(1)[0] if sizes else (0.0, 0)
+    size, weight = usual_size([line for line in lines if len(line.text) >= MIN_PROSE // 2])
     return replace(style, size=size) if weight >= 3 * MIN_PROSE and size > style.size else style
 
 

@@ -9,13 +9,12 @@ any other document is its most prominent line.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from itertools import islice, pairwise, takewhile
 from typing import NamedTuple
 
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf.pages import Line
+from llama_index_contextual.readers.pdf.pages import Line, usual_size
 
 # ---- Numbering -------------------------------------------------------------------------------------------------------
 
@@ -364,10 +363,7 @@ def _name_end(text: str, stops: Sequence[re.Pattern[str]]) -> int:
 
 def _prominent(page: Sequence[Line]) -> Stated | None:
     """Return the largest text on the first page as the title of a document that is neither a filing nor a contract."""
-    sizes: Counter[float] = Counter()
-    for line in page:
-        sizes[round(line.size, 1)] += len(line.text)
-    body = sizes.most_common(1)[0][0]
+    body, _ = usual_size(page)
     largest = max(line.size for line in page)
     if largest < PROMINENT * body or not largest:
         return None

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers import DocumentReader, FileRef, ReadLimits, read_documents
 from llama_index_contextual.readers.files import FileAccount, ParsedFile
-from llama_index_contextual.readers.pdf.reader import read_pdf
 from tests.integration.readers.office_files import (
     SHEET,
     WORD,
@@ -36,7 +35,7 @@ from tests.integration.readers.office_files import (
     workbook,
     xlsx,
 )
-from tests.support.pdf_files import RawPdf, lines, pdf_of
+from tests.support.pdf_files import RawPdf, lines, pdf_of, read_pdf
 
 ROWS, COLUMNS = 300, 10
 CELL = "an honest cell of some words"

@@ -21,9 +21,8 @@ from llama_index_contextual.readers.files import ReadLimits
 from llama_index_contextual.readers.pdf import pages as pdf_pages
 from llama_index_contextual.readers.pdf import pypdf as pdf_pypdf
 from llama_index_contextual.readers.pdf.pages import Cell
-from llama_index_contextual.readers.pdf.reader import read_pdf
 from llama_index_contextual.readers.process import ParserProcess
-from tests.support.pdf_files import RawPdf, bomb, pdf_of, show
+from tests.support.pdf_files import RawPdf, bomb, pdf_of, read_pdf, show
 
 HELLO = show(50, 700, "Hello")
 TWICE = b"/Filter[/FlateDecode/FlateDecode]"

@@ -14,9 +14,8 @@ import pytest
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.files import ReadLimits
-from llama_index_contextual.readers.pdf.reader import read_pdf
 from llama_index_contextual.readers.process import ParserProcess
-from tests.support.pdf_files import RawPdf, bomb, lines, pdf_of, show
+from tests.support.pdf_files import RawPdf, bomb, lines, pdf_of, read_pdf, show
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from llama_index_contextual.metadata import Table
 from llama_index_contextual.readers.files import FileAccount, FileSource, ReadLimits
-from llama_index_contextual.readers.tables import TextLine, figure_tables, tables_in_text
+from llama_index_contextual.readers.pdf.pages import Line
+from llama_index_contextual.readers.tables import figure_tables, tables_in_text
 from llama_index_contextual.readers.text import parse_text, plain_headings
 from tests.unit.readers.examples import sections
 
@@ -94,13 +95,13 @@ def test_offsets_are_line_starts_in_order(text: str) -> None:
 # ---- tables in lines with cells, and in Markdown: where they are, and their column heads ---------------
 
 
-def lines_of(page: str) -> list[TextLine]:
+def lines_of(page: str) -> list[Line]:
     """Return the lines of a page on which two spaces separate cells, with their offsets in the joined text."""
     lines, at = [], 0
     for line in page.split("\n"):
         cells = [cell for cell in line.split("  ") if cell.strip()]
         text = " ".join(" ".join(cell.split()) for cell in cells)
-        lines.append(TextLine(text, at, len(cells), float(len(line) - len(line.lstrip()))))
+        lines.append(Line(text, start=at, cells=len(cells), x0=float(len(line) - len(line.lstrip()))))
         at += len(text) + 1
     return lines
 
@@ -188,7 +189,7 @@ def test_tables_of_any_text_are_in_order_within_it_and_have_a_head(text: str) ->
 def test_tables_of_any_lines_are_in_order_and_have_a_head(given_lines: list[tuple[str, int]]) -> None:
     lines, at = [], 0
     for text, cells in given_lines:
-        lines.append(TextLine(text, at, cells))
+        lines.append(Line(text, start=at, cells=cells))
         at += len(text) + 1
     end = 0
     for table in figure_tables(lines):

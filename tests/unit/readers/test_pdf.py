@@ -19,10 +19,9 @@ from llama_index_contextual.readers.files import ParsedFile, ReadLimits
 from llama_index_contextual.readers.pdf.pages import PageContent, PdfEngine
 from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
 from llama_index_contextual.readers.pdf.pypdf import PypdfSource
-from llama_index_contextual.readers.pdf.reader import read_pdf
 from llama_index_contextual.readers.pdf.title import sensible_title
 from tests.integration.readers.pdf_sample import sample
-from tests.support.pdf_files import RawPdf, encrypted, lines, pdf_of, show
+from tests.support.pdf_files import RawPdf, encrypted, lines, pdf_of, read_pdf, show
 from tests.support.shared import shared_data
 from tests.support.source import ROOT
 
