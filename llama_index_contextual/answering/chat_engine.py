@@ -31,6 +31,7 @@ from llama_index_contextual.errors import ConfigurationError, InputError, ModelE
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.metadata import storable_text
+from llama_index_contextual.retrievers.base import limit_query
 from llama_index_contextual.retrievers.conversational import ConversationQuery
 
 ChatMode = Literal["blend", "condense", "simple"]
@@ -201,10 +202,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
     # ---- Search ------------------------------------------------------------------------------------------------------
 
     async def _adraft(self, message: str, chat_history: list[ChatMessage] | None) -> Draft:
-        if not isinstance(message, str):
-            raise InputError(f"The message is of type {type(message).__name__}: pass a string.", value=message)
-        if not message.strip():
-            raise InputError("The message is empty: ask a question.", value=message)
+        await asyncio.to_thread(limit_query, message)  # raises an error if the message is empty or not a string
         if chat_history is not None:
             await self.memory.aset(list(chat_history))
         recent = self._recent(await self.memory.aget_all())

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import LLM, ChatMessage
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
-from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import QueryBundle, QueryType
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from llama_index_contextual._utils.calls import twin
@@ -418,12 +418,6 @@ class IntentRetriever(CheckedRetriever):
     def specificity(self, text: str) -> float | None:
         """Return the specificity of a text; see `specificity_of`."""
         return specificity_of(self._make(self.plans["factual"]), text)
-
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [*self.respond(query_bundle).results]
-
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [*(await self.arespond(query_bundle)).results]
 
 
 def unsearched_intent(message: str, history: Sequence[ChatMessage]) -> Intent | None:

@@ -135,6 +135,12 @@ class CheckedRetriever(BaseRetriever):
         as_bundle(str_or_query_bundle)
         return await super().aretrieve(str_or_query_bundle)
 
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return [*respond_of(self, query_bundle).results]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return [*(await arespond_of(self, query_bundle)).results]
+
 
 def respond_of(retriever: BaseRetriever, bundle: QueryBundle) -> RetrievalResponse:
     """Return the response of any retriever; if it has no `respond` method, the results have no evidence."""

@@ -11,17 +11,17 @@ import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
-from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import QueryBundle, QueryType
 
+from llama_index_contextual._utils.calls import twin
 from llama_index_contextual.embeddings.queries import QueryEmbedder
-from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import Analyzer, cut_query
 from llama_index_contextual.retrievers.base import (
     CheckedRetriever,
     WeightedQuery,
     arespond_of,
     limit_query,
-    respond_of,
     specificity_of,
 )
 from llama_index_contextual.search.response import QueryBlend
@@ -73,9 +73,6 @@ class BlendWeights:
         alone: Specificity of a question (see `specificity_of`) at which the conversation has half its weight. The
             weight is full up to `alone` - 0.5, and zero from `alone` + 0.5. If `alone` is infinite, the weight is
             always full.
-
-    Raises:
-        ConfigurationError: A weight is negative or not finite, or the weight of the question is 0.
     """
 
     turns: int = 3
@@ -85,17 +82,6 @@ class BlendWeights:
     answer_terms: float = 0.15
     answer_total: float = 4.0
     alone: float = 2.0
-
-    def __post_init__(self) -> None:
-        values = (self.turns, self.history, self.history_terms, self.answer_terms, self.answer_total)
-        numbers = all(isinstance(value, int | float) for value in (self.question, self.alone, *values))
-        usable = numbers and np.isfinite([self.question, *values]).all() and self.question > 0 and min(values) >= 0
-        if not (usable and self.alone >= 0):
-            raise ConfigurationError(
-                "BlendWeights: every weight must be a finite number and not negative, `question` above 0, `alone` at"
-                " least 0.",
-                setting="weights",
-            )
 
     def counting(self, specificity: float | None) -> BlendWeights:
         """Return the weights for a question of the given specificity.
@@ -156,28 +142,21 @@ class ConversationalRetriever(CheckedRetriever):
         self.weights = weights or BlendWeights()
         self._embedder = None if embed_model is None else QueryEmbedder(embed_model)
 
-    def respond(self, query: QueryType) -> RetrievalResponse:
+    async def arespond(self, query: QueryType) -> RetrievalResponse:
         """Return the results with their evidence, and the texts that were searched for.
 
         Raises:
             InputError: The query is empty, or neither a string nor a QueryBundle.
             ModelError: The embedding model cannot be reached.
         """
-        bundle, notes = limit_query(query)
-        searched, blend = self._plan(bundle)
-        if self._embedder is not None and blend is not None and blend.embedded:
-            vectors = self._embedder.embed_many([(text,) for text, _ in blend.embedded])
-            searched = replace(searched, embedding=_blend_vectors(vectors, blend))
-        return with_warnings(_for_question(respond_of(self.retriever, searched), query, blend), notes)
-
-    async def arespond(self, query: QueryType) -> RetrievalResponse:
-        """Asynchronous version of `respond`."""
         bundle, notes = await asyncio.to_thread(limit_query, query)
         searched, blend = await asyncio.to_thread(self._plan, bundle)
         if self._embedder is not None and blend is not None and blend.embedded:
             vectors = await self._embedder.aembed_many([(text,) for text, _ in blend.embedded])
             searched = replace(searched, embedding=_blend_vectors(vectors, blend))
         return with_warnings(_for_question(await arespond_of(self.retriever, searched), query, blend), notes)
+
+    respond = twin(arespond)
 
     def explicit(self, text: str) -> str:
         """Add explicit dates for relative time expressions, such as "last month", to a question.
@@ -217,12 +196,6 @@ class ConversationalRetriever(CheckedRetriever):
             return ()
         share = weights.history / len(questions)
         return ((query.query_str, weights.question), *((text, share) for text in questions))
-
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [*self.respond(query_bundle).results]
-
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [*(await self.arespond(query_bundle)).results]
 
 
 def _lexical_texts(

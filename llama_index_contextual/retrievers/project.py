@@ -202,12 +202,6 @@ class ProjectRetriever(CheckedRetriever):
         reranker = self._indexes.rerankers.of(LLM_RERANK, self._config).reranker if is_llm else None
         return {"reranker": reranker} if isinstance(reranker, LLMReranker) else {}
 
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [*self.respond(query_bundle).results]
-
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [*(await self.arespond(query_bundle)).results]
-
 
 def _as_response(response: SearchResponse, bundle: QueryBundle, notes: Sequence[str]) -> RetrievalResponse:
     return RetrievalResponse.of(complete_response(response, bundle.query_str, notes))

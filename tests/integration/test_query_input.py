@@ -22,7 +22,7 @@ from llama_index_contextual.errors import ConfigurationError, ContextualError, I
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
-from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever, ConversationQuery
+from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 WRONG_QUERIES: list[Any] = [None, 5, b"pump", ["pump"], {"query": "pump"}]
@@ -209,8 +209,6 @@ def test_a_weight_of_another_type_is_refused(project: Project, weight: Any) -> N
     legs = project.state.live.current()
     with pytest.raises(ConfigurationError, match=r"document_weight .* must be a finite number and not negative"):
         HybridRetriever([SemanticRetriever(project.index), LexicalRetriever(legs.index)], document_weight=weight)
-    with pytest.raises(ConfigurationError, match="every weight must be a finite number"):
-        BlendWeights(history=weight)
 
 
 # ---- another process -------------------------------------------------------------------------------------------------

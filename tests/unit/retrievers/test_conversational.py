@@ -10,7 +10,7 @@ import pytest
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import QueryBundle
 
-from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
 from llama_index_contextual.retrievers.base import specificity_of
@@ -143,14 +143,6 @@ def test_both_legs_of_a_hybrid_search_are_blended_and_fetch_once() -> None:
     assert {"pump", "run"} <= set(found[0].lexical.matched_terms)
     # They are embedded at the same time.
     assert sorted(model.queries[-2:]) == ["And the code?", "Does the pump run dry?"]
-
-
-@pytest.mark.parametrize(
-    "weights", [{"question": 0}, {"history": -1}, {"answer_terms": math.nan}, {"turns": -1}, {"alone": math.nan}]
-)
-def test_impossible_weights_are_refused(weights: dict[str, float]) -> None:
-    with pytest.raises(ConfigurationError, match="BlendWeights"):
-        BlendWeights(**weights)  # type: ignore[arg-type]
 
 
 def test_a_failing_model_is_named_in_the_error() -> None:
