@@ -143,11 +143,13 @@ class WindowSplitter:
         limit: Number of tokens that the model reads.
         room: Maximum number of tokens in a window, which is lower than `limit` because the model adds its own tokens.
         spans: Function that returns the character span of each token in a text.
+        overlap: Ratio of the length of a window to the length of its overlap with the next window.
     """
 
     limit: int
     room: int
     spans: TokenSpans
+    overlap: int = OVERLAP
 
     def name(self, model: str) -> str:
         """Return the name under which averaged vectors from a model are stored in the ledger."""
@@ -169,36 +171,35 @@ class WindowSplitter:
         room = self.room - context
         head, spans = (text[:context_end], spans[context:]) if 2 * room >= self.room else ("", spans)
         windows = []
-        for first, last in _even_parts(text, spans, room if head else self.room):
+        for first, last in self._even_parts(text, spans, room if head else self.room):
             part = text[spans[first][0] : spans[last - 1][1]].strip()
             if part:
                 windows.append(Window(head + part, last - first))
         return windows or [Window(text, len(spans))]
 
+    def _even_parts(self, text: str, spans: Sequence[Span], room: int) -> list[Span]:
+        """Divide a text into overlapping parts of similar length, between words if possible.
 
-def _even_parts(text: str, spans: Sequence[Span], room: int) -> list[Span]:
-    """Divide a text into overlapping parts of similar length, between words if possible.
+        Return the range of token indices of each part. A part has at most `room` tokens.
+        """
+        overlap = room // self.overlap
+        count = max(1, -(-(len(spans) - overlap) // (room - overlap)))
+        size = min(room, -(-(len(spans) + (count - 1) * overlap) // count))
+        starts = [round(at * (len(spans) - size) / (count - 1)) if count > 1 else 0 for at in range(count)]
 
-    Return the range of token indices of each part. A part has at most `room` tokens.
-    """
-    overlap = room // OVERLAP
-    count = max(1, -(-(len(spans) - overlap) // (room - overlap)))
-    size = min(room, -(-(len(spans) + (count - 1) * overlap) // count))
-    starts = [round(at * (len(spans) - size) / (count - 1)) if count > 1 else 0 for at in range(count)]
+        def begins_word(at: int) -> bool:
+            start = spans[at][0]
+            return text[start].isspace() or start == 0 or text[start - 1].isspace()
 
-    def begins_word(at: int) -> bool:
-        start = spans[at][0]
-        return text[start].isspace() or start == 0 or text[start - 1].isspace()
-
-    parts = []
-    for start in starts:
-        end = start + size
-        # Move each cut by at most half the overlap, so that nothing is lost between two parts.
-        nearby = overlap // 2
-        first = next((at for at in range(start, start + nearby) if begins_word(at)), start) if start else 0
-        last = next((at for at in range(end, end - nearby, -1) if at == len(spans) or begins_word(at)), end)
-        parts.append((first, last))
-    return parts
+        parts = []
+        for start in starts:
+            end = start + size
+            # Move each cut by at most half the overlap, so that nothing is lost between two parts.
+            nearby = overlap // 2
+            first = next((at for at in range(start, start + nearby) if begins_word(at)), start) if start else 0
+            last = next((at for at in range(end, end - nearby, -1) if at == len(spans) or begins_word(at)), end)
+            parts.append((first, last))
+        return parts
 
 
 def window_splitter(model: BaseEmbedding, name: str, window: int | Literal["auto"] | None) -> WindowSplitter | None:

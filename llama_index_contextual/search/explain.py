@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from llama_index_contextual.search.rerank import Reranked
 
 NEAR_MISSES = 5
-_BEST = "best chunk"
-_SHARED = "shared terms"
-_SPOTLIGHT = "best sentence"
 _UNITS = {"semantic": "cosine similarity", "lexical": "BM25"}
 
 
@@ -29,14 +26,12 @@ class _Share:
         value: The number that it adds to the score.
         formula: Calculation of the value, as text; empty if the component does not affect the score of the hit.
         place: Rank of the hit in the ranking, starting at 1; 0 if the hit has no rank.
-        size: Number of hits in the ranking, or 0.
     """
 
     name: str
     value: float
     formula: str
-    place: int
-    size: int
+    place: int = 0
 
 
 def explain(ranking: Ranking, hits: Sequence[BaseHit], k: int) -> tuple[list[Explanation], list[Explanation]]:
@@ -150,7 +145,7 @@ def _shares(ranking: Ranking, at: int) -> list[_Share]:
         name, scores = leg.name, hits.scores
         places = (hits.rows == row).nonzero()[0]
         if len(places) == 0:
-            shares.append(_Share(name, 0.0, "", 0, len(scores)))
+            shares.append(_Share(name, 0.0, ""))
             continue
         place = int(places[0])
         if fusion.by == "rrf":
@@ -160,7 +155,7 @@ def _shares(ranking: Ranking, at: int) -> list[_Share]:
             value = weight * ((scores[place] - zero) / unit if unit > 0 else 1.0)
             above = f"{scores[place]:.4f} - {zero:.4f}".replace("- -", "+ ").removesuffix(" - 0.0000")
             formula = f"{weight:.4g} × ({above}) / {unit:.4f}" if unit > 0 else f"{weight:.4g}"
-        shares.append(_Share(name, value, formula, place + 1, len(scores)))
+        shares.append(_Share(name, value, formula, place + 1))
     return [
         *shares,
         *_share_of_document(ranking, at),
@@ -176,14 +171,13 @@ def _share_of_document(ranking: Ranking, at: int) -> list[_Share]:
         return []
     rank, score, largest = int(support.ranks[at]), float(support.scores[at]), float(support.scores.max(initial=0.0))
     if rank == 0:
-        return [_Share("document", 0.0, "", 0, 0)]
+        return [_Share("document", 0.0, "")]
     weight = ranking.document_weight
     if fusion.by == "rrf":
-        return [
-            _Share("document", weight / (fusion.rrf_k + rank), f"{weight:.4g} / ({fusion.rrf_k:g} + {rank})", rank, 0)
-        ]
+        formula = f"{weight:.4g} / ({fusion.rrf_k:g} + {rank})"
+        return [_Share("document", weight / (fusion.rrf_k + rank), formula, rank)]
     formula = f"{weight:.4g} × ({score:.4f} / {largest:.4f})²"
-    return [_Share("document", weight * (score / largest) ** 2, formula, rank, 0)]
+    return [_Share("document", weight * (score / largest) ** 2, formula, rank)]
 
 
 def _shared_terms(ranking: Ranking, at: int) -> list[_Share]:
@@ -194,14 +188,14 @@ def _shared_terms(ranking: Ranking, at: int) -> list[_Share]:
     if ranking.shared_terms is None or not ranking.shared_terms.any():
         return []
     value = -float(ranking.shared_terms[at])
-    return [_Share(_SHARED, value, f"({value:.4f})" if value else "", 0, 0)]
+    return [_Share("shared terms", value, f"({value:.4f})" if value else "")]
 
 
 def _share_of_best(ranking: Ranking, at: int) -> list[_Share]:
     if ranking.fusion is None or ranking.best is None or not ranking.fusion.sibling_weight:
         return []
     weight, best = ranking.fusion.sibling_weight, float(ranking.best[at])
-    return [_Share(_BEST, weight * best, f"{weight:.4g} × {best:.4f}", 0, 0)]
+    return [_Share("best chunk", weight * best, f"{weight:.4g} × {best:.4f}")]
 
 
 def _share_of_spotlight(ranking: Ranking, at: int) -> list[_Share]:
@@ -213,7 +207,7 @@ def _share_of_spotlight(ranking: Ranking, at: int) -> list[_Share]:
         return []
     words, meaning = ranking.spotlight[at].tolist() if at < len(ranking.spotlight) else (0.0, 0.0)
     formula = f"({words:.4f} + {meaning:.4f})" if words or meaning else ""  # by words, by meaning
-    return [_Share(_SPOTLIGHT, words + meaning, formula, 0, 0)]
+    return [_Share("best sentence", words + meaning, formula)]
 
 
 def _with_reason(ranking: Ranking, explanations: Sequence[Explanation], at: int, last: int) -> Explanation:
@@ -224,24 +218,10 @@ def _with_reason(ranking: Ranking, explanations: Sequence[Explanation], at: int,
     if shares:
         mine, theirs = max(shares, key=lambda pair: pair[1].value - pair[0].value)
         if theirs.value > mine.value:
-            reasons.append(_deficit(mine, theirs))
+            at_rank = f"rank {mine.place} against {theirs.place}" if mine.place else "not among its candidates"
+            ranking_of_both = f" ranking ({at_rank})" if theirs.place else ""
+            reasons.append(f"{theirs.value - mine.value:.4f} less from the {mine.name}{ranking_of_both}")
     terms_of_hit = {*hit.in_text, *hit.in_context, *hit.in_structure}
     if lacking := [term for term in miss.missing if term in terms_of_hit]:
         reasons.append(f"missing terms: {', '.join(lacking)}")
     return replace(miss, why_not="; ".join(reasons))
-
-
-def _deficit(mine: _Share, theirs: _Share) -> str:
-    less = f"{theirs.value - mine.value:.4f} less from the {mine.name}"
-    if mine.name == _BEST:
-        return f"{less} of its document"
-    if mine.name == _SHARED:
-        return f"{theirs.value - mine.value:.4f} less as its document has more of its terms elsewhere"
-    if mine.name == _SPOTLIGHT:
-        return less
-    less = f"{less} ranking"
-    if mine.place:
-        return f"{less} (rank {mine.place} against {theirs.place})"
-    if mine.name == "document":
-        return f"{less} (no term of the question in its document's name and opening)"
-    return f"{less} (not among its {mine.size} candidates)"

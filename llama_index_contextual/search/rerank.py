@@ -31,6 +31,7 @@ from llama_index_contextual._utils.clients import PerLoop
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens, replace_surrogates
 from llama_index_contextual.config import AUTO, SPOTLIGHT, ProjectConfig, RerankThreshold
+from llama_index_contextual.embeddings.windows import WindowSplitter
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, Remedy
 from llama_index_contextual.models import model_name
 from llama_index_contextual.search.cross_encoders import load_cross_encoder, local_models, unusable
@@ -221,35 +222,23 @@ def _reason(name: str, place: str, preferred: str) -> str:
 BATCH_SIZE = 32
 """Number of texts that a cross-encoder processes in one batch."""
 
-OVERLAP = 0.2
-"""Share of a window that is repeated in the next window, so that most sentences are complete in one of them."""
+OVERLAP = 5
+"""Ratio of the length of a window to the length of its overlap with the next window.
+
+With a fifth, most sentences are complete in one of the windows.
+"""
 
 _SLACK = 8
 """Number of tokens left unused, because the text at the edges of a window may be tokenised differently."""
 
 
-@dataclass(frozen=True)
-class _EncoderInput:
-    """A passage, as a cross-encoder reads it.
+def _encoder_input(chunk: RetrievedChunk) -> tuple[str, int]:
+    """Return a passage as a cross-encoder reads it, and the length of its head.
 
-    Attributes:
-        head: Context, column headers and the user's own metadata, in the same form as for embedding; may be empty.
-        text: The text after the head.
+    The head consists of the context, column headers and the user's own metadata, in the same form as for embedding.
     """
-
-    head: str
-    text: str
-
-    @classmethod
-    def of(cls, chunk: RetrievedChunk) -> _EncoderInput:
-        whole = replace_surrogates(chunk.node.get_content(MetadataMode.EMBED))
-        text = replace_surrogates(chunk.text).strip()
-        if not whole.endswith(text):  # the node has a custom text template
-            return cls("", whole)
-        return cls(whole[: len(whole) - len(text)].rstrip(), text)
-
-    def __str__(self) -> str:
-        return f"{self.head}\n\n{self.text}" if self.head else self.text
+    whole, text = (replace_surrogates(one) for one in (chunk.node.get_content(MetadataMode.EMBED), chunk.text.strip()))
+    return whole, len(whole) - len(text) if whole.endswith(text) else 0  # a node may have a custom text template
 
 
 class CrossEncoderReranker(Reranker):
@@ -296,7 +285,7 @@ class CrossEncoderReranker(Reranker):
         # Allow only one thread at a time: a tokenizer that is used concurrently raises "Already borrowed", and each
         # thread would need additional memory.
         with self._lock:
-            logits = self._logits_of(question, [_EncoderInput.of(node) for node in nodes])
+            logits = self._logits_of(question, [_encoder_input(node) for node in nodes])
         best = [int(windows.argmax()) for windows in logits]
         outputs = [float(windows[at]) for windows, at in zip(logits, best, strict=True)]
         order = sorted(range(len(hits)), key=lambda at: (-outputs[at], at))
@@ -313,34 +302,19 @@ class CrossEncoderReranker(Reranker):
         """Run `rerank` in a thread, so that the event loop is not blocked."""
         return await asyncio.to_thread(self.rerank, question, hits, threshold=threshold)
 
-    def windows(self, question: str, passage: _EncoderInput) -> list[str]:
-        """Divide a passage into windows that the model can read together with a question."""
-        spans_of = self._model.spans
-        room = self._room - len(spans_of(question))
-        if len(spans_of(str(passage))) <= room:
-            return [str(passage)]
-        head = f"{passage.head}\n\n" if passage.head else ""
-        head_length = len(spans_of(head))
-        if head_length > room // 2:
-            head, head_length, text = "", 0, str(passage)
-        else:
-            text = passage.text
-        spans, width = spans_of(text), room - head_length
-        more = len(spans) - width
-        if more <= 0:  # the head and the text have fewer tokens if they are encoded separately
-            return [head + text]
-        number = -(-more // max(1, round(width * (1 - OVERLAP)))) + 1
-        # The starts are evenly distributed, so that all windows have the same length.
-        starts = [round(at * more / (number - 1)) for at in range(number)]
-        return [head + text[spans[start][0] : spans[start + width - 1][1]] for start in starts]
+    def windows(self, question: str, passage: str, head: int) -> list[str]:
+        """Divide a passage, whose head has a given length, into windows to read together with a question."""
+        spans = self._model.spans
+        splitter = WindowSplitter(self.length, self._room - len(spans(question)), spans, OVERLAP)
+        return [window.text for window in splitter.split(passage, head)]
 
-    def _logits_of(self, question: str, passages: Sequence[_EncoderInput]) -> list[NDArray[np.float64]]:
+    def _logits_of(self, question: str, passages: Sequence[tuple[str, int]]) -> list[NDArray[np.float64]]:
         """Return the output of the model for each window of each passage."""
         if not passages:
             return []
         try:
             question = self._clipped(replace_surrogates(question))
-            windows = [self.windows(question, passage) for passage in passages]
+            windows = [self.windows(question, *passage) for passage in passages]
             pairs = [(question, window) for texts in windows for window in texts]
             logits = np.asarray(self._model.predict(pairs, self.batch_size), dtype=np.float64)
         except Exception as error:  # a model class may raise any error

@@ -15,7 +15,7 @@ from llama_index.core.schema import (
     NodeWithScore,
     TextNode,
 )
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, field_validator
 
 from llama_index_contextual.search.response import LEGS, BaseHit, Hit, LegScore, Mark, SearchResponse, Source
 
@@ -28,34 +28,31 @@ class RetrievedChunk(BaseHit, NodeWithScore):
     The score is the overall score of the passage, and is comparable only within one response.
     """
 
-    rank: int = Field(default=0, description="Position among the results, from 1.")
-    relevance: float | None = Field(
-        default=None,
-        description="Estimated probability that the passage is relevant, calibrated with the local settings; never"
-        " above the confidence of the search. None for retrievers that are not of a project.",
-    )
-    semantic: LegScore | None = Field(
-        default=None, description="Score and rank in the semantic index, or None if the chunk is not among its hits."
-    )
-    lexical: LegScore | None = Field(
-        default=None, description="Score and rank in the lexical index, or None if the chunk is not among its hits."
-    )
-    document: LegScore | None = Field(
-        default=None,
-        description="Score and rank of the chunk's document, or None if documents are not searched or the document's"
-        " name and opening have no term of the query.",
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
-    spotlight: Mark | None = Field(
-        default=None,
-        description="The sentence or table row that matches the question best, with its offsets in the document, its"
-        " pages and its section; None if nothing in the passage matches.",
-    )
+    rank: int = 0
+    """Position among the results, from 1."""
+    relevance: float | None = None
+    """Estimated probability that the passage is relevant, calibrated with the local settings; never above the
+    confidence of the search. None for retrievers that are not of a project.
+    """
+    semantic: LegScore | None = None
+    """Score and rank in the semantic index, or None if the chunk is not among its hits."""
+    lexical: LegScore | None = None
+    """Score and rank in the lexical index, or None if the chunk is not among its hits."""
+    document: LegScore | None = None
+    """Score and rank of the chunk's document, or None if documents are not searched or the document's name and opening
+    have no term of the query.
+    """
+    spotlight: Mark | None = None
+    """The sentence or table row that matches the question best, with its offsets in the document, its pages and its
+    section; None if nothing in the passage matches.
+    """
 
     @classmethod
     def class_name(cls) -> str:
         """Return the name that LlamaIndex uses to serialise this class."""
-        return "RetrievedChunk"
+        return cls.__name__
 
     @field_validator("node", mode="before")
     @classmethod

@@ -19,7 +19,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.search import rerank
-from llama_index_contextual.search.rerank import CrossEncoderReranker, _EncoderInput
+from llama_index_contextual.search.rerank import CrossEncoderReranker
 from llama_index_contextual.search.response import Hit
 from llama_index_contextual.search.results import RetrievedChunk
 
@@ -149,16 +149,17 @@ def test_windows_cover_a_passage_and_the_model_cuts_nothing_off(
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     hit = hits_of(contextualized(words(count, count), context))[0]
-    passage = _EncoderInput.of(RetrievedChunk.of_hit(hit))
-    windows = reranker.windows(QUESTION, passage)
+    passage, length = rerank._encoder_input(RetrievedChunk.of_hit(hit))
+    windows = reranker.windows(QUESTION, passage, length)
+    head = passage[:length]
     assert all(len(tokenizer(QUESTION, window)["input_ids"]) <= LENGTH for window in windows)
     at, fits = 0, 0 < len(context) < 60
-    assert passage.head == context.strip()
-    text = passage.text if fits and len(windows) > 1 else str(passage)
+    assert head.strip() == context.strip()
+    text = passage[length:] if fits and len(windows) > 1 else passage
     for window in windows:
         if fits:
-            assert window.startswith(passage.head)
-        body = window.removeprefix(f"{passage.head}\n\n") if fits and len(windows) > 1 else window
+            assert window.startswith(head)
+        body = window.removeprefix(head) if fits and len(windows) > 1 else window
         start = text.index(body)
         assert start <= at  # no gap to the window before
         at = max(at, start + len(body))
