@@ -18,7 +18,7 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeRelationship, NodeWithScore, QueryBundle, TextNode
 from numpy.typing import NDArray
-from pydantic import Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.redaction import get_logger
@@ -35,6 +35,18 @@ from llama_index_contextual.search.spotlight import HeadedText, Spot, Spotlight,
 
 _dispatcher = get_dispatcher(__name__)
 logger = get_logger(__name__)
+
+
+class NamedPostprocessor(BaseNodePostprocessor):
+    """Base class of the postprocessors, which LlamaIndex serialises under the names of their classes."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name of the class."""
+        return cls.__name__
+
 
 # ---- consecutive chunks ----------------------------------------------------------------------------------------------
 
@@ -141,19 +153,15 @@ def joint_section(paths: Sequence[str | None]) -> str | None:
 class MergedChunk(RetrievedChunk):
     """A passage of several chunks, with the score and evidence of its best hit."""
 
-    chunks: list[TextNode] = Field(default_factory=list, description="The chunks, in the order of the text.")
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the name that LlamaIndex uses to serialise this class."""
-        return "MergedChunk"
+    chunks: list[TextNode] = Field(default_factory=list)
+    """The chunks, in the order of the text."""
 
     def chunk_at(self, start: int) -> TextNode | None:
         """Return the first chunk that contains the character at an offset in the document, or None."""
         return next((chunk for chunk in self.chunks if _start(chunk) <= start < _start(chunk) + len(chunk.text)), None)
 
 
-class AdjacentChunkMerger(BaseNodePostprocessor):
+class AdjacentChunkMerger(NamedPostprocessor):
     """Merge consecutive hits of a document into one passage without repeating overlaps.
 
     A passage has the position, id, score and evidence of its best hit. Its offsets, pages and sections cover the
@@ -166,17 +174,10 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
         >>> engine = project.as_query_engine(node_postprocessors=[merger])  # doctest: +SKIP
     """
 
-    max_tokens: int = Field(
-        default=2400,
-        ge=1,
-        description="Maximum number of tokens of a passage of several chunks. The default has room for three chunks of"
-        " the default size.",
-    )
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the name that LlamaIndex uses to serialise this class."""
-        return "AdjacentChunkMerger"
+    max_tokens: int = Field(default=2400, ge=1)
+    """Maximum number of tokens of a passage of several chunks. The default has room for three chunks of the default
+    size.
+    """
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
@@ -335,7 +336,7 @@ SEPARATOR_TOKENS = 2
 """Number of tokens between two passages: one for an empty line, and one in reserve."""
 
 
-class ContextWindowPacker(BaseNodePostprocessor):
+class ContextWindowPacker(NamedPostprocessor):
     """Keep the best results that fit into a token budget, in reading order.
 
     Results are chosen greedily, by score if all results have a score, otherwise in the given order. A result that does
@@ -355,16 +356,12 @@ class ContextWindowPacker(BaseNodePostprocessor):
         >>> engine = project.as_query_engine(node_postprocessors=[packer])  # doctest: +SKIP
     """
 
-    max_tokens: int = Field(default=4000, ge=1, description="Maximum number of tokens of all passages together.")
-    compress: bool = Field(
-        default=False, description="Whether to cut a passage that does not fit to its best run of sentences."
-    )
-    min_tokens: int = Field(default=64, ge=1, description="Minimum number of free tokens for a compressed passage.")
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the name that LlamaIndex uses to serialise this class."""
-        return "ContextWindowPacker"
+    max_tokens: int = Field(default=4000, ge=1)
+    """Maximum number of tokens of all passages together."""
+    compress: bool = False
+    """Whether to cut a passage that does not fit to its best run of sentences."""
+    min_tokens: int = Field(default=64, ge=1)
+    """Minimum number of free tokens for a compressed passage."""
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
@@ -441,7 +438,7 @@ def _cut_hit(hit: NodeWithScore, node: TextNode, start: int, end: int) -> NodeWi
 # ---- relevance -------------------------------------------------------------------------------------------------------
 
 
-class RelevancePostprocessor(BaseNodePostprocessor):
+class RelevancePostprocessor(NamedPostprocessor):
     """Replace the score of each hit with its relevance, and optionally drop hits below a cut-off.
 
     The score of a hybrid search is a weighted sum without a fixed range, comparable only within one search, so a fixed
@@ -461,14 +458,8 @@ class RelevancePostprocessor(BaseNodePostprocessor):
         [('a', 0.7)]
     """
 
-    relevance_cutoff: float | None = Field(
-        default=None, ge=0, le=1, description="Lowest relevance of a hit that is kept; None keeps all hits."
-    )
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the name that LlamaIndex uses to serialise this class."""
-        return "RelevancePostprocessor"
+    relevance_cutoff: float | None = Field(default=None, ge=0, le=1)
+    """Lowest relevance of a hit that is kept; None keeps all hits."""
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
@@ -484,7 +475,7 @@ class RelevancePostprocessor(BaseNodePostprocessor):
 # ---- reranking -------------------------------------------------------------------------------------------------------
 
 
-class SpotlightRerank(BaseNodePostprocessor):
+class SpotlightRerank(NamedPostprocessor):
     """Rerank nodes by their best sentence or table row.
 
     In a chunk of 800 tokens, usually only one place answers the question. This reranker finds two places in each node.
@@ -506,21 +497,17 @@ class SpotlightRerank(BaseNodePostprocessor):
         'The garden fee is 3 euros.\\nFees are due.'
     """
 
-    top_n: int | None = Field(default=None, gt=0, description="Number of nodes to return; None returns all of them.")
-    candidates: int = Field(default=20, gt=0, description="Number of first nodes that are reranked; the others follow.")
-    language: str = Field(default="english", description="Language of the texts: a Snowball stemmer's name, or `none`.")
-    words_weight: float = Field(
-        default=0.2, ge=0, allow_inf_nan=False, description="Weight of the words that the best place shares."
-    )
-    meaning_weight: float = Field(
-        default=0.2, ge=0, allow_inf_nan=False, description="Weight of the meaning of the nearest place."
-    )
+    top_n: int | None = Field(default=None, gt=0)
+    """Number of nodes to return; None returns all of them."""
+    candidates: int = Field(default=20, gt=0)
+    """Number of first nodes that are reranked; the others follow."""
+    language: str = "english"
+    """Language of the texts: a Snowball stemmer's name, or `none`."""
+    words_weight: float = Field(default=0.2, ge=0, allow_inf_nan=False)
+    """Weight of the words that the best place shares."""
+    meaning_weight: float = Field(default=0.2, ge=0, allow_inf_nan=False)
+    """Weight of the meaning of the nearest place."""
     _spotlight: Spotlight | None = PrivateAttr(default=None)
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the name that LlamaIndex uses to serialise this class."""
-        return "SpotlightRerank"
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None

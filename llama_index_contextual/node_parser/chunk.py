@@ -51,15 +51,10 @@ class ChunkNodeParser(SpanNodeParser):
         ValueError: The size is not positive, or the overlap is negative or not smaller than the size.
     """
 
-    chunk_size: int = Field(
-        default=800, gt=0, description="Maximum number of tokens (o200k_base) of a chunk when it is encoded alone."
-    )
-    chunk_overlap: int = Field(
-        default=80,
-        ge=0,
-        description="Number of tokens that neighbouring chunks share; the actual number is half to one and a half "
-        "times as large.",
-    )
+    chunk_size: int = Field(default=800, gt=0)
+    """Maximum number of tokens (o200k_base) of a chunk when it is encoded alone."""
+    chunk_overlap: int = Field(default=80, ge=0)
+    """Number of tokens that neighbouring chunks share; the actual number is half to one and a half times as large."""
 
     @model_validator(mode="after")
     def _check(self) -> ChunkNodeParser:
@@ -124,9 +119,8 @@ class ChunkNodeParser(SpanNodeParser):
             keys.SEGMENT_END: part.segment[1],
             keys.CHUNK_INDEX: number,
             keys.TOKEN_COUNT: span.tokens,
-            keys.TABLE_HEAD: _fitting_head(
-                part.origin.map.table(start)
-            ),  # the last key, so that the headers are right above the text
+            # the last key, so that the headers are right above the text
+            keys.TABLE_HEAD: _fitting_head(part.origin.map.table(start)),
         }
         metadata = inherited | {key: value for key, value in own.items() if value is not None}
         line = keys.source_line(metadata)

@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import xxhash
-from llama_index.core.bridge.pydantic import Field, model_validator
+from llama_index.core.bridge.pydantic import ConfigDict, Field, model_validator
 from llama_index.core.node_parser import NodeParser
 from llama_index.core.node_parser.interface import IdFuncCallable
 from llama_index.core.node_parser.node_utils import default_id_func
@@ -167,9 +167,10 @@ def link_neighbours(nodes: Sequence[BaseNode]) -> None:
 class SpanNodeParser(NodeParser):
     """Base class of both parsers, which set spans, ids and links during parsing."""
 
-    id_func: IdFuncCallable = Field(
-        default=default_id_func, exclude=True, description="Not used: ids are derived from document id, span and text."
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    id_func: IdFuncCallable = Field(default=default_id_func, exclude=True)
+    """Not used: ids are derived from document id, span and text."""
 
     @classmethod
     def class_name(cls) -> str:
@@ -344,13 +345,10 @@ class SegmentNodeParser(SpanNodeParser):
         ValueError: The size is not positive, or the overlap is negative or not smaller than the size.
     """
 
-    segment_size: int = Field(default=8_000, gt=0, description="Maximum number of tokens (o200k_base) of a segment.")
-    segment_overlap: int = Field(
-        default=800,
-        ge=0,
-        description="Maximum number of tokens that neighbouring segments share; they share at least three quarters "
-        "of it.",
-    )
+    segment_size: int = Field(default=8_000, gt=0)
+    """Maximum number of tokens (o200k_base) of a segment."""
+    segment_overlap: int = Field(default=800, ge=0)
+    """Maximum number of tokens that neighbouring segments share; they share at least three quarters of it."""
 
     @model_validator(mode="after")
     def _check(self) -> SegmentNodeParser:
