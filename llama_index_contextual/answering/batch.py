@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+import math
 import re
 import string
 from collections import Counter
@@ -133,6 +134,12 @@ class Prediction:
     def _expected(self) -> list[str]:
         return [self.qa.evidence] if self.qa.evidence else list(self.qa.answers)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the question, the answer and the scores as JSON values, without the response."""
+        truth = list(self.qa.answers)
+        scores = {name: getattr(self, name) for name in ("exact", "f1", "retrieved", "error")}
+        return {"question": self.qa.question, "answer": self.answer, "truth": truth, **scores}
+
     @staticmethod
     def _contains(hit: NodeWithScore, text: str) -> bool:
         return f" {normalise_answer(text)} " in f" {normalise_answer(hit.node.get_content())} "
@@ -185,17 +192,7 @@ class Predictions:
     def to_dict(self) -> dict[str, Any]:
         """Return the settings, figures and answers as JSON values."""
         rows = [
-            {
-                "question": row.qa.question,
-                "answer": row.answer,
-                "truth": list(row.qa.answers),
-                "exact": row.exact,
-                "f1": row.f1,
-                "retrieved": row.retrieved,
-                "error": row.error,
-                "response": None if row.response is None else row.response.to_dict(),
-            }
-            for row in self.rows
+            {**row.to_dict(), "response": None if row.response is None else row.response.to_dict()} for row in self.rows
         ]
         return {"settings": dict(self.settings), **self.summary(), "rows": rows}
 
@@ -204,28 +201,19 @@ class Predictions:
 
         A row contains the prediction, the correct answers, the model, the style, and all settings as JSON.
         """
-        engine = {name: _cell(str(self.settings.get(name, ""))) for name in ("model", "style")}
+        engine = {name: str(self.settings.get(name, "")) for name in ("model", "style")}
         engine["settings"] = json.dumps(dict(self.settings), ensure_ascii=False, sort_keys=True, default=str)
         rows = [
             {
-                "question": _cell(row.qa.question),
-                "answer": _cell(row.answer),
-                "truth": _cell(" | ".join(row.qa.answers)),
-                "exact": row.exact,
-                "f1": row.f1,
-                "retrieved": row.retrieved,
+                **row.to_dict(),
+                "truth": " | ".join(row.qa.answers),
                 "partial": None if row.response is None else row.response.partial,
-                "error": row.error,
                 "hard_negatives": " ".join(hit.node.node_id for hit in row.hard_negatives),
                 **engine,
             }
             for row in self.rows
         ]
-        out = io.StringIO()
-        writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return out.getvalue()
+        return csv_text(rows)
 
     def to_ares(self) -> str:
         """Return tab-separated values for ARES: the query, the document (all retrieved passages) and the answer.
@@ -323,6 +311,21 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _cell(text: str) -> str:
-    """Escape a string so that spreadsheets do not interpret it as a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as CSV with a header line; lists are left out.
+
+    Text that a spreadsheet would interpret as a formula is prefixed with an apostrophe. Values that are not finite are
+    left blank.
+    """
+    names = [name for name, value in rows[0].items() if not isinstance(value, list)] if rows else []
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

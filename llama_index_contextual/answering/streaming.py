@@ -105,10 +105,9 @@ class AnswerStream:
         self._address = address_of(llm)
         self._lock = lock_of(llm)
         provider = provider_of(self.name)
-        reports_usage = provider is not None and provider.takes_stream_options
-        self._options = {"stream_options": {"include_usage": True}} if reports_usage else {}
+        self._is_openai = provider is not None and provider.is_openai
+        self._options = {"stream_options": {"include_usage": True}} if self._is_openai else {}
         self._llm: PerLoop[LLM] = PerLoop(lambda: llm)
-        self._takes_schema = provider is not None and provider.takes_json_schema
 
     async def acomplete(
         self, messages: Sequence[ChatMessage], *, response_format: Mapping[str, Any] | None = None
@@ -149,7 +148,7 @@ class AnswerStream:
             ModelError: The model did not begin to answer.
         """
         meter = Meter(self.name, messages)
-        pieces, piece = await self._begin(messages, meter, response_format if self._takes_schema else None)
+        pieces, piece = await self._begin(messages, meter, response_format if self._is_openai else None)
         problem: str | None = None
         keys = KeyFilter()
         try:

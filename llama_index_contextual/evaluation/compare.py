@@ -43,7 +43,6 @@ from llama_index_contextual.evaluation.run import (
     Evaluation,
     Questions,
     Retrievable,
-    ShowProgress,
     as_questions,
     evaluate,
 )
@@ -311,7 +310,6 @@ def compare(
     rerank: str | None = None,
     costs: Mapping[str, float | None] | None = None,
     notes: Sequence[str] = (),
-    progress: ShowProgress | None = None,
 ) -> Comparison:
     """Evaluate several retrievers on the same questions.
 
@@ -324,7 +322,6 @@ def compare(
         rerank: Value of the `rerank` setting to use for all projects, as in `evaluate`.
         costs: Cost of each retriever for these documents in dollars, by name, if known.
         notes: Notes on the figures, one sentence each.
-        progress: Called after each question with the number of finished questions and the total, for all retrievers.
 
     Raises:
         InputError: There are fewer than two retrievers or no questions, or the metric is unknown.
@@ -335,12 +332,7 @@ def compare(
     if len(retrievers) < 2:
         raise InputError("A comparison needs at least two retrievers.", value=list(retrievers))
     loaded = as_questions(questions)
-    total = len(loaded) * len(retrievers)
-    evaluations = []
-    for at, (name, retriever) in enumerate(retrievers.items()):
-        before = at * len(loaded)
-        report = None if progress is None else (lambda done, _, before=before: progress(before + done, total))
-        evaluations.append(evaluate(retriever, loaded, name=name, ks=ks, rerank=rerank, progress=report))
+    evaluations = [evaluate(one, loaded, name=name, ks=ks, rerank=rerank) for name, one in retrievers.items()]
     metric = metric or evaluations[0].main_metric
     evaluations[0].values(metric)  # raises an error if the metric is unknown
     return Comparison(evaluations=tuple(evaluations), metric=metric, costs=dict(costs or {}), notes=tuple(notes))
@@ -356,15 +348,11 @@ class VariantProgress:
     Attributes:
         stage: The current stage.
         name: Name of the variant, or "" for all variants.
-        done: Number of finished chunks or questions.
-        total: Number of questions; 0 if unknown.
         dollars: Estimated cost in dollars, during the "price" stage; None if unknown.
     """
 
     stage: Literal["price", "build", "ask"]
     name: str = ""
-    done: int = 0
-    total: int = 0
     dollars: float | None = None
 
 
@@ -523,7 +511,7 @@ def _build(
                     config=config.changed(backend="files"),  # a temporary variant is stored in files
                     make_stages=lambda: stages,
                     before=before,
-                    progress=lambda state: report(VariantProgress(stage="build", name=name, done=state.chunks_done)),
+                    progress=lambda _: report(VariantProgress(stage="build", name=name)),
                 )
             )
             rerankers = origin.live.rerankers
@@ -688,6 +676,7 @@ def compare_variants(
     configs = {str(kind): origin.config.changed(context=kind) for kind in variants}
     reranking = [rerank_price(origin, rerank, len(selected), max(ks, default=0))] * len(configs)
     with built_variants(origin, configs, excluded, max_cost=max_cost, report=report, reranking=reranking) as built:
+        report(VariantProgress(stage="ask"))
         return compare(
             built,
             selected,
@@ -696,7 +685,6 @@ def compare_variants(
             rerank=rerank,
             costs={name: variant.cost for name, variant in built.items()},
             notes=[*sample_notes(origin, selected, excluded, len(loaded)), *variant_notes(origin, built, excluded)],
-            progress=lambda done, total: report(VariantProgress(stage="ask", done=done, total=total)),
         )
 
 
@@ -969,5 +957,5 @@ def sweep_answers(
             figures = {name: value for name, value in predictions.summary().items() if name != "usage"}
             figures |= {name: predictions.settings.get(name) for name in ("model", "style")}
             rows.append(_row(variant, rerank, mode, k, figures, predictions=predictions))
-            report(VariantProgress(stage="ask", name=rows[-1].name, done=len(questions), total=len(questions)))
+            report(VariantProgress(stage="ask", name=rows[-1].name))
     return Sweep(rows=tuple(rows), questions=len(questions), measure="f1")

@@ -5,10 +5,7 @@ The page and the chart are rendered by Jinja2 with autoescaping, so that documen
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files as package_files
@@ -16,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.answering.batch import csv_text
 from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.compare import Comparison, Difference, Sweep
@@ -34,7 +32,6 @@ CHART = ".svg"
 """Extension of a chart of steps."""
 
 _SNIPPET = 280
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def check_report(path: str | Path, *, chart: bool = False) -> None:
@@ -77,12 +74,7 @@ def to_csv(result: Result) -> str:
         rows = result.table()
     else:
         rows = [row for evaluation in _evaluations_of(result) for row in _question_rows(evaluation)]
-    file = io.StringIO()
-    names = [name for name, value in rows[0].items() if not isinstance(value, list)]
-    writer = csv.DictWriter(file, fieldnames=names, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
-    return file.getvalue()
+    return csv_text(rows)
 
 
 def to_json(result: Result) -> str:
@@ -143,12 +135,6 @@ def _question_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
         }
         for result in evaluation.results
     ]
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 # ---- HTML page -------------------------------------------------------------------------------------------------------

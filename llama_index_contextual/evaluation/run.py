@@ -119,9 +119,6 @@ def _ranks_up_to(ranks: Ranks, k: int) -> list[int]:
 KS = (1, 5, 10, 20)
 NDCG_K = 10
 
-ShowProgress = Callable[[int, int], None]
-"""Callback that receives the number of finished questions and the total."""
-
 
 class HasRetriever(Protocol):
     """An object that has a retriever, such as a `Project`."""
@@ -285,7 +282,6 @@ def evaluate(
     ks: Sequence[int] = KS,
     rerank: str | None = None,
     embed_model: BaseEmbedding | None = None,
-    progress: ShowProgress | None = None,
 ) -> Evaluation:
     """Evaluate a retriever on a question set, one question at a time.
 
@@ -297,7 +293,6 @@ def evaluate(
         rerank: Value of the `rerank` setting to use for a project, or "none" for no reranking; None uses the project's
             setting.
         embed_model: Embedding model for the context relevance, or None to omit this figure.
-        progress: Called after each question.
 
     Raises:
         InputError: There are no questions, a number of results is not positive, the file cannot be read, the retriever
@@ -313,11 +308,7 @@ def evaluate(
     if callable(documents):
         require_files(documents(), loaded)
     base_retriever = _with_rerank(_retriever(retriever, max(ks)), rerank)
-    results: list[QuestionResult] = []
-    for done, question in enumerate(loaded, start=1):
-        results.append(_question_result(base_retriever, question, max(ks)))
-        if progress is not None:
-            progress(done, len(loaded))
+    results = [_question_result(base_retriever, question, max(ks)) for question in loaded]
     if embed_model is not None:
         relevances = context_relevance(embed_model, [(r.question.text, [c.text for c in r.results]) for r in results])
         results = [replace(r, context_relevance=value) for r, value in zip(results, relevances, strict=True)]

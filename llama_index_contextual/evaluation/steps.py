@@ -223,6 +223,7 @@ def evaluate_steps(
             retrievers[name] = retriever.changed(rerank=setting)
         for variant in built.values():  # otherwise, only the first step with an index would embed the questions
             variant.live.current().embedder.embed_many([[question.text] for question in selected])
+        report(VariantProgress(stage="ask"))
         comparison = compare(
             retrievers,
             selected,
@@ -234,7 +235,6 @@ def evaluate_steps(
                 *variant_notes(origin, built, excluded),
                 *_order_notes(rungs, k),
             ],
-            progress=lambda done, total: report(VariantProgress(stage="ask", done=done, total=total)),
         )
         prices = dict.fromkeys(rungs, 0.0) | {
             name: built[rungs[name].context].price for name in (EMBEDDINGS, STRUCTURAL, LLM_CONTEXT) if name in rungs
