@@ -58,11 +58,8 @@ class Provider:
         min_cached_tokens: Minimum number of tokens in a prefix that is cached.
         min_cached_by_model: Values of `min_cached_tokens` for specific models, as pairs of a name pattern and a number;
             the first match applies.
-        takes_cache_key: Whether `prompt_cache_key` is accepted.
-        takes_json_schema: Whether `response_format` is accepted.
-        takes_stream_options: Whether `stream_options` is accepted, so that token counts can be requested for streams.
-        service_tiers: Accepted values of `service_tier`.
-        has_batch_api: Whether OpenAI's Batch API is supported.
+        is_openai: Whether the provider is OpenAI itself, which accepts `prompt_cache_key`, `response_format`,
+            `stream_options` (to request token counts for streams) and the service tier "flex", and has a Batch API.
         in_process: Whether the models run in this process. Such models are free, but may have to be downloaded.
         plain_models: Pattern that matches the beginning of the names of models that do not reason before they answer.
             For these models, the number of tokens in an answer can be limited to the length of the text. None if
@@ -86,11 +83,7 @@ class Provider:
     cache: Literal["prefix", "point", "slot"] | None = None
     min_cached_tokens: int = 1024
     min_cached_by_model: tuple[tuple[re.Pattern[str], int], ...] = ()
-    takes_cache_key: bool = False
-    takes_json_schema: bool = False
-    takes_stream_options: bool = False
-    service_tiers: frozenset[str] = frozenset()
-    has_batch_api: bool = False
+    is_openai: bool = False
     in_process: bool = False
     plain_models: re.Pattern[str] | None = None
     efforts: tuple[tuple[re.Pattern[str], str | None], ...] = ()
@@ -117,11 +110,7 @@ PROVIDERS: Mapping[str, Provider] = {
         embedding_options={"max_retries": 0, "reuse_client": False, "embed_batch_size": 2048},
         class_names=frozenset({"openai_llm", "OpenAIEmbedding"}),
         cache="prefix",
-        takes_cache_key=True,
-        takes_json_schema=True,
-        takes_stream_options=True,
-        service_tiers=frozenset({"flex"}),
-        has_batch_api=True,
+        is_openai=True,
         plain_models=re.compile(r"gpt-3\.5|gpt-4|chatgpt-4|gpt-5-chat"),
         # https://platform.openai.com/docs/guides/reasoning; a model rejects an unsupported effort with an error.
         efforts=(

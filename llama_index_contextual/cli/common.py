@@ -134,7 +134,7 @@ class Invocation:
     """Context of the running command, with the options that all commands have.
 
     Attributes:
-        context: Typer context of the command, with the values of its options.
+        context: Typer context of the command, with the values of its options; None outside of a command.
         root: Root folder of the projects.
         as_json: Whether the command prints JSON.
     """
@@ -144,26 +144,25 @@ class Invocation:
     as_json: bool
 
 
-running: ContextVar[Invocation | None] = ContextVar("running", default=None)
+DEFAULT_ROOT = Path("knowledge")
+running: ContextVar[Invocation] = ContextVar("running", default=Invocation(None, DEFAULT_ROOT, False))  # noqa: B039 (frozen)
 
 
 def root() -> Path:
     """Return the root folder of the running command."""
-    command = running.get()
-    return DEFAULT_ROOT if command is None else command.root
+    return running.get().root
 
 
 def root_option() -> list[str]:
     """Return the `--root` option of the running command for suggested commands, or [] if it was not given."""
-    command = running.get()
-    source = None if command is None else command.context.get_parameter_source("root")
+    context = running.get().context
+    source = None if context is None else context.get_parameter_source("root")
     return ["--root", str(root())] if source is not None and source.name == "COMMANDLINE" else []
 
 
 def wants_json() -> bool:
     """Return whether the running command prints JSON on standard output."""
-    command = running.get()
-    return command is not None and command.as_json
+    return running.get().as_json
 
 
 def cli_message(error: ContextualError | OSError | sqlite3.Error) -> str:
@@ -174,8 +173,8 @@ def cli_message(error: ContextualError | OSError | sqlite3.Error) -> str:
         return f"SQLite: {error}."
     if error.remedy is None:
         return str(error)
-    command = running.get()
-    name = str(command.context.params.get("name") or "NAME") if command is not None else "NAME"
+    context = running.get().context
+    name = "NAME" if context is None else str(context.params.get("name") or "NAME")
     root = "".join(f" {shlex.quote(word)}" for word in root_option())
     advice = error.remedy.command_line.replace("{project}", f"{shlex.quote(name)}{root}").replace("{root}", root)
     return with_advice(error.problem, scrub(advice))
@@ -254,7 +253,6 @@ def complete_setting(incomplete: str) -> list[tuple[str, str]]:
 
 # ---- options ---------------------------------------------------------------------------------------------------------
 
-DEFAULT_ROOT = Path("knowledge")
 SEARCH = "Search"  # a panel of options in `--help`
 
 Root = Annotated[

@@ -64,7 +64,7 @@ class LiveSender:
     def __init__(self, llm: LLM, *, service_tier: ServiceTier | None = None) -> None:
         self._llm = llm
         self._provider = provider_of(model_name(llm)) or Provider(pip="")
-        if service_tier is not None and service_tier not in self._provider.service_tiers:
+        if service_tier is not None and not self._provider.is_openai:
             raise ConfigurationError(
                 f"{model_name(llm)!r} has no service tier {service_tier!r}",
                 setting="service_tier",
@@ -99,7 +99,7 @@ class LiveSender:
 
     def _options(self, request: ContextRequest) -> dict[str, Any]:
         options: dict[str, Any] = {}
-        if self._provider.takes_cache_key:
+        if self._provider.is_openai:
             options["prompt_cache_key"] = request.prefix.cache_key
         if self._form.sends_limit:
             options["max_tokens"] = self._form.max_tokens
@@ -538,7 +538,7 @@ async def asend_batches(
     """
     model = replies.model
     provider = provider_of(model)
-    if provider is None or not provider.has_batch_api:
+    if provider is None or not provider.is_openai:
         raise ConfigurationError(
             f"{model!r} does not support batches, only OpenAI's models do",
             setting="llm",
