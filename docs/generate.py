@@ -131,7 +131,7 @@ _STAGES = {
     "Reading": ("pdf_engine", "ocr"),
     "Segments and chunks": ("segment_size", "chunk_size", "chunk_overlap"),
     "Contexts": (
-        "context", "llm", "context_prompt",
+        "context", "llm", "context_prompt", "context_neighbours",
     ),
     "Calls and prices": (
         "llm_concurrency", "call_timeout", "requests_per_minute", "tokens_per_minute", "service_tier", "prices",

@@ -164,6 +164,10 @@ class ProjectConfig(BaseModel):
     """LLM that writes contexts, as provider:name."""
     context_prompt: str | None = None
     """Prompt template for contexts; None uses the published wording."""
+    context_neighbours: bool = False
+    """Whether each context also summarises the previous and the next chunk, in at most 30 tokens each. This needs no
+    additional calls: the summaries come from the contexts of these chunks, or from their text.
+    """
     llm_concurrency: int = _live(8, ge=1, le=512)
     """Maximum number of concurrent LLM calls."""
     call_timeout: float | None = _live(None, gt=0)

@@ -4,13 +4,14 @@ A contextualizer processes one segment of a document at a time. Segments are reb
 `ChunkNodeParser` store the span of their segment in their metadata. Nodes from other parsers are grouped by document
 and combined in order into windows of `segment_size` tokens.
 
-A structural context contains the document's title, the section path and the beginning of the document. It is
-deterministic, needs no LLM and costs nothing.
+A structural context contains the document's title, the section path, the beginning of the document and, if requested,
+summaries of the previous and the next chunk. It is deterministic, needs no LLM and costs nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -39,6 +40,10 @@ _BETWEEN = "\n\n"
 _OPENING_CHUNKS = 5
 MAX_CONTEXT_TOKENS = 200
 """Maximum number of tokens in a context."""
+MIN_CONTEXT_TOKENS = 50
+"""Minimum number of tokens that the context written by an LLM should have."""
+THIN_TOKENS = 15
+"""Number of tokens below which a context is too short to situate a chunk."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,8 @@ class Segment:
         chunks: Chunks of the segment, in order of occurrence.
         starts: Offset of each chunk in `text`.
         document_size: Number of chunks in the document.
+        before: Last chunk before the segment, or None.
+        after: First chunk after the segment, or None.
     """
 
     doc_id: str
@@ -70,6 +77,8 @@ class Segment:
     starts: tuple[int, ...] = ()
     document_size: int = 0
     facts: str = ""
+    before: BaseNode | None = None
+    after: BaseNode | None = None
 
     @cached_property
     def ambiguous(self) -> frozenset[str]:
@@ -99,6 +108,7 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
     texts = (chunk.get_content() for chunk in chunks[:_OPENING_CHUNKS])
     opening = opening_of(texts, keys.label_of(first.metadata, keys.TITLE))
     positions, longest = [_start(chunk) for chunk in chunks], max(len(chunk.get_content()) for chunk in chunks)
+    done, padded = 0, [None, *chunks, None]
     for group in _groups(chunks, segment_size):
         start, end = _segment_span(group)
         # Only these chunks can overlap the segment. Comparing every segment with all chunks of a document is too slow.
@@ -116,7 +126,10 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
             starts=starts,
             document_size=len(chunks),
             facts=str(first.metadata.get(keys.FACTS) or ""),
+            before=padded[done],
+            after=padded[done + len(group) + 1],
         )
+        done += len(group)
 
 
 def _groups(chunks: Sequence[BaseNode], segment_size: int) -> list[list[BaseNode]]:
@@ -214,7 +227,7 @@ class ChunkContext:
         error: Reason why the context could not be written as requested, or None.
         paid: Whether the context was requested from a provider in this call.
         structure: Structural line to put before the text, or an empty string.
-        is_thin: Whether the context is very short.
+        tokens: Number of tokens before the context was shortened; 0 if an LLM did not write it in this call.
         is_held_back: Whether the context is requested again only if `max_cost` is given; see `ChunkFailure`.
     """
 
@@ -223,7 +236,7 @@ class ChunkContext:
     error: str | None = None
     paid: bool = False
     structure: str = ""
-    is_thin: bool = False
+    tokens: int = 0
     is_held_back: bool = False
 
     @classmethod
@@ -246,12 +259,14 @@ class Contextualized(NamedTuple):
         failures: Chunks whose context could not be written as requested.
         paid: Number of contexts requested from a provider.
         thin: Ids of the chunks whose context is very short.
+        lengths: Numbers of tokens in the contexts that an LLM wrote in this call, before they were shortened.
     """
 
     nodes: list[BaseNode]
     failures: list[ChunkFailure]
     paid: int
     thin: Sequence[str] = ()
+    lengths: Sequence[int] = ()
 
 
 class Contextualizer(TransformComponent):
@@ -333,6 +348,7 @@ class Contextualizer(TransformComponent):
 
 
 def _contextualized(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]) -> Contextualized:
+    new = {name: context for name, context in contexts.items() if context.tokens}
     return Contextualized(
         nodes=[with_context(node, contexts.get(node.node_id)) for node in nodes],
         failures=[
@@ -341,7 +357,8 @@ def _contextualized(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkConte
             if node.node_id in contexts and (error := contexts[node.node_id].error)
         ],
         paid=sum(context.paid for context in contexts.values()),
-        thin=tuple(node_id for node_id, context in contexts.items() if context.is_thin),
+        thin=tuple(name for name, context in new.items() if count_tokens(context.text) < THIN_TOKENS),
+        lengths=tuple(context.tokens for context in new.values()),
     )
 
 
@@ -399,14 +416,20 @@ _MAX_SECTION_TOKENS = 25
 # document. The rest of the cover would only take up space in hundreds of contexts.
 _LONG_DOCUMENT = 100
 _COVER_CHARACTERS = 150
+NEIGHBOUR_TOKENS = 30
+"""Maximum number of tokens in the summary of a neighbouring chunk."""
+_SUMMARISED_CHARACTERS = 1_500
+_CLAUSE_END = re.compile(r"(?<=[.!?:;])\s|[。！？：；]")
 
 
 class StructuralContextualizer(Contextualizer):
     """Build contexts from the document's title, file name and opening, and the chunk's section path.
 
     Args:
-        max_tokens: Maximum number of tokens in a context. The limit is 50 % higher for documents with pages, whose
-            titles and section names are longer.
+        max_tokens: Maximum number of tokens in a context, without the summaries of neighbours. The limit is 50 % higher
+            for documents with pages, whose titles and section names are longer.
+        neighbours: Whether to add a summary of the previous and of the next chunk, of at most 30 tokens each: the
+            section, if it is another one, and the longest clause that is not also in the chunk itself.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -416,6 +439,7 @@ class StructuralContextualizer(Contextualizer):
     """
 
     max_tokens: int = Field(default=120, gt=0)
+    neighbours: bool = False
 
     @classmethod
     def class_name(cls) -> str:
@@ -427,6 +451,11 @@ class StructuralContextualizer(Contextualizer):
 
     def contexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         """Return one context for each of the given chunks of a segment."""
+        parts = zip(self.structural_lines(segment, chunks), self._summaries(segment, chunks, {}), strict=True)
+        return [ChunkContext(_joined(*each), "structural") for each in parts]
+
+    def structural_lines(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[str]:
+        """Return the structural line for each of the given chunks, without summaries of neighbours."""
         head = _document_line(segment)
         # A single chunk already contains the opening. If there are several chunks, the opening is added even to the
         # first chunk. Otherwise, this chunk would contain the words of the opening only once and rank below the other
@@ -435,26 +464,30 @@ class StructuralContextualizer(Contextualizer):
         opening = "" if alone else segment.opening
         if segment.document_size > _LONG_DOCUMENT and keys.PAGE_START in segment.chunks[0].metadata:
             opening = _shortened(opening, _COVER_CHARACTERS)
-        return [ChunkContext(self._write(head, opening, chunk), "structural") for chunk in chunks]
+        return [self._write(head, opening, chunk) for chunk in chunks]
 
     def add_structure(
         self, segment: Segment, chunks: Sequence[BaseNode], written: Sequence[ChunkContext]
     ) -> list[ChunkContext]:
         """Put structural lines before contexts that were written by an LLM.
 
-        A line and its context together have at most 200 tokens; the line is shortened if necessary.
+        A line and its context together have at most 200 tokens, without the summaries of neighbours; the line is
+        shortened if necessary.
 
         Args:
             segment: The segment.
             chunks: Chunks of the segment.
             written: Their contexts; contexts from other sources are not changed.
         """
-        lines = self.contexts(segment, chunks)
+        of_llm = {
+            c.node_id: context.text for c, context in zip(chunks, written, strict=True) if context.source == "llm"
+        }
+        lines, summaries = self.structural_lines(segment, chunks), self._summaries(segment, chunks, of_llm)
+        free = [max(0, MAX_CONTEXT_TOKENS - count_tokens(context.text)) for context in written]
+        structure = [_joined(truncate(line, n), each) for line, n, each in zip(lines, free, summaries, strict=True)]
         return [
-            replace(context, structure=truncate(line.text, max(0, MAX_CONTEXT_TOKENS - count_tokens(context.text))))
-            if context.source == "llm"
-            else context
-            for line, context in zip(lines, written, strict=True)
+            replace(context, structure=before) if context.source == "llm" else context
+            for before, context in zip(structure, written, strict=True)
         ]
 
     def put_below(self, nodes: Sequence[BaseNode], written: Mapping[str, str]) -> None:
@@ -470,13 +503,47 @@ class StructuralContextualizer(Contextualizer):
             for chunk, context in zip(chunks, self.add_structure(segment, chunks, contexts), strict=True):
                 chunk.metadata |= context.to_metadata()
 
+    def _summaries(self, segment: Segment, chunks: Sequence[BaseNode], of_llm: Mapping[str, str]) -> list[str]:
+        """Return the summaries of both neighbours of each chunk; `of_llm` has contexts from an LLM, by chunk id."""
+        if not self.neighbours:
+            return [""] * len(chunks)
+        row = [segment.before, *segment.chunks, segment.after]
+        places = {chunk.node_id: at for at, chunk in enumerate(segment.chunks, start=1)}
+        lines = []
+        for chunk in chunks:
+            at = places[chunk.node_id]
+            near = (("Before", row[at - 1]), ("After", row[at + 1]))
+            summaries = [(label, _summary(other, chunk, of_llm)) for label, other in near if other is not None]
+            lines.append(_joined(*(f"{label}: {summary}." for label, summary in summaries if summary)))
+        return lines
+
     def _write(self, head: str, opening: str, chunk: BaseNode) -> str:
         """Join the parts of a context, most informative first, and truncate the result to the limit."""
         section = keys.label_of(chunk.metadata, keys.SECTION)
         parts = [head, f"Section: {truncate(section, _MAX_SECTION_TOKENS)}." if section else ""]
         parts += [f"Begins: {opening}" if opening else ""]
         limit = self.max_tokens * 3 // 2 if keys.PAGE_START in chunk.metadata else self.max_tokens
-        return truncate(" ".join(part for part in parts if part), limit)
+        return truncate(_joined(*parts), limit)
+
+
+def _joined(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
+
+
+def _summary(node: BaseNode, neighbour: BaseNode, of_llm: Mapping[str, str]) -> str:
+    """Return the section of a chunk, if its neighbour has another one, and its longest clause that is not shared.
+
+    The clause comes from the context that an LLM wrote for the chunk, if there is one, or else from the chunk's text.
+    """
+    text, shared = of_llm.get(node.node_id), of_llm.get(neighbour.node_id, "")
+    section = keys.label_of(node.metadata, keys.SECTION)
+    if text or section == keys.label_of(neighbour.metadata, keys.SECTION):
+        section = ""
+    if not text:
+        text, shared = node.get_content()[:_SUMMARISED_CHARACTERS], neighbour.get_content()
+    text, shared = (" ".join(each.split()) for each in (text, shared))
+    clauses = [clause.strip(" .:;") for clause in _CLAUSE_END.split(text) if clause not in shared]
+    return truncate(": ".join(filter(None, (section, max(clauses, key=len, default="")))), NEIGHBOUR_TOKENS)
 
 
 def _document_line(segment: Segment) -> str:

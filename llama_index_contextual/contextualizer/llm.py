@@ -98,6 +98,8 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         service_tier: "flex" for slower responses at half the price, if the provider offers this tier.
         on_structure: Whether to put the structural line (title, section, opening) before the LLM's sentences. The line
             identifies the document, and the sentences situate the chunk in it.
+        neighbours: Whether the structural line also summarises the previous and the next chunk, by the longest clause
+            of the context that the LLM wrote for each of them (in another segment: of its text). This needs no calls.
         retries_refused: Whether to retry contexts that the LLM refused to write in earlier runs.
         ledger: Store of contexts that have already been paid for: a `Ledger`, or a file that is created if it does not
             exist. In an `IngestionPipeline`, pass a ledger: with only the pipeline's own cache, a change to any
@@ -129,6 +131,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     tokens_per_minute: int | None = Field(default=None, gt=0)
     service_tier: ServiceTier | None = None
     on_structure: bool = True
+    neighbours: bool = False
     retries_refused: bool = Field(default=False, exclude=True)
     ledger: Ledger | Path | None = Field(default=None, exclude=True, repr=False)
     spending: Spending | None = Field(default=None, exclude=True, repr=False)
@@ -194,7 +197,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     @property
     def structural(self) -> StructuralContextualizer:
         """Contextualizer for chunks whose call failed."""
-        return StructuralContextualizer(segment_size=self.segment_size)
+        return StructuralContextualizer(segment_size=self.segment_size, neighbours=self.neighbours)
 
     @property
     def lines(self) -> StructuralContextualizer | None:
@@ -458,10 +461,12 @@ class ContextRun:
                 raise
             except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception; the report shows it
                 return ChunkContext.failed(describe(error, setting="llm", model=self._settings.model)), True
-            context, problem = prompts.extract_context(reply.text, request.chunk.get_content(), reply.finish_reason)
+            context, problem, tokens = prompts.extract_context(
+                reply.text, request.chunk.get_content(), reply.finish_reason
+            )
             if context is not None:
                 await self._store(request, reply, context)
-                return ChunkContext(context, "llm", paid=True, is_thin=prompts.is_thin(context)), True
+                return ChunkContext(context, "llm", paid=True, tokens=tokens), True
             if problem == prompts.REFUSED:
                 await self._store(request, reply, "")
                 return self._refusal, True

@@ -127,7 +127,6 @@ def _first_sentence(node: BaseNode) -> str:
 
 # ---- Reading an answer -----------------------------------------------------------------------------------------------
 
-_MIN_TOKENS = 15
 _ANSWER_TAGS = re.compile(r"</?\s*(?:context|answer|output)\s*>", re.IGNORECASE)
 _ROLE_PREFIX = re.compile(
     r"^(?:(?:assistant|(?:short |succinct )*context|answer|here(?:['’]s| is)\b[^:.!?]{0,160})\s*:\s*)+", re.IGNORECASE
@@ -159,10 +158,12 @@ class Extraction(NamedTuple):
         context: The context, or None.
         problem: Reason why there is no context, phrased as the end of a sentence about the model, such as "refused to
             write a context"; empty if there is a context.
+        tokens: Number of tokens in the answer, before it was shortened; 0 if there is no context.
     """
 
     context: str | None
     problem: str = ""
+    tokens: int = 0
 
 
 def extract_context(answer: str, chunk: str, finish_reason: str | None = None) -> Extraction:
@@ -178,7 +179,7 @@ def extract_context(answer: str, chunk: str, finish_reason: str | None = None) -
 
     Example:
         >>> extract_context("Context: From the report of 2023.", "Revenue grew.")
-        Extraction(context='From the report of 2023.', problem='')
+        Extraction(context='From the report of 2023.', problem='', tokens=8)
         >>> extract_context("I'm sorry, but I can't help with that.", "Revenue grew.").problem
         'refused to write a context'
     """
@@ -192,21 +193,12 @@ def extract_context(answer: str, chunk: str, finish_reason: str | None = None) -
     text = _without_echo(text, chunk)
     if not text:
         return Extraction(None, "repeated the chunk instead of writing a context")
+    tokens = count_tokens(text[:_MOST_CHARACTERS])
     if finish_reason == "length":
         text = _whole_sentences(text)
         if not text:
             return Extraction(None, "reached its token limit before the end of a sentence")
-    return Extraction(shorten(neutralise(text)))
-
-
-def is_thin(context: str) -> bool:
-    """Return whether a context is too short to situate a chunk: fewer than 15 tokens.
-
-    Example:
-        >>> is_thin("About revenue."), is_thin("本节说明阿尔法基金在二零二四年第四季度的收入增长情况及其与上季的比较")
-        (True, False)
-    """
-    return count_tokens(context) < _MIN_TOKENS
+    return Extraction(shorten(neutralise(text)), tokens=tokens)
 
 
 def _without_wrapping(answer: str) -> str:

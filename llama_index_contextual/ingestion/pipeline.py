@@ -398,12 +398,13 @@ def _contextualizer(
     if config.context == "none":
         return None
     if config.context == "structural":
-        return StructuralContextualizer(segment_size=config.segment_size)
+        return StructuralContextualizer(segment_size=config.segment_size, neighbours=config.context_neighbours)
     return LLMContextualizer(
         llm=llm,
         model_id=model_id,
         model=config.llm,
         prompt=config.context_prompt or DEFAULT_PROMPT,
+        neighbours=config.context_neighbours,
         num_workers=config.llm_concurrency,
         call_timeout=config.call_timeout,
         requests_per_minute=config.requests_per_minute,
@@ -584,7 +585,7 @@ async def abuild(
         batches_ahead: Minimum number of batches to start ahead of the current batch.
 
     Returns:
-        The failures, the number of paid contexts and the very short contexts; the nodes are not included.
+        The failures, the number of paid contexts, the very short contexts and the lengths; the nodes are not included.
     """
     batches = _batches(jobs, stages)
     async with contextlib.AsyncExitStack() as stack:
@@ -676,8 +677,13 @@ class _RunningBatches:
         await asyncio.to_thread(self._append, batch, result, vectors)
         self._progress.add(documents_done=len(batch))
         total = self.total
-        failures, thin = [*total.failures, *result.failures], (*total.thin, *result.thin)
-        self.total = Contextualized([], failures, total.paid + result.paid, thin)
+        self.total = Contextualized(
+            [],
+            [*total.failures, *result.failures],
+            total.paid + result.paid,
+            (*total.thin, *result.thin),
+            (*total.lengths, *result.lengths),
+        )
 
     def _append(self, batch: JobBatch, result: Contextualized, vectors: NDArray[np.float32] | None) -> None:
         failed = {failure.node_id for failure in result.failures}

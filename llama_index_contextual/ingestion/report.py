@@ -10,7 +10,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized
+from llama_index_contextual.contextualizer.base import (
+    MAX_CONTEXT_TOKENS,
+    MIN_CONTEXT_TOKENS,
+    THIN_TOKENS,
+    ChunkFailure,
+    Contextualized,
+)
 from llama_index_contextual.contextualizer.cost import Bill, money
 from llama_index_contextual.readers import FileWarning, SkippedFile
 
@@ -82,6 +88,38 @@ class IngestProgress:
 ReportProgress = Callable[[IngestProgress], None]
 
 
+@dataclass(frozen=True)
+class ContextLengths:
+    """Lengths of contexts that an LLM wrote, without structural lines, compared with the target of 50 to 200 tokens.
+
+    Attributes:
+        mean: Mean number of tokens.
+        below: Fraction of the contexts with fewer than 50 tokens.
+        above: Fraction of the contexts with more than 200 tokens, which are shortened.
+
+    Example:
+        >>> print(ContextLengths.of([40, 60, 80, 100]))
+        70 tokens on average; 25 % have fewer than 50, and 0 % had more than 200 and are shortened
+    """
+
+    mean: float
+    below: float
+    above: float
+
+    @classmethod
+    def of(cls, lengths: Sequence[int]) -> ContextLengths:
+        """Return the mean and the fractions for contexts with these numbers of tokens."""
+        below = sum(length < MIN_CONTEXT_TOKENS for length in lengths)
+        above = sum(length > MAX_CONTEXT_TOKENS for length in lengths)
+        return cls(sum(lengths) / len(lengths), below / len(lengths), above / len(lengths))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.mean:.0f} tokens on average; {100 * self.below:.0f} % have fewer than {MIN_CONTEXT_TOKENS}, and"
+            f" {100 * self.above:.0f} % had more than {MAX_CONTEXT_TOKENS} and are shortened"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class IngestReport:
     """Report of an ingestion.
@@ -101,6 +139,7 @@ class IngestReport:
         warnings: Warnings about files that were read.
         failures: Chunks without a context from the LLM, which have the structural context instead.
         short_contexts: Ids of chunks whose context has fewer than 15 tokens.
+        context_lengths: Lengths of the contexts that an LLM wrote in this run, or None if it wrote none.
         chunks: Number of chunks in the version.
         contexts_paid: Number of contexts requested from a provider in this run.
         seconds: Duration of the run.
@@ -122,6 +161,7 @@ class IngestReport:
     warnings: Sequence[FileWarning] = ()
     failures: Sequence[ChunkFailure] = ()
     short_contexts: Sequence[str] = ()
+    context_lengths: ContextLengths | None = None
     chunks: int = 0
     contexts_paid: int = 0
     seconds: float = 0.0
@@ -132,7 +172,11 @@ class IngestReport:
     def completed(self, result: Contextualized) -> IngestReport:
         """Return the report with the results of the contextualizer."""
         return replace(
-            self, failures=tuple(result.failures), contexts_paid=result.paid, short_contexts=tuple(result.thin)
+            self,
+            failures=tuple(result.failures),
+            contexts_paid=result.paid,
+            short_contexts=tuple(result.thin),
+            context_lengths=ContextLengths.of(result.lengths) if result.lengths else None,
         )
 
     @property
@@ -181,7 +225,8 @@ class IngestReport:
             *(("missing", doc_id) for doc_id in self.missing),
             *(("skipped", line) for line in skipped_lines(self.skipped)),
             *(("note", f"{warning.path}: {warning.message}") for warning in self.warnings),
-            *([("note", f"{short} with fewer than 15 tokens")] if self.short_contexts else []),
+            *([("note", f"{short} with fewer than {THIN_TOKENS} tokens")] if self.short_contexts else []),
+            *([("contexts", str(self.context_lengths))] if self.context_lengths else []),
             *(
                 ("no LLM context for", line)
                 for line in _in_groups([(failure.doc_id, failure.error) for failure in self.failures], "chunk")

@@ -86,9 +86,9 @@ class AblatedContextualizer(StructuralContextualizer):
 
     changes: dict[str, Any]
 
-    def contexts(self, segment: Any, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
-        """Return the contexts of the chunks of a segment."""
-        return super().contexts(replace(segment, **self.changes), chunks)
+    def structural_lines(self, segment: Any, chunks: Sequence[BaseNode]) -> list[str]:
+        """Return the lines of the chunks of a segment."""
+        return super().structural_lines(replace(segment, **self.changes), chunks)
 
 
 def ablated(project: Project, contextualizer: AblatedContextualizer) -> Iterator[BaseNode]:

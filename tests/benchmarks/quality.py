@@ -90,6 +90,8 @@ def build(
     report = project.ingest(questions.inputs())
     if report.failures:
         raise RuntimeError(f"{questions.name}, {context}: {len(report.failures)} chunks failed")
+    if report.context_lengths:
+        print(f"  {questions.name}, recorded contexts: {report.context_lengths}")
     for file in report.skipped:
         print(f"  skipped {file.path}: {file.reason}")
     return project

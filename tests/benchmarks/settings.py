@@ -6,7 +6,7 @@ nDCG@10 of each. With `--embedding` the same sets once more with a transformer, 
 
 Then what one setting for both embeddings costs against the best one for each; and each set is left out: what would be
 chosen on the others, and what that gives on the set that had no say, against the default, with the interval of the
-difference. `--vary NAME …` tries these settings only.
+difference. `--vary NAME …` tries these settings only; `context_neighbours`, which needs another index, only if named.
 """
 
 from __future__ import annotations
@@ -36,11 +36,15 @@ VARIED: dict[str, Sequence[Any]] = {
     "words_weight": (0.0, 0.2, 0.8),
     "meaning_weight": (0.0, 0.4, 1.6),
     "whole_length": (1,),
+    "context_neighbours": (True,),
 }
 """Values other than the defaults."""
 
 CONSTANTS = {"words_weight": "WORDS_WEIGHT", "meaning_weight": "MEANING_WEIGHT", "whole_length": "WHOLE_LENGTH"}
 """Constants of the spotlight that are varied like settings."""
+
+REBUILT = ("context_neighbours",)
+"""Settings that need another index."""
 
 DEFAULT = "default"
 SEED, DRAWS = 5, 2_000
@@ -67,9 +71,16 @@ def measured(
 ) -> Values:
     """Return nDCG@10 of every question with every variant of the settings."""
     with tempfile.TemporaryDirectory() as root:
-        project = build(ProjectManager(root), questions, context, config=config, embed_model=embed_model)
-        trials = Trials(project)
-        return {label: _gains(trials, questions, settings) for label, settings in changes.items()}
+        manager, results = ProjectManager(root), {}
+        trials = Trials(build(manager, questions, context, config=config, embed_model=embed_model))
+        for label, settings in changes.items():
+            used = trials
+            if built := {name: settings[name] for name in REBUILT if name in settings}:
+                manager.delete(f"{questions.name}-{context}")
+                changed = config.changed(**built)
+                used = Trials(build(manager, questions, context, config=changed, embed_model=embed_model))
+            results[label] = _gains(used, questions, settings)
+        return results
 
 
 def _gains(trials: Trials, questions: QuestionSet, changes: Mapping[str, Any]) -> NDArray[np.float64]:
@@ -88,7 +99,7 @@ def mean(label: str, results: Iterable[Values]) -> float:
 def main() -> None:
     """Print the tables."""
     parser = options(__doc__)
-    parser.add_argument("--vary", nargs="*", choices=VARIED, default=list(VARIED))
+    parser.add_argument("--vary", nargs="*", choices=VARIED, default=[name for name in VARIED if name not in REBUILT])
     parser.set_defaults(contexts=["structural", "both"])
     arguments = parser.parse_args()
     changes = variants(arguments.vary)

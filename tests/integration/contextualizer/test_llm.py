@@ -15,6 +15,7 @@ from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import Ledger
+from llama_index_contextual.ingestion.report import ContextLengths
 from tests.integration.contextualizer.samples import chunks, loose
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import written
@@ -86,12 +87,36 @@ LONG = "The report of the valve works on its second quarter; this part compares 
 # ---- very short contexts are kept and reported -----------------------------------------------------------------------
 
 
-def test_a_very_short_context_is_kept_and_reported() -> None:
+@pytest.mark.parametrize(
+    ("context", "thin"),
+    [
+        ("About orders.", True),
+        (" ".join(["word"] * 14), True),
+        (" ".join(["word"] * 15), False),
+        ("本节说明收入增长。", True),
+        ("本节说明阿尔法基金在第四季度的收入增长情况及与上季比较", False),
+    ],
+)
+def test_a_context_below_15_tokens_in_any_script_is_kept_and_reported(context: str, thin: bool) -> None:
     llm = ScriptedLLM(default=LONG)
-    llm.enqueue("About orders.")
+    llm.enqueue(context)
     done = LLMContextualizer(llm=llm, on_structure=False, num_workers=1).contextualize(loose("Orders rose.", "All."))
-    assert [written(node) for node in done.nodes] == ["About orders.", LONG]
-    assert (done.failures, done.paid, list(done.thin)) == ([], 2, [done.nodes[0].node_id])
+    assert [written(node) for node in done.nodes] == [context, LONG]
+    assert (done.failures, done.paid, list(done.thin)) == ([], 2, [done.nodes[0].node_id] if thin else [])
+
+
+def test_the_report_compares_the_lengths_of_new_contexts_with_the_target(tmp_path: Path, text_folder: Path) -> None:
+    llm = ScriptedLLM()
+    llm.enqueue(" ".join(["word"] * 40), " ".join(["word"] * 300))
+    config = ProjectConfig.local(context="llm", llm_concurrency=1)
+    project = ProjectManager(tmp_path).create("p", config, llm=llm, embed_model=CountingEmbedding())
+    report = project.ingest([text_folder])
+    assert report.context_lengths == ContextLengths(mean=170, below=0.5, above=0.5)
+    line = "contexts 170 tokens on average; 50 % have fewer than 50, and 50 % had more than 200 and are shortened"
+    assert line in str(report)
+    assert report.to_dict()["context_lengths"] == {"mean": 170, "below": 0.5, "above": 0.5}
+    project.update_config(chunk_size=700)
+    assert project.rebuild().context_lengths is None, "no new contexts"
 
 
 def test_the_report_counts_very_short_contexts(tmp_path: Path, text_folder: Path) -> None:

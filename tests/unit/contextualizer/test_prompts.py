@@ -16,7 +16,6 @@ from llama_index_contextual.contextualizer.prompts import (
     MAX_CONTEXT_TOKENS,
     extract_context,
     header,
-    is_thin,
     neutralise,
     prefix,
     suffix,
@@ -217,17 +216,19 @@ def test_a_long_answer_ends_with_its_last_whole_sentence_or_else_is_cut(answer: 
 
 
 @pytest.mark.parametrize(
-    ("context", "thin"),
+    ("answer", "finish_reason", "tokens"),
     [
-        ("About the revenue of the fund.", True),
-        (" ".join(["word"] * 14), True),
-        (" ".join(["word"] * 15), False),
-        ("本节说明收入增长。", True),
-        ("本节说明阿尔法基金在第四季度的收入增长情况及与上季比较", False),
+        (" ".join(["word"] * 14), None, 14),
+        (" ".join(["word"] * 300), None, 300),
+        ("Context: " + " ".join(["word"] * 20), "stop", 20),
+        ("One. " + " ".join(["word"] * 50), "length", 52),
+        ("", None, 0),
     ],
 )
-def test_a_context_below_15_tokens_is_very_short_in_any_script(context: str, thin: bool) -> None:
-    assert is_thin(context) is thin
+def test_the_length_of_an_answer_is_that_before_it_is_shortened(
+    answer: str, finish_reason: str | None, tokens: int
+) -> None:
+    assert extract_context(answer, "", finish_reason).tokens == tokens
 
 
 UNUSABLE = {
