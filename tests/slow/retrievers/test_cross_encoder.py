@@ -33,7 +33,9 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
 
 
-def make_model(folder: Path, *, length: int = LENGTH, activation: str | None = IDENTITY) -> str:
+def make_model(
+    folder: Path, *, length: int = LENGTH, activation: str | None = IDENTITY, initializer_range: float = 0.02
+) -> str:
     """Write a cross-encoder with random weights, and return its folder."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -49,7 +51,10 @@ def make_model(folder: Path, *, length: int = LENGTH, activation: str | None = I
     )
     names = {"unk": "[UNK]", "pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=length, **{f"{name}_token": token for name, token in names.items()}
+        tokenizer_object=tokenizer,
+        model_max_length=length,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **{f"{name}_token": token for name, token in names.items()},
     ).save_pretrained(folder)
     torch.manual_seed(7)
     config = BertConfig(
@@ -60,6 +65,7 @@ def make_model(folder: Path, *, length: int = LENGTH, activation: str | None = I
         intermediate_size=64,
         max_position_embeddings=length,
         num_labels=1,
+        initializer_range=initializer_range,
     )
     model = BertForSequenceClassification(config)
     with torch.no_grad():

@@ -44,7 +44,7 @@ def load(folder: Path, activation: str) -> Pair:
     """Write a cross-encoder with random weights in both formats, and load it with both libraries."""
     from transformers import BertForSequenceClassification
 
-    name = make_model(folder, activation=activation)
+    name = make_model(folder, activation=activation, initializer_range=0.09)
     (folder / "onnx").mkdir()
     (folder / "onnx" / "model.onnx").write_bytes(bert_model(BertForSequenceClassification.from_pretrained(folder)))
     return CrossEncoderReranker(name, device="cpu"), CrossEncoderReranker(f"fastembed:{name}", device="cpu")
@@ -69,12 +69,12 @@ def scores(reranked: Reranked) -> dict[str, float | None]:
 def test_windows_scores_and_order_are_equal(rerankers: Pair, question: str) -> None:
     by_torch, by_onnx = rerankers
     assert (by_torch.length, by_onnx.length) == (LENGTH, LENGTH)
-    for hit in passages():
+    for hit in passages() if len(question.split()) < LENGTH else ():  # a longer question is shortened before
         passage = _EncoderInput.of(RetrievedChunk.of_hit(hit))
         assert by_onnx.windows(question, passage) == by_torch.windows(question, passage)
     one, other = (reranker.rerank(question, passages()) for reranker in rerankers)
     assert one.windows == other.windows > 2 * len(passages())
-    assert scores(other) == pytest.approx(scores(one), abs=1e-4)
+    assert scores(other) == pytest.approx(scores(one), abs=1e-5)
     assert len({round(score or 0.0, 2) for score in scores(one).values()}) > 5, "the scores differ among passages"
     assert [hit.node_id for hit in other.hits] == [hit.node_id for hit in one.hits]
     best = [[decision.reason.partition("of ")[2] for decision in each.decisions.values()] for each in (one, other)]
