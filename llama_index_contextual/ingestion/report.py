@@ -106,6 +106,11 @@ class ContextLengths:
     below: float
     above: float
 
+    @property
+    def is_off_target(self) -> bool:
+        """Whether more than a tenth of the contexts are outside the target."""
+        return self.below + self.above > 0.1
+
     @classmethod
     def of(cls, lengths: Sequence[int]) -> ContextLengths:
         """Return the mean and the fractions for contexts with these numbers of tokens."""
@@ -226,7 +231,11 @@ class IngestReport:
             *(("skipped", line) for line in skipped_lines(self.skipped)),
             *(("note", f"{warning.path}: {warning.message}") for warning in self.warnings),
             *([("note", f"{short} with fewer than {THIN_TOKENS} tokens")] if self.short_contexts else []),
-            *([("contexts", str(self.context_lengths))] if self.context_lengths else []),
+            *(
+                [("note", f"contexts: {lengths}")]
+                if (lengths := self.context_lengths) and lengths.is_off_target
+                else []
+            ),
             *(
                 ("no LLM context for", line)
                 for line in _in_groups([(failure.doc_id, failure.error) for failure in self.failures], "chunk")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,8 +113,11 @@ def test_the_report_compares_the_lengths_of_new_contexts_with_the_target(tmp_pat
     project = ProjectManager(tmp_path).create("p", config, llm=llm, embed_model=CountingEmbedding())
     report = project.ingest([text_folder])
     assert report.context_lengths == ContextLengths(mean=170, below=0.5, above=0.5)
-    line = "contexts 170 tokens on average; 50 % have fewer than 50, and 50 % had more than 200 and are shortened"
+    line = "note contexts: 170 tokens on average; 50 % have fewer than 50, and 50 % had more than 200 and are shortened"
     assert line in str(report)
+    within = ContextLengths.of([49, *[50] * 9, *[200] * 9, 201])
+    assert (within.below, within.above, within.is_off_target) == (0.05, 0.05, False)
+    assert "note" not in str(replace(report, short_contexts=(), context_lengths=within))
     assert report.to_dict()["context_lengths"] == {"mean": 170, "below": 0.5, "above": 0.5}
     project.update_config(chunk_size=700)
     assert project.rebuild().context_lengths is None, "no new contexts"
