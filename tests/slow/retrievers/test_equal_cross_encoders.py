@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from llama_index_contextual.search.rerank import CrossEncoderReranker, Reranked, _EncoderInput
+from llama_index_contextual.search import rerank
+from llama_index_contextual.search.rerank import CrossEncoderReranker, Reranked
 from llama_index_contextual.search.response import Hit
 from llama_index_contextual.search.results import RetrievedChunk
 from tests.slow.retrievers.test_cross_encoder import (
@@ -70,8 +71,8 @@ def test_windows_scores_and_order_are_equal(rerankers: Pair, question: str) -> N
     by_torch, by_onnx = rerankers
     assert (by_torch.length, by_onnx.length) == (LENGTH, LENGTH)
     for hit in passages() if len(question.split()) < LENGTH else ():  # a longer question is shortened before
-        passage = _EncoderInput.of(RetrievedChunk.of_hit(hit))
-        assert by_onnx.windows(question, passage) == by_torch.windows(question, passage)
+        passage, head = rerank._encoder_input(RetrievedChunk.of_hit(hit))
+        assert by_onnx.windows(question, passage, head) == by_torch.windows(question, passage, head)
     one, other = (reranker.rerank(question, passages()) for reranker in rerankers)
     assert one.windows == other.windows > 2 * len(passages())
     assert scores(other) == pytest.approx(scores(one), abs=1e-5)
