@@ -302,14 +302,22 @@ class SyncedFolders:
                 raise InputError(f"{printable(path)} was replaced while it was searched: run the sync again.")
 
     def check_removals(
-        self, removed: Mapping[str, str], *, kept: Iterable[Path], files: Iterable[Path], options: RunOptions
+        self,
+        removed: Mapping[str, str],
+        gone: Mapping[str, str],
+        *,
+        kept: Iterable[Path],
+        files: Iterable[Path],
+        options: RunOptions,
     ) -> bool:
         """Check that a sync does not remove all or many documents in a folder, unless this is allowed.
 
-        Here, "many" means more than one and more than a tenth.
+        Here, "many" means more than one and more than a tenth. While a folder is watched, it must not be empty even if
+        no document is removed, so that an unmounted drive is reported.
 
         Args:
             removed: Former paths of the documents that would be removed, by document id.
+            gone: Former paths of all documents whose file no longer exists.
             kept: Files of the documents that are kept.
             files: All files that were found.
             options: Options for the run.
@@ -328,8 +336,9 @@ class SyncedFolders:
             below = os.path.join(folder, "")
             lost = [doc_id for doc_id, path in removed.items() if path.startswith(below)]
             has_file = any(path.startswith(below) for path in paths)
-            if lost and not has_file and not options.allow_empty:
-                raise _empty_folder(folder, lost)
+            absent = [doc_id for doc_id, path in gone.items() if path.startswith(below)] if options.watching else lost
+            if absent and not has_file and not options.allow_empty:
+                raise _empty_folder(folder, absent)
             total = len(lost) + sum(path.startswith(below) for path in kept_paths)
             if len(lost) > max(1, total // 10):
                 many[folder] = f"{len(lost):,} of {pluralize(total, 'document')}"
@@ -525,6 +534,7 @@ class Intake:
             self.removed = frozenset(removed - known)
             self.removes_many = folders.check_removals(
                 {doc_id: unwanted[doc_id] for doc_id in self.removed},
+                {doc_id: gone[doc_id] for doc_id in self.missing},
                 kept=[source.ref.path for source in self.sources.values() if source.ref and source.record],
                 files=[ref.path for ref in discovery.files],
                 options=options,

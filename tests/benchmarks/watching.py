@@ -366,36 +366,31 @@ class Simulation:
         counts["lines of problems"] = counts["lines"] - counts["lines of changes"]
         reports = [report for report in self.reports if isinstance(report, IngestReport)]
         errors = [key for key, _ in groupby(r if isinstance(r, str) else "" for r in self.reports) if key]
-        skipped = sum(len(set(new.skipped) - set(old.skipped)) for old, new in pairwise(reports))
+        skips = [{file for file in report.skipped if file.reason not in plan.FOR_LATER} for report in reports]
+        skipped = sum(len(new - old) for old, new in pairwise(skips))
+        missing = sum(bool(set(new.missing) - set(old.missing)) for old, new in pairwise(reports))
         counts["errors"], counts["skipped"] = len(errors), skipped
         warnings = sum(len(report.warnings) for report in reports)
         recoveries = sum(line.endswith("in sync again") for line in lines)
-        # One line for each version, lasting error, recovery, newly skipped file and warning, and for the first sync.
-        if counts["lines of changes"] > counts["automatic versions"] + counts["versions by hand"] + recoveries + 1:
+        # One line for the first sync, for each version, recovery and sync with deleted files whose documents are kept,
+        # and for each lasting error, newly skipped file and warning.
+        versions = len(self.published) + counts["rollbacks"]
+        if counts["lines of changes"] > 1 + versions + recoveries + missing:
             self.faults.append(f"{counts['lines of changes']} lines of changes")
-        if counts["lines of problems"] > len(errors) + len(reports[0].skipped) + skipped + warnings:
+        if counts["lines of problems"] > len(errors) + len(skips[0]) + skipped + warnings:
             self.faults.append(f"{counts['lines of problems']} lines of problems")
-        self.faults += [f"a repeated line: {a}" for a, b in pairwise(lines) if a[20:] == b[20:]]
-        self.faults += self._repeated(reports, lines)
-
-    def _repeated(self, reports: list[IngestReport], lines: list[str]) -> list[str]:
-        """Return the skipped files that were mentioned more often than they became unreadable."""
-        faults = []
-        for file in {file for report in reports for file in report.skipped}:
-            became = sum(key for key, _ in groupby(_fails(report, file) for report in reports))
-            same = {other for report in reports for other in report.skipped if _text(other) == _text(file)}
-            mentioned = sum(line[20:] == f"skipped {_text(file)}" for line in lines)
-            if len(same) == 1 and mentioned > became:
-                faults.append(f"mentioned {mentioned} times instead of {became}: {_text(file)}")
-        return faults
+        texts = [line[20:] for line in lines]
+        repeated = [text for text, next_text in pairwise(texts) if text == next_text and not text.startswith("skipped")]
+        self.faults += [f"a repeated line: {text}" for text in repeated]
+        for text, mentions in Counter(text for text in texts if text.startswith("skipped")).items():
+            changes = sum(bool(new - old) for old, new in pairwise([set(), *(_named(text, files) for files in skips)]))
+            if mentions > changes:
+                self.faults.append(f"mentioned {mentions} times instead of {changes}: {text}")
 
 
-def _fails(report: IngestReport, file: SkippedFile) -> bool:
-    return file in report.skipped
-
-
-def _text(file: SkippedFile) -> str:
-    return f"{file.path}: {file.reason}"
+def _named(text: str, files: set[SkippedFile]) -> set[SkippedFile]:
+    """Return the files that a line of the log is about, or all if the line is about several files."""
+    return {file for file in files if " files, such as " in text or f"{file.path}: {file.reason}" in text}
 
 
 def simulate(directory: Path, *, changes: int, seed: int, allow_many: bool = False) -> Simulation:

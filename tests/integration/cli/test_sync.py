@@ -263,10 +263,11 @@ def test_a_broken_file_is_read_and_reported_once_for_each_change(
     assert "files/one.md" in ids(project)
 
 
+@pytest.mark.parametrize("removes", [True, False])
 def test_a_folder_that_disappears_removes_nothing_and_is_reported_once_as_is_its_return(
-    project: Project, folder: Path, capsys: Printed
+    project: Project, folder: Path, capsys: Printed, removes: bool
 ) -> None:
-    watch = watch_of(project, folder, removes=True)
+    watch = watch_of(project, folder, removes=removes)
     watch.sync()
     assert log(capsys) == ["v000001 in sync"]
     away = folder.rename(folder.with_name("away"))
