@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
@@ -306,6 +307,28 @@ def _resolve(name: str, *, setting: ModelSetting, option: str | None = None) -> 
             remedy=Remedy("or pass a LlamaIndex object", ""),
         )
     return PROVIDERS[provider], model, target
+
+
+def model_folder(name: str, *, setting: str) -> Path | None:
+    """Return the folder from which a model is loaded, or None if `name` is a name on a hub.
+
+    Args:
+        name: Name or path of the model; a path may start with `~` for the home folder.
+        setting: The setting that contains the name, for the error message.
+
+    Raises:
+        ModelError: `name` is a path, and there is no such folder.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if name.startswith((".", "~")) or folder.is_absolute():
+        raise ModelError(
+            f"{setting} {name!r} is a path, but there is no such folder: give the folder that contains the files of the"
+            f" model, such as config.json.",
+            setting=setting,
+        )
+    return None
 
 
 def is_creatable(name: str) -> bool:

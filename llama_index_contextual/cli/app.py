@@ -6,6 +6,7 @@ Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._version import __version__
 from llama_index_contextual.cli import answer, common, documents, evaluate, serve
 from llama_index_contextual.cli.common import Commands, Name, err, safe, say
+from llama_index_contextual.cli.installation import Check, check_installation
 from llama_index_contextual.config import (
     PREFIX,
     RETRIEVAL_FIELDS,
@@ -337,6 +339,44 @@ def verify(
     common.say_result(report, "\n".join(lines))
     if not report.sound:
         raise typer.Exit(1)
+
+
+@upkeep.command()
+def doctor(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Projects; by default, all.", autocompletion=common.complete_project),
+    ] = None,
+    online: Annotated[
+        bool, typer.Option("--online", help="Also contact other machines, and load models that may be downloaded.")
+    ] = False,
+) -> None:
+    """Check the installation, keys, models, disk and projects, and show a command for each problem.
+
+    Nothing is changed, and no key is shown. Model servers on this machine are contacted, others only with --online.
+    Files are checked by their sizes; `verify` checks every byte. The exit code is 1 if there is a problem.
+    """
+    checks = list(check_installation())
+    try:
+        from llama_index_contextual.cli.doctor import check_projects
+    except ImportError as error:
+        checks.append(Check("Projects", f"are not checked: {error}"))
+    else:
+        checks += check_projects(common.root(), names or [], online=online)
+    problems = [check for check in checks if check.command is not None and not check.harmless]
+    common.say_result({"sound": not problems, "checks": checks}, partial(_show_checks, checks))
+    if problems:
+        raise typer.Exit(1)
+
+
+def _show_checks(checks: Sequence[Check]) -> None:
+    for place, of_place in itertools.groupby(checks, key=lambda check: check.place):
+        say(f"[bold]{safe(place)}[/]")
+        for check in of_place:
+            mark = "[green]ok[/]" if not check.command else "[yellow]note[/]" if check.harmless else "[red]problem[/]"
+            say(f"{mark}: {safe(check.message)}", indent=2)
+            if check.command is not None:
+                common.out.print(f"    [bold]{safe(check.command)}[/]", soft_wrap=True)
 
 
 @upkeep.command()

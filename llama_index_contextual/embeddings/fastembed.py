@@ -5,14 +5,19 @@ LlamaIndex's own class for fastembed does not add prefixes, and its package cann
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from typing import Any
 
 from fastembed import TextEmbedding
+from fastembed.common.model_description import ModelSource, PoolingType
 from pydantic import Field, PrivateAttr
 
 from llama_index_contextual.embeddings.contextual import BatchEmbedding
 from llama_index_contextual.embeddings.windows import known_model
+from llama_index_contextual.errors import ModelError
+from llama_index_contextual.models import model_folder
 
 # Hugging Face tokenizers raise "Already borrowed" if two threads share a tokenizer; ONNX Runtime has its own threads.
 _ONE_AT_A_TIME = threading.Lock()
@@ -28,9 +33,13 @@ class OnnxEmbedding(BatchEmbedding):
 
     Args:
         model_name: Name of a model that is listed by `fastembed.TextEmbedding.list_supported_models()` or was
-            registered with `add_custom_model`.
+            registered with `add_custom_model`, or the path of a folder with a model in ONNX format, which is loaded
+            without a network.
         embed_batch_size: Number of texts per batch.
         **options: Other arguments for `fastembed.TextEmbedding`, such as `threads` or `specific_model_path`.
+
+    Raises:
+        ModelError: The path does not exist, or the folder contains no model.
     """
 
     embed_batch_size: int = Field(default=32, gt=0, le=2048)
@@ -43,6 +52,8 @@ class OnnxEmbedding(BatchEmbedding):
         super().__init__(model_name=model_name, embed_batch_size=embed_batch_size)
         if known := known_model(model_name):
             self.query_instruction, self.text_instruction = known.query, known.passage
+        if (folder := model_folder(model_name, setting="embed_model")) is not None:
+            model_name, options["specific_model_path"] = _registered(folder), str(folder)
         self._model = TextEmbedding(model_name=model_name, **options)
 
     @classmethod
@@ -62,3 +73,29 @@ class OnnxEmbedding(BatchEmbedding):
             vectors = list(self._model.query_embed([f"{self.query_instruction}{query}"]))
         row: list[float] = vectors[0].tolist()
         return row
+
+
+def onnx_file(folder: Path) -> Path | None:
+    """Return the ONNX file of the model in a folder, or None."""
+    return next((path for name in ("model.onnx", "onnx/model.onnx", "**/*.onnx") for path in folder.glob(name)), None)
+
+
+def _registered(folder: Path) -> str:
+    """Register the model in a folder with fastembed, which does not load other models, and return its name.
+
+    The pooling is that of `1_Pooling/config.json`, which sentence-transformers writes; without this file, the mean.
+    """
+    name, file, pooling = str(folder.resolve()), onnx_file(folder), folder / "1_Pooling" / "config.json"
+    if file is None:
+        raise ModelError(f"The folder {name} contains no file model.onnx.", setting="embed_model")
+    if name not in (model["model"] for model in TextEmbedding.list_supported_models()):
+        is_cls = pooling.is_file() and json.loads(pooling.read_text()).get("pooling_mode_cls_token")
+        TextEmbedding.add_custom_model(
+            model=name,
+            pooling=PoolingType.CLS if is_cls else PoolingType.MEAN,
+            normalization=True,
+            sources=ModelSource(hf=name),
+            dim=0,
+            model_file=file.relative_to(folder).as_posix(),
+        )
+    return name

@@ -13,7 +13,7 @@ from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from sentence_transformers.util import load_file_path
 
 from llama_index_contextual.embeddings.windows import known_model
-from llama_index_contextual.errors import ModelError
+from llama_index_contextual.models import model_folder
 
 # Tokenizers from transformers raise "Already borrowed" if two threads share a tokenizer; PyTorch has its own threads.
 _ONE_AT_A_TIME = threading.Lock()
@@ -41,13 +41,8 @@ class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the p
 
     def __init__(self, model_name: str, *, embed_batch_size: int = 32, **options: Any) -> None:
         known = known_model(model_name)
-        folder = str(Path(model_name).expanduser())
-        if (model_name.startswith((".", "~")) or Path(folder).is_absolute()) and not Path(folder).is_dir():
-            raise ModelError(
-                f"'huggingface:{model_name}' is a path, but there is no such folder: give the folder that contains"
-                f" the model's modules.json or config.json.",
-                setting="embed_model",
-            )
+        folder = str(path := model_folder(model_name, setting="embed_model") or model_name)
+        options.setdefault("local_files_only", path != model_name)
         options.setdefault("cache_folder", get_cache_dir())
         super().__init__(
             folder,

@@ -244,6 +244,11 @@ def mmap(path: Path, dtype: type[T]) -> NDArray[T]:
     return np.asarray(np.memmap(path, dtype, "r")).view(np.ndarray)
 
 
+def free_bytes(path: Path) -> int:
+    """Return the free space of the disk that contains a path, in bytes."""
+    return shutil.disk_usage(path).free
+
+
 def walk(directory: Path) -> Iterator[Path]:
     """Yield every file below a directory, in sorted order."""
     yield from sorted(path for path in directory.rglob("*") if path.is_file())

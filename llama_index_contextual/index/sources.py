@@ -29,14 +29,15 @@ def inputs_of(records: Iterable[DocumentRecord]) -> dict[str, str]:
     Returns:
         A mapping of document ids to paths, for documents whose files still exist.
     """
-    inputs = {}
-    for record in records:
-        path = Path(record.path or "")
-        names = tuple(map(unescaped, record.doc_id.split("/")))
-        if path.is_file():
-            is_below = len(names) > 1 and path.parts[-len(names) :] == names
-            inputs[record.doc_id] = str(path.parents[len(names) - 2] if is_below else path)
-    return inputs
+    return {record.doc_id: str(input_of(record)) for record in records if Path(record.path or "").is_file()}
+
+
+def input_of(record: DocumentRecord) -> Path:
+    """Return the folder or file from which a document was ingested, even if it no longer exists."""
+    path = Path(record.path or "")
+    names = tuple(map(unescaped, record.doc_id.split("/")))
+    is_below = len(names) > 1 and path.parts[-len(names) :] == names
+    return path.parents[len(names) - 2] if is_below else path
 
 
 # ---- finding a document's original file ------------------------------------------------------------------------------

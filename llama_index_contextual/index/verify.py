@@ -32,6 +32,7 @@ from llama_index_contextual.index.ledger import DAMAGED, LEDGER_FILE, TABLES, Le
 from llama_index_contextual.index.manifest import (
     MANIFEST,
     PARTS,
+    Check,
     DocumentRecord,
     Manifest,
     PartEntry,
@@ -150,7 +151,7 @@ class VerifyReport:
         return all(problem.harmless for problem in self.problems)
 
 
-def verify_project(project_dir: Path, known: PartFaults | None = None) -> VerifyReport:
+def verify_project(project_dir: Path, known: PartFaults | None = None, *, quick: bool = False) -> VerifyReport:
     """Check every version, the settings and the ledger of a project.
 
     Every byte of a version is checked. In the ledger, each row has a checksum, and SQLite checks the structure of the
@@ -161,6 +162,8 @@ def verify_project(project_dir: Path, known: PartFaults | None = None) -> Verify
     Args:
         project_dir: Directory of the project.
         known: The errors of parts that have just been checked and need not be checked again.
+        quick: Whether to compare only the sizes of the files, and not to read the rows of the ledger or the vectors in
+            an engine.
 
     Raises:
         ProjectNotFoundError: The project was deleted.
@@ -171,14 +174,14 @@ def verify_project(project_dir: Path, known: PartFaults | None = None) -> Verify
             name=project_dir.name,
         )
     names = version_names(project_dir)
-    checked = _check_versions(project_dir, names, known)
-    collection = _collection(project_dir, names, checked)
+    checked = _check_versions(project_dir, names, known, "size" if quick else "sha256")
+    collection = _collection(project_dir, [] if quick else names, checked)
     sound = [name for name in names if name not in checked.faults]
     problems = [
         *_settings(project_dir),
         *_current(project_dir, sound),
         *_versions(project_dir, sound, checked),
-        *_ledger(project_dir),
+        *_ledger(project_dir, quick=quick),
         *collection,
         *_leftovers(project_dir),
     ]
@@ -219,28 +222,29 @@ def repair_project(project_dir: Path, publish_sound: PublishSound | None = None)
     return replace(verify_project(project_dir, checked.parts), repair=repair)
 
 
-def _command(project_dir: Path, *words: str) -> str:
+def command_for(project_dir: Path, *words: str) -> str:
+    """Return a command for a project: the name of the command, and the arguments that follow the project's name."""
     # Always include --root, because the project may not be in the default root.
     name, root = shlex.quote(project_dir.name), shlex.quote(str(project_dir.parent))
     return " ".join(("llama-index-contextual", words[0], name, *words[1:], "--root", root))
 
 
 def _settings(project_dir: Path) -> Iterator[Problem]:
-    verify = _command(project_dir, "verify")
+    verify = command_for(project_dir, "verify")
     try:
         read_config(project_dir)
     except FormatError as error:
         yield Problem(PROJECT_FILE, _fault(error, PROJECT_FILE), _other_format(error))
     except FileNotFoundError:
         message = "is missing: restore it from a backup, or create the project again, which keeps its ledger"
-        yield Problem(PROJECT_FILE, message, _command(project_dir, "create"))
+        yield Problem(PROJECT_FILE, message, command_for(project_dir, "create"))
     except (ProjectError, OSError) as error:
         yield Problem(PROJECT_FILE, _fault(error, f"{project_dir.name}/{PROJECT_FILE}"), verify)
 
 
 def _current(project_dir: Path, sound: Sequence[str]) -> Iterator[Problem]:
-    again = _command(project_dir, "ingest", "PATHS", "--replace")
-    remedy = _command(project_dir, "rollback", f"--to {sound[-1]}") if sound else again
+    again = command_for(project_dir, "ingest", "PATHS", "--replace")
+    remedy = command_for(project_dir, "rollback", f"--to {sound[-1]}") if sound else again
     try:
         live = current_name(project_dir)
     except CorruptVersionError as error:
@@ -272,8 +276,10 @@ class _Checked:
         return name in self.manifests and name in self.faults and all(map(is_damage, self.faults[name]))
 
 
-def _check_versions(project_dir: Path, names: Sequence[str], known: PartFaults | None = None) -> _Checked:
-    """Check the files of versions against their checksums, reading shared parts only once."""
+def _check_versions(
+    project_dir: Path, names: Sequence[str], known: PartFaults | None = None, check: Check = "sha256"
+) -> _Checked:
+    """Check the files of versions against their manifests, reading shared parts only once."""
     checked = _Checked(dict(known or {}))
     for name in names:
         directory = version_directory(project_dir, name)
@@ -282,7 +288,7 @@ def _check_versions(project_dir: Path, names: Sequence[str], known: PartFaults |
             manifest = checked.manifests[name] = read_manifest(directory)
             for entry in manifest.parts:
                 if entry.name not in checked.parts:
-                    checked.parts[entry.name] = _part_faults(part_directory(directory, entry.name), entry)
+                    checked.parts[entry.name] = _part_faults(part_directory(directory, entry.name), entry, check)
                 faults += checked.parts[entry.name]
         except (CorruptVersionError, FormatError) as error:
             faults.append(error)
@@ -292,12 +298,12 @@ def _check_versions(project_dir: Path, names: Sequence[str], known: PartFaults |
     return checked
 
 
-def _part_faults(place: Path, entry: PartEntry) -> list[CorruptVersionError]:
-    """Check every file of a part against its SHA-256 checksum, and return an error for each damaged file."""
+def _part_faults(place: Path, entry: PartEntry, check: Check) -> list[CorruptVersionError]:
+    """Check every file of a part against its size or checksum, and return an error for each damaged file."""
     faults: list[CorruptVersionError] = []
     for name, expected in entry.files.items():
         try:
-            check_files(place, {name: expected}, "sha256")
+            check_files(place, {name: expected}, check)
         except CorruptVersionError as error:
             faults.append(error)
     return faults
@@ -308,7 +314,7 @@ def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> l
 
     Other problems are engine errors, and vectors left behind by interrupted writers.
     """
-    verify = _command(project_dir, "verify")
+    verify = command_for(project_dir, "verify")
     try:
         _check_vectors(project_dir, names, checked)
         left = (
@@ -323,7 +329,7 @@ def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> l
     if not left:
         return []
     message = f"names a collection with {pluralize(left, 'vector')} {LEFTOVER.removeprefix('was ')}"
-    return [Problem(COLLECTION_FILE, message, _command(project_dir, "verify", "--repair"), harmless=True)]
+    return [Problem(COLLECTION_FILE, message, command_for(project_dir, "verify", "--repair"), harmless=True)]
 
 
 def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -> None:
@@ -394,14 +400,14 @@ def _remedy(project_dir: Path, name: str, live: str | None, sound: Sequence[str]
     if (of_format := next((error for error in faults if isinstance(error, FormatError)), None)) is not None:
         return _other_format(of_format)
     if not all(map(is_damage, faults)):
-        return _command(project_dir, "verify")
+        return command_for(project_dir, "verify")
     if live is not None and name != live and (inputs := _missing_inputs(project_dir, name, live, checked)):
-        return _command(project_dir, "ingest", *map(shlex.quote, inputs))
+        return command_for(project_dir, "ingest", *map(shlex.quote, inputs))
     if live is not None and (name != live or checked.is_repairable(name)):
-        return _command(project_dir, "verify", "--repair")
+        return command_for(project_dir, "verify", "--repair")
     if sound:
-        return _command(project_dir, "rollback", f"--to {sound[-1]}")
-    return _command(project_dir, "ingest", "PATHS", "--replace")
+        return command_for(project_dir, "rollback", f"--to {sound[-1]}")
+    return command_for(project_dir, "ingest", "PATHS", "--replace")
 
 
 def _missing_inputs(project_dir: Path, name: str, live: str, checked: _Checked) -> list[str]:
@@ -436,9 +442,9 @@ def _fault(error: Exception, file: str) -> str:
     return str(getattr(error, "problem", error)).split(". ")[0].removeprefix(f"{file} ").removesuffix(".")
 
 
-def _ledger(project_dir: Path) -> Iterator[Problem]:
+def _ledger(project_dir: Path, *, quick: bool) -> Iterator[Problem]:
     path = project_dir / LEDGER_FILE
-    repair = _command(project_dir, "verify", "--repair")
+    repair = command_for(project_dir, "verify", "--repair")
     restore = (
         "restore it from a backup, or begin a new one, in which case all contexts are requested and paid for again"
     )
@@ -448,13 +454,13 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
             yield Problem(LEDGER_FILE, f"{fault}: {restore}", repair)
         return
     try:
-        malformed, damaged = _ledger_damage(path)
+        malformed, damaged = _ledger_damage(path, quick=quick)
     except FormatError as error:
         yield Problem(LEDGER_FILE, _fault(error, LEDGER_FILE), _other_format(error))
         return
     except LedgerError as error:
         message = f"could not be checked: it {_fault(error, LEDGER_FILE)}"
-        yield Problem(LEDGER_FILE, message, _command(project_dir, "verify"))
+        yield Problem(LEDGER_FILE, message, command_for(project_dir, "verify"))
         return
     if malformed is not None:
         yield Problem(LEDGER_FILE, f"is damaged ({malformed})", repair)
@@ -477,8 +483,8 @@ def _expects_ledger(project_dir: Path) -> bool:
         return False
 
 
-def _ledger_damage(path: Path) -> tuple[str | None, Mapping[str, Sequence[str]]]:
-    """Check a ledger. If a write was interrupted, SQLite rolls it back first.
+def _ledger_damage(path: Path, *, quick: bool = False) -> tuple[str | None, Mapping[str, Sequence[str]]]:
+    """Check a ledger, or with `quick` only its structure. If a write was interrupted, SQLite rolls it back first.
 
     Returns:
         A tuple of two items: the problem that SQLite reports for the file, or None; and a mapping of table names to the
@@ -491,7 +497,7 @@ def _ledger_damage(path: Path) -> tuple[str | None, Mapping[str, Sequence[str]]]
     try:
         with closing(Ledger(path, read_only=True)) as ledger:
             malformed = ledger.malformed()
-            return malformed, {} if malformed else ledger.damaged_rows()
+            return malformed, {} if malformed or quick else ledger.damaged_rows()
     except CorruptVersionError as error:
         fault = error.problem.split(". ")[0].removesuffix(".")
         return fault.removeprefix(f"{LEDGER_FILE} is damaged (").removesuffix(")"), {}
@@ -502,7 +508,7 @@ def _leftovers(project_dir: Path) -> Iterator[Problem]:
         yield Problem(
             path.relative_to(project_dir).as_posix(),
             LEFTOVER,
-            _command(project_dir, "verify", "--repair"),
+            command_for(project_dir, "verify", "--repair"),
             harmless=True,
         )
 

@@ -204,28 +204,10 @@ class ProjectState:
             ),
         )
 
-    def context_llm(self) -> LLM:
-        """Return the LLM that writes contexts.
-
-        Raises:
-            ModelError: The LLM cannot be loaded because of a missing key or package, or an unknown name.
-        """
-        return self.llm or load_llm(self.config.llm, timeout=self.config.call_timeout)
-
     @property
     def context_llm_name(self) -> str:
         """Name of the LLM that writes contexts, as used in prices and reports, without loading the LLM."""
         return self.config.llm if self.llm is None else model_name(self.llm, self.model_id)
-
-    @property
-    def has_llm(self) -> bool:
-        """True if there is an LLM for answers and, if the LLM needs a key, the key is set. The key is not tested."""
-        if self.llm is not None or settings_llm() is not None:
-            return True
-        try:
-            return missing_for(self.config.answer_llm or self.config.llm, setting="llm") is None
-        except ModelError:  # the provider is unknown
-            return False
 
     def stages(self, ledger: Ledger, embed_model: BaseEmbedding | None) -> Stages:
         """Return the components that process a document."""

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from llama_index_contextual.errors import ModelError
+from llama_index_contextual.models import model_folder
 
 FASTEMBED = "fastembed:"
 """Prefix of the names of cross-encoders that fastembed runs."""
@@ -84,8 +85,10 @@ def load_cross_encoder(name: str, device: str | None = None) -> CrossEncoderMode
         ModelError: The package is not installed, or the model cannot be loaded, downloaded or used.
     """
     is_onnx = name.startswith(FASTEMBED)
+    folder = model_folder(name.removeprefix(FASTEMBED), setting="rerank")
+    path = name if folder is None else f"{FASTEMBED if is_onnx else ''}{folder}"
     try:
-        return _load_onnx(name, device) if is_onnx else _load_torch(name, device)
+        return _load_onnx(path, device) if is_onnx else _load_torch(path, device)
     except ModelError:
         raise
     except ImportError as error:
@@ -112,7 +115,7 @@ def unusable(name: str, why: str) -> ModelError:
 
 def is_local(name: str) -> bool:
     """Return whether a cross-encoder is in a folder or cache of this machine; `name` as in `load_cross_encoder`."""
-    if Path(name.removeprefix(FASTEMBED)).is_dir():
+    if Path(name.removeprefix(FASTEMBED)).expanduser().is_dir():
         return True
     if not name.startswith(FASTEMBED):
         cache = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
@@ -193,13 +196,14 @@ def _load_onnx(name: str, device: str | None) -> CrossEncoderModel:
     from fastembed.common.model_description import ModelSource
     from fastembed.rerank.cross_encoder import TextCrossEncoder
 
+    from llama_index_contextual.embeddings.fastembed import onnx_file
+
     model = name.removeprefix(FASTEMBED)
     options: dict[str, Any] = {"cache_dir": _onnx_cache()}
     if device is not None:
         options["providers"] = [f"{device.partition(':')[0].upper()}ExecutionProvider"]
     if (folder := Path(model)).is_dir():
-        path = next(iter([*folder.glob("model.onnx"), *folder.glob("onnx/model.onnx"), *folder.rglob("*.onnx")]), None)
-        if path is None:
+        if (path := onnx_file(folder)) is None:
             raise unusable(name, "is a folder without a file model.onnx")
         model, options["specific_model_path"] = str(path), str(folder)
         if not _onnx_files(model)[1]:  # fastembed does not load a model from a folder unless it is registered

@@ -27,6 +27,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import twin
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.tokens import TokenMap
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
@@ -227,6 +228,7 @@ class DocumentTools:
         section: str | None = None,
         pages: str | int | None = None,
         neighbours: int = 0,
+        max_tokens: int = models.MAX_TOKENS,
     ) -> models.ReadResult:
         """Return up to 20,000 characters of a document's original text, and the offset at which to continue.
 
@@ -237,6 +239,7 @@ class DocumentTools:
             section: A heading, its path, or its number in the outline, such as "#7"; cannot be combined with offsets.
             pages: A page, slide or sheet, or a range such as "3-5"; cannot be combined with offsets.
             neighbours: Number of additional chunks to read before and after the chunks that overlap the offsets.
+            max_tokens: Maximum number of tokens; a longer text is cut at the end of a line.
 
         Raises:
             InputError: There is no such document, section or page, or the arguments contradict each other.
@@ -261,7 +264,7 @@ class DocumentTools:
                 span = first, original.length if end is None else min(max(first, end), original.length)
             if neighbours:
                 span = original.with_neighbours(span, neighbours)
-            return original.read(*span)
+            return original.read(*span, max_tokens=max_tokens)
 
         return self._indexes.run(read)
 
@@ -279,7 +282,12 @@ class DocumentTools:
             InputError: An argument is missing, unknown or invalid; the message contains its name.
             ContextualError: The call failed.
         """
-        result: models.ToolResult = getattr(self, tool)(**models.check_arguments(tool, models.INPUTS[tool], arguments))
+        checked = models.check_arguments(tool, models.INPUTS[tool], arguments)
+        if tool == "read":
+            return self.read(**checked)
+        max_tokens = checked.pop("max_tokens")
+        result: models.ToolResult = getattr(self, tool)(**checked)
+        result.limit(max_tokens)
         return result
 
     acall = twin(call)
@@ -472,15 +480,17 @@ class DocumentText:
         around = places[max(0, touched[0] - number) : touched[-1] + number + 1]
         return min(start for start, _ in around), max(end for _, end in around)
 
-    def read(self, start: int, end: int) -> models.ReadResult:
-        """Return the text between two offsets, up to the maximum length."""
-        stop, record = min(end, start + MAX_CHARACTERS), self.record
+    def read(self, start: int, end: int, *, max_tokens: int = models.MAX_TOKENS) -> models.ReadResult:
+        """Return the text between two offsets, up to the maximum length; a longer text is cut at the end of a line."""
+        text, record = self.text(start, min(end, start + MAX_CHARACTERS)), self.record
+        length = TokenMap.of(text).offset(max_tokens)
+        stop = start + (length if start + length == end else text.rfind("\n", 0, length) + 1 or length)
         source = Source(doc_id=record.doc_id, file_name=record.file_name, title=record.title)
         source = source.at(start, stop, self.map.places(start, stop))
         return models.ReadResult(
             doc_id=record.doc_id,
             source=str(source),
-            text=self.text(start, stop),
+            text=text[: stop - start],
             start=start,
             end=stop,
             characters=self.length,

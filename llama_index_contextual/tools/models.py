@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import InputError
@@ -17,6 +19,8 @@ from llama_index_contextual.index.analysis import MAX_CHARACTERS
 from llama_index_contextual.metadata import CONTINUED_TABLE
 from llama_index_contextual.search.response import Mark, Source, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
+
+T = TypeVar("T")
 
 ToolName = Literal["search", "grep", "outline", "read"]
 TOOLS: tuple[ToolName, ...] = get_args(ToolName)
@@ -27,6 +31,9 @@ MAX_RESULTS = 50
 
 MAX_MATCHES = 50
 """Maximum number of lines in one reply of `grep`."""
+
+MAX_TOKENS = 20_000
+"""Default number of tokens to which a reply is limited: about 20 passages of the default size."""
 
 LONGEST_PATTERN = 1_000
 """Maximum number of characters in a pattern for `grep`."""
@@ -75,6 +82,12 @@ Query = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 """A question."""
 
 
+MaxTokens = Annotated[
+    int, Field(ge=500, description="Maximum length of the reply in tokens; the reply says how to get the rest.")
+]
+"""Limit of a reply."""
+
+
 class Input(BaseModel):
     """Base class for tool arguments, which rejects unknown arguments."""
 
@@ -93,6 +106,7 @@ class SearchInput(Input):
     top_k: int | None = Field(
         default=None, description=f"Number of passages, 1 to {MAX_RESULTS}; by default, the setting."
     )
+    max_tokens: MaxTokens = MAX_TOKENS
 
 
 class GrepInput(Input):
@@ -111,6 +125,7 @@ class GrepInput(Input):
     limit: int = Field(
         default=20, ge=1, le=MAX_MATCHES, description=f"Number of matching lines to show, 1 to {MAX_MATCHES}."
     )
+    max_tokens: MaxTokens = MAX_TOKENS
 
 
 class OutlineInput(Input):
@@ -123,6 +138,7 @@ class OutlineInput(Input):
         default=None, description="Only list documents of which a passage has this metadata; as in the search."
     )
     offset: int = Field(default=0, ge=0, description="Number of entries to skip: `next_offset` of a reply.")
+    max_tokens: MaxTokens = MAX_TOKENS
 
 
 class ReadInput(Input):
@@ -143,6 +159,7 @@ class ReadInput(Input):
         le=MAX_NEIGHBOURS,
         description="With the offsets of a hit: number of passages to read before and after it.",
     )
+    max_tokens: MaxTokens = MAX_TOKENS
 
 
 INPUTS: Mapping[str, type[BaseModel]] = {
@@ -160,6 +177,15 @@ Material = Annotated[str, PlainSerializer(defused, when_used="json")]
 """Document text that, when sent to a model as JSON, cannot be mistaken for a citation or a message."""
 
 
+_MAX_PLACES = 5
+_NEXT: Mapping[ToolName, str] = {
+    "search": "Next: read with the doc_id, start and end of a passage, and neighbours=1, for the text around it.",
+    "grep": "Next: read with the doc_id, start and end of a match, and neighbours=1, for the text around it.",
+    "outline": "Next: outline with a doc_id for its sections; read with a doc_id, and section or pages, for its text.",
+    "read": "Next: outline with the doc_id for its other sections; grep with the doc_id to find words in it.",
+}
+
+
 class ToolResult(BaseModel):
     """Base class for tool results; `str(result)` returns the text for an LLM."""
 
@@ -169,8 +195,19 @@ class ToolResult(BaseModel):
         """Yield the paragraphs of the text for an LLM."""
         raise NotImplementedError
 
+    def limit(self, max_tokens: int) -> None:
+        """Remove the last entries of a list if its text has more than `max_tokens` tokens."""
+
     def __str__(self) -> str:
         return "\n\n".join(self._blocks())
+
+
+def _cut(entries: list[T], text_of: Callable[[T], str], max_tokens: int) -> list[T]:
+    """Remove and return the last entries if the text of all has more than `max_tokens` tokens; the first stays."""
+    tokens = list(itertools.accumulate(count_tokens(text_of(entry)) for entry in entries))
+    rest = entries[max(1, bisect_right(tokens, max_tokens)) :]
+    del entries[len(entries) - len(rest) :]
+    return rest
 
 
 class BestSentence(BaseModel):
@@ -261,6 +298,13 @@ class SearchResult(ToolResult):
             version=response.version,
         )
 
+    def limit(self, max_tokens: int) -> None:
+        """Remove the last passages if all of them have more than `max_tokens` tokens, and note where they are."""
+        if rest := _cut(self.passages, lambda passage: passage.text_for_model(places=True), max_tokens):
+            places = "; ".join(_location(passage.doc_id, passage.start, passage.end) for passage in rest[:_MAX_PLACES])
+            left_out = f"{pluralize(len(rest), 'passage')} left out for the limit of {max_tokens:,} tokens"
+            self.notes.append(f"{left_out}. To read the first of them: {places}.")
+
     def text_for_model(self, *, places: bool) -> str:
         """Return the notes and passages as text.
 
@@ -269,7 +313,8 @@ class SearchResult(ToolResult):
         """
         notes = [f"Note: {note}" for note in self.notes]
         passages = [passage.text_for_model(places=places) for passage in self.passages]
-        return "\n\n".join([*notes, *passages, *([MATERIAL] if passages else [])])
+        after = [_NEXT["search"], MATERIAL] if places else [MATERIAL]
+        return "\n\n".join([*notes, *passages, *(after if passages else [])])
 
     def __str__(self) -> str:
         return self.text_for_model(places=True)
@@ -299,6 +344,11 @@ class GrepResult(ToolResult):
     next_offset: int | None = Field(default=None, description="`offset` of the next reply; None if no lines follow.")
     notes: list[str] = Field(default=[], description="Warnings, for example about documents that were not searched.")
 
+    def limit(self, max_tokens: int) -> None:
+        """Remove the last lines if all of them have more than `max_tokens` tokens."""
+        if rest := _cut(self.matches, _line_of, max_tokens):
+            self.next_offset = (self.next_offset or self.total) - len(rest)
+
     def _blocks(self) -> Iterator[str]:
         yield from (f"Note: {note}" for note in self.notes)
         if not self.total:
@@ -313,6 +363,7 @@ class GrepResult(ToolResult):
             yield f"{pluralize(left_out, 'line')} left out: continue with offset={self.next_offset}."
         elif left_out:
             yield f"{pluralize(left_out, 'line')} before these left out."
+        yield _NEXT["grep"]
         yield MATERIAL
 
 
@@ -358,6 +409,12 @@ class OutlineResult(ToolResult):
         default=None, description="`offset` of the next reply; None if no more entries follow."
     )
 
+    def limit(self, max_tokens: int) -> None:
+        """Remove the last entries if all of them have more than `max_tokens` tokens."""
+        rest = [*_cut(self.documents, _document_line, max_tokens), *_cut(self.sections, _section_line, max_tokens)]
+        if rest:
+            self.next_offset = (self.next_offset or self.total) - len(rest)
+
     def _blocks(self) -> Iterator[str]:
         if self.document is None:
             yield f"{pluralize(self.total, 'document')}:"
@@ -367,13 +424,11 @@ class OutlineResult(ToolResult):
             if not self.total:
                 yield "It has no headings: read it by pages or offsets."
             else:
-                yield "\n".join(
-                    "  " * (min(section.level, 10) - 1) + describe_section(section, section.title)
-                    for section in self.sections
-                )
+                yield "\n".join(map(_section_line, self.sections))
         if self.next_offset is not None:
             left = self.total - self.next_offset
             yield f"{left:,} more: continue with offset={self.next_offset}."
+        yield _NEXT["outline"]
         yield MATERIAL
 
 
@@ -385,6 +440,10 @@ def _document_line(document: OutlinedDocument) -> str:
         sizes.append(pluralize(document.sections, "section"))
     name = f" ({document.file_name})" if document.file_name not in (None, document.title) else ""
     return f"- doc_id {document.doc_id!r}: {visible(defused(clip(document.title) + name))}; {', '.join(sizes)}"
+
+
+def _section_line(section: OutlinedSection) -> str:
+    return "  " * (min(section.level, 10) - 1) + describe_section(section, section.title)
 
 
 def describe_section(section: OutlinedSection, title: str) -> str:
@@ -417,6 +476,7 @@ class ReadResult(ToolResult):
             yield f"It goes on: read doc_id {self.doc_id!r} from start={self.next_start} to end={self.requested_end}."
         elif self.end < self.characters:
             yield f"The document goes on at start={self.end}."
+        yield _NEXT["read"]
         yield MATERIAL
 
 

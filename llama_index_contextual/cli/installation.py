@@ -1,0 +1,81 @@
+"""Checks of the installation for the `doctor` command, which need no package except those of the command line."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+
+from packaging.requirements import Requirement
+
+from llama_index_contextual._utils.redaction import scrub
+from llama_index_contextual._version import __version__
+from llama_index_contextual.cli.common import PROGRAM
+from llama_index_contextual.config import KEYS
+
+_FOR_DEVELOPERS = ("dev", "dev-all", "docs")
+
+
+@dataclass(frozen=True)
+class Check:
+    """Result of a check.
+
+    Attributes:
+        place: The installation, the projects folder, or the name of a project.
+        message: Description of the state or of the problem, without API keys.
+        command: Command that solves the problem; None if there is no problem.
+        harmless: Whether searches work despite the problem.
+    """
+
+    place: str
+    message: str
+    command: str | None = None
+    harmless: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", scrub(self.message))
+
+
+def check_installation() -> Iterator[Check]:
+    """Compare the installed packages with the requirements of this package, and look for API keys."""
+    place, core = "Installation", _requirements("")
+    names = [name for name in metadata.metadata(PROGRAM).get_all("Provides-Extra", []) if name not in _FOR_DEVELOPERS]
+    extras = {name: _requirements(name) - core for name in names}
+    missing = {
+        name: [needed.name for needed in sorted(extra, key=str) if not _version(needed)]
+        for name, extra in extras.items()
+    }
+    complete = [name for name in names if not missing[name]]
+    yield Check(place, f"Python {platform.python_version()}, {PROGRAM} {__version__}")
+    for needed in sorted(core.union(*(extras[name] for name in complete)), key=str):
+        version = _version(needed)
+        if version is None or not needed.specifier.contains(version, prereleases=True):
+            state = "is not installed" if version is None else f"{version} is installed"
+            yield Check(place, f"{needed.name} {state}: {needed} is needed", f"pip install {shlex.quote(str(needed))}")
+    yield Check(place, f"extras: {', '.join(complete) or 'none'}")
+    for name in names:
+        if missing[name]:
+            lacks = f" (without {', '.join(missing[name])})" if len(missing[name]) < len(extras[name]) else ""
+            yield Check(place, f'not installed: {name}{lacks}; `pip install "{PROGRAM}[{name}]"`')
+    for key in KEYS:
+        yield Check(place, f"{key} is {'set' if os.environ.get(key) else 'not set'}")
+
+
+def _requirements(extra: str) -> set[Requirement]:
+    """Return the requirements of this package on this machine, including those of an extra, without their conditions.
+
+    The result is empty if the package was not installed by pip or a similar program.
+    """
+    requirements = map(Requirement, metadata.requires(PROGRAM) or [])
+    applicable = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": extra})]
+    return {Requirement(str(one).partition(";")[0]) for one in applicable}
+
+
+def _version(requirement: Requirement) -> str | None:
+    try:
+        return metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return None
