@@ -44,6 +44,7 @@ class Provider:
         llm: LLM class in the form module:class, or None.
         embedding: Embedding class in the form module:class, or None.
         pip: Packages to install.
+        module: Module that must be installed for a class of this package; None if the class is part of its package.
         key: Environment variable with the API key, or None.
         optional_key: Environment variable that may contain a key; if it is not set, "-" is passed, because the client
             requires a value.
@@ -73,6 +74,7 @@ class Provider:
     llm: str | None = None
     embedding: str | None = None
     pip: str
+    module: str | None = None
     key: str | None = None
     optional_key: str | None = None
     address: tuple[str, ...] = ()
@@ -169,12 +171,14 @@ PROVIDERS: Mapping[str, Provider] = {
     "huggingface": Provider(
         embedding="llama_index_contextual.embeddings.huggingface:TransformerEmbedding",
         pip='"llama-index-contextual[huggingface]"',
+        module="llama_index.embeddings.huggingface",
         class_names=frozenset({"TransformerEmbedding"}),
         in_process=True,
     ),
     "fastembed": Provider(
         embedding="llama_index_contextual.embeddings.fastembed:OnnxEmbedding",
         pip='"llama-index-contextual[fastembed]"',
+        module="fastembed",
         class_names=frozenset({"OnnxEmbedding"}),
         in_process=True,
     ),
@@ -382,7 +386,7 @@ def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) 
         return None
     traits, _, target = _resolve(name, setting=setting, option=option)
     try:
-        is_installed = importlib.util.find_spec(target.partition(":")[0]) is not None
+        is_installed = importlib.util.find_spec(traits.module or target.partition(":")[0]) is not None
     except ModuleNotFoundError:  # a parent package is missing
         is_installed = False
     if not is_installed:

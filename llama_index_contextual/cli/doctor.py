@@ -27,17 +27,15 @@ from llama_index_contextual.index.verify import LEFTOVER, command_for, verify_pr
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.ingestion.state import ProjectState
-from llama_index_contextual.models import address_of, is_in_process, load_llm, missing_for
+from llama_index_contextual.models import address_of, is_in_process, load_llm, missing_for, model_folder
 from llama_index_contextual.project.manager import missing_for_models
-from llama_index_contextual.search.cross_encoders import FASTEMBED, is_local
+from llama_index_contextual.search.cross_encoders import FASTEMBED
 
 LOCKS = Path("/proc/locks")
 """List of the locks that processes hold, which only Linux has."""
 
 LEAST_SPACE = 100_000_000
 """Free space below which a disk is reported as full, in bytes."""
-
-_SECONDS = 3.0
 
 
 def check_projects(root: Path, names: Sequence[str], *, online: bool) -> Iterator[Check]:
@@ -58,8 +56,7 @@ def check_projects(root: Path, names: Sequence[str], *, online: bool) -> Iterato
     yield Check("Projects folder", f"{root}: {pluralize(len(directories), 'project')}")
     for folder in (root, *directories):
         if not os.access(folder, os.W_OK | os.X_OK):
-            command = f"chmod u+rwx {shlex.quote(str(folder))}"
-            yield Check("Projects folder", f"{folder} is read-only for this user", command)
+            yield Check("Projects folder", f"{folder} is read-only", f"chmod u+rwx {shlex.quote(str(folder))}")
     for directory in directories:
         yield from _project(directory, online=online)
 
@@ -136,18 +133,13 @@ def _models(state: ProjectState, *, online: bool) -> Iterator[Check]:
             yield from _server(name, llm, load_llm(llm), online=online)
     rerank = config.rerank or SPOTLIGHT
     extra, package = ("fastembed",) * 2 if rerank.startswith(FASTEMBED) else ("rerank", "sentence_transformers")
-    if rerank not in (SPOTLIGHT, "llm") and rerank.partition(":")[0] != AUTO:
-        if find_spec(package) is None:
-            yield Check(name, f"the reranker {rerank!r} needs {package}", f'pip install "{PROGRAM}[{extra}]"')
-        elif not is_local(rerank):
-            command = _command(state.directory, "configure", f"rerank={SPOTLIGHT}")
-            yield Check(name, f"the reranker {rerank!r} is downloaded by the first search", command, harmless=True)
+    if rerank.partition(":")[0] not in (SPOTLIGHT, AUTO, "llm") and find_spec(package) is None:
+        yield Check(name, f"the reranker {rerank!r} needs {package}", f'pip install "{PROGRAM}[{extra}]"')
     embedding = state.embed_model_name
     if embedding is None or (embedding != LOCAL and missing_for(embedding, setting="embed_model")):
         return
-    path = Path(embedding.partition(":")[2]).expanduser()
-    is_remote = is_in_process(embedding) and embedding != LOCAL and not path.is_absolute() and not path.is_dir()
-    if online or not (is_remote or state.recorded_model):
+    is_on_hub = is_in_process(embedding) and model_folder(embedding.partition(":")[2], setting="embed_model") is None
+    if online or embedding == LOCAL or not (is_on_hub or state.recorded_model):
         yield from _server(name, embedding, state.embed_model, online=online)
     else:
         yield Check(name, f"{embedding} is loaded only with --online, because it may have to be downloaded")
@@ -163,11 +155,10 @@ def _server(place: str, name: str, model: BaseEmbedding | LLM, *, online: bool) 
     url = f"{address}/models" if is_openai else address
     headers = {"Authorization": f"Bearer {getattr(model, 'api_key', None)}"} if is_openai else {}
     try:
-        refuses = httpx.get(url, headers=headers, timeout=_SECONDS).status_code in (401, 403) and is_openai
+        refuses = httpx.get(url, headers=headers, timeout=3.0).status_code in (401, 403) and is_openai
     except httpx.HTTPError as error:
-        command = "ollama serve" if name.startswith("ollama:") else f"curl {shlex.quote(url)}"
-        message = f"{name}: {address} does not answer ({error}); start the server, or correct the address"
-        yield Check(place, message, command)
+        start = "ollama serve" if name.startswith("ollama:") else f"curl {shlex.quote(url)}"
+        yield Check(place, f"{name}: {address} does not answer ({error}): start it, or correct the address", start)
         return
     command = _set_key("OPENAI_API_KEY") if refuses else None
     yield Check(place, f"{name}: {address} {'refuses the key' if refuses else 'answers'}", command)

@@ -44,10 +44,7 @@ def check_installation() -> Iterator[Check]:
     place, core = "Installation", _requirements("")
     names = [name for name in metadata.metadata(PROGRAM).get_all("Provides-Extra", []) if name not in _FOR_DEVELOPERS]
     extras = {name: _requirements(name) - core for name in names}
-    missing = {
-        name: [needed.name for needed in sorted(extra, key=str) if not _version(needed)]
-        for name, extra in extras.items()
-    }
+    missing = {name: sorted(one.name for one in extra if not _version(one)) for name, extra in extras.items()}
     complete = [name for name in names if not missing[name]]
     yield Check(place, f"Python {platform.python_version()}, {PROGRAM} {__version__}")
     for needed in sorted(core.union(*(extras[name] for name in complete)), key=str):
@@ -56,19 +53,15 @@ def check_installation() -> Iterator[Check]:
             state = "is not installed" if version is None else f"{version} is installed"
             yield Check(place, f"{needed.name} {state}: {needed} is needed", f"pip install {shlex.quote(str(needed))}")
     yield Check(place, f"extras: {', '.join(complete) or 'none'}")
-    for name in names:
-        if missing[name]:
-            lacks = f" (without {', '.join(missing[name])})" if len(missing[name]) < len(extras[name]) else ""
-            yield Check(place, f'not installed: {name}{lacks}; `pip install "{PROGRAM}[{name}]"`')
-    for key in KEYS:
-        yield Check(place, f"{key} is {'set' if os.environ.get(key) else 'not set'}")
+    for name in (name for name in names if missing[name]):
+        yield Check(place, f'not installed: {name} ({", ".join(missing[name])}); `pip install "{PROGRAM}[{name}]"`')
+    yield Check(
+        place, f"API keys in the environment: {', '.join(key for key in KEYS if os.environ.get(key)) or 'none'}"
+    )
 
 
 def _requirements(extra: str) -> set[Requirement]:
-    """Return the requirements of this package on this machine, including those of an extra, without their conditions.
-
-    The result is empty if the package was not installed by pip or a similar program.
-    """
+    """Return the requirements of this package and of one of its extras that apply to this machine."""
     requirements = map(Requirement, metadata.requires(PROGRAM) or [])
     applicable = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": extra})]
     return {Requirement(str(one).partition(";")[0]) for one in applicable}

@@ -33,6 +33,7 @@ from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig
 from llama_index_contextual.readers import read_documents
+from llama_index_contextual.tools.models import MAX_TOKENS, TOOLS
 from tests.integration.test_public_surface import ROOMS
 from tests.support.examples import DATA, EXAMPLES
 from tests.support.pages import DOCS, Block, blocks, links, navigation, pages
@@ -40,6 +41,7 @@ from tests.support.source import PACKAGE, ROOT, sources
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROGRAM = "llama-index-contextual"
+SKILL = "../skills/llama-index-contextual/SKILL.md"
 LANGUAGES = {"python", "bash", "text", "json", "html"}
 NOT_RUN = 24
 """How many blocks may be marked as not run: a mark is for what needs a download, a key or a server that stays."""
@@ -269,13 +271,29 @@ def commands_of(block: Block) -> list[list[str]]:
 
 
 def test_the_commands_of_the_documentation_exist_with_their_options() -> None:
-    for block in (block for page in ("../README.md", *pages()) for block in blocks(page) if block.language == "bash"):
+    written = ("../README.md", SKILL, *pages())
+    for block in (block for page in written for block in blocks(page) if block.language == "bash"):
         for program, *arguments in commands_of(block):
             if program != PROGRAM or arguments[0].startswith("-"):
                 continue
             command = commands().get(arguments[0]) or commands()[" ".join(arguments[:2])]
             options = {option for part in command.params for option in (*part.opts, *part.secondary_opts)} | {"--help"}
             assert {word for word in arguments if word.startswith("-")} <= options, block
+
+
+def test_the_skill_has_a_head_and_mentions_only_commands_settings_and_arguments_that_exist() -> None:
+    text = (DOCS / SKILL).read_text(encoding="utf-8")
+    head = re.match(r"---\nname: ([a-z0-9-]{1,64})\ndescription: ([^\n]{40,1024})\n---\n", text)
+    assert head is not None
+    assert head[1] == (DOCS / SKILL).parent.name
+    started = {words[1] for block in blocks(SKILL) if block.language == "bash" for words in commands_of(block)}
+    assert {"create", "estimate", "ingest", "sync", "search", "ask", "mcp", "doctor", "verify", "evaluate"} <= started
+    options = {option for command in commands().values() for part in command.params for option in part.opts}
+    sentences = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    for words in map(str.split, re.findall(r"`([^`\n]+)`", sentences)):
+        assert {word for word in words if word.startswith("--")} <= options, words
+    assert {tool for tool in TOOLS if f"`{tool}`" in sentences} == set(TOOLS)
+    assert f"`max_tokens` tokens ({MAX_TOKENS:,} by default)" in " ".join(sentences.split())
 
 
 def test_the_python_code_of_the_documentation_compiles_and_uses_public_names() -> None:

@@ -15,6 +15,7 @@ import pytest
 from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import FilterCondition, MetadataFilter, MetadataFilters
 
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.project.manager import ProjectManager
@@ -22,7 +23,7 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.live import LiveIndexes
 from llama_index_contextual.tools import document_tools
 from llama_index_contextual.tools.document_tools import MAX_CHARACTERS, MAX_LISTED, DocumentTools
-from llama_index_contextual.tools.models import INPUTS, MATERIAL, MAX_RESULTS, TOOLS
+from llama_index_contextual.tools.models import INPUTS, MATERIAL, MAX_RESULTS, TOOLS, SearchResult
 from tests.support.documents import MARKDOWN, PDF_PAGES, TEXT, pdf_bytes, write_texts
 
 QUESTION = "What does error TS-999 mean?"
@@ -402,6 +403,80 @@ class TestRead:
         result = tools.read("a.txt", start=hit.start, end=hit.end, neighbours=2)
         assert (result.start, result.end) == (spans[at - 2][0], spans[at + 2][1])
         assert tools.read("a.txt", start=0, end=1, neighbours=1).end == spans[1][1]
+
+
+class TestLimits:
+    """Replies to agents are limited to a number of tokens, and say how to get the rest."""
+
+    @pytest.fixture(scope="class")
+    def many(self, tmp_path_factory: pytest.TempPathFactory) -> DocumentTools:
+        """Tools for one document of 40 sections, each with a passage of about 100 tokens."""
+        section = "# Pump {0}\n\nThe pump {0} runs dry.\n" + "It needs water, oil and a filter.\n" * 12
+        text = "\n".join(section.format(number) for number in range(40))
+        return of_text(tmp_path_factory.mktemp("limits"), text, "pumps.md", chunk_size=150, chunk_overlap=0)
+
+    def test_passages_that_do_not_fit_are_named_with_their_places(self, many: DocumentTools) -> None:
+        query = {"query": "Which pump runs dry?", "top_k": 30}
+        whole, part = many.call("search", query), many.call("search", {**query, "max_tokens": 1_000})
+        assert isinstance(whole, SearchResult)
+        assert isinstance(part, SearchResult)
+        assert part.passages == whole.passages[: len(part.passages)]
+        shown = len(part.passages)
+        assert 1 < shown < len(whole.passages) == 30
+        tokens = [count_tokens(passage.text_for_model(places=True)) for passage in whole.passages]
+        assert sum(tokens[:shown]) <= 1_000 < sum(tokens[: shown + 1])
+        first = whole.passages[shown]
+        place = f"To read the first of them: doc_id 'pumps.md', characters {first.start} to {first.end};"
+        assert f"{30 - shown} passages left out for the limit of 1,000 tokens. {place}" in part.notes[-1]
+        assert many.read("pumps.md", start=first.start, end=first.end).text == first.text
+
+    @pytest.mark.parametrize(
+        ("tool", "arguments", "entries"),
+        [("grep", {"pattern": "runs dry", "limit": 35}, "matches"), ("outline", {"doc_id": "pumps.md"}, "sections")],
+    )
+    def test_a_list_that_does_not_fit_continues_with_its_offset(
+        self, many: DocumentTools, tool: Any, arguments: dict[str, Any], entries: str
+    ) -> None:
+        whole, listed, offset, replies = many.call(tool, {**arguments}), [], 0, 0
+        while offset is not None:
+            reply: Any = many.call(tool, {**arguments, "offset": offset, "max_tokens": 500})
+            assert count_tokens(str(reply)) < 700
+            listed += getattr(reply, entries)
+            offset, replies = reply.next_offset, replies + 1
+            assert (f"continue with offset={offset}" in str(reply)) == (offset is not None)
+        assert replies > 2
+        assert len(listed) == 40
+        assert listed[: len(getattr(whole, entries))] == getattr(whole, entries)
+
+    def test_a_text_is_cut_at_the_end_of_a_line(self, many: DocumentTools) -> None:
+        whole, pieces, start = many.read("pumps.md").text, [], 0
+        while start is not None:
+            reply: Any = many.call("read", {"doc_id": "pumps.md", "start": start, "max_tokens": 500})
+            assert count_tokens(reply.text) <= 500
+            assert reply.text.endswith("\n") == (reply.next_start is not None)
+            pieces.append(reply.text)
+            start = reply.next_start
+        assert "".join(pieces) == whole
+        assert len(pieces) > 3
+
+    def test_a_line_that_is_longer_than_the_limit_is_cut_between_tokens(self, tmp_path: Path) -> None:
+        text = "水" * 3_000
+        reply: Any = of_text(tmp_path, text).call("read", {"doc_id": "a.txt", "max_tokens": 500})
+        assert 0 < count_tokens(reply.text) <= 501
+        assert reply.next_start == len(reply.text)
+
+    def test_each_reply_says_where_to_look_next_in_one_line(self, tools: DocumentTools) -> None:
+        calls: list[tuple[Any, dict[str, Any]]] = [
+            ("search", {"query": QUESTION}),
+            ("grep", {"pattern": "TS-999"}),
+            ("outline", {}),
+            ("outline", {"doc_id": MANUAL}),
+            ("read", {"doc_id": MANUAL}),
+        ]
+        for tool, arguments in calls:
+            (line,) = [line for line in str(tools.call(tool, arguments)).splitlines() if line.startswith("Next: ")]
+            assert count_tokens(line) < 40
+            assert set(re.findall(r"\b(search|grep|outline|read) with", line)) <= set(TOOLS)
 
 
 def test_the_text_of_chunks_without_offsets_is_joined(project: Project) -> None:

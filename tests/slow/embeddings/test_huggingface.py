@@ -131,8 +131,8 @@ def test_a_missing_folder_is_named() -> None:
         with pytest.raises(ModelError) as raised:
             load_embed_model(f"huggingface:{path}")
         assert str(raised.value) == (
-            f"'huggingface:{path}' is a path, but there is no such folder: give the folder that contains the model's"
-            f" modules.json or config.json."
+            f"embed_model {path!r} is a path, but there is no such folder: give the folder that contains the files of"
+            f" the model, such as config.json."
         )
 
 
