@@ -359,10 +359,10 @@ def doctor(
     checks = list(check_installation())
     try:
         from llama_index_contextual.cli.doctor import check_projects
+
+        checks += check_projects(common.root(), names or [], online=online)
     except ImportError as error:
         checks.append(Check("Projects", f"are not checked: {error}"))
-    else:
-        checks += check_projects(common.root(), names or [], online=online)
     problems = [check for check in checks if check.command is not None and not check.harmless]
     common.say_result({"sound": not problems, "checks": checks}, partial(_show_checks, checks))
     if problems:
@@ -375,7 +375,7 @@ def _show_checks(checks: Sequence[Check]) -> None:
         for check in of_place:
             mark = "[green]ok[/]" if not check.command else "[yellow]note[/]" if check.harmless else "[red]problem[/]"
             say(f"{mark}: {safe(check.message)}", indent=2)
-            if check.command is not None:
+            if check.command:
                 common.out.print(f"    [bold]{safe(check.command)}[/]", soft_wrap=True)
 
 

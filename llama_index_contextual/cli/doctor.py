@@ -19,7 +19,7 @@ from llama_index_contextual._utils.http import is_loopback
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli.common import PROGRAM, with_environment
 from llama_index_contextual.cli.installation import Check
-from llama_index_contextual.config import AUTO, LOCAL, SPOTLIGHT, ProjectConfig
+from llama_index_contextual.config import AUTO, SPOTLIGHT, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ModelError, ProjectError
 from llama_index_contextual.index import files, project_file
 from llama_index_contextual.index.sources import input_of
@@ -136,13 +136,13 @@ def _models(state: ProjectState, *, online: bool) -> Iterator[Check]:
     if rerank.partition(":")[0] not in (SPOTLIGHT, AUTO, "llm") and find_spec(package) is None:
         yield Check(name, f"the reranker {rerank!r} needs {package}", f'pip install "{PROGRAM}[{extra}]"')
     embedding = state.embed_model_name
-    if embedding is None or (embedding != LOCAL and missing_for(embedding, setting="embed_model")):
+    if embedding is None or (not state.recorded_model and missing_for(embedding, setting="embed_model")):
         return
     is_on_hub = is_in_process(embedding) and model_folder(embedding.partition(":")[2], setting="embed_model") is None
-    if online or embedding == LOCAL or not (is_on_hub or state.recorded_model):
+    if online or not (is_on_hub or state.recorded_model):
         yield from _server(name, embedding, state.embed_model, online=online)
     else:
-        yield Check(name, f"{embedding} is loaded only with --online, because it may have to be downloaded")
+        yield Check(name, f"{embedding} is loaded only with --online, because it may have to be downloaded or called")
 
 
 def _server(place: str, name: str, model: BaseEmbedding | LLM, *, online: bool) -> Iterator[Check]:

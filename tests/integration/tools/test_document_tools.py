@@ -444,7 +444,7 @@ class TestLimits:
             listed += getattr(reply, entries)
             offset, replies = reply.next_offset, replies + 1
             assert (f"continue with offset={offset}" in str(reply)) == (offset is not None)
-        assert replies > 2
+        assert replies >= 2
         assert len(listed) == 40
         assert listed[: len(getattr(whole, entries))] == getattr(whole, entries)
 
