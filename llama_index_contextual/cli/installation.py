@@ -52,12 +52,13 @@ def check_installation() -> Iterator[Check]:
         if version is None or not needed.specifier.contains(version, prereleases=True):
             state = "is not installed" if version is None else f"{version} is installed"
             yield Check(place, f"{needed.name} {state}: {needed} is needed", f"pip install {shlex.quote(str(needed))}")
+    partly = {
+        name: f" (without {', '.join(missing[name])})" for name in names if len(missing[name]) < len(extras[name])
+    }
+    absent = ", ".join(f"{name}{partly.get(name, '')}" for name in names if missing[name])
     yield Check(place, f"extras: {', '.join(complete) or 'none'}")
-    for name in (name for name in names if missing[name]):
-        yield Check(place, f'not installed: {name} ({", ".join(missing[name])}); `pip install "{PROGRAM}[{name}]"`')
-    yield Check(
-        place, f"API keys in the environment: {', '.join(key for key in KEYS if os.environ.get(key)) or 'none'}"
-    )
+    yield Check(place, f'not installed: {absent or "none"}; `pip install "{PROGRAM}[NAME]"` installs an extra')
+    yield Check(place, f"API keys in the environment: {', '.join(filter(os.environ.get, KEYS)) or 'none'}")
 
 
 def _requirements(extra: str) -> set[Requirement]:
