@@ -20,7 +20,7 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli.common import PROGRAM, with_environment
 from llama_index_contextual.cli.installation import Check
 from llama_index_contextual.config import AUTO, SPOTLIGHT, ProjectConfig
-from llama_index_contextual.errors import ConfigurationError, ModelError, ProjectError
+from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.index import files, project_file
 from llama_index_contextual.index.sources import input_of
 from llama_index_contextual.index.verify import LEFTOVER, command_for, verify_project
@@ -71,16 +71,14 @@ def _project(directory: Path, *, online: bool) -> Iterator[Check]:
     for problem in report.problems:
         if writer is None or problem.message != LEFTOVER:
             yield Check(name, f"{problem.file} {problem.message}", problem.remedy, problem.harmless)
+    if not report.sound:
+        return  # a damaged project may have no settings, and no version
     try:
         config = with_environment(project_file.read_config(directory), os.environ)
-        if report.sound:
-            yield from _version(directory, config)
+        yield from _version(directory, config)
         yield from _models(ProjectState(directory, config), online=online)
     except ConfigurationError as error:
         yield Check(name, error.problem, _remedy(directory, error))
-    except (ProjectError, OSError):
-        if report.sound:  # otherwise, it is among the problems
-            raise
 
 
 def _writer(directory: Path) -> str | None:

@@ -16,8 +16,6 @@ from llama_index_contextual._version import __version__
 from llama_index_contextual.cli.common import PROGRAM
 from llama_index_contextual.config import KEYS
 
-_FOR_DEVELOPERS = ("dev", "dev-all", "docs")
-
 
 @dataclass(frozen=True)
 class Check:
@@ -42,7 +40,7 @@ class Check:
 def check_installation() -> Iterator[Check]:
     """Compare the installed packages with the requirements of this package, and look for API keys."""
     place, core = "Installation", _requirements("")
-    names = [name for name in metadata.metadata(PROGRAM).get_all("Provides-Extra", []) if name not in _FOR_DEVELOPERS]
+    names = sorted({*metadata.metadata(PROGRAM).get_all("Provides-Extra", [])} - {"dev", "dev-all", "docs"})
     extras = {name: _requirements(name) - core for name in names}
     missing = {name: sorted(one.name for one in extra if not _version(one)) for name, extra in extras.items()}
     complete = [name for name in names if not missing[name]]

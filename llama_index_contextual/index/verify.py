@@ -208,7 +208,7 @@ def repair_project(project_dir: Path, publish_sound: PublishSound | None = None)
         _repair_ledger(project_dir)
         names = version_names(project_dir)
         live = live_if_sound(project_dir)
-        checked = _check_versions(project_dir, names)
+        checked = _check_versions(project_dir, names, None, "sha256")
         _check_vectors(project_dir, names, checked)
         if read_collection(project_dir) is not None:
             open_engine(project_dir).drop_after(_highest(names))
@@ -276,9 +276,7 @@ class _Checked:
         return name in self.manifests and name in self.faults and all(map(is_damage, self.faults[name]))
 
 
-def _check_versions(
-    project_dir: Path, names: Sequence[str], known: PartFaults | None = None, check: Check = "sha256"
-) -> _Checked:
+def _check_versions(project_dir: Path, names: Sequence[str], known: PartFaults | None, check: Check) -> _Checked:
     """Check the files of versions against their manifests, reading shared parts only once."""
     checked = _Checked(dict(known or {}))
     for name in names:

@@ -6,7 +6,7 @@ import itertools
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
@@ -19,8 +19,6 @@ from llama_index_contextual.index.analysis import MAX_CHARACTERS
 from llama_index_contextual.metadata import CONTINUED_TABLE
 from llama_index_contextual.search.response import Mark, Source, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
-
-T = TypeVar("T")
 
 ToolName = Literal["search", "grep", "outline", "read"]
 TOOLS: tuple[ToolName, ...] = get_args(ToolName)
@@ -202,7 +200,7 @@ class ToolResult(BaseModel):
         return "\n\n".join(self._blocks())
 
 
-def _cut(entries: list[T], text_of: Callable[[T], str], max_tokens: int) -> list[T]:
+def _cut(entries: list[Any], text_of: Callable[[Any], str], max_tokens: int) -> list[Any]:
     """Remove and return the last entries if the text of all has more than `max_tokens` tokens; the first stays."""
     tokens = list(itertools.accumulate(count_tokens(text_of(entry)) for entry in entries))
     rest = entries[max(1, bisect_right(tokens, max_tokens)) :]
