@@ -156,10 +156,10 @@ def test_without_a_network_documents_are_ingested_searched_and_answered_from(
     assert results["ingest"]["skipped"] == []
     assert len(results["ingest"]["added"]) == 3 + has_ocr
     hits = results["search"]["results"]
-    assert hits[0]["source"]["file_name"] == "manual.txt"
-    assert hits[0]["text"] in TEXT
-    if kind != "local":
-        assert hits[0]["semantic"]["score"] > 0
+    (manual,) = [hit for hit in hits if hit["source"]["file_name"] == "manual.txt"]
+    assert manual["text"] in TEXT
+    assert manual["semantic"]["score"] > 0
+    assert kind != "local" or hits[0] == manual, "the other models have not been trained"
     assert any(page in hit["text"] for hit in hits for page in PDF_PAGES)
     assert results["ask"]["answer"].startswith("TS-999 means that the pump runs dry")
     assert results["calls"] > 0
