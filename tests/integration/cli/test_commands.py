@@ -39,6 +39,7 @@ COMMANDS: dict[str, list[str]] = {
     "versions": ["a"],
     "rollback": ["a", "--to", "v000001"],
     "verify": ["a"],
+    "doctor": ["a"],
     "export": ["a", "{empty}/exported"],
     "inspect": ["a", "--html", "{empty}/page.html", "--query", "error TS-999"],
     "ledger export": ["a", "{empty}/written.jsonl"],

@@ -288,7 +288,7 @@ def test_the_skill_has_a_head_and_mentions_only_commands_settings_and_arguments_
     assert head[1] == (DOCS / SKILL).parent.name
     started = {words[1] for block in blocks(SKILL) if block.language == "bash" for words in commands_of(block)}
     assert {"create", "estimate", "ingest", "sync", "search", "ask", "mcp", "doctor", "verify", "evaluate"} <= started
-    options = {option for command in commands().values() for part in command.params for option in part.opts}
+    options = {"--help", *(o for command in commands().values() for part in command.params for o in part.opts)}
     sentences = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     for words in map(str.split, re.findall(r"`([^`\n]+)`", sentences)):
         assert {word for word in words if word.startswith("--")} <= options, words
