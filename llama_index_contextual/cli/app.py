@@ -343,13 +343,8 @@ def verify(
 
 @upkeep.command()
 def doctor(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME", help="Projects; by default, all.", autocompletion=common.complete_project),
-    ] = None,
-    online: Annotated[
-        bool, typer.Option("--online", help="Also contact other machines, and load models that may be downloaded.")
-    ] = False,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Projects; by default, all.")] = None,
+    online: Annotated[bool, typer.Option("--online", help="Also contact other machines and load any model.")] = False,
 ) -> None:
     """Check the installation, keys, models, disk and projects, and show a command for each problem.
 

@@ -80,9 +80,7 @@ Query = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 """A question."""
 
 
-MaxTokens = Annotated[
-    int, Field(ge=500, description="Maximum length of the reply in tokens; the reply says how to get the rest.")
-]
+MaxTokens = Annotated[int, Field(ge=500, description="Limit of the reply, in tokens; it says how to get the rest.")]
 """Limit of a reply."""
 
 
