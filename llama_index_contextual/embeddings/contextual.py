@@ -134,10 +134,6 @@ class ContextualEmbedding(BatchEmbedding):
         rows = iter(vectors)
         return [[next(rows) for _ in texts] for texts in documents]
 
-    async def aget_document_embeddings(self, documents: list[list[str]]) -> list[list[list[float]]]:
-        """Asynchronous version of `get_document_embeddings`."""
-        return await asyncio.to_thread(self.get_document_embeddings, documents)
-
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         return [vectors[0] for vectors in self.get_document_embeddings([[text] for text in texts])]
 

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, Literal, cast
@@ -43,6 +43,7 @@ _SECRET = re.compile(r"(?i)key|token|secret|passw|credential")
 # ---- Parent ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class ChildProcess:
     """A child process that is started by the first request, and again by the first request after a crash or timeout.
 
@@ -56,20 +57,12 @@ class ChildProcess:
             total number of pages; pages that need OCR are not counted as read.
     """
 
-    def __init__(
-        self,
-        module: str = __name__,
-        *,
-        task: str = "parsing",
-        max_memory: int = DEFAULT_MEMORY,
-        on_page: Callable[[Path, int, int], None] | None = None,
-    ) -> None:
-        self._module = module
-        self._task = task
-        self._max_memory = max_memory
-        self._on_page = on_page
-        self._process: subprocess.Popen[str] | None = None
-        self._stderr: IO[bytes] = BytesIO()
+    module: str = __name__
+    task: str = field(default="parsing", kw_only=True)
+    max_memory: int = field(default=DEFAULT_MEMORY, kw_only=True)
+    on_page: Callable[[Path, int, int], None] | None = field(default=None, kw_only=True)
+    _process: subprocess.Popen[str] | None = field(default=None, init=False, repr=False)
+    _stderr: IO[bytes] = field(default_factory=BytesIO, init=False, repr=False)
 
     def close(self) -> None:
         """Kill the child; a later request starts a new child."""
@@ -104,7 +97,7 @@ class ChildProcess:
         self.close()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", self._module, str(self._max_memory)],
+            [sys.executable, "-P", "-m", self.module, str(self.max_memory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -140,7 +133,7 @@ class ChildProcess:
         if is_late.is_set():
             reason = f"took longer than {seconds:g} seconds and was stopped"
         if reason:
-            raise ReadError(str(path), f"{self._task} {reason}")
+            raise ReadError(str(path), f"{self.task} {reason}")
         return line
 
     def _talk(self, process: subprocess.Popen[str], path: Path, request: str) -> str:
@@ -158,8 +151,8 @@ class ChildProcess:
             pages = _PAGES_READ.fullmatch(line)
             if pages is None:
                 return line
-            if self._on_page is not None:
-                self._on_page(path, int(pages[1]), int(pages[2]))
+            if self.on_page is not None:
+                self.on_page(path, int(pages[1]), int(pages[2]))
 
     def _crash(self, process: subprocess.Popen[str]) -> str:
         """Kill the child if it is still running, and return a description of the crash for an error message."""

@@ -28,23 +28,8 @@ from llama_index_contextual.readers.pdf.pages import (
     PageSource,
 )
 
-# Stricter than pypdf's default limits against malicious files, because text needs less data than images.
-CONFIGURATION = Configuration(
-    zlib_maximum_output_length=50_000_000,
-    zlib_maximum_recovery_input_length=500_000,  # damaged data is inflated byte by byte, at 2 s per megabyte
-    lzw_maximum_output_length=50_000_000,
-    run_length_maximum_output_length=50_000_000,
-    brotli_maximum_output_length=50_000_000,
-    array_based_stream_maximum_output_length=50_000_000,
-    stream_decoding_work_maximum_length=150_000_000,
-    stream_parsing_work_maximum_count=2_000_000,
-    outline_maximum_entries=10_000,
-    outline_maximum_depth=50,
-    named_destinations_maximum_entries=100_000,
-    page_tree_maximum_entries=100_000,
-    xform_maximum_invocations_per_extraction=5_000,
-    xmp_maximum_input_length=1_000_000,
-)
+# pypdf's own limits against malicious files apply, except for damaged data: it is inflated at 2 s per megabyte.
+CONFIGURATION = Configuration(zlib_maximum_recovery_input_length=500_000)
 
 
 class PypdfSource(PageSource):

@@ -126,14 +126,13 @@ def test_parts_keep_to_the_limits_and_cover_each_chunk_once(seed: int) -> None:
 # ---- the model as a LlamaIndex embedding ---------------------------------------------------------------------------
 
 
-async def test_documents_are_sent_in_requests_within_the_limits_and_returned_whole() -> None:
+def test_documents_are_sent_in_requests_within_the_limits_and_returned_whole() -> None:
     documents = [["a b", "c d e"], ["f"], [], ["g h i", "j k l", "m"], ["n"]]
     model = Neighbours(max_tokens_per_document=6, max_tokens_per_request=7, max_documents_per_request=2)
     sync = model.get_document_embeddings(documents)
     assert model.requests == [[["a b", "c d e"], ["f"]], [["g h i", "j k l"], ["m"]], [["n"]]]
     assert [len(vectors) for vectors in sync] == [2, 1, 0, 3, 1]
     assert sync[0] == contextual_vectors(["a b", "c d e"], 16)
-    assert await model.aget_document_embeddings(documents) == sync
     assert model.get_document_embeddings([]) == []
 
 
@@ -163,13 +162,11 @@ async def test_a_pipeline_embeds_the_nodes_of_a_document_together() -> None:
 
 
 @pytest.mark.parametrize("answer", [[[[1.0]]], [[[1.0], [1.0]], [[1.0]]], [[1.0], [1.0]], [3]])
-async def test_an_answer_without_one_vector_per_chunk_is_an_error(answer: Any) -> None:
+def test_an_answer_without_one_vector_per_chunk_is_an_error(answer: Any) -> None:
     model = Neighbours()
     model._answers += [answer, answer]
     with pytest.raises(ModelError, match="'neighbours@1' did not return one vector per text"):
         model.get_document_embeddings([["one", "two"]])
-    with pytest.raises(ModelError, match="'neighbours@1' did not return one vector per text"):
-        await model.aget_document_embeddings([["one", "two"]])
 
 
 # ---- requests of a project -----------------------------------------------------------------------------------------
