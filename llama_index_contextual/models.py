@@ -43,7 +43,7 @@ class Provider:
     Attributes:
         llm: LLM class in the form module:class, or None.
         embedding: Embedding class in the form module:class, or None.
-        pip: Packages to install.
+        pip: Package to install; None for the package of the class.
         module: Module that must be installed for a class of this package; None if the class is part of its package.
         key: Environment variable with the API key, or None.
         optional_key: Environment variable that may contain a key; if it is not set, "-" is passed, because the client
@@ -73,7 +73,7 @@ class Provider:
 
     llm: str | None = None
     embedding: str | None = None
-    pip: str
+    pip: str | None = None
     module: str | None = None
     key: str | None = None
     optional_key: str | None = None
@@ -105,7 +105,6 @@ PROVIDERS: Mapping[str, Provider] = {
     "openai": Provider(
         llm="llama_index.llms.openai:OpenAI",
         embedding="llama_index.embeddings.openai:OpenAIEmbedding",
-        pip="llama-index-llms-openai llama-index-embeddings-openai",
         key="OPENAI_API_KEY",
         address=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
         # `_utils/calls.py` handles retries; a client shared by several event loops fails (see `reuse_client`).
@@ -126,7 +125,6 @@ PROVIDERS: Mapping[str, Provider] = {
     "openai-like": Provider(
         llm="llama_index.llms.openai_like:OpenAILike",
         embedding="llama_index.embeddings.openai_like:OpenAILikeEmbedding",
-        pip="llama-index-llms-openai-like llama-index-embeddings-openai-like",
         optional_key="OPENAI_API_KEY",
         address=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
         llm_options={"max_retries": 0, "reuse_client": False, "is_chat_model": True, "temperature": 0.0},
@@ -136,7 +134,6 @@ PROVIDERS: Mapping[str, Provider] = {
     ),
     "anthropic": Provider(
         llm="llama_index.llms.anthropic:Anthropic",
-        pip="llama-index-llms-anthropic",
         key="ANTHROPIC_API_KEY",
         llm_options={"max_retries": 0, "temperature": 0.0},
         class_names=frozenset({"Anthropic_LLM"}),
@@ -152,7 +149,6 @@ PROVIDERS: Mapping[str, Provider] = {
     "ollama": Provider(
         llm="llama_index.llms.ollama:Ollama",
         embedding="llama_index.embeddings.ollama:OllamaEmbedding",
-        pip="llama-index-llms-ollama llama-index-embeddings-ollama",
         address=("OLLAMA_HOST",),
         address_option="base_url",
         llm_options={"request_timeout": 300.0},
@@ -163,7 +159,6 @@ PROVIDERS: Mapping[str, Provider] = {
     ),
     "voyage": Provider(
         embedding="llama_index_contextual.embeddings.voyage:VoyageContextualEmbedding",
-        pip="llama-index-contextual",
         key="VOYAGE_API_KEY",
         address=("VOYAGE_API_BASE",),
         class_names=frozenset({"VoyageContextualEmbedding"}),
@@ -287,9 +282,12 @@ def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Pr
     try:
         return traits, model, getattr(importlib.import_module(module), attribute), options
     except ImportError as error:
-        raise ModelError(
-            f"{name!r} needs a package that is not installed: pip install {traits.pip}", setting=setting
-        ) from error
+        raise ModelError(_missing_package(name, traits, module), setting=setting) from error
+
+
+def _missing_package(name: str, traits: Provider, module: str) -> str:
+    package = traits.pip or re.sub(r"[._]", "-", module)
+    return f"{name!r} needs a package that is not installed: pip install {package}"
 
 
 def _resolve(name: str, *, setting: ModelSetting, option: str | None = None) -> tuple[Provider, str, str]:
@@ -385,12 +383,13 @@ def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) 
     if name == LOCAL and setting == "embed_model":
         return None
     traits, _, target = _resolve(name, setting=setting, option=option)
+    module = target.partition(":")[0]
     try:
-        is_installed = importlib.util.find_spec(traits.module or target.partition(":")[0]) is not None
+        is_installed = importlib.util.find_spec(traits.module or module) is not None
     except ModuleNotFoundError:  # a parent package is missing
         is_installed = False
     if not is_installed:
-        return f"{name!r} needs a package that is not installed: pip install {traits.pip}"
+        return _missing_package(name, traits, module)
     if traits.key and not os.environ.get(traits.key):
         return f"{name!r} needs {traits.key}, which is not set."
     return None

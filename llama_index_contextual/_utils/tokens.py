@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -105,13 +105,19 @@ def pieces(text: str, size: int = PIECE_SIZE) -> Iterator[tuple[int, int]]:
 
 
 def _piece_end(text: str, start: int, target: int) -> int:
-    for width in (200, 2_000, target - start):
-        ends = [match.end() for match in SAFE_BREAK.finditer(text, max(start, target - width), target)]
-        if ends:
-            return ends[-1]
+    if (last := _last_break(text, start, target, (200, 2_000, target - start))) is not None:
+        return last
     hard = min(start + PIECE_SIZE, len(text))
     later = SAFE_BREAK.search(text, target - 1, hard)
     return later.end() if later else hard
+
+
+def _last_break(text: str, start: int, end: int, widths: Sequence[int]) -> int | None:
+    """Return the last safe break between two offsets, or None; the last few characters are searched first."""
+    for width in widths:
+        if ends := [match.end() for match in SAFE_BREAK.finditer(text, max(start, end - width), end)]:
+            return ends[-1]
+    return None
 
 
 def replace_surrogates(text: str) -> str:
@@ -206,17 +212,10 @@ class TokenMap:
         side have to be encoded again.
         """
         head = None if self.has_surrogates else SAFE_BREAK.search(self.text, start, end)
-        return None if head is None else (head.end(), self._last_safe_break(head.end(), end))
-
-    def _last_safe_break(self, first: int, end: int) -> int:
-        for width in (24, 200, end - first):
-            begin = max(first, end - width)
-            ends = [match.end() for match in SAFE_BREAK.finditer(self.text, begin, end)]
-            if ends:
-                return ends[-1]
-            if begin == first:
-                break
-        return first
+        if head is None:
+            return None
+        first = head.end()
+        return first, _last_break(self.text, first, end, (24, 200, end - first)) or first
 
 
 def _count(text: str) -> int:

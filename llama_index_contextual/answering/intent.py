@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from typing import Any, Literal
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -442,10 +443,9 @@ def empty_response(bundle: QueryBundle, intent: str) -> RetrievalResponse:
 def _interleave(responses: Sequence[RetrievalResponse], count: int, intent: str) -> RetrievalResponse:
     """Interleave the results of several responses, without duplicates, in a copy of the first response."""
     chunks: dict[str, RetrievedChunk] = {}
-    for rank in range(max(map(len, responses))):
-        for response in responses:
-            if rank < len(response):
-                chunks.setdefault(response[rank].node_id, response[rank])
+    for chunk in chain.from_iterable(zip_longest(*responses)):
+        if chunk is not None:
+            chunks.setdefault(chunk.node_id, chunk)
     first = list(chunks.values())[:count]
     results = tuple(chunk.model_copy(update={"rank": rank}) for rank, chunk in enumerate(first, start=1))
     return replace(responses[0], results=results, intent=intent)

@@ -63,7 +63,7 @@ class LiveSender:
 
     def __init__(self, llm: LLM, *, service_tier: ServiceTier | None = None) -> None:
         self._llm = llm
-        self._provider = provider_of(model_name(llm)) or Provider(pip="")
+        self._provider = provider_of(model_name(llm)) or Provider()
         if service_tier is not None and not self._provider.is_openai:
             raise ConfigurationError(
                 f"{model_name(llm)!r} has no service tier {service_tier!r}",

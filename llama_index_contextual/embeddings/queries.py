@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -14,7 +13,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual._utils.calls import RetryPolicy, call, describe
+from llama_index_contextual._utils.calls import RetryPolicy, call, describe, twin
 from llama_index_contextual._utils.clients import unconnected
 from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
 from llama_index_contextual.errors import ModelError
@@ -53,17 +52,13 @@ class QueryEmbedder:
         """
         return self._embed(texts)[0]
 
-    async def aembed(self, texts: Sequence[str]) -> list[float]:
-        """Asynchronous version of `embed`."""
-        return await asyncio.to_thread(self.embed, texts)
+    aembed = twin(embed)
 
     def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the embedding of a question, scaled to length 1 unless it is zero; shape (dimensions,)."""
         return self._embed(texts)[1]
 
-    async def aunit(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Asynchronous version of `unit`."""
-        return await asyncio.to_thread(self.unit, texts)
+    aunit = twin(unit)
 
     def _embed(self, texts: Sequence[str]) -> tuple[list[float], NDArray[np.float32]]:
         question = [cut_to_input(cut_query(text)) for text in texts]
@@ -122,6 +117,4 @@ class QueryEmbedder:
             embeddings = dict(zip(distinct, threads.map(self.embed, distinct), strict=True))
         return [embeddings[tuple(texts)] for texts in questions]
 
-    async def aembed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Asynchronous version of `embed_many`."""
-        return await asyncio.to_thread(self.embed_many, questions)
+    aembed_many = twin(embed_many)

@@ -155,7 +155,7 @@ class Rerankers:
             return cached[1].choice
         if not _is_auto(name):
             return RerankerChoice(name=name, reason=_NAMED)
-        preferred = _preferred(name)
+        preferred = name.partition(":")[2]
         model, place = next(local_models(preferred, config.language), (SPOTLIGHT, _NO_MODEL))
         return RerankerChoice(name=model, reason=_reason(model, place, preferred))
 
@@ -163,7 +163,7 @@ class Rerankers:
         if name == SPOTLIGHT:
             return SelectedReranker(reranker=None, reason=_NAMED)
         if _is_auto(name):
-            return _best_local(_preferred(name), config.language)
+            return _best_local(name.partition(":")[2], config.language)
         if name != LLM_RERANK:
             return SelectedReranker(reranker=CrossEncoderReranker(name), reason=_NAMED)
         if self._load_llm is None:
@@ -187,11 +187,7 @@ def _cache_key(name: str, config: ProjectConfig) -> tuple[str, object]:
 
 
 def _is_auto(name: str) -> bool:
-    return name == AUTO or name.startswith(f"{AUTO}:")
-
-
-def _preferred(name: str) -> str:
-    return name.partition(":")[2]
+    return name.partition(":")[0] == AUTO
 
 
 def _best_local(preferred: str, language: str) -> SelectedReranker:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
@@ -206,7 +205,7 @@ class BaseHit:
 
     def __repr__(self) -> str:
         name, source = type(self).__name__, str(self.source)
-        text = textwrap.shorten(visible(self.text), 60, placeholder=" …")
+        text = _shorten(self.text, 60)
         return f"{name}(rank={self.rank}, score={self.get_score():.4f}, source={source!r}, text={text!r})"
 
     def excerpt(self, query: str, width: int) -> str:
@@ -429,7 +428,7 @@ class Explanation:
             *(f"   {where}: {_display_words(words)}" for where, words in terms if words),
             *([f"   why not: {self.why_not}"] if self.why_not else []),
         ]
-        return "\n".join(_visible_line(line) for line in lines)
+        return "\n".join(_CONTROLS.sub(" ", line) for line in lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -596,11 +595,6 @@ def _display_words(words: Sequence[str]) -> str:
     shown = [_shorten(word, _MAX_WORD_LENGTH) for word in words[:_MAX_WORDS]]
     more = [f"and {len(words) - len(shown):,} more"] if len(words) > len(shown) else []
     return ", ".join([*shown, *more])
-
-
-def _visible_line(line: str) -> str:
-    """Replace characters that control a terminal or change the text direction, and keep the line's indentation."""
-    return _CONTROLS.sub(" ", line)
 
 
 def _shorten(text: str, width: int = 90) -> str:

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import median, median_low
 from typing import Any, NamedTuple
 
 from llama_index_contextual.readers.files import ParsedFile
@@ -184,20 +184,11 @@ def _skew(boxes: Sequence[Sequence[Any]]) -> float:
     return max((tenths / 10 for tenths in range(-10 * MAX_SKEW, 10 * MAX_SKEW + 1)), key=levelness)
 
 
-def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
-    half = sum(weight for _, weight in pairs) / 2
-    for value, weight in pairs:
-        half -= weight
-        if half <= 0:
-            return value
-    return 0.0
-
-
 def _set_font_sizes(cells: Sequence[Cell]) -> None:
     """Replace the height of each cell with a font size, which is the same for cells of about the same height."""
     rest = sorted(cells, key=lambda cell: cell.size)
     while rest:
-        usual = _weighted_median([(cell.size, len(cell.text)) for cell in rest])
+        usual = median_low(cell.size for cell in rest for _ in cell.text)
         alike = [cell for cell in rest if usual / SAME_SIZE <= cell.size <= usual * SAME_SIZE]
         rest = [cell for cell in rest if not usual / SAME_SIZE <= cell.size <= usual * SAME_SIZE]
         for cell in alike:
