@@ -23,7 +23,7 @@ from statistics import median
 from typing import NamedTuple
 
 from llama_index_contextual.readers.pdf.pages import Line, PageContent
-from llama_index_contextual.readers.pdf.title import roman_value
+from llama_index_contextual.readers.pdf.sections import roman_value
 
 MIN_PAGES = 3
 MIN_PAGES_ELSEWHERE = 5  # minimum number of occurrences of text that is on fewer than half of the pages
