@@ -41,7 +41,6 @@ WIDE_SPACE = 0.55  # times the font size: a wider space may leave room for a foo
 SAME_BASELINE = 0.1  # times the font size
 
 _HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # characters that pdfium returns for a hyphen at the end of a line
-_WORD = re.compile(r"\w{4,}")
 _WORD = re.compile(r"[^\s\x02\ufffe]+[\x02\ufffe]?|[\x02\ufffe]")
 
 
