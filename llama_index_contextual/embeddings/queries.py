@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.calls import RetryPolicy, call, describe, twin
 from llama_index_contextual._utils.clients import unconnected
-from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
+from llama_index_contextual.embeddings.batching import as_matrix, cut_to_input, unit_vectors
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.models import model_name
@@ -90,20 +91,15 @@ class QueryEmbedder:
         Raises:
             ModelError: The embedding is empty, or contains values that are not finite numbers.
         """
-        try:
-            numbers = np.asarray(embedding, dtype=np.float64)
-        except (TypeError, ValueError):
-            numbers = np.zeros(0)
-        if numbers.ndim != 1 or len(numbers) == 0 or not np.isfinite(numbers).all():
-            size = f"{numbers.size} dimensions" if numbers.ndim == 1 else "no embedding"
+        row = as_matrix([cast("list[float]", embedding)])
+        if row.ndim != 2 or not row.size or not np.isfinite(row).all():
+            size = f"{row.size} dimensions" if row.ndim == 2 else "no embedding"
             raise ModelError(
                 f"The embedding model {self.name!r} did not return finite numbers ({size}): run the same query again,"
                 f" or choose another model.",
                 setting="embed_model",
             )
-        with np.errstate(over="ignore"):  # numbers too large for 32 bits become infinite
-            unit = unit_vectors(numbers[None].astype(np.float32))[0]
-        both = embedding if isinstance(embedding, list) else numbers.tolist(), unit
+        both = embedding if isinstance(embedding, list) else row[0].tolist(), unit_vectors(row)[0]
         self._cache.put(key, both)
         return both
 
