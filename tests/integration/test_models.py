@@ -93,8 +93,8 @@ def test_a_provider_without_the_kind_is_refused(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("setting", "name", "module", "packages"),
     [
-        ("llm", "ollama:llama", "llama_index.llms.ollama", "llama-index-llms-ollama llama-index-embeddings-ollama"),
-        ("embed_model", "ollama:nomic", "llama_index.embeddings.ollama", "llama-index-llms-ollama llama-index-emb"),
+        ("llm", "ollama:llama", "llama_index.llms.ollama", "llama-index-llms-ollama$"),
+        ("embed_model", "ollama:nomic", "llama_index.embeddings.ollama", "llama-index-embeddings-ollama$"),
         ("llm", "openai-like:x", "llama_index.llms.openai_like", "llama-index-llms-openai-like"),
         ("embed_model", "huggingface:x", "llama_index.embeddings.huggingface", '"llama-index-contextual.huggingface.'),
         ("embed_model", "fastembed:x", "fastembed", '"llama-index-contextual.fastembed.'),
