@@ -43,11 +43,14 @@ JUDGE_PROMPT = PromptTemplate(_PROMPT)
 class Verdict(BaseModel):
     """A judge's verdict on an answer."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
-    unsupported: list[str] = Field(description="The unsupported statements, in the words of the answer.")
-    relevant: bool = Field(description="Whether the answer answers the question, at least in part.")
-    confidence: float = Field(ge=0, le=1, description="Confidence of the judge, 0 to 1.")
+    unsupported: list[str]
+    """The unsupported statements, in the words of the answer."""
+    relevant: bool
+    """Whether the answer answers the question, at least in part."""
+    confidence: float = Field(ge=0, le=1)
+    """Confidence of the judge, 0 to 1."""
 
     @property
     def grounded(self) -> bool:

@@ -14,7 +14,6 @@ from typing import Any
 
 from llama_index.core.base.llms.types import CompletionResponse, CompletionResponseGen, LLMMetadata
 from llama_index.core.llms import CustomLLM
-from pydantic import Field
 from rich.table import Table
 
 from llama_index_contextual.cli.common import out, safe, say, snippet
@@ -58,7 +57,7 @@ class RecordedLLM(CustomLLM):
     missing from the ledger, this class prevents a paid call with an API key from the environment.
     """
 
-    model: str = Field(default=DEFAULT_LLM.removeprefix("openai:"), description="Name of the default LLM.")
+    model: str = DEFAULT_LLM.removeprefix("openai:")
 
     @classmethod
     def class_name(cls) -> str:

@@ -9,13 +9,12 @@ from itertools import chain, islice
 from llama_index_contextual.metadata import DocumentMap, Heading, Table
 from llama_index_contextual.readers.files import FileAccount, ParsedFile, one_line
 from llama_index_contextual.readers.tables import MAX_ABOVE, MAX_CAPTION_WORDS, SHORT_DATE, is_figure, naming_lines
-from llama_index_contextual.readers.text import plain_headings
+from llama_index_contextual.readers.text import MAX_TITLE, plain_headings
 
 GAP = "  "
 """Separator between the cells of a row. Of the unambiguous separators, it affects the embedding least."""
 BLANK = "–"
 """Placeholder for a blank cell between other cells, so that the columns stay recognisable."""
-MAX_TITLE = 200
 MAX_HEAD = 2_000
 """Maximum length of recorded column headers in characters; a chunk includes at most 60 tokens of them."""
 PEEK = 50  # number of first rows that are searched for column headers
