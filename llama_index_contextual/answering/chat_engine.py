@@ -19,7 +19,7 @@ from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.schema import QueryBundle
 from llama_index.core.storage.chat_store.base import BaseChatStore
 
-from llama_index_contextual._utils.calls import run_sync, twin
+from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.templates import require_known
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens
 from llama_index_contextual.answering.intent import IntentRetriever, empty_response, unsearched_intent
@@ -258,7 +258,9 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
             grounded=response,
         )
 
-    chat = twin(achat)
+    def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatResponse:
+        """Blocking version of `achat`."""
+        return run_sync(lambda: self.achat(message, chat_history))
 
     async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
         """Stream the answer to a message through `async_response_gen`, and then add the turn to the history."""

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from llama_index_contextual.readers.builder import MAX_TITLE, DocumentBuilder
+from llama_index_contextual.readers.builder import DocumentBuilder
 from llama_index_contextual.readers.files import FileSource, ParsedFile
-from llama_index_contextual.readers.text import decode
+from llama_index_contextual.readers.text import MAX_TITLE, decode
 
 Element = Any  # lxml ships no types
 
