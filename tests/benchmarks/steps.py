@@ -32,6 +32,8 @@ def main() -> None:
     parser.add_argument("--top-k", nargs="*", type=int, default=[20], help="numbers of results")
     parser.add_argument("--out", type=Path, help="folder for SET-K.svg, .json and .csv")
     arguments = parser.parse_args()
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as root:
         for name in available(arguments.sets):
             questions = load(arguments.data, name)
