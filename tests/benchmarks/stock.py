@@ -76,22 +76,30 @@ def chunks(questions: QuestionSet, context: str, chunk_size: int) -> list[BaseNo
     return splitter.get_nodes_from_documents(documents(questions))
 
 
-def retrievers(nodes: list[BaseNode], embed_model: BaseEmbedding) -> dict[str, BaseRetriever]:
-    """Return both legs and their fusion."""
-    k = max(KS)
-    lexical = BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=k)
+def vector_index(nodes: list[BaseNode], embed_model: BaseEmbedding) -> VectorStoreIndex:
+    """Embed the chunks into a FAISS index of inner products."""
     length = len(embed_model.get_query_embedding("length"))
     store = StorageContext.from_defaults(vector_store=FaissVectorStore(faiss.IndexFlatIP(length)))
-    semantic = VectorStoreIndex(nodes, storage_context=store, embed_model=embed_model).as_retriever(similarity_top_k=k)
-    hybrid = QueryFusionRetriever(
+    return VectorStoreIndex(nodes, storage_context=store, embed_model=embed_model)
+
+
+def fused(semantic: BaseRetriever, lexical: BaseRetriever) -> QueryFusionRetriever:
+    """Return the fusion of both legs."""
+    return QueryFusionRetriever(
         [semantic, lexical],
         llm=MockLLM(),
         mode=FUSION_MODES.RECIPROCAL_RANK,
         num_queries=1,
         use_async=False,
-        similarity_top_k=k,
+        similarity_top_k=max(KS),
     )
-    return {"lexical": lexical, "semantic": semantic, "hybrid": hybrid}
+
+
+def retrievers(nodes: list[BaseNode], embed_model: BaseEmbedding) -> dict[str, BaseRetriever]:
+    """Return both legs and their fusion."""
+    lexical = BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=max(KS))
+    semantic = vector_index(nodes, embed_model).as_retriever(similarity_top_k=max(KS))
+    return {"lexical": lexical, "semantic": semantic, "hybrid": fused(semantic, lexical)}
 
 
 def main() -> None:
