@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
@@ -219,17 +220,16 @@ def serve_projects(
     allow_host: AllowedHosts = None,
     documents: Documents = None,
     evaluation: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Report of `evaluate --report FILE.json`, shown with the project."),
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]FILE",
+            help="Report of `evaluate --report FILE.json`, shown with the project; with several projects, put the"
+            " name of the project before it. May be repeated.",
+        ),
     ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the address in a browser.")] = False,
 ) -> None:
     """Show projects in a browser: search, passages on their pages, answers, documents and costs. Nothing is changed."""
-    try:
-        from llama_index_contextual.ui.charts import read_chart
-    except ImportError as error:
-        raise ConfigurationError(f"The Workbench needs an extra: {_NEEDS_UI}") from error
-    charts = {} if evaluation is None else dict.fromkeys(names, read_chart(evaluation))
     serve(
         names,
         host=host,
@@ -238,8 +238,25 @@ def serve_projects(
         allow_host=allow_host,
         documents=documents,
         open_browser=open_browser,
-        charts=charts,
+        evaluations=evaluation or (),
     )
+
+
+def _project_and_report(given: str, names: Sequence[str]) -> tuple[str, Path]:
+    """Return the project and the file that an evaluation option names.
+
+    Raises:
+        ConfigurationError: There are several projects, and the option names none of them.
+    """
+    name = next((name for name in names if given.startswith(f"{name}=")), None)
+    if name is None and len(set(names)) > 1:
+        example = shlex.quote(f"{names[0]}={given}")
+        raise ConfigurationError(
+            f"--evaluation {given}: several projects are served: put the name of the project before the file, as in"
+            f" --evaluation {example}.",
+            setting="evaluation",
+        )
+    return (names[0], Path(given)) if name is None else (name, Path(given.removeprefix(f"{name}=")))
 
 
 def serve(
@@ -251,18 +268,21 @@ def serve(
     allow_host: Sequence[str] | None = None,
     documents: Sequence[Path] | None = None,
     open_browser: bool = False,
+    evaluations: Sequence[str] = (),
     **views: Any,
 ) -> None:
     """Serve projects until the process is interrupted; the other options are those of `make_app`.
 
     Raises:
-        ConfigurationError: The extra `ui` is not installed, or the token is empty.
+        ConfigurationError: The extra `ui` is not installed, the token is empty, or an evaluation cannot be shown.
     """
     try:
         from llama_index_contextual.ui.app import serve as serve_workbench
+        from llama_index_contextual.ui.charts import read_chart
     except ImportError as error:
         raise ConfigurationError(f"The Workbench needs an extra: {_NEEDS_UI}") from error
     _require_no_empty_token(token, os.environ.get(_TOKEN_VARIABLE))
+    charts = {name: read_chart(path) for name, path in (_project_and_report(one, names) for one in evaluations)}
     logging.getLogger("llama_index_contextual").addHandler(logging.StreamHandler())
 
     def announce(address: str) -> None:
@@ -278,6 +298,7 @@ def serve(
         allowed_hosts=allow_host or (),
         document_folders=documents or (),
         announce=announce,
+        charts=charts,
         **views,
     )
 

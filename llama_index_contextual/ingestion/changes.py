@@ -77,6 +77,7 @@ from llama_index_contextual.ingestion.report import (
     ProgressCounter,
     ReportProgress,
     progress_bar,
+    store_skipped,
 )
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import ModelSetting, contextual_model, missing_for
@@ -271,6 +272,8 @@ async def achange(
         )
         if report.version is not None:
             await run_to_completion(state.remember_embed_model)
+        if inputs:
+            await run_to_completion(partial(store_skipped, state.directory, report.skipped))
         return report
 
 
@@ -594,6 +597,7 @@ def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
             )
         if not dry_run:
             AnswerFile(state.directory / ANSWERS_FILE).clear()
+            store_skipped(state.directory, ())
         return forget(state.directory, live, dry_run=dry_run)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from llama_index_contextual._utils.text import pluralize
@@ -18,7 +20,10 @@ from llama_index_contextual.contextualizer.base import (
     Contextualized,
 )
 from llama_index_contextual.contextualizer.cost import Bill, money
+from llama_index_contextual.index import files
 from llama_index_contextual.readers import FileWarning, SkippedFile
+
+SKIPPED_FILE = "skipped.json"
 
 _LONGEST_ERROR = 300
 
@@ -256,6 +261,24 @@ class IngestReport:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def store_skipped(project_dir: Path, skipped: Sequence[SkippedFile]) -> None:
+    """Store the files that the last ingestion skipped, for `read_skipped`."""
+    path = project_dir / SKIPPED_FILE
+    if skipped:
+        files.replace(path, json.dumps([(file.path, file.reason) for file in skipped]).encode())
+    elif path.exists():
+        files.remove(path)
+
+
+def read_skipped(project_dir: Path) -> list[SkippedFile]:
+    """Return the files that the last ingestion skipped; a missing or damaged list is empty."""
+    try:
+        rows = json.loads((project_dir / SKIPPED_FILE).read_bytes())
+        return [SkippedFile(str(path), str(reason)) for path, reason in rows]
+    except (OSError, ValueError, TypeError):
+        return []
 
 
 def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:

@@ -250,6 +250,8 @@ GOOD = 0.85  # a page with a lower confidence is rotated and read again
 
 Pixels = NDArray[np.uint8]
 ImageMode = Literal["L", "RGB"]
+Crop = tuple[float, float, float, float]
+"""Points to cut off at the left, bottom, right and top of a page."""
 
 
 class OcrWorker:
@@ -341,13 +343,16 @@ class PdfFile:
             raise ReadError(self._path, ENCRYPTED if is_encrypted else f"the PDF is damaged ({error})") from error
         self.page_count = len(self.pdf)
 
-    def draw(self, index: int, dpi: int, max_pixels: int, mode: ImageMode) -> tuple[Image, float]:
-        """Render a page at a resolution of at most `dpi` and return the image and its resolution."""
+    def draw(
+        self, index: int, dpi: int, max_pixels: int, mode: ImageMode, crop: Crop = (0, 0, 0, 0)
+    ) -> tuple[Image, float]:
+        """Render a page, or a part of it, at a resolution of at most `dpi`; return the image and its resolution."""
         try:
             page = self.pdf[index]
             width, height = page.get_size()
             scale = min(dpi / 72, (max_pixels / max(width * height, 1.0)) ** 0.5)
-            bitmap = page.render(scale=scale, grayscale=mode == "L", may_draw_forms=mode == "RGB")  # OCR reads no forms
+            with_forms = mode == "RGB"  # OCR reads no forms
+            bitmap = page.render(scale=scale, crop=crop, grayscale=mode == "L", may_draw_forms=with_forms)
             image = bitmap.to_pil().convert(mode)
             bitmap.close()
             page.close()
@@ -376,8 +381,13 @@ class ImageFile:
         except self._errors as error:
             raise ReadError(self._path, _undecodable(error)) from error
 
-    def draw(self, index: int, dpi: int, max_pixels: int, mode: ImageMode) -> tuple[Image, float]:
-        """Return a page, scaled down if it has more than `max_pixels`, and `dpi` as its assumed resolution."""
+    def draw(
+        self, index: int, dpi: int, max_pixels: int, mode: ImageMode, crop: Crop = (0, 0, 0, 0)
+    ) -> tuple[Image, float]:
+        """Return a page, or a part of it, and `dpi` as its assumed resolution.
+
+        A page with more than `max_pixels` is scaled down.
+        """
         from PIL import Image, ImageOps
 
         try:
@@ -393,6 +403,8 @@ class ImageFile:
             image = image.convert(mode)
             if (shrink := (max_pixels / (width * height)) ** 0.5) < 1:
                 image = image.resize((max(1, int(image.width * shrink)), max(1, int(image.height * shrink))))
+            left, bottom, right, top = (round(points * dpi / 72) for points in crop)
+            image = image.crop((left, top, image.width - right, image.height - bottom))
         except self._errors as error:
             raise ReadError(self._path, _undecodable(error)) from error
         return image, dpi

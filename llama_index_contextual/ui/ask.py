@@ -31,6 +31,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.chat_engine import TURNS, GroundedChatEngine
@@ -45,7 +46,9 @@ from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.tools.filters import parse_conditions
 from llama_index_contextual.ui.facets import MAX_CONDITIONS, Selection, facets_of
 from llama_index_contextual.ui.markdown import highlight, render_markdown
+from llama_index_contextual.ui.marks import Span
 from llama_index_contextual.ui.places import place_of
+from llama_index_contextual.ui.quotes import Quote, quote_around
 from llama_index_contextual.ui.views import (
     MAX_QUESTION,
     Links,
@@ -149,14 +152,14 @@ class Excerpt:
     """A quotation from a passage.
 
     Attributes:
-        html: The sentence, with the cited words or the words of the question highlighted.
+        quote: The sentence or row, with the cited words or the words of the question highlighted.
         title: Title or name of the document.
         place: Heading above the sentence, and its page, sheet or slide.
         url: URL of the passage in which this place is highlighted.
         evidence: The place as evidence in a file of questions, in JSON.
     """
 
-    html: Markup
+    quote: Quote
     title: str
     place: str
     url: str
@@ -236,7 +239,7 @@ def shown_sources(
     hits: Sequence[NodeWithScore],
     link: Callable[..., str],
     cited: Sequence[tuple[int, Source]] = (),
-    highlight: Callable[[str], Markup] = escape,
+    mark_words: Callable[[str], Markup] = escape,
 ) -> list[ShownSource]:
     """Return passages as entries for the list of sources.
 
@@ -244,7 +247,7 @@ def shown_sources(
         hits: The passages, in the order of the prompt.
         link: Function that returns the URL of a chunk; see `Links.passage`.
         cited: For each citation, the number of the passage and the cited place in it.
-        highlight: Function that highlights the words of the question in a passage that is not quoted.
+        mark_words: Function that highlights the words of the question in a passage that is not quoted.
     """
     places: dict[int, list[Source]] = {}
     for number, place in cited:
@@ -253,7 +256,7 @@ def shown_sources(
     for at, hit in enumerate(hits, start=1):
         best = RetrievedChunk.of(at, hit).place
         of_hit = places.get(at) or [best]
-        excerpts = [_excerpt(hit, place, link, highlight if place == best else None) for place in of_hit]
+        excerpts = [_excerpt(hit, place, link, mark_words if place == best else None) for place in of_hit]
         label = " and ".join(map(str, of_hit))
         shown = ShownSource(number=at, label=label, url=excerpts[0].url, is_cited=at in places, excerpts=excerpts)
         sources.append(shown)
@@ -277,14 +280,16 @@ def address_of(hit: NodeWithScore, place: Source, link: Callable[..., str]) -> s
 
 
 def _excerpt(
-    hit: NodeWithScore, place: Source, link: Callable[..., str], highlight: Callable[[str], Markup] | None
+    hit: NodeWithScore, place: Source, link: Callable[..., str], mark_words: Callable[[str], Markup] | None
 ) -> Excerpt:
-    evidence: dict[str, Any] = {"text": visible(hit.node.get_content())}
+    text = hit.node.get_content()
+    evidence: dict[str, Any] = {"text": visible(text)}
     if place.doc_id and place.start_char is not None and place.end_char is not None:
         evidence = {"file": place.doc_id, "start": place.start_char, "end": place.end_char}
     section, page_words = place_of(place)
+    head, name = str(hit.node.metadata.get(keys.TABLE_HEAD) or ""), place.file_name
     return Excerpt(
-        html=quotation_html(hit, place, highlight),
+        quote=quote_around(text, _span_of(place, hit, text), mark_words, table_head=head, file_name=name),
         title=visible(place.title or place.file_name or place.doc_id or "Passage"),
         place=" · ".join(filter(None, (section.rpartition(" › ")[2], page_words))),
         url=address_of(hit, place, link),
@@ -292,48 +297,12 @@ def _excerpt(
     )
 
 
-_AROUND, _LONGEST, _SHORT = 200, 400, 40  # numbers of characters around a place, of a place, and of a short quotation
-_SENTENCE_END = re.compile(r"[.!?。！？]['”’\")]*(?:\s+|$)|\n")
-_SYNTAX = re.compile(r"^\s*(?:#+|>|[-*+])\s+|\*\*|__|`", re.MULTILINE)
-_CELLS = re.compile(r"\s*\|[\s|:-]*")
-
-
-def quotation_html(hit: NodeWithScore, place: Source, highlight: Callable[[str], Markup] | None = None) -> Markup:
-    """Return the sentence around a place in a passage.
-
-    Args:
-        hit: The passage.
-        place: The place.
-        highlight: Function that highlights words in the sentence; None highlights the place itself.
-    """
-    text, whole = hit.node.get_content(), Source.of(hit.node)
+def _span_of(place: Source, hit: NodeWithScore, text: str) -> Span:
+    """Return the start and end of a place in the text of its passage, or those of the passage if they are unknown."""
+    whole = Source.of(hit.node)
     start = (place.start_char or 0) - (whole.start_char or 0)
     end = start + (place.end_char or 0) - (place.start_char or 0)
-    if place == whole or not 0 <= start < end <= len(text):
-        start, end = 0, len(text)
-    end = min(end, start + _LONGEST)
-    before, quoted, after = text[max(0, start - _AROUND) : start], text[start:end], text[end : end + _AROUND]
-    if ends := [match.end() for match in _SENTENCE_END.finditer(before)]:
-        before = before[ends[-1] :]
-    elif start > _AROUND:
-        before = f"… {before.partition(' ')[2]}"
-    missing = max(0, _SHORT - len(before + quoted))
-    if not missing and _SENTENCE_END.search(quoted[-2:]):
-        after = ""
-    elif stop := _SENTENCE_END.search(after, missing):
-        after = after[: stop.end()]
-    elif end + _AROUND < len(text):
-        after = f"{after.rpartition(' ')[0]} …"
-    if highlight is not None:
-        return highlight(_plain(before + quoted + after).strip())
-    return Markup("{}<mark>{}</mark>{}").format(_plain(before).lstrip(), _plain(quoted).strip(), _plain(after).rstrip())
-
-
-def _plain(text: str) -> str:
-    """Return text on one line, without Markdown syntax, and with a space at an end where it had white space."""
-    text = _CELLS.sub(" · ", _SYNTAX.sub("", text))
-    first, last = (" " if edge.isspace() else "" for edge in (text[:1], text[-1:]))
-    return f"{first}{visible(text.strip(' ·'))}{last}"
+    return (start, end) if place != whole and 0 <= start < end <= len(text) else (0, len(text))
 
 
 # ---- findings --------------------------------------------------------------------------------------------------------
@@ -511,7 +480,7 @@ def _form(
         if asked.text:
             hits = project.retrieve(asked.text, top_k=PASSAGES, filters=_filters(project, asked)).to_nodes()
             link = partial(Links(project.name).passage, q=asked.text)
-            passages = shown_sources(hits, link, highlight=_word_highlight(project, asked.text))
+            passages = shown_sources(hits, link, mark_words=_word_highlight(project, asked.text))
     offered = facets_of(request.app.state.facets, project).facets(Selection())
     return page(
         request,

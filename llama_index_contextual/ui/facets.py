@@ -19,6 +19,7 @@ import numpy as np
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import language_of
 from llama_index_contextual.index.manifest import DocumentRecord
@@ -66,12 +67,21 @@ class DocumentFacts(NamedTuple):
         path: The document's `file_path` in filters, or "" if it was not read from a file.
         language: Language of the opening, or "".
         day: Date in the document's metadata, or of the last change of its file, or None.
+        pages: Number of pages, sheets or slides, or 0.
     """
 
     record: DocumentRecord
     path: str
     language: str
     day: date | None
+    pages: int
+
+    @property
+    def kind(self) -> str:
+        """The type of the file with its number of pages, sheets or slides, such as "PDF, 12 pages"."""
+        name = self.record.file_name or self.record.doc_id
+        pages = f", {pluralize(self.pages, keys.page_word(name))}" if self.pages else ""
+        return f"{label_of('type', places.icon_of(name))}{pages}"
 
 
 class FacetValue(NamedTuple):
@@ -180,13 +190,14 @@ def facets_of(cache: MutableMapping[SearchableVersion, VersionFacets], project: 
 
 def _read(part: Part) -> list[DocumentFacts]:
     numbers, rows = np.unique(part.document_of, return_index=True)
+    column, pages = part.docstore.column(keys.PAGE_END), np.zeros(len(part.records), dtype=np.int64)
+    ends = np.array([*(end if isinstance(end, int) else 0 for end in column.values), 0])
+    np.maximum.at(pages, part.document_of, ends[column.codes])
     facts = []
     for number, chunk in zip(numbers.tolist(), part.docstore.at(rows.tolist()), strict=True):
         record, path = part.records[number], chunk.metadata.get(keys.FILE_PATH)
-        day = places.day_of(chunk.metadata) or _changed(record)
-        facts.append(
-            DocumentFacts(record, path if isinstance(path, str) else "", language_of(chunk.text[:OPENING]), day)
-        )
+        path, day = path if isinstance(path, str) else "", places.day_of(chunk.metadata) or _changed(record)
+        facts.append(DocumentFacts(record, path, language_of(chunk.text[:OPENING]), day, int(pages[number])))
     return facts
 
 

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual.search.response import visible
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.ui.facets import NAMES
-from llama_index_contextual.ui.markdown import plain_text
 from llama_index_contextual.ui.marks import Span
 from llama_index_contextual.ui.places import place_of
+from llama_index_contextual.ui.quotes import plain
 from llama_index_contextual.ui.views import Links
 
 MAX_SEARCHES = 500
@@ -27,8 +26,7 @@ MAX_TEXT = 70
 """Maximum length of the beginning of a result."""
 
 
-@dataclass(frozen=True)
-class HitLink:
+class RecentHit(NamedTuple):
     """A result of a search.
 
     Attributes:
@@ -36,28 +34,14 @@ class HitLink:
         doc_id: Id of the document.
         text: The beginning of the marked sentence or row.
         place: The page, sheet, slide or section of the result, or "".
-        url: URL of the passage.
+        mark: Start and end of the marked sentence or row in the document's text, or None.
     """
 
     node_id: str
     doc_id: str | None
     text: str
     place: str
-    url: str
-
-
-class _Hit(NamedTuple):
-    """A result as it is kept, without its URL, which would repeat the question and the filters."""
-
-    node_id: str
-    doc_id: str | None
-    text: str
-    place: str
     mark: Span | None
-
-    def link(self, links: Links, parameters: dict[str, Any]) -> HitLink:
-        url = links.passage(self.node_id, mark=self.mark, **parameters)
-        return HitLink(self.node_id, self.doc_id, self.text, self.place, url)
 
 
 @dataclass(frozen=True)
@@ -76,16 +60,16 @@ class HitStrip:
     results: str
     rank: int = 0
     count: int = 0
-    before: HitLink | None = None
-    after: HitLink | None = None
-    same_document: Sequence[HitLink] = ()
+    before: RecentHit | None = None
+    after: RecentHit | None = None
+    same_document: Sequence[RecentHit] = ()
 
 
 class RecentHits:
     """Thread-safe memory of the results of recent searches."""
 
     def __init__(self) -> None:
-        self._hits: LRUCache[str, tuple[_Hit, ...]] = LRUCache(MAX_SEARCHES)
+        self._hits: LRUCache[str, tuple[RecentHit, ...]] = LRUCache(MAX_SEARCHES)
 
     def remember(self, links: Links, parameters: dict[str, Any], results: Iterable[RetrievedChunk]) -> None:
         """Keep the results of a search.
@@ -95,14 +79,7 @@ class RecentHits:
             parameters: Parameters of the search's URL: `q` and, if they were given, the mode and the filters.
             results: The results in the order in which they are shown.
         """
-        hits = []
-        for hit in results:
-            mark = (hit.spotlight.start, hit.spotlight.end) if hit.spotlight else None
-            text = hit.spotlight.text if hit.spotlight else hit.text
-            place = place_of(hit.place)
-            where = place.page or place.section.rpartition("› ")[2]
-            hits.append(_Hit(hit.node_id, hit.source.doc_id, _beginning(text), where, mark))
-        self._hits.put(links.search(**parameters), tuple(hits))
+        self._hits.put(links.search(**parameters), tuple(map(_recent_hit, results)))
 
     def strip(self, links: Links, parameters: dict[str, Any], node_id: str) -> HitStrip | None:
         """Return the position of a passage among the results of a search; None if the URL names no search."""
@@ -113,14 +90,9 @@ class RecentHits:
         at = next((at for at, hit in enumerate(hits) if hit.node_id == node_id), None)
         if at is None:
             return HitStrip(url)
-        return HitStrip(
-            url,
-            at + 1,
-            len(hits),
-            hits[at - 1].link(links, parameters) if at else None,
-            hits[at + 1].link(links, parameters) if at + 1 < len(hits) else None,
-            [hit.link(links, parameters) for hit in hits if hit.doc_id == hits[at].doc_id],
-        )
+        before, after = hits[at - 1] if at else None, hits[at + 1] if at + 1 < len(hits) else None
+        same = [hit for hit in hits if hit.doc_id == hits[at].doc_id]
+        return HitStrip(url, at + 1, len(hits), before, after, same)
 
 
 def search_parameters(request: Request) -> dict[str, Any]:
@@ -131,6 +103,9 @@ def search_parameters(request: Request) -> dict[str, Any]:
     return {name: value for name, value in (single | several).items() if value}
 
 
-def _beginning(text: str) -> str:
-    line = visible(plain_text(text[:400]))
-    return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT].rpartition(' ')[0] or line[:MAX_TEXT]} …"
+def _recent_hit(hit: RetrievedChunk) -> RecentHit:
+    mark = (hit.spotlight.start, hit.spotlight.end) if hit.spotlight else None
+    place = place_of(hit.place)
+    line = plain((hit.spotlight.text if hit.spotlight else hit.text)[:400], hit.source.file_name)
+    text = line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT].rpartition(' ')[0] or line[:MAX_TEXT]} …"
+    return RecentHit(hit.node_id, hit.source.doc_id, text, place.page or place.section.rpartition("› ")[2], mark)

@@ -77,22 +77,6 @@ def render_markdown(
     return head + with_anchor(html)
 
 
-def plain_text(text: str) -> str:
-    """Return the text of Markdown without its markup.
-
-    Example:
-        >>> plain_text("There are **gate** valves, see [below](#b).")
-        'There are gate valves, see below.'
-    """
-    tokens = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_NESTING}).parse(text)
-    blocks = ("".join(_plain_piece(piece) for piece in token.children or [token]) for token in tokens)
-    return "\n".join(filter(None, blocks))
-
-
-def _plain_piece(piece: Token) -> str:
-    return "\n" if piece.type in ("softbreak", "hardbreak") else piece.content
-
-
 def _lines(text: str, start: int, end: int) -> tuple[int, int]:
     """Return the zero-based indexes of a passage's first line and of the line after its last line."""
     if end <= max(start, 0):

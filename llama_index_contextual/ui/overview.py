@@ -7,9 +7,7 @@ runs no scripts.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -27,19 +25,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.receipts import RunCost
+from llama_index_contextual.ingestion.report import read_skipped
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.ui.facets import facets_of
 from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.passage import MarkedPage, passage_view
-from llama_index_contextual.ui.places import date_of, icon_of, suffix_of
+from llama_index_contextual.ui.places import date_of
 from llama_index_contextual.ui.search import Group, confidence_words, groups_of
 from llama_index_contextual.ui.texts import TextKind, TextMarks, kind_of, render_text
 from llama_index_contextual.ui.views import (
@@ -74,17 +73,19 @@ def overview(request: Request) -> Response:
     project = project_of(request)
     ingest = copy(request.app.state.ingests.get(project.name))  # a copy, because it may end while the page is made
     find = parameter(request, "find", limit=200)
-    records = [record for record in project.documents() if _matches_find(record, find)]
-    start = start_of(request, len(records), DOCUMENTS_PER_PAGE)
+    documents = facets_of(request.app.state.facets, project).documents
+    rows = [one for one in documents if find.casefold() in f"{one.record.doc_id}\n{one.record.title or ''}".casefold()]
+    start = start_of(request, len(rows), DOCUMENTS_PER_PAGE)
     return page(
         request,
         "project.html",
         find=find,
         start=start,
-        rows=[document_row(project, record) for record in records[start : start + DOCUMENTS_PER_PAGE]],
-        total=len(records),
+        rows=rows[start : start + DOCUMENTS_PER_PAGE],
+        total=len(rows),
         chart=request.app.state.charts.get(project.name),
         ingest=ingest,
+        skipped=ingest.report.skipped if ingest and ingest.report else read_skipped(project.directory),
         per_page=DOCUMENTS_PER_PAGE,
         **project_values(project),
     )
@@ -102,46 +103,6 @@ def project_values(project: Project) -> dict[str, Any]:
         "day": day,
         "run_facts": run_facts,
     }
-
-
-@dataclass(frozen=True, kw_only=True)
-class DocumentRow:
-    """A document as listed in the project.
-
-    Attributes:
-        record: The record of the document.
-        icon: Name of its icon.
-        kind: Type of the file and the number of its pages, sheets or slides.
-        changed: Date of the last change of the file, or "".
-    """
-
-    record: DocumentRecord
-    icon: str
-    kind: str
-    changed: str
-
-
-def document_row(project: Project, record: DocumentRecord) -> DocumentRow:
-    """Return a document as listed in the project."""
-    name = record.file_name or record.doc_id
-    icon = icon_of(name)
-    kind = f"{_KINDS.get(icon, suffix_of(name).removeprefix('.').upper()) or 'Text'}"
-    if icon in _WITH_PAGES and (chunks := project.chunks(record.doc_id)):
-        pages = chunks[-1].metadata.get(keys.PAGE_END)
-        kind = f"{kind}, {pluralize(pages, keys.page_word(name))}" if isinstance(pages, int) else kind
-    changed = ""
-    if record.path is not None:
-        with contextlib.suppress(OSError, ValueError, OverflowError):  # the file is gone, or its time is invalid
-            changed = day(os.stat(record.path).st_mtime).partition(" ")[0]
-    return DocumentRow(record=record, icon=icon, kind=kind, changed=changed)
-
-
-_KINDS = {"markdown": "Markdown", "web": "Web page", "mail": "Mail", "word": "Word", "image": "Image", "text": "Text"}
-_WITH_PAGES = frozenset({"pdf", "sheet", "slides"})
-
-
-def _matches_find(record: DocumentRecord, find: str) -> bool:
-    return find.casefold() in f"{record.doc_id}\n{record.title or ''}".casefold()
 
 
 def start_of(request: Request, total: int, per_page: int) -> int:
@@ -268,18 +229,19 @@ def document(request: Request) -> Response:
     if record is None:
         raise HTTPException(404, f"There is no document {doc_id[:200]!r} in the live version: see the view Project.")
     start = start_of(request, record.chunks, CHUNKS_PER_PAGE)
-    nodes, frame = project.chunks(doc_id), version.frame(doc_id)
+    ids, frame = version.docstore.ids_of_document(doc_id) or [doc_id], version.frame(doc_id)
     where = DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
+    *nodes, last = version.docstore.get_nodes([*ids[start : start + CHUNKS_PER_PAGE], ids[-1]])
     return page(
         request,
         "document.html",
         record=record,
         date=date_of(nodes[0].metadata) if nodes else "",
         has_file=request.app.state.originals.find(record).path is not None,
-        segments=segments_of(nodes[start : start + CHUNKS_PER_PAGE], record, where),
-        segment_count=len({node.metadata.get(keys.SEGMENT_INDEX) for node in nodes}),
+        segments=segments_of(nodes, record, where),
+        segment_count=int(last.metadata.get(keys.SEGMENT_INDEX) or 0) + 1,
         start=start,
-        total=len(nodes),
+        total=len(ids),
         per_page=CHUNKS_PER_PAGE,
         retry=retry_command(project),
     )

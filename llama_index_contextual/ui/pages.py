@@ -7,23 +7,24 @@ child process runs this module as a program.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ctypes
 import io
 import math
+import os
 import queue
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile, SourceFinder
 from llama_index_contextual.readers.files import IMAGE_SUFFIXES, PDF_SUFFIXES
-from llama_index_contextual.readers.ocr import OpenFile, PdfFile, grey_page, image_hash
+from llama_index_contextual.readers.ocr import ImageFile, OpenFile, PdfFile, grey_page, image_hash
 from llama_index_contextual.readers.pdf.scans import Page
 from llama_index_contextual.readers.process import ChildProcess, answer_requests
 from llama_index_contextual.ui.marks import Box, Char, Span, align, mark_span, scan_chars
@@ -40,6 +41,8 @@ WAITING_SECONDS = 60.0
 """Maximum time that a request waits for a free process, in seconds."""
 MAX_MEMORY = 2_000_000_000
 CACHE_BYTES = 64_000_000
+MARKED_PAGES = 1_000
+"""Number of pages whose marks are kept, because the view of a result needs the same marks as its picture."""
 MAX_BYTES = 1_000_000_000
 
 
@@ -65,13 +68,16 @@ class PageMarks:
 
 
 class PageRenderer:
-    """Thread-safe pool of child processes that render and mark pages, with a cache of recent images.
+    """Thread-safe pool of child processes that render and mark pages, with a cache of recent images and marks.
 
     Args:
         processes: Number of child processes; each process is started on first use.
         seconds: Time limit for one page.
         waiting_seconds: Maximum time that a request waits for a free process.
         cache_bytes: Size of the image cache.
+
+    Attributes:
+        picture_slots: Semaphore that keeps one process free for pages while many small pictures are drawn.
     """
 
     def __init__(
@@ -84,14 +90,15 @@ class PageRenderer:
     ) -> None:
         self._seconds = seconds
         self._waiting_seconds = waiting_seconds
-        self._cache_bytes = cache_bytes
         self._workers = [ChildProcess(CHILD, task="drawing the page", max_memory=MAX_MEMORY) for _ in range(processes)]
         # Last in, first out: a single user is always served by the same process, which has the file open.
         self._idle: queue.LifoQueue[ChildProcess] = queue.LifoQueue()
         for worker in reversed(self._workers):
             self._idle.put(worker)
-        self._lock = threading.Lock()
-        self._images: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._images = LRUCache[tuple[str, int], bytes](cache_bytes, len)
+        self._marks = LRUCache[tuple[Any, ...], PageMarks](MARKED_PAGES)
+        self._hashes = LRUCache[tuple[str, int], str](MARKED_PAGES)
+        self.picture_slots = asyncio.Semaphore(max(1, processes - 1))
 
     def marks(
         self,
@@ -113,15 +120,14 @@ class PageRenderer:
         Raises:
             ReadError: The page cannot be shown; `reason` contains the cause.
         """
-        request = {"what": "marks", "page": page, "text": text, "sentence": list(sentence)}
-        answer = self._ask(file, {**request, "scan": scan})
-        return PageMarks(
-            width=answer["width"],
-            height=answer["height"],
-            pages=answer["pages"],
-            has_text=answer["has_text"],
-            **{name: [Box(*edges) for edges in answer[name]] for name in ("lines", "mark")},
-        )
+        key = (file.digest, page, text, sentence, scan is None)
+        if (marks := self._marks.get(key)) is None:
+            request = {"what": "marks", "page": page, "text": text, "sentence": list(sentence), "scan": scan}
+            answer = self._ask(file, request)
+            boxes = {name: [Box(*edges) for edges in answer[name]] for name in ("lines", "mark")}
+            marks = PageMarks(**{**answer, **boxes})
+            self._marks.put(key, marks)
+        return marks
 
     def scan_hash(self, file: SourceFile, page: int) -> str:
         """Return the hash of a page's image, which identifies its OCR result in the ledger.
@@ -129,7 +135,10 @@ class PageRenderer:
         Raises:
             ReadError: The page cannot be shown; `reason` contains the cause.
         """
-        return str(self._ask(file, {"what": "hash", "page": page})["image"])
+        if (image := self._hashes.get((file.digest, page))) is None:
+            image = str(self._ask(file, {"what": "hash", "page": page})["image"])
+            self._hashes.put((file.digest, page), image)
+        return image
 
     def image(self, file: SourceFile, page: int) -> bytes:
         """Return a page as PNG.
@@ -137,16 +146,9 @@ class PageRenderer:
         Raises:
             ReadError: The page cannot be shown; `reason` contains the cause.
         """
-        key = (file.digest, page)
-        with self._lock:
-            if key in self._images:
-                self._images.move_to_end(key)
-                return self._images[key]
-        image = base64.b64decode(self._ask(file, {"what": "image", "page": page})["png"])
-        with self._lock:
-            self._images[key] = image
-            while sum(map(len, self._images.values())) > self._cache_bytes:
-                self._images.popitem(last=False)
+        if (image := self._images.get((file.digest, page))) is None:
+            image = base64.b64decode(self._ask(file, {"what": "image", "page": page})["png"])
+            self._images.put((file.digest, page), image)
         return image
 
     def picture(self, file: SourceFile, page: int, marks: PageMarks) -> bytes:
@@ -155,9 +157,7 @@ class PageRenderer:
         Raises:
             ReadError: The page cannot be shown; `reason` contains the cause.
         """
-        boxes = {"lines": list(marks.lines), "mark": list(marks.mark)}
-        answer = self._ask(file, {"what": "picture", "page": page, "width": marks.width, **boxes})
-        return base64.b64decode(answer["png"])
+        return base64.b64decode(self._ask(file, {**asdict(marks), "what": "picture", "page": page})["png"])
 
     def close(self) -> None:
         """Stop the child processes; a later request starts new processes."""
@@ -189,11 +189,15 @@ class Originals:
 
     def __init__(self, folders: Sequence[Path] = (), renderer: PageRenderer | None = None) -> None:
         self.renderer = renderer or PageRenderer()
-        self._finder = SourceFinder(folders)
+        self._finder, self._has_folders = SourceFinder(folders), bool(folders)
 
     def find(self, record: DocumentRecord) -> SourceFile:
         """Return the original file of a document, or the reason why it is not available."""
         return self._finder.find(record)
+
+    def may_have_pages(self, record: DocumentRecord) -> bool:
+        """Return whether the pages of a document's file can probably be shown; the file is not read."""
+        return has_pages(record) and (self._has_folders or (bool(record.path) and os.path.exists(record.path or "")))
 
 
 def has_pages(record: DocumentRecord) -> bool:
@@ -234,13 +238,10 @@ class PageWorker:
             return {"reason": f"the file has {file.page_count} pages, and no page {request['page']}"}
         if isinstance(file, PdfFile) and file.pdf.formenv is None and file.pdf.get_formtype():
             file.pdf.init_forms()
-        if request["what"] in ("image", "picture"):
-            image, _ = file.draw(index, DPI, MAX_PIXELS, "RGB")
-            if request["what"] == "picture":
-                image = _picture(image, request)
-            png = io.BytesIO()
-            image.save(png, "PNG", compress_level=COMPRESSION)
-            return {"png": base64.b64encode(png.getvalue()).decode("ascii")}
+        if request["what"] == "image":
+            return _png(file.draw(index, DPI, MAX_PIXELS, "RGB")[0])
+        if request["what"] == "picture":
+            return _png(_picture(file, index, request))
         if request["what"] == "hash":
             return {"image": image_hash(grey_page(file, index)[0])}
         if isinstance(file, PdfFile):
@@ -253,29 +254,39 @@ class PageWorker:
         return {"pages": file.page_count, **_marks(size, chars, request)}
 
 
-def _picture(image: Image, request: dict[str, Any]) -> Image:
+def _png(image: Image) -> dict[str, Any]:
+    png = io.BytesIO()
+    image.save(png, "PNG", compress_level=COMPRESSION)
+    return {"png": base64.b64encode(png.getvalue()).decode("ascii")}
+
+
+def _picture(file: PdfFile | ImageFile, index: int, request: dict[str, Any]) -> Image:
     """Return the part of a page around its marks, with the lines of the passage and of the sentence coloured."""
     from PIL import Image, ImageChops, ImageDraw
 
-    scale = image.width / request["width"]
-    colours = Image.new("RGB", image.size, "white")
+    left, top, right, bottom = _picture_area(request)
+    crop = (left, request["height"] - bottom, request["width"] - right, top)
+    image, dpi = file.draw(index, DPI, MAX_PIXELS, "RGB", crop)
+    scale, colours = dpi / 72, Image.new("RGB", image.size, "white")
     draw = ImageDraw.Draw(colours)
     for boxes, colour in ((request["lines"], FAINT), (request["mark"], STRONG)):
         for x0, y0, x1, y1 in boxes:
-            draw.rectangle([(x0 - 1) * scale, y0 * scale, (x1 + 1) * scale, y1 * scale], fill=colour)
-    width, height = (min(edge, round(points * scale)) for edge, points in zip(image.size, PICTURE, strict=True))
+            edges = (x0 - 1 - left, y0 - top, x1 + 1 - left, y1 - top)
+            draw.rectangle([edge * scale for edge in edges], fill=colour)
+    image = ImageChops.multiply(image, colours)
+    image.thumbnail((2 * PICTURE[0], 2 * PICTURE[1]))
+    return image
+
+
+def _picture_area(request: dict[str, Any]) -> tuple[float, float, float, float]:
+    """Return the edges, in points, of the part of a page that a small picture shows."""
     marked = request["mark"] or request["lines"] or [[0, 0, 0, 0]]
-    middle = (
-        (marked[0][1] + marked[-1][3]) / 2
-        if marked[-1][3] - marked[0][1] < PICTURE[1]
-        else marked[0][1] + PICTURE[1] / 3
-    )
-    left = min(max(0, round((min(box[0] for box in marked) - 12) * scale)), image.width - width)
-    top = min(max(0, round(middle * scale - height / 2)), image.height - height)
-    area = (left, top, left + width, top + height)
-    part = ImageChops.multiply(image.crop(area), colours.crop(area))
-    part.thumbnail((2 * PICTURE[0], 2 * PICTURE[1]))
-    return part
+    width, height = (min(edges) for edges in zip((request["width"], request["height"]), PICTURE, strict=True))
+    first, last = marked[0][1], marked[-1][3]
+    middle = (first + last) / 2 if last - first < PICTURE[1] else first + PICTURE[1] / 3
+    left = min(max(0.0, min(box[0] for box in marked) - 12), request["width"] - width)
+    top = min(max(0.0, middle - height / 2), request["height"] - height)
+    return left, top, left + width, top + height
 
 
 def _marks(size: tuple[float, float], chars: Sequence[Char], request: dict[str, Any]) -> dict[str, Any]:

@@ -12,13 +12,15 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 from urllib.parse import quote
 
 import xxhash
 from llama_index.core.schema import BaseNode
-from markupsafe import Markup
+from markupsafe import Markup, escape
+from starlette.concurrency import run_in_threadpool
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -32,22 +34,22 @@ from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile
-from llama_index_contextual.metadata import DocumentMap, Table
+from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.files import MARKDOWN_SUFFIXES, PDF_SUFFIXES, TEXT_SUFFIXES, open_file
 from llama_index_contextual.readers.ocr import OcrEngine, engine_for
 from llama_index_contextual.readers.pdf.scans import Page
-from llama_index_contextual.readers.tables import tables_in_text
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.spotlight import spot_of
 from llama_index_contextual.ui import views
 from llama_index_contextual.ui.hits import search_parameters
-from llama_index_contextual.ui.markdown import highlight, mark_sentence, plain_text
+from llama_index_contextual.ui.markdown import highlight, mark_sentence
 from llama_index_contextual.ui.marks import Span
 from llama_index_contextual.ui.pages import Originals, PageMarks, PageRenderer, has_pages
-from llama_index_contextual.ui.places import date_of, icon_of, place_of, suffix_of
-from llama_index_contextual.ui.texts import TextKind, TextMarks, kind_of, quoted_cells, render_text
+from llama_index_contextual.ui.places import citation, date_of, icon_of, place_of, suffix_of
+from llama_index_contextual.ui.quotes import Quote, quote_of
+from llama_index_contextual.ui.texts import TextKind, TextMarks, kind_of, render_text
 
 CSS_PIXELS = 96 / 72
 """CSS pixels per point."""
@@ -60,13 +62,13 @@ AROUND = 3_000
 """Maximum number of characters shown before and after a passage if the document is longer than `WHOLE`."""
 WHOLE = 8_000
 """Maximum length of a document that is shown in full; otherwise, only the text around the passage is shown."""
-NEIGHBOURHOOD = 60_000
-"""In a document with many chunks, the neighbours are searched up to this number of characters around the passage."""
-MANY_CHUNKS = 100
-MAX_QUOTE = 700
-"""Maximum length of the quotation next to the page."""
 CHUNK_BYTES = 1 << 18
 """Number of bytes of an original file that are read at a time."""
+PDF_POLICY = (
+    "default-src 'none'; object-src 'self'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'"
+)
+"""Content security policy of PDFs. In a sandbox, some browsers show an empty page; PDFs cannot run as web pages."""
 INLINE = {
     **dict.fromkeys(PDF_SUFFIXES, "application/pdf"),
     **dict.fromkeys((".jpg", ".jpeg"), "image/jpeg"),
@@ -170,24 +172,6 @@ class OriginalView:
     command: str = ""
 
 
-@dataclass(frozen=True)
-class Quotation:
-    """The marked sentence or row, or the beginning of the passage if nothing is marked.
-
-    Attributes:
-        text: The text without Markdown.
-        cells: The column header and the text of each cell, if it is a row of a table.
-    """
-
-    text: str
-    cells: Sequence[tuple[str, str]] = ()
-
-    @property
-    def line(self) -> str:
-        """The text on one line, with the column headers of a row."""
-        return "; ".join(f"{head}: {cell}" for head, cell in self.cells) or " ".join(self.text.split())
-
-
 @dataclass(frozen=True, kw_only=True)
 class PassageView:
     """A passage as displayed.
@@ -222,7 +206,7 @@ class PassageView:
     place: Source
     date: str
     mark: Span | None
-    quotation: Quotation
+    quotation: Quote
     text: Markup
     structure: Markup
     written: Markup
@@ -256,8 +240,7 @@ class PassageView:
     @property
     def citation(self) -> str:
         """The quotation with the name of the file and the place, as text to copy."""
-        place = str(place_of(self.place))
-        return f"“{self.quotation.line}” ({', '.join(filter(None, (visible(self.file_name), place)))})"
+        return citation(self.quotation.text, self.file_name, str(place_of(self.place)), self.date)
 
 
 def passage_view(
@@ -283,27 +266,13 @@ def passage_view(
     Raises:
         NoVersionError: Nothing has been ingested yet.
     """
-    version = project.live_version
-    if not version.docstore.existing_ids([node_id]):
+    original = _Original.find(project, node_id, question, mark)
+    if original is None:
         return None
-    node = version.docstore.get_nodes([node_id])[0]
-    record = version.record(node.ref_doc_id or node.node_id)
-    if record is None:
-        return None
-    analyzer = views.analyzer_of(project)
-    terms = frozenset(analyzer.query_terms(question))
-    before, after = _neighbours(version, record, node)
+    record, node, span, place = original.record, original.node, original.span, Source.of(original.node)
     structure, written = keys.context_parts(node.metadata)
-    chunk, frame = Chunk.of(node), version.frame(record.doc_id)
-    where = DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
-    span = _span_in(chunk, mark, record) or _best_span(version, chunk, question)
-    start, end = span or (0, 0)
-    place = Source.of(node)
-
-    def mark_words(text: str) -> Markup:
-        return highlight(text, terms, analyzer)
-
-    original = _Original(version, record, chunk, span, mark_words, where if frame else None)
+    ids = ["", *project.live_version.docstore.ids_of_document(record.doc_id), ""]
+    at = ids.index(node_id) if node_id in ids else 0
     file = SourceFile(None) if originals is None else originals.find(record)
     if originals is not None and has_pages(record):
         shown = original.as_pages(project, originals.renderer, file, page_number)
@@ -313,13 +282,13 @@ def passage_view(
         node_id=node_id,
         record=record,
         source=place,
-        place=place if span is None else place.at(start, end, where.places(start, end)),
+        place=place if span is None else place.at(*span, original.where.places(*span)),
         date=date_of(node.metadata),
         mark=span,
         quotation=original.quotation(),
-        text=mark_sentence(chunk.text, _within(span, chunk.start or 0, len(chunk.text)), mark_words),
-        structure=mark_words(visible(structure)),
-        written=mark_words(visible(written)),
+        text=original.chunk_text(),
+        structure=original.mark_words(visible(structure)),
+        written=original.mark_words(visible(written)),
         writer=str(node.metadata.get(keys.CONTEXT_SOURCE) or ""),
         is_fallback=node_id in record.fallback_chunks,
         table_head=str(node.metadata.get(keys.TABLE_HEAD) or ""),
@@ -328,8 +297,8 @@ def passage_view(
         facts=keys.user_metadata(node),
         original=shown,
         has_file=file.path is not None,
-        before=before,
-        after=after,
+        before=ids[at - 1] if at else "",
+        after=ids[at + 1] if at else "",
         is_elsewhere=page_number is not None,
     )
 
@@ -360,20 +329,6 @@ def _within(span: Span | None, start: int, length: int) -> Span:
     return max(0, span[0] - start), min(length, span[1] - start)
 
 
-def _neighbours(version: SearchableVersion, record: DocumentRecord, node: BaseNode) -> tuple[str, str]:
-    """Return the ids of the chunks before and after a chunk in the document; "" at the ends."""
-    start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
-    span = None
-    if record.chunks > MANY_CHUNKS and start is not None and end is not None:
-        span = (max(0, start - NEIGHBOURHOOD), end + NEIGHBOURHOOD)
-    nodes = list(version.docstore.iterate(doc_id=node.ref_doc_id, span=span)) if node.ref_doc_id else [node]
-    # The sort is stable, so chunks without offsets keep their order.
-    nodes.sort(key=lambda one: getattr(one, "start_char_idx", None) or 0)
-    ids = ["", *(one.node_id for one in nodes), ""]
-    at = ids.index(node.node_id)
-    return ids[at - 1], ids[at + 1]
-
-
 # ---- the original --------------------------------------------------------------------------------------------------
 
 
@@ -402,74 +357,84 @@ def parts_on_pages(chunk: Chunk, where: DocumentMap) -> list[PagePart]:
     return parts
 
 
-_QUOTED_LINE = re.compile(r"^(?:> ?)+", re.MULTILINE)
-
-
 class _Original:
-    """The original of one passage.
+    """A passage in its document.
 
     Args:
         version: The version.
         record: Record of the document.
-        chunk: The chunk.
-        span: Start and end of the sentence to mark in the document's text, or None. If the sentence extends beyond the
-            chunk, the displayed passage does too.
+        node: The chunk.
+        mark: As for `passage_view`. If the sentence extends beyond the chunk, the displayed passage does too.
+        question: Question whose best sentence is marked if there is no `mark`.
         mark_words: Function that returns text as HTML with the words of the question marked.
-        where: Map of the document; None if it was ingested as chunks.
+
+    Attributes:
+        span: Start and end of the marked sentence or row in the document's text, or None.
+        where: Map of the document, which is empty if the document was ingested as chunks.
     """
 
     def __init__(
         self,
         version: SearchableVersion,
         record: DocumentRecord,
-        chunk: Chunk,
-        span: Span | None,
+        node: BaseNode,
+        mark: Span | None,
+        question: str,
         mark_words: Callable[[str], Markup],
-        where: DocumentMap | None,
     ) -> None:
-        self._version, self._record, self._mark_words, self._where = version, record, mark_words, where
+        self.record, self.node, self.mark_words, self._version = record, node, mark_words, version
         self._kind: TextKind = kind_of(record.file_name or record.doc_id)
-        if span is not None and chunk.start is not None and where is not None:
+        chunk, frame = Chunk.of(node), version.frame(record.doc_id)
+        self.where = DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
+        self.span = _span_in(chunk, mark, record) or _best_span(version, chunk, question)
+        self._has_text = frame is not None and chunk.start is not None
+        if self.span is not None and chunk.start is not None and self._has_text:
             start, end = chunk.start, chunk.start + len(chunk.text)
-            first, last = max(min(start, span[0]), start - AROUND), min(max(end, span[1]), end + AROUND)
+            first, last = max(min(start, self.span[0]), start - AROUND), min(max(end, self.span[1]), end + AROUND)
             if (first, last) != (start, end):
                 chunk = replace(chunk, text=version.read_text(record, first, last), start=first, end=last)
         self._chunk, self._text, self._start = chunk, chunk.text, chunk.start
-        self._sentence = _within(span, chunk.start or 0, len(chunk.text))
+        self._sentence = _within(self.span, chunk.start or 0, len(chunk.text))
 
-    def quotation(self) -> Quotation:
+    @classmethod
+    def find(cls, project: Project, node_id: str, question: str = "", mark: Span | None = None) -> _Original | None:
+        """Return a passage of the live version, or None if there is no such chunk."""
+        version = project.live_version
+        node = next(iter(version.docstore.find_nodes([node_id])), None)
+        record = None if node is None else version.record(node.ref_doc_id or node.node_id)
+        if node is None or record is None:
+            return None
+        analyzer = views.analyzer_of(project)
+        mark_words = partial(highlight, terms=frozenset(analyzer.query_terms(question)), analyzer=analyzer)
+        return cls(version, record, node, mark, question, mark_words)
+
+    def quotation(self) -> Quote:
         """Return the marked sentence or row, or the beginning of the passage."""
-        start, end = self._sentence if any(self._sentence) else (0, len(self._text))
-        text = self._text[start:end].strip()
-        at = (self._start or 0) + start + self._text[start:end].index(text) if text else 0
-        cells = quoted_cells(text, at, self._kind, self._tables())
-        if self._kind == "markdown":
-            text = plain_text(text)
-        elif self._kind == "mail":
-            text = _QUOTED_LINE.sub("", text)
-        if len(text) > MAX_QUOTE:
-            text = f"{text[:MAX_QUOTE].rpartition(' ')[0] or text[:MAX_QUOTE]} …"
-        return Quotation(text, cells)
+        span = self._sentence if any(self._sentence) else (0, len(self._text))
+        head = str(self.node.metadata.get(keys.TABLE_HEAD) or "")
+        return quote_of(self._text, span, escape, table_head=head, file_name=self.record.file_name)
 
-    def _tables(self) -> DocumentMap:
-        """Return the map of the document with the tables of the passage, which are not recorded for Markdown."""
-        where, start = self._where or DocumentMap(), self._start or 0
-        if self._kind != "markdown":
-            return where
-        tables = [table.moved(start) for table in tables_in_text(self._text)]
-        if head := str(self._chunk.metadata.get(keys.TABLE_HEAD) or ""):
-            rows = self._text.partition("\n\n")[0]
-            tables.insert(0, Table(start, start, start + len(rows), head))
-        return replace(where, tables=tables)
+    def chunk_text(self) -> Markup:
+        """Return the text of the chunk with the sentence and the words of the question marked."""
+        text, start = self.node.get_content(), getattr(self.node, "start_char_idx", None) or 0
+        return mark_sentence(text, _within(self.span, start, len(text)), self.mark_words)
+
+    def marked_page(self, project: Project, renderer: PageRenderer, file: SourceFile) -> MarkedPage | None:
+        """Return the page on which the sentence begins, or the passage if no sentence is marked."""
+        parts = self._parts_from_sentence()
+        return self._marked(project, renderer, file, parts[0]) if parts else None
+
+    def _parts_from_sentence(self) -> list[PagePart]:
+        return [part for part in parts_on_pages(self._chunk, self.where) if part.end > self._sentence[0]]
 
     def as_pages(
         self, project: Project, renderer: PageRenderer, file: SourceFile, page_number: int | None
     ) -> OriginalView:
         """Return the pages of the file; if they cannot be shown, return the text with the reason."""
         if file.path is None:
-            return self.as_text(*_no_file_reason(file, project, self._record))
-        parts = parts_on_pages(self._chunk, self._where or DocumentMap())
-        shown = [part for part in parts if part.end > self._sentence[0]][:MAX_PAGES]
+            return self.as_text(*_no_file_reason(file, project, self.record))
+        parts = parts_on_pages(self._chunk, self.where)
+        shown = self._parts_from_sentence()[:MAX_PAGES]
         if page_number is not None:
             shown = [part for part in parts if part.page == page_number] or [PagePart(page_number, 0, 0)]
         pages = [self._marked(project, renderer, file, part) for part in shown or [PagePart(1, 0, 0)]]
@@ -490,7 +455,7 @@ class _Original:
         )
 
     def _marked(self, project: Project, renderer: PageRenderer, file: SourceFile, part: PagePart) -> MarkedPage:
-        text, where = self._text[part.start : part.end], self._where or DocumentMap()
+        text, where = self._text[part.start : part.end], self.where
         sentence = _within(self._sentence, part.start, len(text))
         label = where.page_labels[part.page - 1] if part.page <= len(where.page_labels) else ""
         was_scanned = any(where.page_confidences[part.page - 1 : part.page])
@@ -510,54 +475,51 @@ class _Original:
 
     def as_text(self, note: str = "", command: str = "") -> OriginalView:
         """Return the text around the passage."""
-        start, where = self._start or 0, self._where or DocumentMap()
+        start = self._start or 0
         end = start + len(self._text)
         first, last, text = start, end, self._text
-        if self._start is not None and self._where is not None:
-            first, last = self._surroundings(where, start, end)
-            text = self._version.read_text(self._record, first, last)
+        if self._has_text:
+            first, last = self._surroundings(start, end)
+            text = self._version.read_text(self.record, first, last)
         sentence = start + self._sentence[0], start + self._sentence[1]
-        marks = TextMarks((start, end), sentence if any(self._sentence) else (0, 0), self._mark_words)
+        marks = TextMarks((start, end), sentence if any(self._sentence) else (0, 0), self.mark_words)
         return OriginalView(
             kind=self._kind,
-            position=self._position(where, marks.sentence[0] or start),
-            html=render_text(text, first, self._kind, where, marks),
-            is_whole=first == 0 and last >= self._record.characters,
+            position=self._position(marks.sentence[0] or start),
+            html=render_text(text, first, self._kind, self.where, marks),
+            is_whole=first == 0 and last >= self.record.characters,
             note=note,
             command=command,
         )
 
-    def _position(self, where: DocumentMap, at: int) -> str:
+    def _position(self, at: int) -> str:
         """Return the number of the sheet or slide at an offset, or ""."""
-        word = keys.page_word(self._record.file_name or "")
-        return f"{word.capitalize()} {where.page(at)} of {len(where.page_starts)}" if word != "page" else ""
+        word = keys.page_word(self.record.file_name or "")
+        return "" if word == "page" else f"{word.capitalize()} {self.where.page(at)} of {len(self.where.page_starts)}"
 
-    def _surroundings(self, where: DocumentMap, start: int, end: int) -> Span:
+    def _surroundings(self, start: int, end: int) -> Span:
         """Return the range of the document to show: all of it, or whole sections or lines around the passage.
 
         Only the sheet of a workbook that contains the mark is shown.
         """
-        lowest, highest = 0, self._record.characters
+        lowest, highest, starts = 0, self.record.characters, self.where.page_starts
         if self._kind == "sheet":
             at = start + self._sentence[0]
-            lowest = max((page for page in where.page_starts if page <= at), default=0)
-            highest = min((page for page in where.page_starts if page > at), default=highest)
+            lowest = max((page for page in starts if page <= at), default=0)
+            highest = min((page for page in starts if page > at), default=highest)
             start, end = max(start, lowest), min(end, highest)
         if highest - lowest <= WHOLE:
             return lowest, highest
         first, last = max(lowest, start - AROUND), min(highest, end + AROUND)
-        text = self._version.read_text(self._record, first, last)
-        before = [head for head in self._breaks(where) if first <= head <= start]
-        after = [head for head in self._breaks(where) if end <= head <= last]
+        text = self._version.read_text(self.record, first, last)
+        breaks = starts if self._kind == "slides" else [heading.start for heading in self.where.headings]
+        before = [head for head in breaks if first <= head <= start]
+        after = [head for head in breaks if end <= head <= last]
         line, line_end = first + text.find("\n", 0, start - first) + 1, text.rfind("\n", end - first)
         return (
             lowest if first == lowest else before[0] if before else line,
             highest if last == highest else after[-1] if after else last if line_end < 0 else first + line_end,
         )
-
-    def _breaks(self, where: DocumentMap) -> Sequence[int]:
-        """Return the offsets at which the displayed text may begin and end: slides or headings."""
-        return where.page_starts if self._kind == "slides" else [heading.start for heading in where.headings]
 
 
 def _read_scan(project: Project, image: str) -> Page | None:
@@ -610,6 +572,7 @@ def routes() -> list[Route]:
     return [
         Route("/p/{project}/passage/{node_id:anything}", views.with_problems(passage), name="passage"),
         Route("/p/{project}/image", views.with_problems(image), name="image"),
+        Route("/p/{project}/picture", picture, name="picture"),
         Route("/p/{project}/original", views.with_problems(original), name="original"),
     ]
 
@@ -641,11 +604,37 @@ def image(request: Request) -> Response:
     if record is None or number is None or not has_pages(record):
         return PlainTextResponse("There is no such page.", 404)
     originals: Originals = request.app.state.originals
-    file = originals.find(record)
+    return _png(request, record, lambda: originals.renderer.image(originals.find(record), number))
+
+
+async def picture(request: Request) -> Response:
+    """Return a small picture of a page around the marked sentence or row of a result, as PNG."""
+    async with request.app.state.originals.renderer.picture_slots:
+        if await request.is_disconnected():  # another page has been opened
+            return PlainTextResponse("", 499)
+        return await run_in_threadpool(views.with_problems(_picture), request)
+
+
+def _picture(request: Request) -> Response:
+    project, originals = views.project_of(request), request.app.state.originals
+    found = _Original.find(project, views.parameter(request, "chunk"), mark=requested_mark(request))
+    file = SourceFile(None) if found is None else originals.find(found.record)
+    page = None if found is None or file.path is None else found.marked_page(project, originals.renderer, file)
+    if found is None or page is None or page.marks is None:
+        return PlainTextResponse("There is no such picture.", 404)
+    number, marks = page.number, page.marks
+    return _png(request, found.record, lambda: originals.renderer.picture(file, number, marks))
+
+
+def _png(request: Request, record: DocumentRecord, draw: Callable[[], bytes]) -> Response:
+    """Return an image of a page, which browsers keep if its URL contains the checksum of the file."""
     try:
-        return Response(originals.renderer.image(file, number), media_type="image/png")
+        image = draw()
     except ReadError as error:
         return PlainTextResponse(_reason_sentence(error.reason), 404)
+    is_fixed = request.query_params.get("v") == record.content_hash
+    headers = {"Cache-Control": "private, max-age=31536000, immutable"} if is_fixed else {}
+    return Response(image, media_type="image/png", headers=headers)
 
 
 def original(request: Request) -> Response:
@@ -667,7 +656,7 @@ def original(request: Request) -> Response:
     name = quote(record.file_name or "document", safe="", errors="replace")
     headers = {
         "Content-Disposition": f"{'inline' if kind else 'attachment'}; filename*=UTF-8''{name}",
-        "Content-Security-Policy": "sandbox",
+        "Content-Security-Policy": PDF_POLICY if kind == "application/pdf" else "default-src 'none'; sandbox",
     }
     return StreamingResponse(_content(file), media_type=kind or "application/octet-stream", headers=headers)
 

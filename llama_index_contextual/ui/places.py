@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import date, datetime
 from pathlib import PurePath
@@ -21,6 +22,7 @@ _ICONS = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), "web"),
     ".eml": "mail",
 }
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
 class PlaceWords(NamedTuple):
@@ -73,10 +75,20 @@ def place_of(source: Source) -> PlaceWords:
     return PlaceWords(section, f"page {first}{printed}")
 
 
+def citation(quoted: str, file_name: str, *places: str) -> str:
+    """Return a quotation with its file and its place as text to copy.
+
+    Example:
+        >>> citation("It is due.", "lease.pdf", "page 21", "")
+        '“It is due.” (lease.pdf, page 21)'
+    """
+    return f"“{quoted}” ({', '.join(filter(None, (visible(file_name), *places)))})"
+
+
 def day_of(metadata: Mapping[str, Any]) -> date | None:
-    """Return the date of a document, from the first entry with "date" in its key, or None."""
+    """Return the date of a document, from the first entry with the word "date" in its key, or None."""
     for key, value in metadata.items():
-        if "date" in key.lower():
+        if "date" in map(str.lower, _WORDS.findall(key)):
             try:
                 return datetime.fromisoformat(str(value)).date()
             except ValueError:
@@ -95,10 +107,10 @@ def day_words(day: date | None) -> str:
 
 
 def date_of(metadata: Mapping[str, Any]) -> str:
-    """Return the date of a document in words, from the first entry with "date" in its key, or "".
+    """Return the date of a document in words, from the first entry with the word "date" in its key, or "".
 
     Example:
-        >>> date_of({"mail_date": "2025-02-21T10:20:00+00:00"}), date_of({"date": "spring"})
+        >>> date_of({"mail_date": "2025-02-21T10:20:00+00:00"}), date_of({"updated": "2025-02-21"})
         ('21 February 2025', '')
     """
     return day_words(day_of(metadata))

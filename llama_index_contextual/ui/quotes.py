@@ -1,4 +1,4 @@
-"""Quotations of search results: a sentence, or a table row under its column headers, and the text around it."""
+"""Quotations of passages: a sentence, or a table row under its column headers, and the text around it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from llama_index_contextual.search.response import visible
+from llama_index_contextual.search.spotlight import units
 from llama_index_contextual.ui.marks import Span
+from llama_index_contextual.ui.places import icon_of
 
 LONGEST = 420
 """Maximum number of characters of a quotation."""
@@ -24,10 +26,14 @@ BEFORE, AFTER = 160, 320
 ROWS_AROUND = 2
 """Number of rows of a sketch before and after a table row."""
 
+MOST_ROWS = 6
+"""Number of rows above which a quotation is not shown as a table."""
+
 _COLUMNS = re.compile(r"\t| {2,}")
 _PIPES = re.compile(r"(?<!\\)\|")
 _RULE = re.compile(r"[\s|:-]+")
-_SIGNS = re.compile(r"^(?:#{1,6}|[-*+]|\d+[.)]|>)\s+|\*\*|__|`", re.MULTILINE)
+_LINE_SIGNS = re.compile(r"^(?:(?:#{1,6}|[-*+]|\d+[.)])\s+|(?:> ?)+)", re.MULTILINE)
+_INLINE_SIGNS = re.compile(r"!?\[([^\]\n]*)\]\([^)\s]*\)|\*\*|__|`|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)")
 
 MarkWords = Callable[[str], Markup]
 
@@ -76,7 +82,9 @@ class Quote:
     after: str = ""
 
 
-def quote_of(text: str, span: Span, mark_words: MarkWords, *, table_head: str = "", is_markdown: bool = False) -> Quote:
+def quote_of(
+    text: str, span: Span, mark_words: MarkWords, *, table_head: str = "", file_name: str | None = None
+) -> Quote:
     """Return the quotation of a sentence or row.
 
     Args:
@@ -84,20 +92,59 @@ def quote_of(text: str, span: Span, mark_words: MarkWords, *, table_head: str = 
         span: Start and end of the sentence or row in the passage.
         mark_words: Function that returns text as HTML with the words of the question marked.
         table_head: The column headers of the table that the passage continues, or "".
-        is_markdown: Whether the signs of Markdown are left out.
+        file_name: Name of the file, whose type determines which signs of Markdown are left out.
     """
     start, end = span
 
     def shown(part: str) -> str:
-        return visible(_SIGNS.sub("", part) if is_markdown else part)
+        return plain(part, file_name)
+
+    def mark_cell(cell: str) -> Markup:
+        return mark_words(shown(cell))
 
     quoted = shown(text[start:end])
     cut = quoted if len(quoted) <= LONGEST else f"{quoted[:LONGEST].rpartition(' ')[0] or quoted[:LONGEST]}\u00a0…"
-    if (grid := _grid(text, start, end, table_head, mark_words)) is not None:
+    if (grid := _grid(text, start, end, table_head, mark_cell)) is not None:
         return Quote("; ".join(_labelled(grid)), mark_words(cut), grid)
     before = text[max(0, start - BEFORE) : start]
     before, after = shown(before.partition(" ")[2] if start > BEFORE else before), shown(text[end : end + AFTER])
     return Quote(quoted, mark_words(cut), before=before, after=after)
+
+
+def quote_around(
+    text: str,
+    span: Span,
+    mark_words: MarkWords | None = None,
+    *,
+    table_head: str = "",
+    file_name: str | None = None,
+) -> Quote:
+    """Return the quotation of the sentences or rows that contain the words at a span.
+
+    Args:
+        text: The passage.
+        span: Start and end of the words in the passage.
+        mark_words: As for `quote_of`; None marks the words at the span.
+        table_head: As for `quote_of`.
+        file_name: As for `quote_of`.
+    """
+    words = plain(text[slice(*span)], file_name)
+
+    def mark_span(part: str) -> Markup:
+        before, found, after = part.partition(words) if words else (part, "", "")
+        return Markup("{}<mark>{}</mark>{}").format(before, found, after) if found else escape(part)
+
+    around = [unit for unit in units(text) if unit[0] < span[1] and span[0] < unit[1]] or [span]
+    whole = around[0][0], around[-1][1]
+    return quote_of(text, whole, mark_words or mark_span, table_head=table_head, file_name=file_name)
+
+
+def plain(text: str, file_name: str | None) -> str:
+    """Return text on one line, without the signs of Markdown that its file type contains."""
+    icon = icon_of(file_name)
+    if icon not in ("pdf", "image", "text"):  # other formats are converted to text with Markdown headings
+        text = _LINE_SIGNS.sub("", text)
+    return visible(_INLINE_SIGNS.sub(lambda sign: sign[1] or "", text) if icon == "markdown" else text)
 
 
 def cells_of(line: str) -> list[str]:
@@ -108,8 +155,9 @@ def cells_of(line: str) -> list[str]:
         (['Leakage', '15.6 %'], ['Leakage', '15.6', '16.9'], [])
     """
     line = line.strip()
-    if line.startswith("|"):
-        return [visible(cell.replace("\\|", "|")) for cell in _PIPES.split(line.removesuffix("|"))[1:]]
+    if line.startswith("|") or " | " in line:
+        inner = line.removeprefix("|").removesuffix("|")
+        return [visible(cell.replace("\\|", "|")) for cell in _PIPES.split(inner)]
     cells = [visible(cell) for cell in _COLUMNS.split(line)]
     return cells if len(cells) > 1 else []
 
@@ -120,20 +168,20 @@ def _rows(lines: Iterable[str]) -> list[list[str]]:
     return [cells for cells in rows if not _RULE.fullmatch("|".join(cells))]
 
 
-def _grid(text: str, start: int, end: int, table_head: str, mark_words: MarkWords) -> Grid | None:
+def _grid(text: str, start: int, end: int, table_head: str, mark_cell: MarkWords) -> Grid | None:
     """Return the row at a span with its column headers and the rows around it, or None if it is not a table row."""
     first, last = text.rfind("\n", 0, start) + 1, (text.find("\n", end) + 1 or len(text) + 1) - 1
     lines_above, quoted = text[:first].splitlines(), text[first:last].strip().splitlines()
     above, rows, below = _rows(reversed(lines_above))[::-1], _rows(quoted), _rows(text[last + 1 :].splitlines())
     if table_head and len(above) == len(lines_above):  # the passage begins inside the table
-        above = [*_rows(reversed(table_head.splitlines()))[:1], *above]
+        above = [next(iter(_rows(reversed(table_head.splitlines()))), []), *above]
     head, *table = [*above, *rows] or [[]]
-    rows = table[len(table) - len(rows) :]
-    if not rows or len(_rows(quoted)) < len(quoted) or any(len(cells) != len(head) for cells in rows):
+    rows = table[max(0, len(table) - len(rows)) :]  # without the headers, if they are quoted
+    if not 0 < len(rows) <= MOST_ROWS or len(_rows(quoted)) < len(quoted) or any(len(one) != len(head) for one in rows):
         return None
     before = table[: len(table) - len(rows)][-ROWS_AROUND:]
-    marked = [[[mark_words(cell) for cell in cells] for cells in part] for part in (before, rows, below[:ROWS_AROUND])]
-    return Grid([mark_words(cell) for cell in head], *marked)
+    marked = [[[mark_cell(cell) for cell in cells] for cells in part] for part in (before, rows, below[:ROWS_AROUND])]
+    return Grid([mark_cell(cell) for cell in head], *marked)
 
 
 def _labelled(grid: Grid) -> list[str]:
@@ -143,5 +191,5 @@ def _labelled(grid: Grid) -> list[str]:
     for cells in grid.rows:
         first, *rest = (cell.striptags() for cell in cells)
         pairs = ", ".join(f"{head}: {cell}" if head else cell for head, cell in zip(heads[1:], rest, strict=True))
-        lines.append(f"{first} ({pairs})")
+        lines.append(f"{first} ({pairs})" if pairs else first)
     return lines

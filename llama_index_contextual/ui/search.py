@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, get_args
 
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import excerpt
 from llama_index_contextual.config import Mode
-from llama_index_contextual.errors import ContextualError, InputError, ReadError
-from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.errors import ContextualError, InputError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.project.project import Project, SearchOptions
 from llama_index_contextual.search.response import Explanation, visible
@@ -27,8 +26,7 @@ from llama_index_contextual.ui.facets import Selection, VersionFacets, facets_of
 from llama_index_contextual.ui.hits import search_parameters
 from llama_index_contextual.ui.markdown import highlight
 from llama_index_contextual.ui.marks import Span
-from llama_index_contextual.ui.pages import has_pages
-from llama_index_contextual.ui.passage import passage_view, requested_mark
+from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.quotes import LONGEST, Quote, quote_of
 
 MAX_RESULTS = 100
@@ -46,10 +44,7 @@ _WORDS = "Passages with words of the question."
 
 def routes() -> list[Route]:
     """Return the routes of this view."""
-    return [
-        Route("/p/{project}/", views.with_problems(search), name="search"),
-        Route("/p/{project}/picture", views.with_problems(picture), name="picture"),
-    ]
+    return [Route("/p/{project}/", views.with_problems(search), name="search")]
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
@@ -66,8 +61,7 @@ class Result:
         date: Date of the document, or "".
         mark: Start and end of this sentence or row in the document's text, or None.
         quote: The sentence or row.
-        copied: The quotation with the document and the place, for copying.
-        has_picture: Whether there is a picture of the page.
+        copied: The quotation with the file and the place, for copying.
         structure: The structural part of the context, with marks.
         written: The part of the context written by an LLM or a person, with marks.
         writer: Author of this part: "llm", "given", …
@@ -83,7 +77,6 @@ class Result:
     mark: Span | None
     quote: Quote
     copied: str
-    has_picture: bool
     structure: Markup
     written: Markup
     writer: str
@@ -100,12 +93,14 @@ class Group:
         doc_id: Id of the document, or "".
         title: Title of the document.
         file_name: Name of the file, or the id of the document.
+        picture_of: Checksum of the file if there are pictures of its pages, otherwise "".
         results: The results, best first.
     """
 
     doc_id: str
     title: str
     file_name: str
+    picture_of: str
     results: Sequence[Result]
 
 
@@ -117,34 +112,37 @@ def by_document(response: RetrievalResponse) -> dict[str, list[RetrievedChunk]]:
     return hits
 
 
-def groups_of(response: RetrievalResponse, project: Project) -> list[Group]:
-    """Return search results as displayed."""
+def groups_of(response: RetrievalResponse, project: Project, originals: Originals | None = None) -> list[Group]:
+    """Return search results as displayed.
+
+    Args:
+        response: The results.
+        project: The project.
+        originals: The original files, for pictures of their pages; without them, there are no pictures.
+    """
     analyzer, version = views.analyzer_of(project), project.live_version
     explanations = {one.node_id: one for one in response.explanations}
     terms = set(analyzer.query_terms(response.query))
     groups = []
     for doc_id, hits in by_document(response).items():
+        record, results = version.record(doc_id), []
+        for hit in hits:
+            matched = terms | set(hit.lexical.matched_terms if hit.lexical else ())
+            mark_words = partial(highlight, terms=matched, analyzer=analyzer)
+            results.append(_result(hit, explanations.get(hit.node_id), matched, mark_words))
         file_name = hits[0].source.file_name or doc_id
         title = visible(hits[0].source.title or file_name or hits[0].node_id)
-        record = version.record(doc_id)
-        results = [_result(hit, title, record, explanations.get(hit.node_id), terms, analyzer) for hit in hits]
-        groups.append(Group(doc_id, title, file_name, results))
+        has_pages = originals is not None and record is not None and originals.may_have_pages(record)
+        groups.append(Group(doc_id, title, file_name, record.content_hash if record and has_pages else "", results))
     return groups
 
 
 def _result(
-    hit: RetrievedChunk,
-    title: str,
-    record: DocumentRecord | None,
-    explanation: Explanation | None,
-    of_question: set[str],
-    analyzer: Analyzer,
+    hit: RetrievedChunk, explanation: Explanation | None, terms: set[str], mark_words: Callable[[str], Markup]
 ) -> Result:
-    terms = of_question | set(hit.lexical.matched_terms if hit.lexical else ())
     structure, written = keys.context_parts(hit.node.metadata)
-    quote, place = _quote(hit, terms, analyzer), places.place_of(hit.place)
-    date = places.date_of(hit.node.metadata)
-    about = ", ".join(filter(None, (title, place.page or place.section, date)))
+    quote, place, date = _quote(hit, terms, mark_words), places.place_of(hit.place), places.date_of(hit.node.metadata)
+    file_name = hit.source.file_name or hit.source.doc_id or hit.node_id
     return Result(
         node_id=hit.node_id,
         rank=hit.rank,
@@ -152,13 +150,9 @@ def _result(
         date=date,
         mark=(hit.spotlight.start, hit.spotlight.end) if hit.spotlight else None,
         quote=quote,
-        copied=f"“{quote.text}” ({about})",
-        has_picture=record is not None
-        and has_pages(record)
-        and bool(record.path)
-        and os.path.exists(record.path or ""),
-        structure=highlight(visible(structure), terms, analyzer),
-        written=highlight(visible(written), terms, analyzer),
+        copied=places.citation(quote.text, file_name, str(place), date),
+        structure=mark_words(visible(structure)),
+        written=mark_words(visible(written)),
         writer=str(hit.node.metadata.get(keys.CONTEXT_SOURCE) or ""),
         relevance=relevance_words(hit.relevance),
         explanation=explanation,
@@ -166,20 +160,15 @@ def _result(
     )
 
 
-def _quote(hit: RetrievedChunk, terms: set[str], analyzer: Analyzer) -> Quote:
+def _quote(hit: RetrievedChunk, terms: set[str], mark_words: Callable[[str], Markup]) -> Quote:
     """Return the marked sentence or row of a result, or the text with the words of the question if there is none."""
-
-    def mark_words(text: str) -> Markup:
-        return highlight(text, terms, analyzer)
-
     if hit.spotlight is None:
         text = visible(hit.text)
         start = max(0, len(text) - len(excerpt(text, terms, LONGEST).removeprefix("… ")))
         return quote_of(text, (start, min(len(text), start + LONGEST)), mark_words)
     first = hit.spotlight.start - (hit.source.start_char or 0)
-    span = (first, first + len(hit.spotlight.text))
-    is_markdown = places.icon_of(hit.source.file_name) not in ("pdf", "image", "text")  # other formats become Markdown
-    return quote_of(hit.text, span, mark_words, table_head=hit.table_head or "", is_markdown=is_markdown)
+    span, head = (first, first + len(hit.spotlight.text)), hit.table_head or ""
+    return quote_of(hit.text, span, mark_words, table_head=head, file_name=hit.source.file_name)
 
 
 def relevance_words(relevance: float | None) -> str:
@@ -235,8 +224,10 @@ def search(request: Request) -> Response:
         values["problem"] = views.problem_of(error, project)
         return views.page(request, template, status_code=values["problem"].status, **values)
     parameters = search_parameters(request)
-    request.app.state.hits.remember(links, parameters, chain.from_iterable(by_document(response).values()))
-    values |= {"response": response, "groups": groups_of(response, project), "confidence": confidence_words(response)}
+    if not is_part:
+        request.app.state.hits.remember(links, parameters, chain.from_iterable(by_document(response).values()))
+    groups = groups_of(response, project, request.app.state.originals)
+    values |= {"response": response, "groups": groups, "confidence": confidence_words(response)}
     return views.page(request, template, parameters=parameters, **values)
 
 
@@ -259,26 +250,3 @@ def _documents(project: Project, facets: VersionFacets, filters: Any) -> list[tu
     passing = None if filters is None else project.live_version.docstore.document_ids(filters)
     found = [one for one in facets.documents if passing is None or one.record.doc_id in passing]
     return [(one.record, places.day_words(one.day)) for one in found]
-
-
-# ---- pictures --------------------------------------------------------------------------------------------------------
-
-
-def picture(request: Request) -> Response:
-    """Return a small picture of a page around the marked sentence or row of a result, as PNG."""
-    project, originals = views.project_of(request), request.app.state.originals
-    view = passage_view(
-        project,
-        views.parameter(request, "chunk"),
-        question=views.parameter(request, "q", limit=views.MAX_QUESTION),
-        mark=requested_mark(request),
-        originals=originals,
-    )
-    page = next((page for page in view.original.pages if page.is_first_marked), None) if view else None
-    if view is None or page is None or page.marks is None:
-        return PlainTextResponse("There is no such picture.", 404)
-    try:
-        image = originals.renderer.picture(originals.find(view.record), page.number, page.marks)
-    except ReadError as error:
-        return PlainTextResponse(visible(error.reason), 404)
-    return Response(image, media_type="image/png")

@@ -190,12 +190,10 @@ class Guard:
             if message["type"] == "http.response.start":
                 started = True
                 headers = MutableHeaders(scope=message)
-                further = headers.get("Content-Security-Policy")
-                headers.update(HEADERS)
-                if further:  # browsers enforce both policies
-                    headers["Content-Security-Policy"] = f"{POLICY}, {further}"
                 if scope["path"].startswith(STATIC) and message["status"] in (200, 304):
                     headers["Cache-Control"] = "max-age=86400"  # the URL changes with the content
+                for name, value in HEADERS.items():  # a view may set a narrower policy, and its own caching
+                    headers.setdefault(name, value)
             await send(message)
 
         request = Request(scope, receive)

@@ -201,24 +201,3 @@ class _Blocks:
 
 def _head_cell(text: str) -> Markup:
     return Markup('<th scope="col">{}</th>').format(text)
-
-
-# ---- quotations ------------------------------------------------------------------------------------------------------
-
-
-def quoted_cells(text: str, start: int, kind: TextKind, where: DocumentMap) -> list[tuple[str, str]]:
-    """Return the column header and the text of each cell of a table row, or an empty list if the text is not a row.
-
-    Args:
-        text: The text, such as a marked row.
-        start: Start of the text in the document's text.
-        kind: How the document is shown.
-        where: Map of the document.
-    """
-    table, row = where.table(start + 1), text.strip()
-    if table is None or start < table.body or "\n" in row or kind in ("code", "text"):
-        return []
-    separator = " | " if kind == "markdown" else GAP
-    heads = table.head.rpartition("\n")[2].split(separator)
-    cells = [cell.strip() for cell in row.strip("|").split("|" if kind == "markdown" else GAP)]
-    return list(zip(heads, cells, strict=True)) if len(heads) == len(cells) > 1 else []

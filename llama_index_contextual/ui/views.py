@@ -86,19 +86,19 @@ class Links:
         path = f"{self._base}/passage/{quote(node_id, safe='')}"
         return f"{_with_query(path, {'q': q, 'mark': span, 'page': page, **search})}{anchor}"
 
-    def image(self, doc_id: str, page: int) -> str:
-        """Return the URL of the image of a page."""
-        return _with_query(f"{self._base}/image", {"doc": doc_id, "page": page})
+    def image(self, doc_id: str, page: int, checksum: str = "") -> str:
+        """Return the URL of the image of a page, which browsers keep if the URL has the checksum of the file."""
+        return _with_query(f"{self._base}/image", {"doc": doc_id, "page": page, "v": checksum})
 
     def original(self, doc_id: str, page: int | None = None) -> str:
         """Return the URL of a document's file, opened at a page if the browser supports this."""
         url = _with_query(f"{self._base}/original", {"doc": doc_id})
         return f"{url}#page={page}" if page else url
 
-    def picture(self, node_id: str, q: str = "", mark: Span | None = None) -> str:
-        """Return the URL of a small picture of the page with a passage."""
+    def picture(self, node_id: str, mark: Span | None, checksum: str) -> str:
+        """Return the URL of a small picture of the page with a passage; see `image`."""
         span = f"{mark[0]}-{mark[1]}" if mark else ""
-        return _with_query(f"{self._base}/picture", {"chunk": node_id, "q": q, "mark": span})
+        return _with_query(f"{self._base}/picture", {"chunk": node_id, "mark": span, "v": checksum})
 
     def document(self, doc_id: str, **parameters: Any) -> str:
         """Return the URL of a document's segments and chunks."""

@@ -107,7 +107,7 @@ def test_a_table_row_is_shown_as_cells_under_its_column_headers(project: Project
     assert words(row[1]) == "Town Customers Port Averly 40,120"
     copied = re.search(r'data-copy="([^"]*)"', page)
     assert copied is not None
-    assert html.unescape(copied[1]) == "“Port Averly (Customers: 40,120)” (Towns, Towns)"
+    assert html.unescape(copied[1]) == "“Port Averly (Customers: 40,120)” (towns.md, Towns)"
 
 
 def test_a_picture_shows_the_marked_part_of_the_page(browser: TestClient) -> None:
@@ -219,7 +219,10 @@ def test_typing_searches_words_only_and_sends_the_results_alone(browser: TestCli
     whole = browser.get("/p/reports/?q=pump&mode=lexical").text
     assert files_of(part.text) == files_of(whole) != []
     first, *_ = re.findall(r'class="result-link" href="([^"]*)"', part.text)
-    assert "1 of " in words(browser.get(html.unescape(first)).text)
+    assert "1 of " in words(browser.get(html.unescape(first)).text)  # of the whole view above
+    typed = browser.get("/p/reports/?q=bronze&mode=lexical&part=results").text
+    first, *_ = re.findall(r'class="result-link" href="([^"]*)"', typed)
+    assert "1 of " not in words(browser.get(html.unescape(first)).text)
     assert "What are you looking for?" in browser.get("/p/reports/?part=results").text  # nothing has been typed
 
 

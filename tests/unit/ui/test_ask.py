@@ -7,14 +7,12 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from llama_index.core.schema import NodeWithScore, TextNode
 
 from llama_index_contextual.answering.citations import Passage, check_citations
 from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.search.response import Source
 
 nh3 = pytest.importorskip("nh3", reason="needs the extra ui")
-from llama_index_contextual.ui.ask import ShownSource, answer_html, findings_of, quotation_html  # noqa: E402
+from llama_index_contextual.ui.ask import ShownSource, answer_html, findings_of  # noqa: E402
 from llama_index_contextual.ui.markdown import render_markdown  # noqa: E402
 
 PASSAGES = [Passage("Food keeps for three days in the <cold> room."), Passage("Boil all water for 5 minutes & wait.")]
@@ -183,35 +181,3 @@ def test_the_verdict_of_the_judge_is_a_sentence(
 ) -> None:
     answer = GroundedResponse("Yes.", [], verdict=verdict, metadata=original)
     assert [one.text for one in findings_of(answer)] == [text]
-
-
-MANUAL = """# Pump
-
-It is **old**. The pump runs dry (see 4.2), and must be stopped. Then wait.
-
-| Part | Price |
-|---|---|
-| Seal | 7 |"""
-
-
-@pytest.mark.parametrize(
-    ("words", "html"),
-    [
-        ("pump runs dry", "The <mark>pump runs dry</mark> (see 4.2), and must be stopped."),
-        ("Then wait.", "<mark>Then wait.</mark> Part · Price · Seal · 7"),
-        ("old**. The", "It is <mark>old. The</mark> pump runs dry (see 4.2), and must be stopped."),
-        ("| Seal | 7 |", "<mark>Seal · 7</mark>"),
-    ],
-)
-def test_a_quotation_is_the_sentence_around_its_place_without_syntax(words: str, html: str) -> None:
-    start = MANUAL.index(words)
-    node = TextNode(text=MANUAL, start_char_idx=100, end_char_idx=100 + len(MANUAL))
-    place = Source(start_char=100 + start, end_char=100 + start + len(words))
-    assert quotation_html(NodeWithScore(node=node), place) == html
-
-
-def test_a_quotation_is_escaped_and_short() -> None:
-    node = TextNode(text=f"<b>{'word ' * 1_000}</b>")
-    html = quotation_html(NodeWithScore(node=node), Source.of(node))
-    assert html.startswith("<mark>&lt;b&gt;word word")
-    assert len(html) < 700

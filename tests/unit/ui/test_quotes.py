@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from markupsafe import escape
 
-from llama_index_contextual.ui.quotes import Grid, Quote, quote_of
+from llama_index_contextual.ui.quotes import Grid, Quote, quote_around, quote_of
 
 MARKDOWN = (
     "# Towns\n\n| Town | Customers |\n|---|---:|\n| Upper \\| Vale | 20 |\n| Port <Averly> | 40 |\n| Tarn | 8 |\n\nEnd."
@@ -25,7 +25,7 @@ def grid(text: str, sentence: str, **options: object) -> Grid:
 
 
 def test_a_row_of_a_markdown_table_has_its_column_headers_and_neighbours() -> None:
-    found = grid(MARKDOWN, "| Port <Averly> | 40 |", is_markdown=True)
+    found = grid(MARKDOWN, "| Port <Averly> | 40 |", file_name="towns.md")
     assert found.head == ["Town", "Customers"]
     assert found.rows == [["Port &lt;Averly&gt;", "40"]]
     assert found.before == [["Upper | Vale", "20"]]
@@ -73,8 +73,64 @@ def test_a_long_sentence_is_cut_where_it_is_shown_and_whole_where_it_is_copied()
     assert (found.before, found.after) == ("Before.", "After.")
 
 
-def test_signs_of_markdown_are_left_out() -> None:
-    assert (
-        quote("## Rent\n\n- It is **due** on `Monday`.", "- It is **due** on `Monday`.", is_markdown=True).html
-        == "It is due on Monday."
-    )
+@pytest.mark.parametrize(
+    ("sentence", "file_name", "shown"),
+    [
+        ("- It is **due** on _the_ `Monday`, see [below](#b).", "rent.md", "It is due on the Monday, see below."),
+        ("The name a_b_c is 5 * 3 * 2 long.", "rent.md", "The name a_b_c is 5 * 3 * 2 long."),
+        ("> > It was *due* (see *).", "rent.eml", "It was *due* (see *)."),
+        ("# Costs *", "costs.docx", "Costs *"),
+        ("# It is **due**", "rent.pdf", "# It is **due**"),
+        ("> It is **due**", None, "> It is **due**"),
+    ],
+)
+def test_signs_of_markdown_are_left_out_of_files_that_have_them(
+    sentence: str, file_name: str | None, shown: str
+) -> None:
+    assert quote(f"Before.\n\n{sentence}\n\nAfter.", sentence, file_name=file_name).html == escape(shown)
+
+
+def test_the_headers_of_a_markdown_table_are_known_where_the_passage_begins_inside_it() -> None:
+    rows = "| Upper Vale | 20 |\n| Tarn | 8 |"
+    assert grid(rows, "| Tarn | 8 |", table_head="Towns:\nTown | Customers").head == ["Town", "Customers"]
+    assert quote(rows, "| Tarn | 8 |", table_head="Towns without columns").grid is None
+
+
+# ---- words within a sentence -----------------------------------------------------------------------------------------
+
+MANUAL = """# Pump
+
+It is **old**. The pump runs <dry> (see 4.2), and must be stopped. Then wait.
+
+| Part | Price |
+|---|---|
+| Seal | 7 |"""
+
+
+@pytest.mark.parametrize(
+    ("words", "html"),
+    [
+        ("runs <dry>", "It is old. The pump <mark>runs &lt;dry&gt;</mark> (see 4.2), and must be stopped. Then wait."),
+        (
+            "old**. The pump",
+            "It is <mark>old. The pump</mark> runs &lt;dry&gt; (see 4.2), and must be stopped. Then wait.",
+        ),
+    ],
+)
+def test_cited_words_are_marked_in_their_sentence(words: str, html: str) -> None:
+    start = MANUAL.index(words)
+    assert quote_around(MANUAL, (start, start + len(words)), file_name="manual.md").html == html
+
+
+def test_cited_words_of_a_row_are_marked_in_its_cell() -> None:
+    start = MANUAL.index("Seal")
+    found = quote_around(MANUAL, (start, start + 4), file_name="manual.md").grid
+    assert found is not None
+    assert (found.head, found.rows) == (["Part", "Price"], [["<mark>Seal</mark>", "7"]])
+
+
+def test_a_quotation_of_a_whole_passage_is_short_and_no_table_of_all_its_rows() -> None:
+    text = f"<b>{'word ' * 1_000}</b>"
+    assert len(quote_around(text, (0, len(text)), escape).html) < 440
+    rows = "Town  Customers\n" + "\n".join(f"Town {at}  {at}" for at in range(20))
+    assert quote_around(rows, (0, len(rows)), escape).grid is None

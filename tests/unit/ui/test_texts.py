@@ -9,7 +9,7 @@ import pytest
 from markupsafe import Markup
 
 from llama_index_contextual.metadata import DocumentMap, Heading, Table
-from llama_index_contextual.ui.texts import TextMarks, kind_of, quoted_cells, render_text
+from llama_index_contextual.ui.texts import TextMarks, kind_of, render_text
 
 SHEET = "# Stock\n\nPart  Price\nPump  3.50\nValve  –\n\n# Notes\n\nBefore audit."
 SHEETS = DocumentMap(
@@ -105,13 +105,3 @@ def test_text_is_never_markup_and_nothing_is_lost(kind: str) -> None:
     for word in ("alert(1)", "onerror=alert(2)", "Subject", "“q”"):
         assert word in shown
     assert page.count('id="passage"') == 1
-
-
-def test_the_cells_of_a_quoted_row_have_their_column_headers() -> None:
-    at = SHEET.index("Pump")
-    assert quoted_cells("Pump  3.50", at, "sheet", SHEETS) == [("Part", "Pump"), ("Price", "3.50")]
-    assert quoted_cells("Pump  3.50\nValve  –", at, "sheet", SHEETS) == []
-    assert quoted_cells("Part  Price", SHEET.index("Part"), "sheet", SHEETS) == []
-    where = DocumentMap(tables=(Table(0, 30, 50, "Fees:\nService | Fee"),))
-    assert quoted_cells("| Copy | 2 |", 30, "markdown", where) == [("Service", "Copy"), ("Fee", "2")]
-    assert quoted_cells("| Copy | 2 | 3 |", 30, "markdown", where) == []
