@@ -252,9 +252,9 @@ def mark(text: str, spans: Iterable[tuple[int, int]]) -> Markup:
         text: The text; any markup in it is escaped.
         spans: Start and end of each span, in order and without overlap.
     """
-    parts: list[Markup] = []
+    parts: list[str] = []
     at = 0
     for start, end in spans:
-        parts += (escape(text[at:start]), Markup("<mark>{}</mark>").format(text[start:end]))
+        parts += (escape(text[at:start]), "<mark>", escape(text[start:end]), "</mark>")
         at = end
-    return Markup("").join([*parts, escape(text[at:])])
+    return Markup("".join([*parts, escape(text[at:])]))

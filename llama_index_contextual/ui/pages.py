@@ -136,7 +136,7 @@ class PageRenderer:
             ReadError: The page cannot be shown; `reason` contains the cause.
         """
         if (image := self._hashes.get((file.digest, page))) is None:
-            image = str(self._ask(file, {"what": "hash", "page": page})["image"])
+            image = str(self._ask(file, {"what": "hash", "page": page})["hash"])
             self._hashes.put((file.digest, page), image)
         return image
 
@@ -147,17 +147,17 @@ class PageRenderer:
             ReadError: The page cannot be shown; `reason` contains the cause.
         """
         if (image := self._images.get((file.digest, page))) is None:
-            image = base64.b64decode(self._ask(file, {"what": "image", "page": page})["png"])
+            image = base64.b64decode(self._ask(file, {"what": "image", "page": page})["image"])
             self._images.put((file.digest, page), image)
         return image
 
     def picture(self, file: SourceFile, page: int, marks: PageMarks) -> bytes:
-        """Return a small picture of the part of a page around its marks, as PNG.
+        """Return a small picture of the part of a page around its marks, as JPEG.
 
         Raises:
             ReadError: The page cannot be shown; `reason` contains the cause.
         """
-        return base64.b64decode(self._ask(file, {**asdict(marks), "what": "picture", "page": page})["png"])
+        return base64.b64decode(self._ask(file, {**asdict(marks), "what": "picture", "page": page})["image"])
 
     def close(self) -> None:
         """Stop the child processes; a later request starts new processes."""
@@ -218,8 +218,14 @@ TALL = 2.5
 COMPRESSION = 3
 """PNG compression level; higher levels take longer and save little."""
 
+RECENT_PAGES = 16
+"""Number of pages whose characters are kept, because several results are often on one page."""
+
 PICTURE = (340, 240)
 """Width and height, in points, of the part of a page that a small picture shows."""
+PICTURE_PIXELS = (510, 360)
+QUALITY = 80
+"""JPEG quality of small pictures."""
 FAINT, STRONG = "#fdf0bf", "#ffd54a"
 """Colours of a passage and of its sentence in a small picture."""
 
@@ -229,23 +235,26 @@ class PageWorker:
 
     def __init__(self) -> None:
         self._file = OpenFile()
+        self._chars = LRUCache[tuple[str, int], tuple[tuple[float, float], list[Char]]](RECENT_PAGES)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return a rendered page, the marks on a page, or the reason why the page cannot be shown."""
-        file, _ = self._file.get(request)
+        file, digest = self._file.get(request)
         index = request["page"] - 1
         if not 0 <= index < file.page_count:
             return {"reason": f"the file has {file.page_count} pages, and no page {request['page']}"}
         if isinstance(file, PdfFile) and file.pdf.formenv is None and file.pdf.get_formtype():
             file.pdf.init_forms()
         if request["what"] == "image":
-            return _png(file.draw(index, DPI, MAX_PIXELS, "RGB")[0])
+            return _encoded(file.draw(index, DPI, MAX_PIXELS, "RGB")[0], "PNG", compress_level=COMPRESSION)
         if request["what"] == "picture":
-            return _png(_picture(file, index, request))
+            return _encoded(_picture(file, index, request), "JPEG", quality=QUALITY)
         if request["what"] == "hash":
-            return {"image": image_hash(grey_page(file, index)[0])}
+            return {"hash": image_hash(grey_page(file, index)[0])}
         if isinstance(file, PdfFile):
-            size, chars = _page_chars(file.pdf, index)
+            found = self._chars.get((digest, index)) or _page_chars(file.pdf, index)
+            self._chars.put((digest, index), found)
+            size, chars = found
         else:
             image, _ = file.draw(index, DPI, MAX_PIXELS, "RGB")
             size, chars = (image.width * 72 / DPI, image.height * 72 / DPI), []
@@ -254,10 +263,10 @@ class PageWorker:
         return {"pages": file.page_count, **_marks(size, chars, request)}
 
 
-def _png(image: Image) -> dict[str, Any]:
-    png = io.BytesIO()
-    image.save(png, "PNG", compress_level=COMPRESSION)
-    return {"png": base64.b64encode(png.getvalue()).decode("ascii")}
+def _encoded(image: Image, kind: str, **options: int) -> dict[str, Any]:
+    data = io.BytesIO()
+    image.save(data, kind, **options)
+    return {"image": base64.b64encode(data.getvalue()).decode("ascii")}
 
 
 def _picture(file: PdfFile | ImageFile, index: int, request: dict[str, Any]) -> Image:
@@ -274,7 +283,7 @@ def _picture(file: PdfFile | ImageFile, index: int, request: dict[str, Any]) -> 
             edges = (x0 - 1 - left, y0 - top, x1 + 1 - left, y1 - top)
             draw.rectangle([edge * scale for edge in edges], fill=colour)
     image = ImageChops.multiply(image, colours)
-    image.thumbnail((2 * PICTURE[0], 2 * PICTURE[1]))
+    image.thumbnail(PICTURE_PIXELS)
     return image
 
 

@@ -604,11 +604,11 @@ def image(request: Request) -> Response:
     if record is None or number is None or not has_pages(record):
         return PlainTextResponse("There is no such page.", 404)
     originals: Originals = request.app.state.originals
-    return _png(request, record, lambda: originals.renderer.image(originals.find(record), number))
+    return _drawn(request, record, "image/png", lambda: originals.renderer.image(originals.find(record), number))
 
 
 async def picture(request: Request) -> Response:
-    """Return a small picture of a page around the marked sentence or row of a result, as PNG."""
+    """Return a small picture of a page around the marked sentence or row of a result, as JPEG."""
     async with request.app.state.originals.renderer.picture_slots:
         if await request.is_disconnected():  # another page has been opened
             return PlainTextResponse("", 499)
@@ -623,10 +623,10 @@ def _picture(request: Request) -> Response:
     if found is None or page is None or page.marks is None:
         return PlainTextResponse("There is no such picture.", 404)
     number, marks = page.number, page.marks
-    return _png(request, found.record, lambda: originals.renderer.picture(file, number, marks))
+    return _drawn(request, found.record, "image/jpeg", lambda: originals.renderer.picture(file, number, marks))
 
 
-def _png(request: Request, record: DocumentRecord, draw: Callable[[], bytes]) -> Response:
+def _drawn(request: Request, record: DocumentRecord, kind: str, draw: Callable[[], bytes]) -> Response:
     """Return an image of a page, which browsers keep if its URL contains the checksum of the file."""
     try:
         image = draw()
@@ -634,7 +634,7 @@ def _png(request: Request, record: DocumentRecord, draw: Callable[[], bytes]) ->
         return PlainTextResponse(_reason_sentence(error.reason), 404)
     is_fixed = request.query_params.get("v") == record.content_hash
     headers = {"Cache-Control": "private, max-age=31536000, immutable"} if is_fixed else {}
-    return Response(image, media_type="image/png", headers=headers)
+    return Response(image, media_type=kind, headers=headers)
 
 
 def original(request: Request) -> Response:
