@@ -143,12 +143,7 @@ def serve(
     """
     hosts = accepted_hosts(host, token, allowed_hosts)
     app = make_app(
-        projects,
-        token=token,
-        allowed_hosts=hosts,
-        document_folders=document_folders,
-        ingests=ingests,
-        charts=charts,
+        projects, token=token, allowed_hosts=hosts, document_folders=document_folders, ingests=ingests, charts=charts
     )
     config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=SECONDS_TO_END)
     with _open_socket(host, port) as sock:

@@ -13,11 +13,7 @@ from llama_index_contextual.errors import ConfigurationError
 AMONG = 5
 """Number of results among which the evidence must be."""
 
-_NAMES = {
-    "none": "The text alone",
-    "structural": "With its place in the document",
-    "llm": "With contexts by the LLM",
-}
+_NAMES = {"none": "The text alone", "structural": "With its place in the document", "llm": "With contexts by the LLM"}
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,7 @@ _WEB = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 
 
 def render_markdown(
-    text: str,
-    passage: Span = (0, 0),
-    sentence: Span = (0, 0),
-    *,
-    mark_words: Callable[[str], Markup] = escape,
+    text: str, passage: Span = (0, 0), sentence: Span = (0, 0), *, mark_words: Callable[[str], Markup] = escape
 ) -> Markup:
     """Return Markdown as HTML.
 

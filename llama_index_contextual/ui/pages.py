@@ -101,12 +101,7 @@ class PageRenderer:
         self.picture_slots = asyncio.Semaphore(max(1, processes - 1))
 
     def marks(
-        self,
-        file: SourceFile,
-        page: int,
-        text: str,
-        sentence: Span = (0, 0),
-        scan: Page | None = None,
+        self, file: SourceFile, page: int, text: str, sentence: Span = (0, 0), scan: Page | None = None
     ) -> PageMarks:
         """Return the marks for a passage on a page.
 

@@ -112,12 +112,7 @@ def quote_of(
 
 
 def quote_around(
-    text: str,
-    span: Span,
-    mark_words: MarkWords | None = None,
-    *,
-    table_head: str = "",
-    file_name: str | None = None,
+    text: str, span: Span, mark_words: MarkWords | None = None, *, table_head: str = "", file_name: str | None = None
 ) -> Quote:
     """Return the quotation of the sentences or rows that contain the words at a span.
 

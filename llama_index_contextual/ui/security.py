@@ -166,12 +166,7 @@ class Guard:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        hosts: Sequence[str],
-        session: Session | None,
-        failed: Callable[[Request], Response],
+        self, app: ASGIApp, *, hosts: Sequence[str], session: Session | None, failed: Callable[[Request], Response]
     ) -> None:
         self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)

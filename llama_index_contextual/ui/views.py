@@ -17,13 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import (
-    ContextualError,
-    CorruptVersionError,
-    InputError,
-    ModelError,
-    NoVersionError,
-)
+from llama_index_contextual.errors import ContextualError, CorruptVersionError, InputError, ModelError, NoVersionError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.project_file import is_project
 from llama_index_contextual.project.project import Project
@@ -146,13 +140,7 @@ def make_templates() -> jinja2.Environment:
     return templates
 
 
-def page(
-    request: Request,
-    template: str,
-    *,
-    status_code: int = 200,
-    **values: Any,
-) -> HTMLResponse:
+def page(request: Request, template: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:
     """Return the response of a view.
 
     Args:
