@@ -32,7 +32,6 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.chat_engine import TURNS, GroundedChatEngine
 from llama_index_contextual.answering.citations import CitationReport, Quotation, UnsupportedFigure, citations_of
@@ -508,15 +507,12 @@ def _word_highlight(project: Project, question: str) -> Callable[[str], Markup]:
     return partial(highlight, terms=set(analyzer.query_terms(question)), analyzer=analyzer)
 
 
-def _answers(request: Request) -> LRUCache[str, KeptAnswer]:
-    """Return the server's cache of finished answers."""
-    return cast("LRUCache[str, KeptAnswer]", request.app.state.answers)
-
-
 def _conversation(request: Request, key: str) -> list[KeptAnswer]:
     """Return the answers of a conversation up to the one with this key, as far as they are in memory, oldest first."""
     turns: list[KeptAnswer] = []
-    while key and len(turns) < MAX_TURNS and (turn := _answers(request).get(f"{project_of(request).name} {key}")):
+    while (
+        key and len(turns) < MAX_TURNS and (turn := request.app.state.answers.get(f"{project_of(request).name} {key}"))
+    ):
         turns.insert(0, turn)
         key = turn.asked.after
     return turns
@@ -598,7 +594,7 @@ async def _events(request: Request, project: Project, asked: AskForm) -> AsyncGe
     if asked.after and not turns:
         lost = "The earlier answers are no longer in memory: this question was answered without them."
         shown = replace(shown, findings=[Finding(kind="note", text=lost), *shown.findings])
-    _answers(request).put(f"{project.name} {key}", KeptAnswer(asked, response.response or "", shown))
+    request.app.state.answers.put(f"{project.name} {key}", KeptAnswer(asked, response.response or "", shown))
     html = request.app.state.templates.get_template("_answer.html").render(shown=shown)
     yield {"event": "answer", "key": key, "html": html, "url": f"{Links(project.name).ask()}?answer={key}"}
 

@@ -5,19 +5,19 @@ Results are kept in memory by the URL of their search. If they have been dropped
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.requests import Request
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.ui.facets import NAMES
 from llama_index_contextual.ui.marks import Span
-from llama_index_contextual.ui.places import place_of
-from llama_index_contextual.ui.quotes import plain
 from llama_index_contextual.ui.views import Links
+
+if TYPE_CHECKING:
+    from llama_index_contextual.ui.search import Group, Result
 
 MAX_SEARCHES = 500
 """Number of searches whose results are kept."""
@@ -38,7 +38,7 @@ class RecentHit(NamedTuple):
     """
 
     node_id: str
-    doc_id: str | None
+    doc_id: str
     text: str
     place: str
     mark: Span | None
@@ -71,15 +71,16 @@ class RecentHits:
     def __init__(self) -> None:
         self._hits: LRUCache[str, tuple[RecentHit, ...]] = LRUCache(MAX_SEARCHES)
 
-    def remember(self, links: Links, parameters: dict[str, Any], results: Iterable[RetrievedChunk]) -> None:
+    def remember(self, links: Links, parameters: dict[str, Any], groups: Sequence[Group]) -> None:
         """Keep the results of a search.
 
         Args:
             links: The URLs of the project.
             parameters: Parameters of the search's URL: `q` and, if they were given, the mode and the filters.
-            results: The results in the order in which they are shown.
+            groups: The results of each document in the order in which they are shown.
         """
-        self._hits.put(links.search(**parameters), tuple(map(_recent_hit, results)))
+        hits = [_recent_hit(result, group.doc_id) for group in groups for result in group.results]
+        self._hits.put(links.search(**parameters), tuple(hits))
 
     def strip(self, links: Links, parameters: dict[str, Any], node_id: str) -> HitStrip | None:
         """Return the position of a passage among the results of a search; None if the URL names no search."""
@@ -103,9 +104,7 @@ def search_parameters(request: Request) -> dict[str, Any]:
     return {name: value for name, value in (single | several).items() if value}
 
 
-def _recent_hit(hit: RetrievedChunk) -> RecentHit:
-    mark = (hit.spotlight.start, hit.spotlight.end) if hit.spotlight else None
-    place = place_of(hit.place)
-    line = plain((hit.spotlight.text if hit.spotlight else hit.text)[:400], hit.source.file_name)
+def _recent_hit(result: Result, doc_id: str) -> RecentHit:
+    line, place = result.quote.text, result.place
     text = line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT].rpartition(' ')[0] or line[:MAX_TEXT]} …"
-    return RecentHit(hit.node_id, hit.source.doc_id, text, place.page or place.section.rpartition("› ")[2], mark)
+    return RecentHit(result.node_id, doc_id, text, place.page or place.section.rpartition("› ")[2], result.mark)

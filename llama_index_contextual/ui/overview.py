@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.contextualizer.cost import money
-from llama_index_contextual.errors import InputError, ReadError
+from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.receipts import RunCost
@@ -45,6 +45,7 @@ from llama_index_contextual.ui.views import (
     Links,
     analyzer_of,
     make_templates,
+    number,
     page,
     parameter,
     project_of,
@@ -111,10 +112,8 @@ def start_of(request: Request, total: int, per_page: int) -> int:
     Raises:
         InputError: The page parameter is not a number.
     """
-    text = parameter(request, "start", limit=12) or "0"
-    if not (text.isascii() and text.isdigit()):
-        raise InputError(f"The start {text!r} is not a number.", value=text)
-    return max(0, min(int(text), total - 1)) // per_page * per_page
+    start = number(request, "start", "The start", 0, 99_999_999_999) or 0
+    return max(0, min(start, total - 1)) // per_page * per_page
 
 
 def day(moment: str | float | None) -> str:
@@ -280,7 +279,7 @@ def inspection_page(
             searches.append(_Search(response, groups_of(response, project), confidence_words(response), pages))
     finally:
         originals.renderer.close()
-    documents = [_document_view(project, record) for record in project.documents()]
+    documents = [_Document(one, segments_of(project.chunks(one.doc_id), one)) for one in project.documents()]
     static = package_files(__package__).joinpath("static")
     style = "".join(static.joinpath(name).read_text(encoding="utf-8") for name in STYLESHEETS)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -377,18 +376,10 @@ class _Document:
     Attributes:
         record: The record of the document in the version.
         segments: The segments of the document.
-        segment_count: Number of segments.
     """
 
     record: DocumentRecord
     segments: Sequence[SegmentView]
-    segment_count: int
-
-
-def _document_view(project: Project, record: DocumentRecord) -> _Document:
-    nodes = project.chunks(record.doc_id)
-    count = len({node.metadata.get(keys.SEGMENT_INDEX) for node in nodes})
-    return _Document(record, segments_of(nodes, record), count)
 
 
 class FileLinks(Links):

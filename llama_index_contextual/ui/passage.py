@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import InputError, ProjectError, ReadError
+from llama_index_contextual.errors import ProjectError, ReadError
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.manifest import DocumentRecord
@@ -55,6 +55,7 @@ CSS_PIXELS = 96 / 72
 """CSS pixels per point."""
 MAX_PAGES = 4
 """Maximum number of pages of a passage that are shown together."""
+MAX_PAGE = 999_999
 ZOOM_MARGIN = 24
 """Width of the margins next to the marked lines of an enlarged page, in points."""
 MAX_ZOOM = 250
@@ -587,7 +588,7 @@ def passage(request: Request) -> Response:
         question=question,
         mark=requested_mark(request),
         originals=request.app.state.originals,
-        page_number=_page_number(request, "page"),
+        page_number=_page_number(request),
     )
     if view is None:
         raise HTTPException(404, "There is no such passage in the live version: search again.")
@@ -600,7 +601,7 @@ def image(request: Request) -> Response:
     """Return a page of a document's file as PNG."""
     project = views.project_of(request)
     record = project.live_version.record(views.parameter(request, "doc"))
-    number = _page_number(request, "page")
+    number = _page_number(request)
     if record is None or number is None or not has_pages(record):
         return PlainTextResponse("There is no such page.", 404)
     originals: Originals = request.app.state.originals
@@ -686,15 +687,5 @@ def requested_mark(request: Request) -> Span | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def _page_number(request: Request, name: str) -> int | None:
-    """Return a page number from the URL, or None if the URL contains none.
-
-    Raises:
-        InputError: The value is not a number.
-    """
-    text = views.parameter(request, name, limit=12)
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise InputError(f"{text!r} is not the number of a page: use a number from 1.", value=text)
-    return int(text)
+def _page_number(request: Request) -> int | None:
+    return views.number(request, "page", "The number of a page", 1, MAX_PAGE)

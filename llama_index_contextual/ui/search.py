@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any, get_args
 
 from markupsafe import Markup
@@ -104,16 +103,8 @@ class Group:
     results: Sequence[Result]
 
 
-def by_document(response: RetrievalResponse) -> dict[str, list[RetrievedChunk]]:
-    """Return the results of each document; the document with the best result comes first."""
-    hits: dict[str, list[RetrievedChunk]] = {}
-    for hit in response:
-        hits.setdefault(hit.source.doc_id or "", []).append(hit)
-    return hits
-
-
 def groups_of(response: RetrievalResponse, project: Project, originals: Originals | None = None) -> list[Group]:
-    """Return search results as displayed.
+    """Return search results as displayed; the document with the best result comes first.
 
     Args:
         response: The results.
@@ -123,8 +114,11 @@ def groups_of(response: RetrievalResponse, project: Project, originals: Original
     analyzer, version = views.analyzer_of(project), project.live_version
     explanations = {one.node_id: one for one in response.explanations}
     terms = set(analyzer.query_terms(response.query))
+    by_document: dict[str, list[RetrievedChunk]] = {}
+    for hit in response:
+        by_document.setdefault(hit.source.doc_id or "", []).append(hit)
     groups = []
-    for doc_id, hits in by_document(response).items():
+    for doc_id, hits in by_document.items():
         record, results = version.record(doc_id), []
         for hit in hits:
             matched = terms | set(hit.lexical.matched_terms if hit.lexical else ())
@@ -218,15 +212,16 @@ def search(request: Request) -> Response:
         filters = selection.filters(project, facets)
         if not question:
             return views.page(request, template, documents=_documents(project, facets, filters), **values)
-        chosen: SearchOptions = {"mode": _mode(mode), "top_k": _top_k(top_k), "filters": filters}
+        count = views.number(request, "top_k", "The number of results", 1, MAX_RESULTS)
+        chosen: SearchOptions = {"mode": _mode(mode), "top_k": count, "filters": filters}
         response = project.retrieve(question, explain=not is_part, **chosen)
     except ContextualError as error:
         values["problem"] = views.problem_of(error, project)
         return views.page(request, template, status_code=values["problem"].status, **values)
     parameters = search_parameters(request)
-    if not is_part:
-        request.app.state.hits.remember(links, parameters, chain.from_iterable(by_document(response).values()))
     groups = groups_of(response, project, request.app.state.originals)
+    if not is_part:
+        request.app.state.hits.remember(links, parameters, groups)
     values |= {"response": response, "groups": groups, "confidence": confidence_words(response)}
     return views.page(request, template, parameters=parameters, **values)
 
@@ -235,14 +230,6 @@ def _mode(mode: str) -> Any:
     if mode and mode not in get_args(Mode):
         raise InputError(f"The mode {mode[:40]!r} is unknown: choose semantic, lexical or hybrid.", value=mode)
     return mode or None
-
-
-def _top_k(top_k: str) -> int | None:
-    if not top_k:
-        return None
-    if not (top_k.isascii() and top_k.isdigit() and len(top_k) < 10 and 1 <= int(top_k) <= MAX_RESULTS):
-        raise InputError(f"The number of results must be between 1 and {MAX_RESULTS}.", value=top_k)
-    return int(top_k)
 
 
 def _documents(project: Project, facets: VersionFacets, filters: Any) -> list[tuple[DocumentRecord, str]]:

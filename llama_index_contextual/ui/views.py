@@ -209,6 +209,18 @@ def clean_value(value: str, name: str, *, limit: int = MAX_PARAMETER) -> str:
     return value.strip()
 
 
+def number(request: Request, name: str, what: str, lowest: int, highest: int) -> int | None:
+    """Return a parameter of the URL that is a number, or None if it is missing.
+
+    Raises:
+        InputError: The parameter is not a number between `lowest` and `highest`; `what` names it in the message.
+    """
+    text = parameter(request, name)
+    if text and not (text.isascii() and text.isdigit() and len(text) < 12 and lowest <= int(text) <= highest):
+        raise InputError(f"{what} must be between {lowest} and {highest:,}.", value=text)
+    return int(text) if text else None
+
+
 def analyzer_of(project: Project) -> Analyzer:
     """Return the analyzer of the project's lexical index, which is used to highlight the words of a question."""
     return project.as_retriever().analyzer
