@@ -174,7 +174,7 @@ class PageRenderer:
             self._idle.put(worker)
 
 
-class Originals:
+class Originals(SourceFinder):
     """The original files of an application's projects.
 
     Args:
@@ -183,16 +183,12 @@ class Originals:
     """
 
     def __init__(self, folders: Sequence[Path] = (), renderer: PageRenderer | None = None) -> None:
+        super().__init__(folders)
         self.renderer = renderer or PageRenderer()
-        self._finder, self._has_folders = SourceFinder(folders), bool(folders)
-
-    def find(self, record: DocumentRecord) -> SourceFile:
-        """Return the original file of a document, or the reason why it is not available."""
-        return self._finder.find(record)
 
     def may_have_pages(self, record: DocumentRecord) -> bool:
         """Return whether the pages of a document's file can probably be shown; the file is not read."""
-        return has_pages(record) and (self._has_folders or (bool(record.path) and os.path.exists(record.path or "")))
+        return has_pages(record) and (bool(self._folders) or (bool(record.path) and os.path.exists(record.path or "")))
 
 
 def has_pages(record: DocumentRecord) -> bool:

@@ -664,14 +664,12 @@ def original(request: Request) -> Response:
 
 def _open_unchanged(path: Path, record: DocumentRecord) -> BinaryIO | None:
     """Open a file if its content is that of the document, otherwise return None."""
-    try:
+    with contextlib.suppress(OSError):
         file = open_file(path)
         if hashlib.file_digest(file, xxhash.xxh3_128).hexdigest() == record.content_hash:
             file.seek(0)
             return file
         file.close()
-    except OSError:
-        return None
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
 from markupsafe import Markup, escape
@@ -31,13 +32,14 @@ MOST_ROWS = 6
 
 _COLUMNS = re.compile(r"\t| {2,}")
 _PIPES = re.compile(r"(?<!\\)\|")
+_FIGURE = r"[-–(]?\d[\d.,]*\)?(?: ?%)?"
+_FIGURES = re.compile(rf"(\D.*?\w\W?)((?: {_FIGURE}){{2,}})")
+_YEARS = re.compile(r"(?:(?:19|20)\d\d ?)+")
 _RULE = re.compile(r"[\s|:-]+")
 _LINE_SIGNS = re.compile(r"^(?:(?:#{1,6}|[-*+]|\d+[.)])\s+|(?:> ?)+)", re.MULTILINE)
 _INLINE_SIGNS = re.compile(r"!?\[([^\]\n]*)\]\([^)\s]*\)|\*\*|__|`|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)")
 
 MarkWords = Callable[[str], Markup]
-
-
 Rows = Sequence[Sequence[Markup]]
 
 
@@ -94,17 +96,10 @@ def quote_of(
         table_head: The column headers of the table that the passage continues, or "".
         file_name: Name of the file, whose type determines which signs of Markdown are left out.
     """
-    start, end = span
-
-    def shown(part: str) -> str:
-        return plain(part, file_name)
-
-    def mark_cell(cell: str) -> Markup:
-        return mark_words(shown(cell))
-
+    (start, end), shown = span, partial(plain, file_name=file_name)
     quoted = shown(text[start:end])
     cut = quoted if len(quoted) <= LONGEST else f"{quoted[:LONGEST].rpartition(' ')[0] or quoted[:LONGEST]}\u00a0…"
-    if (grid := _grid(text, start, end, table_head, mark_cell)) is not None:
+    if (grid := _grid(text, start, end, table_head, lambda cell: mark_words(shown(cell)))) is not None:
         return Quote("; ".join(_labelled(grid)), mark_words(cut), grid)
     before = text[max(0, start - BEFORE) : start]
     before, after = shown(before.partition(" ")[2] if start > BEFORE else before), shown(text[end : end + AFTER])
@@ -143,16 +138,18 @@ def plain(text: str, file_name: str | None) -> str:
 
 
 def cells_of(line: str) -> list[str]:
-    r"""Return the cells of a line of a table, whose cells are separated by "|" or by several spaces.
+    r"""Return the cells of a line of a table, which are separated by "|" or several spaces, or are several figures.
 
     Example:
-        >>> cells_of("| Leakage | 15.6 % |"), cells_of("Leakage  15.6  16.9"), cells_of("No table.")
-        (['Leakage', '15.6 %'], ['Leakage', '15.6', '16.9'], [])
+        >>> cells_of("| Leakage | 15.6 % |"), cells_of("Leakage 15.6 % 16.9 %"), cells_of("No table.")
+        (['Leakage', '15.6 %'], ['Leakage', '15.6 %', '16.9 %'], [])
     """
     line = line.strip()
     if line.startswith("|") or " | " in line:
         inner = line.removeprefix("|").removesuffix("|")
         return [visible(cell.replace("\\|", "|")) for cell in _PIPES.split(inner)]
+    if row := _FIGURES.fullmatch(line):  # as in the text of PDFs
+        return [visible(row[1]), *re.findall(_FIGURE, row[2])]
     cells = [visible(cell) for cell in _COLUMNS.split(line)]
     return cells if len(cells) > 1 else []
 
@@ -170,6 +167,8 @@ def _grid(text: str, start: int, end: int, table_head: str, mark_cell: MarkWords
     above, rows, below = _rows(reversed(lines_above))[::-1], _rows(quoted), _rows(text[last + 1 :].splitlines())
     if table_head and len(above) == len(lines_above):  # the passage begins inside the table
         above = [next(iter(_rows(reversed(table_head.splitlines()))), []), *above]
+    if (above or below) and (title := _figure_head([*lines_above, *quoted], len(lines_above) - len(above))):
+        above.insert(0, [title, *[""] * (len((above or rows)[0]) - 1)])
     head, *table = [*above, *rows] or [[]]
     rows = table[max(0, len(table) - len(rows)) :]  # without the headers, if they are quoted
     if not 0 < len(rows) <= MOST_ROWS or len(_rows(quoted)) < len(quoted) or any(len(one) != len(head) for one in rows):
@@ -177,6 +176,12 @@ def _grid(text: str, start: int, end: int, table_head: str, mark_cell: MarkWords
     before = table[: len(table) - len(rows)][-ROWS_AROUND:]
     marked = [[[mark_cell(cell) for cell in cells] for cells in part] for part in (before, rows, below[:ROWS_AROUND])]
     return Grid([mark_cell(cell) for cell in head], *marked)
+
+
+def _figure_head(lines: Sequence[str], at: int) -> str:
+    """Return the line above the first row of a table of figures, whose column headers cannot be told apart, or ""."""
+    row = _FIGURES.fullmatch(lines[at].strip()) if 0 < at < len(lines) else None
+    return visible(lines[at - 1]) if row and not _YEARS.fullmatch(row[2].strip()) else ""
 
 
 def _labelled(grid: Grid) -> list[str]:

@@ -148,7 +148,7 @@ def _result(
         structure=mark_words(visible(structure)),
         written=mark_words(visible(written)),
         writer=str(hit.node.metadata.get(keys.CONTEXT_SOURCE) or ""),
-        relevance=relevance_words(hit.relevance),
+        relevance="probably relevant" if (hit.relevance or 0.0) >= 0.5 else "",
         explanation=explanation,
         facts=keys.user_metadata(hit.node),
     )
@@ -163,11 +163,6 @@ def _quote(hit: RetrievedChunk, terms: set[str], mark_words: Callable[[str], Mar
     first = hit.spotlight.start - (hit.source.start_char or 0)
     span, head = (first, first + len(hit.spotlight.text)), hit.table_head or ""
     return quote_of(hit.text, span, mark_words, table_head=head, file_name=hit.source.file_name)
-
-
-def relevance_words(relevance: float | None) -> str:
-    """Return "probably relevant", or "" if the relevance is low or unknown."""
-    return "probably relevant" if relevance is not None and relevance >= 0.5 else ""
 
 
 def confidence_words(response: RetrievalResponse) -> str:

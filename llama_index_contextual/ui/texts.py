@@ -29,6 +29,7 @@ _CODE = re.compile(
 )
 _MAIL_HEADER = re.compile(r"(?:Subject|From|To|Cc|Date): ")
 _SIGNS = re.compile(r"#{1,6} ")
+_HEAD_CELL = Markup('<th scope="col">{}</th>')
 
 
 def kind_of(file_name: str | None) -> TextKind:
@@ -181,7 +182,7 @@ class _Blocks:
         rows = []
         if table is not None and first.start > table.start:  # the part begins within the table
             cells = table.head.rpartition("\n")[2].split(GAP)
-            rows.append(Markup("<tr>{}</tr>").format(Markup("").join(map(_head_cell, cells))))
+            rows.append(Markup("<tr>{}</tr>").format(Markup("").join(map(_HEAD_CELL.format, cells))))
         return Markup('<table class="grid">{}</table>').format(Markup("").join([*rows, *map(self._row, lines)]))
 
     def _row(self, line: _Line) -> Markup:
@@ -191,13 +192,9 @@ class _Blocks:
         for cell in line.text.split(GAP):
             text = self._marks.mark_words(cell) if name else escape(cell)
             if is_head:
-                cells.append(_head_cell(text))
+                cells.append(_HEAD_CELL.format(text))
             else:
                 number = Markup(' class="number"') if is_figure(cell) and cell != BLANK else ""
                 cells.append(Markup("<td{}>{}</td>").format(number, "" if cell == BLANK else text))
         attribute = Markup(' class="{}"').format(name) if name else ""
         return Markup("<tr{}>{}</tr>").format(attribute, Markup("").join(cells))
-
-
-def _head_cell(text: str) -> Markup:
-    return Markup('<th scope="col">{}</th>').format(text)

@@ -7,7 +7,8 @@ contracts, opens the page of a passage, and does both as several users at once.
 - *results*: from the submission of the form to the first paint of the results, without the time that the same query
   takes in `Project.retrieve`.
 - *marked page*: from the click on a result to the end of the load event, by when the image of the page is there. Each
-  page is opened for the first time, so none comes from the cache.
+  page is opened for the first time, while the small pictures of the results are still being drawn.
+- *users*: the same with several users at once, whose browsers run on the same machine as the server.
 """
 
 from __future__ import annotations
@@ -139,27 +140,28 @@ async def measure(served: Served, project: Project, asked: Sequence[str]) -> dic
             pages.append(await one.open(0))
         users = [await User.new(browser, served.url) for _ in range(USERS)]
         start = time.perf_counter()
-        together = await asyncio.gather(*(visit(user, asked[at:] + asked[:at]) for at, user in enumerate(users)))
+        visits = await asyncio.gather(*(visit(user, asked[at:] + asked[:at]) for at, user in enumerate(users)))
         seconds = time.perf_counter() - start
         await browser.close()
     return {
         "query": own,
         "results": [whole - query for whole, query in zip(searches, own, strict=True)],
         "page": [value for value in pages if value is not None],
-        "together": [value for times in together for value in times],
+        "results of users": [value for results, _ in visits for value in results],
+        "pages of users": [value for _, opened in visits for value in opened],
         "seconds": seconds,
         "problems": [*one.problems, *(problem for user in users for problem in user.problems)],
     }
 
 
-async def visit(user: User, asked: Sequence[str]) -> list[float]:
-    """Search and open a page a few times, and return the milliseconds of each step."""
-    times = []
+async def visit(user: User, asked: Sequence[str]) -> tuple[list[float], list[float]]:
+    """Search and open a page a few times, and return the milliseconds of the searches and of the pages."""
+    results, pages = [], []
     for question in asked[:6]:
-        times.append(await user.search(question, "*.pdf"))
+        results.append(await user.search(question, "*.pdf"))
         opened = await user.open(1)
-        times += [] if opened is None else [opened]
-    return times
+        pages += [] if opened is None else [opened]
+    return results, pages
 
 
 def row(name: str, times: Sequence[float], limit: int | None = None) -> str:
@@ -190,8 +192,9 @@ def main() -> None:
     print(row("query alone", found["query"]))
     print(row("results, without it", found["results"], RESULTS_MS))
     print(row("marked page", found["page"], PAGE_MS))
-    print(row(f"{USERS} users, each step", found["together"]))
-    print(f"{USERS} users: {len(found['together'])} steps in {found['seconds']:.1f} s; {len(found['problems'])} errors")
+    for name in ("results of users", "pages of users"):
+        print(row(name.replace("users", f"{USERS} users"), found[name]))
+    print(f"{USERS} users took {found['seconds']:.1f} s; {len(found['problems'])} errors")
     for problem in found["problems"][:10]:
         print(f"  {problem}")
 

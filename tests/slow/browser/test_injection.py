@@ -27,6 +27,12 @@ from playwright.sync_api import Page, expect
 # Two hundred different strings, each with its number: `hit` is defined in each page of this test, and tells the number.
 ALL: list[str] = json.loads((ROOT / "tests" / "data" / "injection.json").read_text(encoding="utf-8"))
 PER_DOCUMENT = 10
+PARAMETERS = (
+    *((name, "") for name in ("mode", "where", "file", "top_k", "part", "type", "folder", "date", "language")),
+    *(("answer", "ask"), ("id", "document"), ("find", "project"), ("start", "project"), ("doc", "image")),
+    *(("page", "image"), ("chunk", "picture"), ("mark", "picture"), ("v", "picture"), ("doc", "original")),
+)
+"""Names of request parameters, with the view that reads them."""
 GROUPS = [ALL[at : at + PER_DOCUMENT] for at in range(0, len(ALL), PER_DOCUMENT)]
 
 # What no view has, or has of its own only.
@@ -88,10 +94,11 @@ def _chunks() -> Iterator[TextNode]:
 
 def _files(folder: Path) -> Iterator[Path]:
     """Yield files whose names are strings, as far as the file system has such names."""
-    folder.mkdir()
-    for string in ALL[::4]:
-        path = folder / f"{string.replace('/', '-').replace(chr(10), ' ')}.md"
+    for at, string in enumerate(ALL[::4]):
+        name, below = (one.replace("/", "-").replace("\n", " ") for one in (string, ALL[at % 8]))
+        path = folder / below / f"{name}.md"
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"# {string}\n\nA file about gauges: {string}\n", encoding="utf-8")
         except (OSError, ValueError):  # Windows has no < in names
             continue
@@ -133,10 +140,8 @@ def test_queries_and_results_are_inactive(page: Page, served: Served) -> None:
 
 def test_parameters_are_inactive(page: Page, served: Served, watch: Watch) -> None:
     watch.expect("status of 4|cannot be parsed")
-    names = ("mode", "where", "file", "top_k", "answer", "id", "find", "doc", "page")
-    paths = ("", "", "", "", "ask", "document", "project", "image", "image")
-    for at, string in enumerate(ALL[::5]):
-        name, path = names[at % len(names)], paths[at % len(names)]
+    for at, string in enumerate(ALL):
+        name, path = PARAMETERS[at % len(PARAMETERS)]
         parameters = {"q": f"pump {string}", "id": "x", "doc": "x", "page": "1", name: string}
         page.goto(f"{served.url}/p/strings/{path}?{urlencode(parameters)}")
         assert_inactive(page)
@@ -157,6 +162,42 @@ def test_documents_and_passages_are_inactive(page: Page, served: Served) -> None
         page.goto(f"{served.url}{path}")
         expect(page.get_by_role("main")).to_contain_text(re.compile("pump|about"))
         assert_inactive(page)
+
+
+def test_original_files_are_inactive(page: Page, served: Served) -> None:
+    (project,) = served.projects
+    records = [record for record in project.documents() if record.path is not None]
+    assert len(records) > 30
+    for record in records:
+        page.goto(f"{served.url}{Links('strings').original(record.doc_id)}")
+        assert page.evaluate("document.contentType") == "text/plain"
+        expect(page.locator("body")).to_contain_text("A file about gauges")
+        assert_inactive(page)
+
+
+def test_facets_and_the_results_before_and_after_are_inactive(page: Page, served: Served) -> None:
+    for string in ALL[:8]:
+        page.goto(f"{served.url}/p/strings/?{urlencode({'q': f'gauges {string}', 'mode': 'lexical'})}")
+        assert_inactive(page)
+        folder = page.locator("input[name=folder]").first
+        folder.check()
+        page.wait_for_url(re.compile("folder="))
+        assert_inactive(page)
+        follow(page.locator(".result-link").first)
+        expect(page.locator(".steps")).to_be_visible()
+        assert_inactive(page)
+
+
+def test_collected_questions_are_inactive_and_saved_as_they_are(page: Page, served: Served) -> None:
+    questions = [f"valves {string}"[:300] for string in ALL[::20]]
+    for question in questions:
+        page.goto(f"{served.url}/p/strings/?{urlencode({'q': question})}")
+        page.get_by_role("button", name="This answers it").first.click()
+        assert_inactive(page)
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Download questions").click()
+    lines = Path(saved.value.path()).read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["question"] for line in lines] == [question.strip() for question in questions]
 
 
 def test_the_project_view_is_inactive(page: Page, served: Served) -> None:

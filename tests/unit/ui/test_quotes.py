@@ -96,6 +96,34 @@ def test_the_headers_of_a_markdown_table_are_known_where_the_passage_begins_insi
     assert quote(rows, "| Tarn | 8 |", table_head="Towns without columns").grid is None
 
 
+REPORT = """A special item.
+EUR million Quarter Prior year
+Segment revenue 68.0 67.1
+Margin 36.5 % 35.8 %
+Leakage (share) -17.3 (17.0)
+Revenue rose by 1.3 % in 2023 2024."""
+
+
+@pytest.mark.parametrize(
+    ("row", "cells"),
+    [
+        ("Segment revenue 68.0 67.1", ["Segment revenue", "68.0", "67.1"]),
+        ("Margin 36.5 % 35.8 %", ["Margin", "36.5 %", "35.8 %"]),
+        ("Leakage (share) -17.3 (17.0)", ["Leakage (share)", "-17.3", "(17.0)"]),
+    ],
+)
+def test_a_row_of_figures_in_a_pdf_is_shown_below_the_line_with_its_columns(row: str, cells: list[str]) -> None:
+    found = grid(REPORT, row, file_name="report.pdf")
+    assert (found.head, found.rows) == (["EUR million Quarter Prior year", "", ""], [cells])
+
+
+def test_years_are_column_headers_and_sentences_with_figures_are_no_rows() -> None:
+    table = "EUR million 2024 2023\nRevenue 3.1 2.9\nCosts 1.0 1.1"
+    assert grid(table, "Costs 1.0 1.1").head == ["EUR million", "2024", "2023"]
+    assert quote(REPORT, "Revenue rose by 1.3 % in 2023 2024.").grid is None
+    assert quote("Our number:\nCall 030 123 456\nAny time.", "Call 030 123 456").grid is None
+
+
 # ---- words within a sentence -----------------------------------------------------------------------------------------
 
 MANUAL = """# Pump
