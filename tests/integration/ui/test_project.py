@@ -146,6 +146,36 @@ def test_open_shows_why_a_folder_cannot_be_read(tmp_path: Path, monkeypatch: pyt
     assert "contains no file." in seen[0]
 
 
+def test_the_files_that_the_last_ingestion_skipped_are_shown_with_their_remedies(tmp_path: Path) -> None:
+    folder = tmp_path / "Papers"
+    folder.mkdir()
+    (folder / "pump.md").write_text("The pump runs.")
+    (folder / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0")
+    project = ProjectManager(tmp_path / "knowledge").create("papers", ProjectConfig.local())
+    project.ingest([folder])
+    shown = page_of(project)
+    assert "Could not be read 1" in shown
+    assert "Papers/old.doc has the type .doc and is not read: open it and save it as .docx" in shown
+    assert str(tmp_path) not in shown
+    (project.directory / "skipped.json").write_text("[1")
+    assert "Could not be read" not in page_of(project)
+    project.ingest([folder])  # nothing has changed, but the file is still skipped
+    assert "Could not be read 1" in page_of(project)
+    (folder / "old.doc").unlink()
+    project.ingest([folder])
+    assert "Could not be read" not in page_of(project)
+
+
+def test_forget_removes_the_names_of_skipped_files(tmp_path: Path) -> None:
+    (tmp_path / "pump.md").write_text("The pump runs.")
+    (tmp_path / "secret.doc").write_bytes(b"\xd0\xcf\x11\xe0")
+    project = ProjectManager(tmp_path / "knowledge").create("papers", ProjectConfig.local())
+    project.ingest([tmp_path / "pump.md", tmp_path / "secret.doc"])
+    project.forget()
+    assert "secret" not in page_of(project)
+    assert not (project.directory / "skipped.json").exists()
+
+
 # ---- evaluation ------------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +215,24 @@ def test_another_file_is_refused_before_the_server_starts(root: Path, tmp_path: 
         read_chart(tmp_path / "other.json")
     result = run("serve", "reports", "--root", root, "--evaluation", tmp_path / "other.json")
     assert (result.code, "--report results.json" in result.err) == (1, True)
+
+
+def test_a_report_is_shown_only_with_the_project_that_the_option_names(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, charts = tmp_path / "a=b.json", []
+    row = SweepRow(
+        context="none", chunk_size=400, mode="hybrid", rerank=None, top_k=5, figures={"recall": 0.5, "nDCG": 0.1}
+    )
+    write_report(Sweep(rows=[row], questions=7, measure="nDCG"), report)
+    monkeypatch.setattr(workbench, "serve", lambda projects, **options: charts.append(options["charts"]))
+    for names, given in ((("reports",), (report,)), (("reports", "long"), (f"long={report}",)), (("long",), ())):
+        options = [word for one in given for word in ("--evaluation", one)]
+        assert run("serve", *names, "--root", root, *options).code == 0
+    assert [list(one) for one in charts] == [["reports"], ["long"], []]
+    result = run("serve", "reports", "long", "--root", root, "--evaluation", report)
+    assert result.code == 1
+    assert "put the name of the project before the file" in " ".join(result.err.split())
 
 
 def test_a_project_without_a_folder_that_is_read_says_what_to_do(tmp_path: Path) -> None:

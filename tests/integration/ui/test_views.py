@@ -22,6 +22,7 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.ui import make_app
 from llama_index_contextual.ui.overview import CHUNKS_PER_PAGE, DOCUMENTS_PER_PAGE
+from tests.support.documents import pdf_bytes
 
 ATTACK = (
     """</script><script>alert(1)</script><img src=x onerror="alert(2)"> ' " {{ 7 * 7 }} javascript:alert(3) &amp;"""
@@ -123,6 +124,25 @@ def test_a_picture_shows_the_marked_part_of_the_page(browser: TestClient) -> Non
         sentence = (255, 213, 74)
         assert any(max(abs(a - b) for a, b in zip(one, sentence, strict=True)) < 12 for one in colours)
     assert browser.get("/p/reports/picture?chunk=none").status_code == 404
+
+
+def test_there_are_pictures_of_files_that_were_moved_to_a_folder_of_the_server(
+    project: Project, tmp_path: Path
+) -> None:
+    path = tmp_path / "tariff.pdf"
+    path.write_bytes(pdf_bytes())
+    project.ingest([path])
+    (tmp_path / "archive" / "2024").mkdir(parents=True)
+    path.rename(tmp_path / "archive" / "2024" / "tariff.pdf")
+    pictures = []
+    for folders in ([], [tmp_path / "archive"]):
+        app = make_app([project], document_folders=folders)
+        client = TestClient(app, base_url="http://127.0.0.1")
+        page = client.get("/p/reports/?q=duty+on+bronze+fittings").text
+        pictures.append(re.findall(r'<img src="([^"]*/picture[^"]*)"', page))
+        statuses = [client.get(html.unescape(one)).status_code for one in pictures[-1]]
+        app.state.originals.renderer.close()
+    assert (len(pictures[0]), len(pictures[1]), set(statuses)) == (0, 1, {200})
 
 
 # ---- facets ----------------------------------------------------------------------------------------------------------
