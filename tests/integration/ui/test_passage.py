@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import io
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from importlib.util import find_spec
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pypdfium2
 import pytest
 from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
@@ -29,6 +32,7 @@ from llama_index_contextual.ui.pages import Originals, PageRenderer
 from llama_index_contextual.ui.passage import PagePart, parts_on_pages, passage_view
 from llama_index_contextual.ui.places import place_of
 from llama_index_contextual.ui.views import Links
+from tests.integration.ui.conftest import PATIENCE
 from tests.support.pdf_files import encrypted, lines, pdf_of
 
 ATTACK = """</script><script>alert(1)</script><img src=x onerror="alert(2)"> {{ 7 * 7 }} &amp;"""
@@ -157,6 +161,49 @@ def test_only_pages_of_documents_are_served(browser: TestClient, query: str) -> 
     response = browser.get(f"/p/all/image{query}")
     assert response.status_code in (400, 404)
     assert response.headers["content-type"].startswith("text/")
+
+
+def test_pages_are_shown_while_many_pictures_wait(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, node_id = make_app([project]), chunk(project, "lease.pdf", "Clause 1.3")
+    drawing, release = threading.Event(), threading.Event()
+
+    def picture(*_: object) -> bytes:
+        drawing.set()
+        assert release.wait(PATIENCE)
+        return b"picture"
+
+    monkeypatch.setattr(app.state.originals.renderer, "picture", picture)
+
+    async def visit() -> tuple[int, set[bytes]]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=PATIENCE) as client:
+            waiting = [asyncio.create_task(client.get(Links("all").picture(node_id, None, ""))) for _ in range(60)]
+            assert await asyncio.to_thread(drawing.wait, PATIENCE)
+            page = await client.get(address(node_id))  # 60 threads would be more than there are
+            release.set()
+            return page.text.count("mark-line"), {one.content for one in await asyncio.gather(*waiting)}
+
+    marks, pictures = asyncio.run(visit())
+    app.state.originals.renderer.close()
+    assert marks > 0
+    assert pictures == {b"picture"}
+
+
+def test_a_picture_that_nobody_waits_for_is_not_drawn(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, sent = make_app([project]), []
+    path, _, query = Links("all").picture(chunk(project, "lease.pdf", "Clause 1.3"), None, "").partition("?")
+    monkeypatch.setattr(app.state.originals.renderer, "picture", lambda *_: pytest.fail("it was drawn"))
+    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": query.encode()}
+    scope |= {"headers": [(b"host", b"127.0.0.1")], "scheme": "http", "root_path": "", "http_version": "1.1"}
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("status"))
+
+    asyncio.run(app({**scope, "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1)}, receive, send))
+    assert sent[0] == 499
 
 
 def test_parts_of_a_passage_follow_the_pages() -> None:
