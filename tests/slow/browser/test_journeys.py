@@ -172,9 +172,11 @@ def test_on_a_phone_the_facets_are_a_sheet(pages: Pages, served: Served) -> None
 
 def test_a_quotation_is_copied_with_its_file_and_page(pages: Pages, served: Served) -> None:
     page = pages.open(f"/p/examples/?q={quote_plus(LEAKAGE)}", permissions=["clipboard-read", "clipboard-write"])
-    quotation = page.locator(".result-link").first.inner_text()
-    button = page.get_by_role("button", name="Copy").first
-    button.click()
+    result = page.locator(
+        ".result:not(:has(.row))", has_text="page"
+    ).first  # the copied text of a row names its columns
+    quotation = result.locator(".result-link").inner_text()
+    result.get_by_role("button", name="Copy").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied.startswith(f"“{' '.join(quotation.split())}”")
@@ -183,7 +185,8 @@ def test_a_quotation_is_copied_with_its_file_and_page(pages: Pages, served: Serv
 
 def test_the_quotation_of_a_passage_is_copied_and_its_link_opens_the_same_mark(pages: Pages, served: Served) -> None:
     page = pages.open(permissions=["clipboard-read", "clipboard-write"])
-    open_pdf_passage(page, served)
+    search(page, served, LEAKAGE)
+    follow(page.locator(".group", has_text=PDF).locator(".result:not(:has(.row)) .result-link").first)
     quoted = page.locator(".beside .quote").inner_text()
     page.get_by_role("button", name="Copy quotation").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
