@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -104,7 +105,7 @@ def test_no_hostile_request_is_answered_with_an_error_a_foreign_file_or_active_m
     assert wrong == []
 
 
-def problems(response: testclient.httpx.Response) -> list[str]:
+def problems(response: Any) -> list[str]:
     """Return what is wrong with a response."""
     kind, text = response.headers.get("content-type", ""), response.text
     is_failure = response.status_code >= 500 and response.status_code != 503  # there is no LLM for answers
@@ -119,7 +120,7 @@ def problems(response: testclient.httpx.Response) -> list[str]:
         links = map(html.unescape, re.findall(r'\s(?:href|src|action)="([^"]*)"', text))
         found += [f"a link to {link[:80]}" for link in links if not re.match(r"/(?!/)|#", link)]
         found += ["an evaluated template"] if "1337" in text else []
-    elif not kind.startswith(("text/plain", "image/", "text/css", "text/javascript", "application/")):
+    elif text and not kind.startswith(("text/plain", "image/", "text/css", "text/javascript", "application/")):
         found.append(f"content of type {kind}")
     is_download = response.headers.get("content-disposition", "").startswith("attachment")
     found += ["an open file that could run"] if "octet-stream" in kind and not is_download else []
