@@ -19,7 +19,7 @@ def main() -> None:
             signal.pause()
         if name == "crashes.pdf":
             os.kill(os.getpid(), signal.SIGSEGV)
-        sys.stdout.write(json.dumps({"png": f"{os.getpid():08}"}) + "\n")
+        sys.stdout.write(json.dumps({"image": f"{os.getpid():08}"}) + "\n")
         sys.stdout.flush()
 
 

@@ -67,7 +67,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, provider: LoopbackProvider)
     pytest.importorskip("starlette", reason="needs the extra ui")
     root = tmp_path_factory.mktemp("injection")
     project = ProjectManager(root).create("strings", ProjectConfig.local())
-    project.ingest([*_documents(), *_chunks(), *_files(root / "files")])
+    assert len(list(_files(root / "files"))) > 30
+    project.ingest([*_documents(), *_chunks(), root / "files"])
     with serve([with_llm(root, "strings", provider)]) as served:
         yield served
 

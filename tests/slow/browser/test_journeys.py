@@ -180,7 +180,7 @@ def test_a_quotation_is_copied_with_its_file_and_page(pages: Pages, served: Serv
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied.startswith(f"“{' '.join(quotation.split())}”")
-    assert re.search(r"\(.*, page \d+.*\)$", copied)
+    assert re.search(rf"\({re.escape(PDF)}, .*page \d+.*\)$", copied)
 
 
 def test_the_quotation_of_a_passage_is_copied_and_its_link_opens_the_same_mark(pages: Pages, served: Served) -> None:
