@@ -32,7 +32,7 @@ MOST_ROWS = 6
 
 _COLUMNS = re.compile(r"\t| {2,}")
 _PIPES = re.compile(r"(?<!\\)\|")
-_FIGURE = r"[-–(]?\d[\d.,]*\)?(?: ?%)?"
+_FIGURE = r"[-–(]?\d(?:[\d.,]*\d)?\)?(?: ?%)?"
 _FIGURES = re.compile(rf"(\D.*?\w\W?)((?: {_FIGURE}){{2,}})")
 _YEARS = re.compile(r"(?:(?:19|20)\d\d ?)+")
 _RULE = re.compile(r"[\s|:-]+")
