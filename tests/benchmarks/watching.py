@@ -96,6 +96,10 @@ class DayOfChanges(RandomChanges):
         for name in SCANS:
             self._write_scan(name, is_broken=False)
 
+    def edit(self) -> None:
+        """Edit a text file."""
+        self._random.choice(self.files()).write_text(self._text(), encoding="utf-8")
+
     def _write_scan(self, name: str, *, is_broken: bool) -> None:
         self.log.append(f"{'break' if is_broken else 'mend'} {name}")
         path = self.folder / name
@@ -163,6 +167,7 @@ class Simulation:
         self.published: list[tuple[str, bool]] = []
         self.delayed: list[Callable[[], None]] = []
         self.is_mounted, self.has_event, self.has_change = True, True, True
+        self.read: set[tuple[int, str]] = set()
         self.log = io.StringIO()
 
     # ---- what happens ------------------------------------------------------------------------------------------------
@@ -295,10 +300,14 @@ class Simulation:
             self.clock.advance(1.0)
 
     def interfere(self, progress: IngestProgress) -> None:
-        """Change a file now and then while files are read."""
-        if progress.document and self.is_mounted and self.random.random() < 0.01:
+        """Edit a file now and then while a text file is read; PDFs are read in other threads, in any order."""
+        key = (len(self.reports), progress.document)
+        if not progress.document.endswith((".md", ".txt")) or key in self.read:
+            return
+        self.read.add(key)
+        if self.is_mounted and self.random.random() < 0.03:
             self.counts["changes while reading"] += 1
-            self.day.change()
+            self.day.edit()
             self.touch()
 
     def work(self, work: Callable[..., IngestReport], **options: Any) -> IngestReport:
