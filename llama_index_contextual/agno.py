@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from agno.knowledge.document import Document
+from agno.run import RunContext
 from agno.tools import Toolkit
 from agno.tools.function import Function
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import twin
 from llama_index_contextual.config import Mode
-from llama_index_contextual.errors import ContextualError, NoVersionError
+from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.project import ProjectRetriever
@@ -23,6 +24,26 @@ from llama_index_contextual.search.results import RetrievalResponse, RetrievedCh
 from llama_index_contextual.search.search import require_positive
 from llama_index_contextual.tools import document_tools, models
 from llama_index_contextual.tools.filters import Filters, require_known_keys, to_filters, usable_keys
+
+ForcedFilters = Filters | Callable[[RunContext], Filters]
+"""Filters that restrict access as in `Project.only`, or a function that returns them for the run of an agent.
+
+The function is called for each use of a tool. A use without a run, or for which it returns None or no filters, is
+refused.
+"""
+
+
+def _visible_to(project: Project, filters: ForcedFilters | None, run_context: object) -> Project:
+    """Return the project restricted to the documents that may be seen in a run.
+
+    Raises:
+        InputError: The filters depend on the run, and the run is unknown or has no filters.
+    """
+    if callable(filters):
+        if not isinstance(run_context, RunContext):
+            raise InputError("Access depends on the run of an agent, and this call belongs to no run.")
+        filters = filters(run_context) or {}
+    return project if filters is None else project.only(filters)
 
 
 class ContextualKnowledge:
@@ -34,6 +55,8 @@ class ContextualKnowledge:
 
     Args:
         source: A project or a project's retriever. If it is a retriever, its mode and filters are used.
+        filters: Filters that restrict access, or a function that returns them; see `ForcedFilters`. In the search tool
+            that Agno builds for an agent, the function receives only the `user_id` of the run.
         max_results: Default number of passages that a search returns; None uses the project's or retriever's `top_k`.
         description: Description of the documents for the system prompt; None generates one from the project's
             documents.
@@ -44,25 +67,39 @@ class ContextualKnowledge:
     """
 
     def __init__(
-        self, source: Project | ProjectRetriever, *, max_results: int | None = None, description: str | None = None
+        self,
+        source: Project | ProjectRetriever,
+        *,
+        filters: ForcedFilters | None = None,
+        max_results: int | None = None,
+        description: str | None = None,
     ) -> None:
+        self._filters = filters if callable(filters) else None
+        if filters is not None:
+            if not isinstance(source, Project):
+                raise InputError("Filters that restrict access need a project, not a retriever: pass the project.")
+            source = source if self._filters else _visible_to(source, filters, None)
         self.source = source
         self._max_results = None if max_results is None else require_positive(max_results, "max_results", "passage")
         self._description = description
 
-    @property
-    def _retriever(self) -> ProjectRetriever:
-        return self.source.as_retriever() if isinstance(self.source, Project) else self.source
+    def _retriever(self, call: Mapping[str, Any]) -> ProjectRetriever:
+        """Return the retriever for the run to which a call belongs."""
+        if not isinstance(self.source, Project):
+            return self.source
+        return _visible_to(self.source, self._filters, _run_of(call)).as_retriever()
 
     @property
     def max_results(self) -> int:
         """Default number of passages that a search returns."""
-        return self._retriever.similarity_top_k if self._max_results is None else self._max_results
+        if self._max_results is not None:
+            return self._max_results
+        return self.source.config.top_k if isinstance(self.source, Project) else self.source.similarity_top_k
 
     # ---- searching -------------------------------------------------------------------------------------------------
 
     def search(
-        self, query: str, max_results: int | None = None, filters: Filters | None = None, **_: Any
+        self, query: str, max_results: int | None = None, filters: Filters | None = None, **call: Any
     ) -> list[Document]:
         """Return the passages that best answer a question.
 
@@ -70,23 +107,24 @@ class ContextualKnowledge:
             query: The question.
             max_results: Maximum number of passages; None uses the knowledge base's default.
             filters: Metadata filters; only passages that pass them are ranked. See `to_filters`.
+            **call: The run, if access depends on it: `run_context` or `user_id`.
 
         Raises:
             ContextualError: The search failed; the message explains why and what to do.
         """
         k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
-        converted = to_filters(filters)
+        retriever, converted = self._retriever(call), to_filters(filters)
         if converted is not None:
-            require_known_keys(converted, usable_keys(self._retriever.metadata_keys()))
-        searched = self._retriever.changed(similarity_top_k=k, filters=converted)
+            require_known_keys(converted, usable_keys(retriever.metadata_keys()))
+        searched = retriever.changed(similarity_top_k=k, filters=converted)
         return _documents(searched.respond(as_bundle(query)))
 
     def retrieve(
-        self, query: str, max_results: int | None = None, filters: Filters | None = None, **_: Any
+        self, query: str, max_results: int | None = None, filters: Filters | None = None, **call: Any
     ) -> list[Document]:
         """Search like `search`, but return an error as a document that the model can read."""
         try:
-            return self.search(query, max_results, filters)
+            return self.search(query, max_results, filters, **call)
         except ContextualError as error:
             return [
                 Document(
@@ -105,9 +143,12 @@ class ContextualKnowledge:
     # ---- filters ---------------------------------------------------------------------------------------------------
 
     def get_valid_filters(self, **_: Any) -> set[str]:
-        """Return the metadata keys that can be used in filters, or an empty set if nothing has been ingested yet."""
+        """Return the metadata keys that can be used in filters.
+
+        The set is empty if nothing has been ingested yet, or if access depends on the run.
+        """
         try:
-            return usable_keys(self._retriever.metadata_keys())
+            return set() if self._filters else usable_keys(self._retriever({}).metadata_keys())
         except NoVersionError:  # an agent may be created before anything is ingested
             return set()
 
@@ -128,7 +169,7 @@ class ContextualKnowledge:
     def build_context(self, enable_agentic_filters: bool = False, **_: Any) -> str:
         """Return the instructions for an agent's system prompt."""
         described = "You have a knowledge base of documents."
-        if isinstance(self.source, Project):
+        if isinstance(self.source, Project) and not self._filters:
             described = document_tools.describe_documents(self.source.name, self.source.documents())
         lines = [
             self._description or described,
@@ -142,8 +183,8 @@ class ContextualKnowledge:
                 lines.append(f"Filters narrow the search. Valid keys: {', '.join(sorted(valid))}.")
         return "<knowledge_base>\n" + "\n".join(lines) + "\n</knowledge_base>"
 
-    def get_tools(self, **_: Any) -> list[Callable[..., str]]:
-        """Return the search as a tool."""
+    def get_tools(self, **call: Any) -> list[Callable[..., str]]:
+        """Return the search as a tool, for the run that is passed as `run_context`."""
 
         def search_knowledge_base(query: str) -> str:
             """Search the knowledge base for passages that answer a question.
@@ -151,16 +192,23 @@ class ContextualKnowledge:
             Args:
                 query: The question.
             """
-            documents = self.retrieve(query)
+            documents = self.retrieve(query, run_context=_run_of(call))
             if not documents:
                 return "No documents found."
             return json.dumps([document.to_dict() for document in documents], ensure_ascii=False)
 
         return [search_knowledge_base]
 
-    async def aget_tools(self, **_: Any) -> list[Callable[..., Coroutine[Any, Any, str]]]:
+    async def aget_tools(self, **call: Any) -> list[Callable[..., Coroutine[Any, Any, str]]]:
         """Return the search as an asynchronous tool."""
-        return [twin(search) for search in self.get_tools()]
+        return [twin(search) for search in self.get_tools(**call)]
+
+
+def _run_of(call: Mapping[str, Any]) -> object:
+    """Return the run to which a call belongs, or None; Agno passes most methods only the user."""
+    if call.get("user_id") is None or "run_context" in call:
+        return call.get("run_context")
+    return RunContext(run_id="", session_id="", user_id=call["user_id"])
 
 
 class ContextualTools(Toolkit):
@@ -175,7 +223,7 @@ class ContextualTools(Toolkit):
             can use several projects; "" appends nothing.
         mode: Default mode of the search; None uses `config.mode`.
         top_k: Default number of passages that a search returns; None uses `config.top_k`.
-        filters: Metadata filters that restrict all tools to matching documents and passages.
+        filters: Filters that restrict access, or a function that returns them; see `ForcedFilters`.
 
     Example:
         >>> from agno.agent import Agent  # doctest: +SKIP
@@ -189,9 +237,15 @@ class ContextualTools(Toolkit):
         suffix: str | None = None,
         mode: Mode | None = None,
         top_k: int | None = None,
-        filters: Filters | None = None,
+        filters: ForcedFilters | None = None,
     ) -> None:
-        self.document_tools = project.document_tools(mode=mode, top_k=top_k, filters=filters)
+        of_run = filters if callable(filters) else None
+        source = project if of_run else _visible_to(project, filters, None)
+
+        def tools_for(run_context: object) -> document_tools.DocumentTools:
+            return _visible_to(source, of_run, run_context).document_tools(mode=mode, top_k=top_k)
+
+        described = source.document_tools(mode=mode, top_k=top_k)
         suffix = project.name if suffix is None else suffix
         names = document_tools.ToolNames(suffix)
         super().__init__(
@@ -200,22 +254,24 @@ class ContextualTools(Toolkit):
             add_instructions=True,
         )
         for tool, name in names.items():
-            described = names.rename_in(self.document_tools.describe(tool))
-            run = _entry_point(self.document_tools, tool)
+            description = names.rename_in(described.describe(tool, listing=not of_run))
+            run = _entry_point(tools_for, tool)
             for functions, entry_point in ((self.functions, run), (self.async_functions, _in_thread(run))):
                 functions[name] = Function(
                     name=name,
-                    description=described,
+                    description=description,
                     parameters=models.INPUTS[tool].model_json_schema(),
                     entrypoint=entry_point,
                     skip_entrypoint_processing=True,
                 )
 
 
-def _entry_point(tools: document_tools.DocumentTools, tool: models.ToolName) -> Callable[..., str]:
-    def run(**arguments: Any) -> str:
+def _entry_point(
+    tools_for: Callable[[object], document_tools.DocumentTools], tool: models.ToolName
+) -> Callable[..., str]:
+    def run(run_context: object = None, **arguments: Any) -> str:  # Agno passes the run by this name
         try:
-            return str(tools.call(tool, arguments))
+            return str(tools_for(run_context).call(tool, arguments))
         except ContextualError as error:
             return document_tools.text_of(tool, error)
 
@@ -223,8 +279,8 @@ def _entry_point(tools: document_tools.DocumentTools, tool: models.ToolName) -> 
 
 
 def _in_thread(run: Callable[..., str]) -> Callable[..., Coroutine[Any, Any, str]]:
-    async def arun(**arguments: Any) -> str:
-        return await asyncio.to_thread(run, **arguments)
+    async def arun(run_context: object = None, **arguments: Any) -> str:
+        return await asyncio.to_thread(run, run_context, **arguments)
 
     return arun
 

@@ -50,6 +50,7 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index.kvstore import refuse_write
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, MANIFEST
 from llama_index_contextual.index.version import OpenVersion, VersionIndex, VersionNodes
+from llama_index_contextual.search.live import RestrictedVersion
 
 if TYPE_CHECKING:
     from llama_index.vector_stores.faiss import FaissVectorStore
@@ -157,7 +158,8 @@ class IndexVectorStore(BasePydanticVectorStore):
 
     Args:
         index: The index of the version.
-        version_directory: Directory of the version, used by `from_dict` to open it again.
+        version_directory: Directory of the version, used by `from_dict` to open it again; "" if the version is
+            restricted to some documents.
     """
 
     stores_text: bool = True
@@ -267,7 +269,10 @@ class IndexVectorStore(BasePydanticVectorStore):
 
         Raises:
             CorruptVersionError: The version is damaged or was removed.
+            InputError: The version was restricted to some documents.
         """
+        if not data["version_directory"]:
+            raise InputError("The vectors of a restricted project cannot be stored: use `project.only(...)` again.")
         directory = Path(data["version_directory"])
         return cls(OpenVersion(directory).index, version_directory=str(directory))
 
@@ -361,7 +366,8 @@ def storage_context_of(version: OpenVersion) -> VersionStorageContext:
     index_store = SimpleIndexStore()
     vector_store: BasePydanticVectorStore = SimpleVectorStore()
     if version.has_semantic:
-        vector_store = IndexVectorStore(version.index, version_directory=str(version.directory))
+        directory = "" if isinstance(version, RestrictedVersion) else str(version.directory)
+        vector_store = IndexVectorStore(version.index, version_directory=directory)
         index_store.add_index_struct(IndexDict(index_id=INDEX_ID))
     return VersionStorageContext(
         docstore=IndexDocumentStore(version.docstore),

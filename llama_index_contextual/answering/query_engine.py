@@ -83,6 +83,9 @@ class WrittenAnswer:
     verdict: dict[str, Any] | None = None
 
 
+VersionName = Callable[[], str | None]
+
+
 class AnswerCache:
     """On-disk cache of answers.
 
@@ -94,35 +97,37 @@ class AnswerCache:
         path: The file, readable only by its owner; it can be deleted at any time.
         max_entries: Maximum number of answers; the oldest are removed first.
         current: Function that returns the name of the version whose answers may be added; None for any version.
+        scope: Description of the documents that may be searched; an answer is never used in another scope.
 
     Example:
         >>> engine = GroundedQueryEngine(retriever, llm, cache=AnswerCache("answers.sqlite"))  # doctest: +SKIP
     """
 
     def __init__(
-        self, path: str | Path, *, max_entries: int = 1000, current: Callable[[], str | None] | None = None
+        self, path: str | Path, *, max_entries: int = 1000, current: VersionName | None = None, scope: str = ""
     ) -> None:
         self._file = AnswerFile(Path(path), max_entries=max_entries)
         self._current = current
+        self._scope = scope
 
     @classmethod
-    def of(cls, project_dir: Path) -> AnswerCache:
+    def of(cls, project_dir: Path, scope: str = "") -> AnswerCache:
         """Return the cache in a project's directory, to which only answers from the live version are added."""
-        return cls(project_dir / ANSWERS_FILE, current=lambda: live_if_sound(project_dir))
+        return cls(project_dir / ANSWERS_FILE, current=lambda: live_if_sound(project_dir), scope=scope)
 
     def __len__(self) -> int:
         return len(self._file)
 
     def get(self, key: str) -> WrittenAnswer | None:
         """Return the cached answer, or None."""
-        content = self._file.get(key)
+        content = self._file.get(key + self._scope)
         return None if content is None else WrittenAnswer(**json.loads(content))
 
     def put(self, key: str, answer: WrittenAnswer, *, version: str | None) -> None:
         """Add an answer that is based on the given version, if answers from this version may be added."""
         content = json.dumps(asdict(answer)).encode()
         current = self._current
-        self._file.put(key, content, is_current=lambda: current is None or current() == version)
+        self._file.put(key + self._scope, content, is_current=lambda: current is None or current() == version)
 
     def clear(self) -> None:
         """Remove all answers."""

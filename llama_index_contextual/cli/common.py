@@ -9,7 +9,7 @@ import os
 import shlex
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
@@ -362,11 +362,23 @@ def with_environment(config: ProjectConfig, environment: Mapping[str, str]) -> P
         raise ConfigurationError(f"In the environment ({PREFIX}…): {error}", setting=error.setting) from error
 
 
-def open_project(name: str) -> Project:
-    """Open a project to query or build it, and apply the settings from the environment."""
+def open_project(name: str, only: Sequence[str] | None = None) -> Project:
+    """Open a project to query or build it, and apply the settings from the environment.
+
+    Args:
+        name: Name of the project.
+        only: Conditions on metadata that restrict the project; see `Project.only`.
+
+    Raises:
+        InputError: A condition is invalid, or no document has its field.
+    """
     project = open_root().load(name)
     project.state.config = with_environment(project.config, os.environ)
-    return project
+    if not only:
+        return project
+    from llama_index_contextual.tools.filters import parse_conditions
+
+    return project.only(parse_conditions(project, only, None, condition="--only") or {})
 
 
 def suggested_command(command: str, *arguments: str) -> str:

@@ -55,6 +55,10 @@ AllowedHosts = Annotated[
     list[str] | None,
     typer.Option(metavar="HOST", help="Further host name under which clients reach the server; may be repeated."),
 ]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="FIELD=VALUE", help="Show only documents that meet this condition; repeatable."),
+]
 Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names of the projects.")]
 
 
@@ -219,6 +223,7 @@ def serve_projects(
     token: Annotated[str | None, _token(_TOKEN_VARIABLE)] = None,
     allow_host: AllowedHosts = None,
     documents: Documents = None,
+    only: Only = None,
     evaluation: Annotated[
         list[str] | None,
         typer.Option(
@@ -237,6 +242,7 @@ def serve_projects(
         token=token,
         allow_host=allow_host,
         documents=documents,
+        only=only,
         open_browser=open_browser,
         evaluations=evaluation or (),
     )
@@ -267,11 +273,14 @@ def serve(
     token: str | None = None,
     allow_host: Sequence[str] | None = None,
     documents: Sequence[Path] | None = None,
+    only: Sequence[str] | None = None,
     open_browser: bool = False,
     evaluations: Sequence[str] = (),
     **views: Any,
 ) -> None:
     """Serve projects until the process is interrupted; the other options are those of `make_app`.
+
+    With `only`, the projects are restricted; see `common.open_project`.
 
     Raises:
         ConfigurationError: The extra `ui` is not installed, the token is empty, or an evaluation cannot be shown.
@@ -291,7 +300,7 @@ def serve(
             typer.launch(address)
 
     serve_workbench(
-        [common.open_project(name) for name in dict.fromkeys(names)],
+        [common.open_project(name, only) for name in dict.fromkeys(names)],
         host=host,
         port=port,
         token=token,
@@ -335,13 +344,14 @@ def serve_mcp(
     port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", help="Port for HTTP.")] = 8000,
     token: Annotated[str | None, _token("LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN")] = None,
     allow_host: AllowedHosts = None,
+    only: Only = None,
 ) -> None:
     """Serve projects to MCP clients over standard input and output, or over HTTP; the tools never change a document."""
     try:
         from llama_index_contextual.mcp import make_server, serve_http
     except ImportError as error:
         raise ConfigurationError('The server needs the MCP SDK: pip install "llama-index-contextual[mcp]"') from error
-    projects = [common.open_project(name) for name in names]
+    projects = [common.open_project(name, only) for name in names]
     if not http:
         make_server(projects).run("stdio")
         return

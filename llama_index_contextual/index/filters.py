@@ -122,6 +122,26 @@ def valid_filters(filters: MetadataFilters | None) -> MetadataFilters | None:
     return filters
 
 
+def restricting_filters(filters: MetadataFilters | None) -> MetadataFilters:
+    """Check the filters that determine which documents are visible, and return them.
+
+    Raises:
+        InputError: The filters are invalid, or a group of filters is empty, so that it would restrict nothing.
+    """
+    valid = valid_filters(filters)
+    if valid is None or _has_empty_group(valid):
+        raise InputError(
+            "The filters that restrict access are empty, which would allow access to all documents: pass at least one"
+            " condition, such as {'group': 'hr'}."
+        )
+    return valid
+
+
+def _has_empty_group(filters: MetadataFilters) -> bool:
+    groups = (item for item in filters.filters if isinstance(item, MetadataFilters))
+    return not filters.filters or any(map(_has_empty_group, groups))
+
+
 def _count_tests(filters: MetadataFilters, nesting: int = 0) -> int:
     """Check all filters, including those in nested groups, and return their total number."""
     if nesting > _MAX_NESTING:

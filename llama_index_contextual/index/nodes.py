@@ -208,6 +208,14 @@ class NodeTable(Nodes):
             kept_frames = ((FRAMES, key, value) for key, value in frames if key in doc_ids)
             connection.executemany("INSERT INTO kv VALUES (?, ?, ?)", kept_frames)
 
+    def copy(self, is_kept: NDArray[np.bool_], doc_ids: set[str]) -> NodeTable:
+        """Return a read-only copy of some nodes and document data in memory; see `copy_from`."""
+        table = NodeTable()
+        table.copy_from(self, is_kept, doc_ids)
+        table.index_metadata()
+        table._kv.access = "read"
+        return table
+
     def index_metadata(self) -> None:
         """Build an index of the metadata values, so that filters need not read every node."""
         with self._lock, self._kv.transaction() as connection:

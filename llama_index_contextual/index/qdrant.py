@@ -272,7 +272,7 @@ class QdrantEngine:
         if doc_ids is not None:
             starts = range(0, len(doc_ids), _DOCUMENTS)
             named = (list(doc_ids[start : start + _DOCUMENTS]) for start in starts)
-            groups = ([models.FieldCondition(key=DOCUMENT, match=models.MatchAny(any=ids))] for ids in named)
+            groups = ([of_documents(ids)] for ids in named)
         for group in groups:
             self._set_died(models.Filter(must=[*alive, *group]), version)
 
@@ -428,6 +428,12 @@ def has_facet(facets: Sequence[int]) -> Any:
     """Return a Qdrant filter that selects the chunks with at least one of the given facets."""
     models = models_module()
     return models.Filter(must=[models.FieldCondition(key=FACETS, match=models.MatchAny(any=list(facets)))])
+
+
+def of_documents(doc_ids: Sequence[str]) -> Any:
+    """Return a Qdrant condition that selects the chunks of the given documents."""
+    models = models_module()
+    return models.FieldCondition(key=DOCUMENT, match=models.MatchAny(any=list(doc_ids)))
 
 
 def _range(models: Any, field: str, **limits: int) -> Any:

@@ -43,8 +43,10 @@ from llama_index_contextual.index.qdrant import (
     drop_unused,
     has_facet,
     models_module,
+    of_documents,
     open_engine,
 )
+from llama_index_contextual.index.restricted import RestrictedPart
 from llama_index_contextual.index.vectors import products
 from llama_index_contextual.index.versions import number
 
@@ -209,10 +211,27 @@ class RemoteVectors:
     @cached_property
     def _sample(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
         """The vectors of sampled rows, and the number of rows that each of them represents."""
-        samples = [(part, part_sample(part, self._dimensions)) for part in self.nodes.parts if part.size]
+        samples = [(part, self._sample_of(part)) for part in self.nodes.parts if part.size]
         weights = [np.full(len(sample), part.size / len(sample)) for part, sample in samples]
         vectors = [np.zeros((0, self._dimensions), dtype=np.float32), *(sample for _, sample in samples)]
         return np.concatenate(vectors), np.concatenate([np.zeros(0), *weights])
+
+    def _sample_of(self, part: Part) -> NDArray[np.float32]:
+        if isinstance(part, RestrictedPart):
+            return vectors_of(self._engine, part.vector_keys(sampled(part.size)))
+        return part_sample(part, self._dimensions)
+
+    @cached_property
+    def _visible(self) -> models.Filter | None:
+        """The Qdrant filter for the visible documents, or None if the version is not restricted."""
+        parts = [part for part in self.nodes.parts if isinstance(part, RestrictedPart)]
+        if not parts:
+            return None
+        # Negations need the values of the hidden documents too.
+        nodes = type(self.nodes)([part.whole for part in parts])
+        whole = RemoteVectors(nodes, self._dimensions, self._directory)._condition(parts[0].filters)
+        partial = [doc_id for part in parts for doc_id in part.partial]
+        return models_module().Filter(must=[whole], must_not=[of_documents(partial)])
 
     def rank(self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None) -> tuple[Hits, Scale]:
         """Rank chunks by cosine similarity; see `ChunkIndex.rank_vectors`.
@@ -227,6 +246,8 @@ class RemoteVectors:
         if not len(similarities):
             return NO_HITS, NO_SCALE
         condition = self._condition(filters)
+        if self._visible is not None:
+            condition = models_module().Filter(must=[self._visible, condition] if condition else [self._visible])
         hits = self._nearest(vector, k, condition)
         if not (self._directory / MANIFEST).exists():
             raise CorruptVersionError(f"Version {self._directory.name} was removed during a query.")
@@ -241,6 +262,9 @@ class RemoteVectors:
     def _nearest(self, query: NDArray[np.float32], k: int, condition: models.Filter | None) -> Hits:
         k, is_exact = min(k, len(self.nodes)), len(self.nodes) <= EXACT_CHUNKS
         nearest = self._engine.rank(self._version, query, k + TIES, condition, exact=is_exact)
+        if self._visible is not None:  # the engine is not relied on
+            known = frozenset(self.nodes.existing_ids([node_id for node_id, _ in nearest]))
+            nearest = [(node_id, score) for node_id, score in nearest if node_id in known]
         try:
             rows = np.asarray(self.nodes.rows([node_id for node_id, _ in nearest]), dtype=np.int64)
         except KeyError as error:  # the chunk of a vector is not in the version

@@ -99,6 +99,13 @@ def reconstructed(index: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     return vectors
 
 
+def copy_index(index: Any, rows: NDArray[np.int64]) -> Any:
+    """Return an index in memory with the vectors of the given rows of another index."""
+    copy = faiss.IndexFlatIP(index.d)
+    copy.add(reconstructed(index, rows))
+    return copy
+
+
 # ---- inner products --------------------------------------------------------------------------------------------------
 
 

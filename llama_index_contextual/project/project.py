@@ -45,6 +45,7 @@ from llama_index_contextual.answering.query_engine import AnswerCache
 from llama_index_contextual.answering.response import AnswerAccount
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError, NoVersionError
+from llama_index_contextual.index.filters import restricting_filters
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerInfo
 from llama_index_contextual.index.manifest import DocumentRecord, read_manifest
 from llama_index_contextual.index.project_file import write_lock
@@ -64,7 +65,7 @@ from llama_index_contextual.search.response import RerankerChoice
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.stores import export_version
 from llama_index_contextual.tools.document_tools import DocumentTools, describe_documents, function_tools, search_tool
-from llama_index_contextual.tools.filters import Filters
+from llama_index_contextual.tools.filters import Filters, to_filters
 
 
 class SearchOptions(TypedDict, total=False):
@@ -157,10 +158,13 @@ class Project:
     Attributes:
         state: Directory, settings, models and live version of the project, for functions in lower layers.
         created: Whether the project was created when it was opened; see `ProjectManager.get_or_create`.
+        is_restricted: Whether only some documents exist for this object; see `only`.
 
     Raises:
         ConfigurationError: `model_id` is given without `llm`.
     """
+
+    is_restricted = False
 
     @accepts(ModelObjects)
     def __init__(self, directory: Path, config: ProjectConfig, **models: Unpack[ModelObjects]) -> None:
@@ -225,6 +229,29 @@ class Project:
         if record is None:
             raise InputError(f"Project {self.name!r} has no document {doc_id!r}.", value=doc_id)
         return version.read_text(record, start, end)
+
+    def only(self, filters: Filters) -> Project:
+        """Return the project as if it contained only the documents that pass filters, for somebody who may see these.
+
+        A document is visible if all its chunks pass the filters. Searches, answers, tools, stores, scores, counts and
+        messages of the returned object do not depend on the other documents. It only reads: methods that change the
+        project, or that describe it as a whole (`info`, `versions`, `cost`, `verify`, `export`, ...), raise InputError.
+
+        The visible documents and their vectors are kept in memory once for each of the filters that were used last.
+
+        Args:
+            filters: A dict of keys and values, or MetadataFilters. A document without a key passes `!=` and `nin`, so
+                list the allowed values instead. If the object is already restricted, both filters apply.
+
+        Raises:
+            InputError: The filters are empty or invalid.
+
+        Example:
+            >>> project.only({"group": "hr"}).retrieve("How many days of leave?")  # doctest: +SKIP
+        """
+        from llama_index_contextual.project.restricted import RestrictedProject
+
+        return RestrictedProject(self, restricting_filters(to_filters(filters)))
 
     @accepts(IngestOptions)
     async def aingest(
@@ -561,7 +588,7 @@ class Project:
             self.state.embed_model_of_live,
             llm or self.state.answering_llm(),
             AnswerAccount.of(self.directory, self.config.prices),
-            AnswerCache.of(self.directory),
+            AnswerCache.of(self.directory, self.state.live.scope),
         )
 
     @accepts(SearchOptions)
@@ -597,11 +624,10 @@ class Project:
         Args:
             mode: Default mode of the search; None uses `config.mode`.
             top_k: Default number of passages returned by a search; None uses `config.top_k`.
-            filters: Filters that restrict `search` to matching passages, and the other tools to documents with a
-                matching passage: a dict of keys and values, or MetadataFilters.
+            filters: Filters that restrict all tools, as in `only`.
 
         Raises:
-            InputError: A filter is invalid, or `top_k` is not positive.
+            InputError: The filters are empty or invalid, or `top_k` is not positive.
         """
         return DocumentTools(self.name, self.state.live, lambda: self.config, mode=mode, top_k=top_k, filters=filters)
 

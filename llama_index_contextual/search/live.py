@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual.errors import (
     ConfigurationError,
     ContextualError,
@@ -20,6 +21,7 @@ from llama_index_contextual.errors import (
     NoVersionError,
     Remedy,
 )
+from llama_index_contextual.index.restricted import RestrictedPart
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import Stamp, parse_current, read_stamp, version_directory
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.indices.vector_store.base import VectorStoreIndex
     from llama_index.core.llms import LLM
+    from llama_index.core.vector_stores.types import MetadataFilters
 
     from llama_index_contextual.embeddings.queries import QueryEmbedder
     from llama_index_contextual.search.rerank import Rerankers
@@ -36,6 +39,9 @@ T = TypeVar("T")
 
 _FILES_REMOVED = (ContextualError, OSError, sqlite3.Error)
 """Errors that a query may raise if its version is removed before all of the version's files have been opened."""
+
+
+_RESTRICTIONS = 8  # number of copies of a version for different filters that are kept in memory
 
 
 class LiveIndexes:
@@ -48,7 +54,12 @@ class LiveIndexes:
             setting of a version, and the name of the model that the version was built with.
         load_llm: Function that loads the LLM for reranking, if the settings require it.
         rerankers: Cache of rerankers to share with other indexes; None creates one.
+
+    Attributes:
+        scope: The filters that restrict the indexes, in JSON; "" if all documents are visible.
     """
+
+    scope = ""
 
     def __init__(
         self,
@@ -69,6 +80,7 @@ class LiveIndexes:
         self._opened: SearchableVersion | None = None
         self._stamp: Stamp | None = None
         self._embedder: QueryEmbedder | None = None
+        self._restricted: LRUCache[str, RestrictedIndexes] = LRUCache(_RESTRICTIONS)
 
     @property
     def rerankers(self) -> Rerankers:
@@ -122,6 +134,17 @@ class LiveIndexes:
                 del former
                 return opened
 
+    def restricted(self, filters: MetadataFilters) -> RestrictedIndexes:
+        """Return indexes in which only the documents that pass the filters exist; the most recent ones are cached.
+
+        Args:
+            filters: Filters returned by `restricting_filters`.
+        """
+        scope = filters.model_dump_json()
+        indexes = self._restricted.get(scope) or RestrictedIndexes(self, filters)
+        self._restricted.put(scope, indexes)
+        return indexes
+
     def _embedder_of(self, model: BaseEmbedding) -> QueryEmbedder:
         """Return the embedder for a model; versions with the same model share an embedder and its cache."""
         from llama_index_contextual.embeddings.queries import QueryEmbedder
@@ -167,7 +190,7 @@ class PinnedIndexes(LiveIndexes):
     """
 
     def __init__(self, live: LiveIndexes, version: SearchableVersion) -> None:
-        self.__dict__.update(live.__dict__, _rerankers=live.rerankers)
+        self.__dict__.update(live.__dict__, _rerankers=live.rerankers, _restricted=LRUCache(_RESTRICTIONS))
         self._version = version
 
     def current(self) -> SearchableVersion:
@@ -176,6 +199,38 @@ class PinnedIndexes(LiveIndexes):
 
     def _is_superseded(self, current: SearchableVersion) -> bool:
         return False
+
+
+class RestrictedIndexes(LiveIndexes):
+    """The indexes of the documents that pass filters, as if the live version contained no other documents.
+
+    Args:
+        live: The indexes of the project.
+        filters: Filters returned by `restricting_filters`.
+    """
+
+    def __init__(self, live: LiveIndexes, filters: MetadataFilters) -> None:
+        self.__dict__.update(live.__dict__, _rerankers=live.rerankers)
+        self.scope = filters.model_dump_json()
+        self._live = live
+        self._filters = filters
+        self._restricting = threading.Lock()
+        self._visible: RestrictedVersion | None = None
+
+    def current(self) -> RestrictedVersion:
+        """Return the visible part of the live version; see `RestrictedPart`."""
+        whole = self._live.current()
+        with self._restricting:
+            if self._visible is None or self._visible.whole is not whole:
+                self._visible = RestrictedVersion(whole, self._filters, self._visible)
+            return self._visible
+
+    def restricted(self, filters: MetadataFilters) -> RestrictedIndexes:
+        """Return indexes of the documents that pass both these filters and the given ones."""
+        return self._live.restricted(type(filters)(filters=[self._filters, filters]))
+
+    def _is_superseded(self, current: SearchableVersion) -> bool:
+        return not isinstance(current, RestrictedVersion) or self._live._is_superseded(current.whole)
 
 
 def _slots() -> threading.BoundedSemaphore:
@@ -278,3 +333,24 @@ class SearchableVersion(OpenVersion):
     def metadata_values(self) -> Mapping[str, Sequence[str | int | float]]:
         """The distinct values of the user's own metadata keys, by key, for use in filters."""
         return self.docstore.metadata_values(skip=(*keys.OWN_KEYS, *keys.RESERVED_KEYS))
+
+
+class RestrictedVersion(SearchableVersion):
+    """The visible documents of a published version.
+
+    Args:
+        whole: The version.
+        filters: Filters returned by `restricting_filters`.
+        former: The visible documents of an earlier version, whose copies of unchanged parts are used again, or None.
+    """
+
+    def __init__(self, whole: SearchableVersion, filters: MetadataFilters, former: RestrictedVersion | None) -> None:
+        self.whole = whole
+        self.directory, self.name, self.without = whole.directory, whole.name, whole.without
+        self._load_embed_model, self.embedder_of = whole._load_embed_model, whole.embedder_of
+        copies = former._copies if former else {}
+        self._copies = {part: copies.get(part) or RestrictedPart(part, filters) for part in whole.parts}
+        self.parts = [copy.acquire() for copy in self._copies.values()]
+        chunks = sum(part.size for part in self.parts)
+        visible = {"documents": len(self.records), "chunks": chunks, "size": 0, "parts": []}
+        self.manifest = whole.manifest.model_copy(update=visible)

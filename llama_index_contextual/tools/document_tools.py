@@ -31,6 +31,7 @@ from llama_index_contextual._utils.tokens import TokenMap
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
+from llama_index_contextual.index.filters import restricting_filters
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.metadata import DocumentMap, Heading
 from llama_index_contextual.retrievers.base import as_bundle
@@ -72,8 +73,7 @@ class DocumentTools:
         settings: Function that returns the project's current settings.
         mode: Default mode of `search`; None uses the project's `mode` setting.
         top_k: Default number of passages that `search` returns; None uses the project's `top_k` setting.
-        filters: Filters that restrict `search` to matching passages, and the other tools to documents with a matching
-            passage.
+        filters: Filters that restrict all tools, as in `Project.only`.
 
     Example:
         >>> tools = project.document_tools()  # doctest: +SKIP
@@ -92,11 +92,10 @@ class DocumentTools:
         filters: Filters | None = None,
     ) -> None:
         self.name = name
-        self._indexes = indexes
+        self._indexes = indexes if filters is None else indexes.restricted(restricting_filters(to_filters(filters)))
         self._settings = settings
         self._mode = mode
         self._top_k = None if top_k is None else require_positive(top_k)
-        self._filters = to_filters(filters)
 
     def search(
         self, query: str, *, filters: Filters | None = None, mode: Mode | None = None, top_k: int | None = None
@@ -124,21 +123,12 @@ class DocumentTools:
                 config,
                 mode=mode or self._mode,
                 similarity_top_k=min(wanted, models.MAX_RESULTS),
-                filters=self._all_filters(version, filters),
+                filters=_checked(version, filters),
             )
             response = retriever.respond(as_bundle(query))
             return models.SearchResult.of(response, notes=notes)
 
         return self._indexes.run(search)
-
-    def _all_filters(self, version: SearchableVersion, filters: Filters | None) -> MetadataFilters | None:
-        """Combine the filters of a call with the filters for all calls, and reject keys that no passage has."""
-        given = to_filters(filters)
-        if given is not None:
-            keys = usable_keys(version.docstore.metadata_keys())
-            require_known_keys(given, keys, restricted=self._filters is not None)
-        both = [one for one in (self._filters, given) if one is not None]
-        return MetadataFilters(filters=list(both)) if len(both) == 2 else next(iter(both), None)
 
     def grep(
         self,
@@ -174,7 +164,7 @@ class DocumentTools:
         limit = min(require_positive(limit, "limit", "line"), models.MAX_MATCHES)
 
         def grep(version: SearchableVersion) -> models.GrepResult:
-            records = self._records(version, filters)
+            records = _records(version, filters)
             if doc_id is not None:
                 records = [find_record(records, doc_id, self.name)]
             return find_lines(version, records, compiled, offset=max(0, offset), limit=limit)
@@ -202,7 +192,7 @@ class DocumentTools:
         listed = slice(max(0, offset), max(0, offset) + MAX_LISTED)
 
         def outline(version: SearchableVersion) -> models.OutlineResult:
-            records = self._records(version, filters)
+            records = _records(version, filters)
             if doc_id is None:
                 documents = [DocumentText(version, record).outlined() for record in records[listed]]
                 result = models.OutlineResult(documents=documents, total=len(records), version=version.name)
@@ -254,7 +244,7 @@ class DocumentTools:
             raise InputError("`neighbours` belongs to the offsets of a hit: pass its `start` and `end` too.")
 
         def read(version: SearchableVersion) -> models.ReadResult:
-            original = DocumentText(version, find_record(self._records(version, None), doc_id, self.name))
+            original = DocumentText(version, find_record(version.records, doc_id, self.name))
             if section is not None:
                 span = original.section_span(section)
             elif pages is not None:
@@ -292,9 +282,14 @@ class DocumentTools:
 
     acall = twin(call)
 
-    def describe(self, tool: models.ToolName) -> str:
-        """Return the description of a tool for a model, including the documents and filters of the live version."""
-        if tool == "search":
+    def describe(self, tool: models.ToolName, *, listing: bool = True) -> str:
+        """Return the description of a tool for a model.
+
+        Args:
+            tool: The tool.
+            listing: Whether to include the documents and filters of the live version.
+        """
+        if tool == "search" and listing:
             described = [describe_documents(self.name, self._all_records()), self.describe_filters()]
             return " ".join(filter(None, described))
         return _DESCRIPTIONS[tool].format(name=repr(self.name))
@@ -303,23 +298,38 @@ class DocumentTools:
         """Return a description of filters and their keys for a model, or "" if there are no documents."""
         if not self._all_records():
             return ""
-        return self._indexes.run(lambda version: describe_filters(version, restricted=self._filters is not None))
+        return self._indexes.run(describe_filters)
 
     def _all_records(self) -> Sequence[DocumentRecord]:
         try:
-            return self._indexes.run(lambda version: self._records(version, None))
+            return self._indexes.run(lambda version: version.records)
         except NoVersionError:  # an agent may be created before anything is ingested
             return ()
 
-    def _records(self, version: SearchableVersion, filters: Filters | None) -> Sequence[DocumentRecord]:
-        both = self._all_filters(version, filters)
-        if both is None:
-            return version.records
-        allowed = version.docstore.document_ids(both)
-        return [record for record in version.records if record.doc_id in allowed]
+
+def _records(version: SearchableVersion, filters: Filters | None) -> Sequence[DocumentRecord]:
+    """Return the records of the documents with at least one passage that passes the filters."""
+    checked = _checked(version, filters)
+    if checked is None:
+        return version.records
+    allowed = version.docstore.document_ids(checked)
+    return [record for record in version.records if record.doc_id in allowed]
 
 
+def _checked(version: SearchableVersion, filters: Filters | None) -> MetadataFilters | None:
+    """Convert the filters of a call, and reject keys that no passage has."""
+    given = to_filters(filters)
+    if given is not None:
+        require_known_keys(given, usable_keys(version.docstore.metadata_keys()))
+    return given
+
+
+_SEARCH = (
+    "{name}. Returns the passages that answer a question best, each with its file and pages. Ask a whole question, with"
+    " the names and numbers that matter."
+)
 _DESCRIPTIONS: Mapping[str, str] = {
+    "search": f"Searches the documents of {_SEARCH}",
     "grep": "Finds every line in which an exact text or a regular expression occurs in the original texts of {name},"
     " and counts them. Use it for names, numbers and codes, and for `how many` and `which documents`.",
     "outline": "Lists the documents of {name} with their sizes, or with `doc_id` the sections of one document with"
@@ -683,11 +693,7 @@ def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
     shown = list(map(models.clip, titles))
     more = f", and {len(shown) - _MAX_DOCUMENTS} more" if len(shown) > _MAX_DOCUMENTS else ""
     listed = f": {'; '.join(shown[:_MAX_DOCUMENTS])}{more}" if shown else ""
-    return (
-        f"Searches the {pluralize(len(documents), 'document')} of {name!r}{listed}. Returns the passages that"
-        f" answer a question best, each with its file and pages. Ask a whole question, with the names and numbers that"
-        f" matter."
-    )
+    return f"Searches the {pluralize(len(documents), 'document')} of {_SEARCH.format(name=f'{name!r}{listed}')}"
 
 
 def tool_name(name: str) -> str:

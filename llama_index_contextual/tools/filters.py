@@ -67,6 +67,8 @@ def to_filters(filters: Filters | None) -> MetadataFilters | None:
 
 def _of_key(key: str, value: Any) -> Iterator[MetadataFilter]:
     if isinstance(value, Mapping):
+        if not value:
+            raise InputError(f"Filter {key!r} has no operator: use one of {', '.join(_OPERATORS)}.", value=value)
         for name, operand in value.items():
             operator = _OPERATORS.get(str(name))
             if operator is None:
@@ -107,32 +109,29 @@ def usable_keys(names: Sequence[str]) -> set[str]:
     return set(names) - _USELESS_KEYS
 
 
-def require_known_keys(filters: MetadataFilters, valid: set[str], *, restricted: bool = False) -> None:
+def require_known_keys(filters: MetadataFilters, valid: set[str]) -> None:
     """Check that each key in the filters exists in at least one passage.
 
     Args:
         filters: The filters.
         valid: The existing keys.
-        restricted: Whether to omit the valid keys from the message; see `describe_filters`.
 
     Raises:
         InputError: A key does not exist in any passage.
     """
     if unknown := sorted(filter_keys(filters) - valid):
-        listed = "" if restricted else f" Valid keys: {', '.join(sorted(valid))}."
-        raise InputError(f"No passage has the metadata key {unknown[0][:100]!r}.{listed}", value=unknown)
+        raise InputError(
+            f"No passage has the metadata key {unknown[0][:100]!r}. Valid keys: {', '.join(sorted(valid))}.",
+            value=unknown,
+        )
 
 
-def describe_filters(version: SearchableVersion, *, restricted: bool) -> str:
+def describe_filters(version: SearchableVersion) -> str:
     """Return a description of filters for a model: the user's own metadata keys, with their values, and the file name.
 
     Args:
         version: The version.
-        restricted: Whether access is limited to some documents. If so, keys and values are omitted, because they could
-            disclose information about other documents.
     """
-    if restricted:
-        return "Filters narrow the search by metadata keys of the passages, which each result shows."
     own = {key: values for key, values in version.metadata_values.items() if key not in keys.RUNNING_LINES}
     described = [f"{key} ({_value_list(values)})" for key, values in own.items()]
     return f"Filters narrow the search. Valid keys: {', '.join([*described, keys.FILE_NAME])}."

@@ -62,12 +62,12 @@ def make_app(
     documents.
 
     Args:
-        projects: The projects to show.
+        projects: The projects to show; of a restricted project (see `Project.only`), only its documents.
         token: Token that clients must send; None gives read access to everyone who can reach the application.
         allowed_hosts: Host names that clients use for the server, in addition to the names of the loopback interface.
         document_folders: Folders that contain the original files, whose pages are shown as images.
         ingests: Running ingestions by the names of their projects; the views show their progress.
-        charts: Evaluation results by the names of the projects.
+        charts: Evaluation results by the names of the projects; like `ingests`, not shown for restricted projects.
 
     Raises:
         InputError: No project was given, or two projects have the same name.
@@ -105,8 +105,10 @@ def make_app(
     weakref.finalize(app, app.state.originals.renderer.close)
     app.state.hits = RecentHits()
     app.state.facets = weakref.WeakKeyDictionary()
-    app.state.ingests = ingests
-    app.state.charts = charts
+    # Progress and figures describe the whole project.
+    whole = {project.name for project in projects if not project.is_restricted}
+    app.state.ingests = {name: ingest for name, ingest in ingests.items() if name in whole}
+    app.state.charts = {name: chart for name, chart in charts.items() if name in whole}
     app.state.answers = LRUCache(ask.MAX_ANSWERS)
     app.state.session = session
     return app

@@ -36,6 +36,7 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.ui.facets import facets_of
+from llama_index_contextual.ui.background import BackgroundIngest
 from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.passage import MarkedPage, passage_view
 from llama_index_contextual.ui.places import date_of
@@ -84,20 +85,26 @@ def overview(request: Request) -> Response:
         start=start,
         rows=rows[start : start + DOCUMENTS_PER_PAGE],
         total=len(rows),
+        count=len(project.documents()),
         chart=request.app.state.charts.get(project.name),
         ingest=ingest,
-        skipped=ingest.report.skipped if ingest and ingest.report else read_skipped(project.directory),
+        skipped=() if project.is_restricted else _skipped(project, ingest),
         per_page=DOCUMENTS_PER_PAGE,
         **project_values(project),
     )
 
 
+def _skipped(project: Project, ingest: BackgroundIngest | None) -> Sequence[Any]:
+    return ingest.report.skipped if ingest and ingest.report else read_skipped(project.directory)
+
+
 def project_values(project: Project) -> dict[str, Any]:
-    """Return the template values that describe the project on a page."""
+    """Return the template values that describe the project on a page; a restricted project has no report."""
+    whole = None if project.is_restricted else project
     return {
-        "info": project.info(),
-        "versions": list(reversed(project.versions())),
-        "cost": project.cost(),
+        "info": whole and whole.info(),
+        "versions": list(reversed(whole.versions())) if whole else (),
+        "cost": whole and whole.cost(),
         "failed": [record for record in project.documents() if record.fallback_chunks],
         "retry": retry_command(project),
         "money": money,
