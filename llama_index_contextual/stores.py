@@ -50,7 +50,6 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index.kvstore import refuse_write
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, MANIFEST
 from llama_index_contextual.index.version import OpenVersion, VersionIndex, VersionNodes
-from llama_index_contextual.search.live import RestrictedVersion
 
 if TYPE_CHECKING:
     from llama_index.vector_stores.faiss import FaissVectorStore
@@ -366,7 +365,7 @@ def storage_context_of(version: OpenVersion) -> VersionStorageContext:
     index_store = SimpleIndexStore()
     vector_store: BasePydanticVectorStore = SimpleVectorStore()
     if version.has_semantic:
-        directory = "" if isinstance(version, RestrictedVersion) else str(version.directory)
+        directory = "" if version.is_restricted else str(version.directory)
         vector_store = IndexVectorStore(version.index, version_directory=directory)
         index_store.add_index_struct(IndexDict(index_id=INDEX_ID))
     return VersionStorageContext(

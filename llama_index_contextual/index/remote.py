@@ -222,7 +222,7 @@ class RemoteVectors:
         return part_sample(part, self._dimensions)
 
     @cached_property
-    def _visible(self) -> models.Filter | None:
+    def _visible(self) -> Any:
         """The Qdrant filter for the visible documents, or None if the version is not restricted."""
         parts = [part for part in self.nodes.parts if isinstance(part, RestrictedPart)]
         if not parts:

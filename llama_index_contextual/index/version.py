@@ -256,10 +256,15 @@ class OpenVersion:
         directory: The `versions/<name>` directory of a project.
         without: Names of parts that are left out because they are damaged.
 
+    Attributes:
+        is_restricted: Whether this object contains only some of the documents; see `RestrictedVersion`.
+
     Raises:
         CorruptVersionError: A file is damaged or missing, or belongs to another version.
         FormatError: The version was written by a newer release.
     """
+
+    is_restricted = False
 
     def __init__(self, directory: Path, *, without: Collection[str] = ()) -> None:
         self.directory = directory

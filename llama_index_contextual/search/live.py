@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
 
     from llama_index_contextual.embeddings.queries import QueryEmbedder
+    from llama_index_contextual.index.part import Part
     from llama_index_contextual.search.rerank import Rerankers
     from llama_index_contextual.stores import VersionStorageContext
 
@@ -344,12 +345,16 @@ class RestrictedVersion(SearchableVersion):
         former: The visible documents of an earlier version, whose copies of unchanged parts are used again, or None.
     """
 
+    is_restricted = True
+
     def __init__(self, whole: SearchableVersion, filters: MetadataFilters, former: RestrictedVersion | None) -> None:
         self.whole = whole
         self.directory, self.name, self.without = whole.directory, whole.name, whole.without
         self._load_embed_model, self.embedder_of = whole._load_embed_model, whole.embedder_of
         copies = former._copies if former else {}
-        self._copies = {part: copies.get(part) or RestrictedPart(part, filters) for part in whole.parts}
+        self._copies: dict[Part, RestrictedPart] = {
+            part: copies.get(part) or RestrictedPart(part, filters) for part in whole.parts
+        }
         self.parts = [copy.acquire() for copy in self._copies.values()]
         chunks = sum(part.size for part in self.parts)
         visible = {"documents": len(self.records), "chunks": chunks, "size": 0, "parts": []}

@@ -534,7 +534,7 @@ class TestSnapshot:
             tools.read(MANUAL)
         assert "Searches the 1 document " in tools.describe("search")
         assert "pdf" not in tools.describe("search")
-        with pytest.raises(InputError, match=r"metadata key 'colour'[.]$"):
+        with pytest.raises(InputError, match=r"metadata key 'colour'[.] Valid keys: .*\bkind\b"):
             tools.search("pump", filters={"colour": "red"})
 
 
