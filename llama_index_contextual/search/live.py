@@ -346,12 +346,13 @@ class RestrictedVersion(SearchableVersion):
     """
 
     is_restricted = True
+    _copies: dict[Part, RestrictedPart]
 
     def __init__(self, whole: SearchableVersion, filters: MetadataFilters, former: RestrictedVersion | None) -> None:
         self.whole = whole
         self.directory, self.name, self.without = whole.directory, whole.name, whole.without
         self._load_embed_model, self.embedder_of = whole._load_embed_model, whole.embedder_of
-        copies: dict[Part, RestrictedPart] = former._copies if former else {}
+        copies = former._copies if former else {}
         self._copies = {part: copies.get(part) or RestrictedPart(part, filters) for part in whole.parts}
         self.parts = [copy.acquire() for copy in self._copies.values()]
         chunks = sum(part.size for part in self.parts)
