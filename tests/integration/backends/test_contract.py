@@ -392,3 +392,27 @@ def test_verify_reports_damage_and_a_new_ingest_repairs_it(site: Site) -> None:
         project.ingest(documents(3 * number + 3), replace=True)
         assert marks(project.retrieve("report")) == {f"mark{3 * number + 3}"}
         assert project.verify(repair=True).sound
+
+
+# ---- restricted projects ---------------------------------------------------------------------------------------------
+
+
+def test_a_restricted_project_answers_as_one_that_never_had_the_other_documents(site: Site) -> None:
+    mixed = [
+        chunk(f"mixed-{share}", f"pump valve {share}", doc_id="mixed", metadata={"share": share, "mark": share % 2})
+        for share in (2, 3)
+    ]
+    project = site.create()
+    project.ingest([*documents(), *mixed])
+    for number, filters in enumerate(({"share": {"<": 6}}, {"share": {"nin": [*range(6, 12)]}}, {"mark": {"!=": 0}})):
+        restricted = project.only(filters)
+        seen = {record.doc_id for record in restricted.documents()}
+        assert ("mixed" in seen) == ("share" in filters)
+        never = site.on_files().create(f"never{number}")
+        never.ingest([*(one for one in documents() if one.id_ in seen), *(mixed if "mixed" in seen else ())])
+        for mode in MODES:
+            assert answers(restricted, mode=mode) == answers(never, mode=mode)
+        narrow = MetadataFilters(filters=[MetadataFilter(key="share", value=3, operator=FilterOperator.NE)])
+        assert answers(restricted, filters=narrow) == answers(never, filters=narrow)
+        assert restricted.retrieve("pump").confidence == pytest.approx(never.retrieve("pump").confidence, abs=1e-5)
+    assert list(project.only({"share": 99}).retrieve("pump valve")) == []
