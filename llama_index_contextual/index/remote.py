@@ -277,8 +277,8 @@ class RemoteVectors:
     def of_rows(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the unit vectors of the given rows; shape (rows, dimensions)."""
         keys: dict[int, Key] = {}
-        for start, part, places in self.nodes.places(rows):
-            keys.update(zip((start + places).tolist(), part.vector_keys(places), strict=True))
+        for selected, part, places in self.nodes.places(rows):
+            keys.update(zip(rows[selected].tolist(), part.vector_keys(places), strict=True))
         vectors = vectors_of(self._engine, [keys[row] for row in rows.tolist()])
         return vectors.reshape(len(rows), self._dimensions)
 

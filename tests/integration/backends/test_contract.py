@@ -8,6 +8,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from llama_index.core.schema import Document, TextNode
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
@@ -414,5 +415,8 @@ def test_a_restricted_project_answers_as_one_that_never_had_the_other_documents(
             assert answers(restricted, mode=mode) == answers(never, mode=mode)
         narrow = MetadataFilters(filters=[MetadataFilter(key="share", value=3, operator=FilterOperator.NE)])
         assert answers(restricted, filters=narrow) == answers(never, filters=narrow)
+        rows = np.arange(len(restricted.live_version.index.ids))[::-1]
+        mine, theirs = (one.live_version.index.vectors(rows) for one in (restricted, never))
+        assert mine == pytest.approx(theirs, abs=1e-5)
         assert restricted.retrieve("pump").confidence == pytest.approx(never.retrieve("pump").confidence, abs=1e-5)
     assert list(project.only({"share": 99}).retrieve("pump valve")) == []
