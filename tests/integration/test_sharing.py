@@ -320,7 +320,7 @@ def root(whole: Project) -> Path:
 def test_the_commands_serve_only_the_documents_that_meet_the_conditions(
     served: list[Project], root: Path, command: tuple[str, ...]
 ) -> None:
-    assert run("--root", root, *command, "--only", "group=hr", "--only", "year>2030").code == 0
+    assert run(*command, "--root", root, "--only", "group=hr", "--only", "year>2030").code == 0
     (project,) = served
     assert {record.doc_id for record in project.documents()} == {
         f"files/{name}" for name in (*HIDDEN, "hr/severance.pdf")
@@ -332,7 +332,7 @@ def test_the_commands_serve_only_the_documents_that_meet_the_conditions(
 def test_a_condition_is_checked_at_the_start(
     served: list[Project], root: Path, command: tuple[str, ...], condition: str
 ) -> None:
-    result = run("--root", root, *command, "--only", condition)
+    result = run(*command, "--root", root, "--only", condition)
     assert result.code == 1
     assert served == []
     assert "No document has the field 'groop'" in result.err or "is not FIELD=VALUE" in result.err
