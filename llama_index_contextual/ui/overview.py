@@ -35,8 +35,8 @@ from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.ui.facets import facets_of
 from llama_index_contextual.ui.background import BackgroundIngest
+from llama_index_contextual.ui.facets import facets_of
 from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.passage import MarkedPage, passage_view
 from llama_index_contextual.ui.places import date_of
