@@ -266,10 +266,12 @@ class IngestReport:
 def store_skipped(project_dir: Path, skipped: Sequence[SkippedFile]) -> None:
     """Store the files that the last ingestion skipped, for `read_skipped`."""
     path = project_dir / SKIPPED_FILE
-    if skipped:
-        files.replace(path, json.dumps([(file.path, file.reason) for file in skipped]).encode())
-    elif path.exists():
+    rows = json.dumps([(file.path, file.reason) for file in skipped]).encode() if skipped else None
+    stored = path.read_bytes() if path.exists() else None
+    if rows is None and stored is not None:
         files.remove(path)
+    elif rows is not None and rows != stored:
+        files.replace(path, rows)
 
 
 def read_skipped(project_dir: Path) -> list[SkippedFile]:

@@ -2,7 +2,8 @@
 
 A project of about 11,000 chunks is made of the conversations, the corpora and the contracts, with local settings and
 small chunks; `--keep FOLDER` builds it there once and uses it again. Chromium then searches for the questions of the
-contracts, opens the page of a passage, and does both as several users at once.
+contracts, opens the page of a passage, and does both as several users at once, who read for some seconds before each step. Their
+browsers run on the same machine as the server.
 
 - *results*: from the submission of the form to the first paint of the results, without the time that the same query
   takes in `Project.retrieve`.
@@ -124,7 +125,7 @@ class User:
         return float(max(times["paint"], times["load"]))
 
 
-async def measure(served: Served, project: Project, asked: Sequence[str]) -> dict[str, Any]:
+async def measure(served: Served, project: Project, asked: Sequence[str], pause: float) -> dict[str, Any]:
     """Return the times of one user, and of several at once."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium(), args=list(SWITCHES))
@@ -140,7 +141,10 @@ async def measure(served: Served, project: Project, asked: Sequence[str]) -> dic
             pages.append(await one.open(0))
         users = [await User.new(browser, served.url) for _ in range(USERS)]
         start = time.perf_counter()
-        visits = await asyncio.gather(*(visit(user, asked[at:] + asked[:at]) for at, user in enumerate(users)))
+        pauses = [random.Random(at) for at in range(USERS)]
+        visits = await asyncio.gather(
+            *(visit(user, asked[at:] + asked[:at], pauses[at], pause) for at, user in enumerate(users))
+        )
         seconds = time.perf_counter() - start
         await browser.close()
     return {
@@ -154,11 +158,18 @@ async def measure(served: Served, project: Project, asked: Sequence[str]) -> dic
     }
 
 
-async def visit(user: User, asked: Sequence[str]) -> tuple[list[float], list[float]]:
-    """Search and open a page a few times, and return the milliseconds of the searches and of the pages."""
+async def visit(
+    user: User, asked: Sequence[str], chance: random.Random, pause: float
+) -> tuple[list[float], list[float]]:
+    """Search and open a page a few times, and return the milliseconds of the searches and of the pages.
+
+    Before each step, the user reads for a random time, which is distributed exponentially.
+    """
     results, pages = [], []
     for question in asked[:6]:
+        await asyncio.sleep(chance.expovariate(1 / pause) if pause else 0)
         results.append(await user.search(question, "*.pdf"))
+        await asyncio.sleep(chance.expovariate(1 / pause) if pause else 0)
         opened = await user.open(1)
         pages += [] if opened is None else [opened]
     return results, pages
@@ -179,6 +190,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder of the project, which is built there once")
     parser.add_argument("--questions", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pause", type=float, default=8, help="mean number of seconds that a user reads before a step")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         root = options.keep or Path(temporary)
@@ -187,14 +199,15 @@ def main() -> None:
         print(f"{info.documents:,} documents, {info.chunks:,} chunks; milliseconds; seed {options.seed}")
         asked = questions(options.data, options.questions, options.seed)
         with serve([ProjectManager(root).load(NAME)], document_folders=[options.data / "contracts" / "pdf"]) as served:
-            found = asyncio.run(measure(served, project, asked))
+            found = asyncio.run(measure(served, project, asked, options.pause))
     print(f"{'':<24}{'count':>6}{'median':>9}{'95 %':>9}{'highest':>9}")
     print(row("query alone", found["query"]))
     print(row("results, without it", found["results"], RESULTS_MS))
     print(row("marked page", found["page"], PAGE_MS))
     for name in ("results of users", "pages of users"):
-        print(row(name.replace("users", f"{USERS} users"), found[name]))
-    print(f"{USERS} users took {found['seconds']:.1f} s; {len(found['problems'])} errors")
+        limit = PAGE_MS if "pages" in name else RESULTS_MS
+        print(row(name.replace("users", f"{USERS} users"), found[name], limit if options.pause else None))
+    print(f"{USERS} users, reading {options.pause:g} s: {found['seconds']:.1f} s; {len(found['problems'])} errors")
     for problem in found["problems"][:10]:
         print(f"  {problem}")
 
