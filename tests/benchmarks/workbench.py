@@ -2,8 +2,8 @@
 
 A project of about 11,000 chunks is made of the conversations, the corpora and the contracts, with local settings and
 small chunks; `--keep FOLDER` builds it there once and uses it again. Chromium then searches for the questions of the
-contracts, opens the page of a passage, and does both as several users at once, who read for some seconds before each step. Their
-browsers run on the same machine as the server.
+contracts, opens the page of a passage, and does both as several users at once, who read for some seconds before each
+step. Their browsers run on the same machine as the server.
 
 - *results*: from the submission of the form to the first paint of the results, without the time that the same query
   takes in `Project.retrieve`.
