@@ -28,7 +28,7 @@ from llama_index_contextual.tools.filters import Filters, require_known_keys, to
 ForcedFilters = Filters | Callable[[RunContext], Filters]
 """Filters that restrict access as in `Project.only`, or a function that returns them for the run of an agent.
 
-The function is called for each use of a tool. A use without a run, or for which it returns None or no filters, is
+The function is called each time a tool is used. If there is no run, or if it returns None or no filters, the call is
 refused.
 """
 

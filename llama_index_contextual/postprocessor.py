@@ -198,7 +198,7 @@ class AdjacentChunkMerger(NamedPostprocessor):
 
 
 def _merge(run: _ChunkRun, best: NodeWithScore) -> MergedChunk:
-    """Return a passage with a new node that contains the text of all chunks of a run."""
+    """Return a passage with a new node that contains the text of all chunks in a run."""
     node, first, last = cast(TextNode, best.node), run.nodes[0], run.nodes[-1]
     relationships = {k: v for k, v in node.relationships.items() if k not in _NEIGHBOURS}
     for kind, end in zip(_NEIGHBOURS, (first, last), strict=True):

@@ -32,7 +32,7 @@ from llama_index_contextual.project.manager import missing_for_models
 from llama_index_contextual.search.cross_encoders import FASTEMBED
 
 LOCKS = Path("/proc/locks")
-"""List of the locks that processes hold, which only Linux has."""
+"""File in which Linux lists the locks that processes hold; other systems do not have it."""
 
 LEAST_SPACE = 100_000_000
 """Free space below which a disk is reported as full, in bytes."""
@@ -91,7 +91,7 @@ def _writer(directory: Path) -> str | None:
 
 
 def _version(directory: Path, config: ProjectConfig) -> Iterator[Check]:
-    """Compare the live version with the free space, the settings and the files of its documents."""
+    """Check the live version against the free disk space, the settings and the files of its documents."""
     name, live = directory.name, current_name(directory)
     if live is None:
         yield Check(name, "nothing has been ingested yet")
@@ -175,7 +175,7 @@ def _set_key(variable: str) -> str:
 
 
 def _remedy(directory: Path, error: ConfigurationError) -> str:
-    """Return the command in an error message, or else the command that lists the settings."""
+    """Return the command in an error message, or the command that lists the settings if there is none."""
     advice = f"{error.problem} {error.remedy.command_line if error.remedy else ''}"
     if install := re.search(r'pip install [\w\-" \[\]]*[\w"]', advice):
         return install[0]

@@ -404,7 +404,7 @@ class Watch:
         try:
             report = self._publish()
         except errors.ConfigurationError:
-            raise  # no change of a file can correct it
+            raise  # a change to a file cannot correct it
         except (errors.ContextualError, OSError) as error:
             self._show_error(error)
             return SOON if isinstance(error, errors.ProjectLockedError) else RESCAN
@@ -474,7 +474,7 @@ class Watch:
 
 
 def _is_temporary(path: str) -> bool:
-    """Return whether a file is hidden or temporary by its name, so that it need not be mentioned."""
+    """Return whether the name of a file shows that it is hidden or temporary; such files are not reported."""
     name = PurePath(path).name
     return name.startswith((".", "~$")) or name.endswith((".tmp", ".part", ".crdownload"))
 

@@ -1,4 +1,4 @@
-"""Checks of the installation for the `doctor` command, which need no package except those of the command line."""
+"""Checks of the installation for the `doctor` command; they need only the packages of the command line."""
 
 from __future__ import annotations
 

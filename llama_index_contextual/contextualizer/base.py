@@ -429,7 +429,7 @@ class StructuralContextualizer(Contextualizer):
         max_tokens: Maximum number of tokens in a context, without the summaries of neighbours. The limit is 50 % higher
             for documents with pages, whose titles and section names are longer.
         neighbours: Whether to add a summary of the previous and of the next chunk, of at most 30 tokens each: the
-            section, if it is another one, and the longest clause that is not also in the chunk itself.
+            section, if it differs, and the longest clause that the chunk itself does not contain.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -504,7 +504,7 @@ class StructuralContextualizer(Contextualizer):
                 chunk.metadata |= context.to_metadata()
 
     def _summaries(self, segment: Segment, chunks: Sequence[BaseNode], of_llm: Mapping[str, str]) -> list[str]:
-        """Return the summaries of both neighbours of each chunk; `of_llm` has contexts from an LLM, by chunk id."""
+        """Return the summaries of each chunk's neighbours; `of_llm` maps chunk ids to contexts from an LLM."""
         if not self.neighbours:
             return [""] * len(chunks)
         row = [segment.before, *segment.chunks, segment.after]
@@ -531,7 +531,7 @@ def _joined(*parts: str) -> str:
 
 
 def _summary(node: BaseNode, neighbour: BaseNode, of_llm: Mapping[str, str]) -> str:
-    """Return the section of a chunk, if its neighbour has another one, and its longest clause that is not shared.
+    """Return the section of a chunk, if its neighbour's section differs, and its longest clause that is not shared.
 
     The clause comes from the context that an LLM wrote for the chunk, if there is one, or else from the chunk's text.
     """
@@ -554,7 +554,7 @@ def _document_line(segment: Segment) -> str:
 
 
 def _shortened(text: str, length: int) -> str:
-    """Shorten a text to a number of characters, at a word boundary, and append an ellipsis."""
+    """Shorten a text to at most `length` characters, at a word boundary, and append an ellipsis."""
     if len(text) <= length:
         return text
     cut = text.rfind(" ", 0, length + 1)

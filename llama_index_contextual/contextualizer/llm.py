@@ -98,8 +98,9 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         service_tier: "flex" for slower responses at half the price, if the provider offers this tier.
         on_structure: Whether to put the structural line (title, section, opening) before the LLM's sentences. The line
             identifies the document, and the sentences situate the chunk in it.
-        neighbours: Whether the structural line also summarises the previous and the next chunk, by the longest clause
-            of the context that the LLM wrote for each of them (in another segment: of its text). This needs no calls.
+        neighbours: Whether the structural line also summarises the previous and the next chunk, with the longest clause
+            of the context that the LLM wrote for each of them. If a neighbour is in another segment, a clause of its
+            text is used instead. This needs no additional calls.
         retries_refused: Whether to retry contexts that the LLM refused to write in earlier runs.
         ledger: Store of contexts that have already been paid for: a `Ledger`, or a file that is created if it does not
             exist. In an `IngestionPipeline`, pass a ledger: with only the pipeline's own cache, a change to any

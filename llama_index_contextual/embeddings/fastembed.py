@@ -83,7 +83,8 @@ def onnx_file(folder: Path) -> Path | None:
 def _registered(folder: Path) -> str:
     """Register the model in a folder with fastembed, which does not load other models, and return its name.
 
-    The pooling is that of `1_Pooling/config.json`, which sentence-transformers writes; without this file, the mean.
+    The pooling method is read from `1_Pooling/config.json`, which sentence-transformers writes. Without this file, mean
+    pooling is used.
     """
     name, file, pooling = str(folder.resolve()), onnx_file(folder), folder / "1_Pooling" / "config.json"
     if file is None:

@@ -262,7 +262,7 @@ class RemoteVectors:
     def _nearest(self, query: NDArray[np.float32], k: int, condition: models.Filter | None) -> Hits:
         k, is_exact = min(k, len(self.nodes)), len(self.nodes) <= EXACT_CHUNKS
         nearest = self._engine.rank(self._version, query, k + TIES, condition, exact=is_exact)
-        if self._visible is not None:  # the engine is not relied on
+        if self._visible is not None:  # do not rely on the engine
             known = frozenset(self.nodes.existing_ids([node_id for node_id, _ in nearest]))
             nearest = [(node_id, score) for node_id, score in nearest if node_id in known]
         try:

@@ -1,8 +1,9 @@
-"""Parts of a version that contain only the documents that somebody may see.
+"""Parts of a version that contain only the visible documents.
 
 A document is visible if it has chunks and all of them pass the filters. The visible documents are copied into memory,
 and everything else, from the frequencies of terms to the scale of similarities, is computed from the copy. Nothing that
-reads a restricted part can therefore depend on a hidden document. A copy is made once for each part and filters.
+reads a restricted part can therefore depend on a hidden document. One copy is made for each combination of part and
+filters.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class RestrictedPart(Part):
         filters: Filters returned by `restricting_filters`.
 
     Attributes:
-        partial: Ids of the documents of which some chunks pass the filters, but not all; they are hidden.
+        partial: Ids of the documents of which only some chunks pass the filters; these documents are hidden.
     """
 
     def __init__(self, whole: Part, filters: MetadataFilters) -> None:

@@ -347,8 +347,8 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
 def _prune(project_dir: Path, keep: int, before: str | None) -> None:
     """Remove old versions and unused parts.
 
-    The newest versions of each kind are kept, so that a program that watches folders displaces neither the versions of
-    a user nor its own large removals. The live version, the previously live version, and any version named under
+    The newest versions of each kind are kept, so that the versions of a program that watches folders displace neither
+    those of a user nor its large removals. The live version, the previously live version, and any version named under
     `keeps` in the manifest of a kept version are also kept.
     """
     manifests = {name: _manifest(project_dir, name) for name in version_names(project_dir)}

@@ -585,7 +585,8 @@ async def abuild(
         batches_ahead: Minimum number of batches to start ahead of the current batch.
 
     Returns:
-        The failures, the number of paid contexts, the very short contexts and the lengths; the nodes are not included.
+        The failures, the number of paid contexts, the very short contexts and the lengths of the contexts; the nodes
+        are not included.
     """
     batches = _batches(jobs, stages)
     async with contextlib.AsyncExitStack() as stack:

@@ -275,7 +275,7 @@ def store_skipped(project_dir: Path, skipped: Sequence[SkippedFile]) -> None:
 
 
 def read_skipped(project_dir: Path) -> list[SkippedFile]:
-    """Return the files that the last ingestion skipped; a missing or damaged list is empty."""
+    """Return the files that the last ingestion skipped, or an empty result if the list is missing or damaged."""
     try:
         rows = json.loads((project_dir / SKIPPED_FILE).read_bytes())
         return [SkippedFile(str(path), str(reason)) for path, reason in rows]

@@ -158,7 +158,7 @@ class Project:
     Attributes:
         state: Directory, settings, models and live version of the project, for functions in lower layers.
         created: Whether the project was created when it was opened; see `ProjectManager.get_or_create`.
-        is_restricted: Whether only some documents exist for this object; see `only`.
+        is_restricted: Whether this object contains only some of the documents; see `only`.
 
     Raises:
         ConfigurationError: `model_id` is given without `llm`.
@@ -231,13 +231,13 @@ class Project:
         return version.read_text(record, start, end)
 
     def only(self, filters: Filters) -> Project:
-        """Return the project as if it contained only the documents that pass filters, for somebody who may see these.
+        """Return a read-only project that contains only the documents that pass the filters.
 
         A document is visible if all its chunks pass the filters. Searches, answers, tools, stores, scores, counts and
-        messages of the returned object do not depend on the other documents. It only reads: methods that change the
-        project, or that describe it as a whole (`info`, `versions`, `cost`, `verify`, `export`, ...), raise InputError.
+        messages of the returned object do not depend on the other documents. Methods that change the project, or that
+        describe it as a whole (`info`, `versions`, `cost`, `verify`, `export`, ...), raise InputError.
 
-        The visible documents and their vectors are kept in memory once for each of the filters that were used last.
+        For the most recently used filters, the visible documents and their vectors are kept in memory.
 
         Args:
             filters: A dict of keys and values, or MetadataFilters. A document without a key passes `!=` and `nin`, so
@@ -826,7 +826,7 @@ READING = frozenset(
 
 
 class RestrictedProject(Project):
-    """A project that only reads the documents that pass filters.
+    """A read-only project that contains only the documents that pass the filters.
 
     Args:
         project: The project.
@@ -841,14 +841,14 @@ class RestrictedProject(Project):
 
 
 class _RestrictedState(ProjectState):
-    """The state of a restricted project, with which functions in lower layers cannot open the whole version."""
+    """The state of a restricted project; functions in lower layers cannot open the whole version with it."""
 
     def __init__(self, whole: ProjectState, filters: MetadataFilters) -> None:
         self.__dict__.update(whole.__dict__)
         self.live = whole.live.restricted(filters)
 
     def open_live(self) -> NoReturn:
-        """Raise an error, because the version is opened for changes."""
+        """Raise an error, because this method opens the version for changes."""
         _refuse("opening the whole version")
 
 

@@ -245,7 +245,7 @@ def _predict_onnx(encoder: Any, pairs: Sequence[tuple[str, str]], batch_size: in
 
 
 def _has_sigmoid(config: dict[str, Any]) -> bool:
-    """Return whether the configuration of a model contains a sigmoid, the default of sentence-transformers."""
+    """Return whether a model's scores pass through a sigmoid, which sentence-transformers uses by default."""
     own = config.get("sentence_transformers") or {}
     activation = own.get("activation_fn") or config.get("sbert_ce_default_activation_function") or "Sigmoid"
     return not str(activation).endswith("Identity")

@@ -136,7 +136,7 @@ class LiveIndexes:
                 return opened
 
     def restricted(self, filters: MetadataFilters) -> RestrictedIndexes:
-        """Return indexes in which only the documents that pass the filters exist; the most recent ones are cached.
+        """Return indexes that contain only the documents that pass the filters; the most recent ones are cached.
 
         Args:
             filters: Filters returned by `restricting_filters`.
@@ -203,7 +203,7 @@ class PinnedIndexes(LiveIndexes):
 
 
 class RestrictedIndexes(LiveIndexes):
-    """The indexes of the documents that pass filters, as if the live version contained no other documents.
+    """Indexes that contain only those documents of the live version that pass the filters.
 
     Args:
         live: The indexes of the project.
@@ -342,7 +342,7 @@ class RestrictedVersion(SearchableVersion):
     Args:
         whole: The version.
         filters: Filters returned by `restricting_filters`.
-        former: The visible documents of an earlier version, whose copies of unchanged parts are used again, or None.
+        former: The visible documents of an earlier version, whose copies of unchanged parts are reused, or None.
     """
 
     is_restricted = True

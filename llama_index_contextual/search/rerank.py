@@ -221,7 +221,7 @@ BATCH_SIZE = 32
 OVERLAP = 5
 """Ratio of the length of a window to the length of its overlap with the next window.
 
-With a fifth, most sentences are complete in one of the windows.
+With an overlap of a fifth, most sentences are complete in one of the windows.
 """
 
 _SLACK = 8
@@ -299,7 +299,7 @@ class CrossEncoderReranker(Reranker):
         return await asyncio.to_thread(self.rerank, question, hits, threshold=threshold)
 
     def windows(self, question: str, passage: str, head: int) -> list[str]:
-        """Divide a passage, whose head has a given length, into windows to read together with a question."""
+        """Divide a passage into windows that fit into the model with a question; `head` is the length of its head."""
         spans = self._model.spans
         splitter = WindowSplitter(self.length, self._room - len(spans(question)), spans, OVERLAP)
         return [window.text for window in splitter.split(passage, head)]

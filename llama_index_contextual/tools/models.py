@@ -199,7 +199,7 @@ class ToolResult(BaseModel):
 
 
 def _cut(entries: list[Any], text_of: Callable[[Any], str], max_tokens: int) -> list[Any]:
-    """Remove and return the last entries if the text of all has more than `max_tokens` tokens; the first stays."""
+    """Remove and return the last entries if all together have more than `max_tokens` tokens; keep the first."""
     tokens = list(itertools.accumulate(count_tokens(text_of(entry)) for entry in entries))
     rest = entries[max(1, bisect_right(tokens, max_tokens)) :]
     del entries[len(entries) - len(rest) :]

@@ -62,7 +62,7 @@ def make_app(
     documents.
 
     Args:
-        projects: The projects to show; of a restricted project (see `Project.only`), only its documents.
+        projects: The projects to show; for a restricted project (see `Project.only`), only its visible documents.
         token: Token that clients must send; None gives read access to everyone who can reach the application.
         allowed_hosts: Host names that clients use for the server, in addition to the names of the loopback interface.
         document_folders: Folders that contain the original files, whose pages are shown as images.

@@ -42,7 +42,7 @@ WAITING_SECONDS = 60.0
 MAX_MEMORY = 2_000_000_000
 CACHE_BYTES = 64_000_000
 MARKED_PAGES = 1_000
-"""Number of pages whose marks are kept, because the view of a result needs the same marks as its picture."""
+"""Number of pages whose marks are cached, because the view of a result needs the same marks as its picture."""
 MAX_BYTES = 1_000_000_000
 
 
@@ -210,7 +210,7 @@ COMPRESSION = 3
 """PNG compression level; higher levels take longer and save little."""
 
 RECENT_PAGES = 16
-"""Number of pages whose characters are kept, because several results are often on one page."""
+"""Number of pages whose characters are cached, because several results are often on one page."""
 
 PICTURE = (340, 240)
 """Width and height, in points, of the part of a page that a small picture shows."""

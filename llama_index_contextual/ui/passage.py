@@ -628,7 +628,7 @@ def _picture(request: Request) -> Response:
 
 
 def _drawn(request: Request, record: DocumentRecord, kind: str, draw: Callable[[], bytes]) -> Response:
-    """Return an image of a page, which browsers keep if its URL contains the checksum of the file."""
+    """Return an image of a page, which browsers cache if its URL contains the checksum of the file."""
     try:
         image = draw()
     except ReadError as error:

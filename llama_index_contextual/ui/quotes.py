@@ -94,7 +94,7 @@ def quote_of(
         span: Start and end of the sentence or row in the passage.
         mark_words: Function that returns text as HTML with the words of the question marked.
         table_head: The column headers of the table that the passage continues, or "".
-        file_name: Name of the file, whose type determines which signs of Markdown are left out.
+        file_name: Name of the file, whose type determines which Markdown markup is removed.
     """
     (start, end), shown = span, partial(plain, file_name=file_name)
     quoted = shown(text[start:end])
@@ -130,7 +130,7 @@ def quote_around(
 
 
 def plain(text: str, file_name: str | None) -> str:
-    """Return text on one line, without the signs of Markdown that its file type contains."""
+    """Return text on one line, without the Markdown markup that its file type contains."""
     icon = icon_of(file_name)
     if icon not in ("pdf", "image", "text"):  # other formats are converted to text with Markdown headings
         text = _LINE_SIGNS.sub("", text)

@@ -187,7 +187,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 if scope["path"].startswith(STATIC) and message["status"] in (200, 304):
                     headers["Cache-Control"] = "max-age=86400"  # the URL changes with the content
-                for name, value in HEADERS.items():  # a view may set a narrower policy, and its own caching
+                for name, value in HEADERS.items():  # a view may set a stricter policy and its own caching
                     headers.setdefault(name, value)
             await send(message)
 

@@ -81,7 +81,7 @@ class Links:
         return f"{_with_query(path, {'q': q, 'mark': span, 'page': page, **search})}{anchor}"
 
     def image(self, doc_id: str, page: int, checksum: str = "") -> str:
-        """Return the URL of the image of a page, which browsers keep if the URL has the checksum of the file."""
+        """Return the URL of the image of a page, which browsers cache if the URL contains the checksum of the file."""
         return _with_query(f"{self._base}/image", {"doc": doc_id, "page": page, "v": checksum})
 
     def original(self, doc_id: str, page: int | None = None) -> str:

@@ -19,7 +19,7 @@ from tests.support.sharing import ONLY, Doors, attempts, build, outcome
 
 @dataclass
 class Row:
-    """The attempts through one door.
+    """The attempts with one way to use a project.
 
     Attributes:
         attempts: Number of attempts.

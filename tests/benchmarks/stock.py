@@ -84,7 +84,7 @@ def vector_index(nodes: list[BaseNode], embed_model: BaseEmbedding) -> VectorSto
 
 
 def fused(semantic: BaseRetriever, lexical: BaseRetriever) -> QueryFusionRetriever:
-    """Return the fusion of both legs."""
+    """Return the fusion of both rankings."""
     return QueryFusionRetriever(
         [semantic, lexical],
         llm=MockLLM(),

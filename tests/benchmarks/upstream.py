@@ -1,4 +1,4 @@
-"""Question sets read from their upstream files, as they are in a folder of the reader.
+"""Question sets read from unchanged upstream files in a local folder.
 
 `cookbook` reads the evaluation set of Anthropic's cookbook for contextual embeddings, and `mtrag` the human retrieval
 tasks of IBM's MTRAG, both without any conversion. The passages are ready chunks, so every system indexes the same text.
@@ -23,7 +23,7 @@ Queries = Literal["lastturn", "questions", "rewrite"]
 def cookbook(folder: Path) -> QuestionSet:
     """Read `codebase_chunks.json` and `evaluation_set.jsonl` of the cookbook.
 
-    A question refers to a chunk by the UUID of its document and its number in it.
+    A question refers to a chunk by the UUID of its document and the number of the chunk in it.
 
     Raises:
         ValueError: A question refers to a chunk that does not exist.
@@ -45,8 +45,8 @@ def cookbook(folder: Path) -> QuestionSet:
 def mtrag(folder: Path, domain: str, queries: Queries = "rewrite") -> QuestionSet:
     """Read a domain of a checkout of MTRAG: passages (the ZIP file, or unpacked), queries and judgements.
 
-    The id of a passage is the one of its document, and where it starts and ends in it. Queries without a judgement are
-    not part of the retrieval task.
+    The id of a passage consists of the id of its document and the start and end of the passage in it. Queries without a
+    judgement are not part of the retrieval task.
 
     Raises:
         ValueError: A query refers to a passage that does not exist.

@@ -137,14 +137,14 @@ def _pdf(text: str) -> bytes:
 
 @dataclass
 class Simulation:
-    """A day of a folder.
+    """A simulated day of a watched folder.
 
     Attributes:
         directory: An empty directory.
         changes: Number of changes of files.
         seed: Seed of the random numbers.
         allow_many: Whether large removals need no confirmation.
-        faults: What is not as promised.
+        faults: Descriptions of broken promises.
         counts: Numbers for the summary.
     """
 
@@ -199,7 +199,7 @@ class Simulation:
         self.has_event = self.has_change = True
 
     def change(self) -> None:
-        """Change a file, unless the folder is not mounted: then later. One event in twenty is lost."""
+        """Change a file, or do so later if the folder is not mounted. One event in twenty is lost."""
         if not self.is_mounted:
             self.delayed.append(self.change)
             return
@@ -209,7 +209,7 @@ class Simulation:
         self.has_event |= self.random.random() > 0.05
 
     def unmount(self, *, becomes_empty: bool) -> None:
-        """Take the folder away; what remains may be an empty mount point."""
+        """Unmount the folder; an empty mount point may remain."""
         self.counts["unmounts"] += 1
         self.ids = self.document_ids()
         self.folder.rename(self.directory / "away")
@@ -219,7 +219,7 @@ class Simulation:
         self.touch()
 
     def mount(self) -> None:
-        """Bring the folder back, and make the delayed changes."""
+        """Mount the folder again, and make the delayed changes."""
         if self.document_ids() != self.ids:
             self.faults.append("documents changed while the folder was not mounted")
         if self.folder.exists():
@@ -249,7 +249,7 @@ class Simulation:
         self.touch()
 
     def roll_back(self, *, automatic: bool) -> None:
-        """Make the last version live that was published by hand, or an older one of the watcher after it."""
+        """Roll back to the last version published by hand, or to the first automatic version after it."""
         last = max(at for at, (_, by_watcher) in enumerate(self.published) if not by_watcher)
         kept = {version.name for version in self.project.versions()}
         targets = [name for name, by_watcher in self.published[last:] if by_watcher is automatic and name in kept]
@@ -340,7 +340,7 @@ class Simulation:
     # ---- what is checked ---------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Compare the project with one ingest, the versions with the rule, and the log with what has happened."""
+        """Compare the project with a single ingest, the versions with the rule, and the log with the events."""
         fresh = self.manager.create("fresh", ProjectConfig.local())
         fresh.ingest([self.folder, *sorted(self.pinned.iterdir())])
         self.counts["documents"] = len(fresh.documents())

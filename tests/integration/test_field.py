@@ -1,4 +1,4 @@
-"""The benchmark against other systems: upstream files are read as they are, and every row is scored the same way."""
+"""The benchmark against other systems: upstream files are read unchanged, and every row is scored the same way."""
 
 from __future__ import annotations
 

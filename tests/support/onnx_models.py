@@ -1,4 +1,4 @@
-"""Tiny models in ONNX format, for fastembed: some with a tokenizer that has one token for each word, and any BERT."""
+"""Tiny models in ONNX format for fastembed: models whose tokenizer has one token for each word, and BERT models."""
 
 from __future__ import annotations
 

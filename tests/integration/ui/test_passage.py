@@ -179,7 +179,7 @@ def test_pages_are_shown_while_many_pictures_wait(project: Project, monkeypatch:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=PATIENCE) as client:
             waiting = [asyncio.create_task(client.get(Links("all").picture(node_id, None, ""))) for _ in range(60)]
             assert await asyncio.to_thread(drawing.wait, PATIENCE)
-            page = await client.get(address(node_id))  # 60 threads would be more than there are
+            page = await client.get(address(node_id))  # the pool has fewer than 60 threads
             release.set()
             return page.text.count("mark-line"), {one.content for one in await asyncio.gather(*waiting)}
 

@@ -42,7 +42,7 @@ def recording_resolve(host, *args, **options):
 
 socket.socket.connect, socket.getaddrinfo = recording_connect, recording_resolve
 """
-"""Module that Python imports when it starts: it writes down every other host that a program tries to reach."""
+"""Module that is imported when Python starts, and records every other host that a program tries to reach."""
 
 
 def can_unshare() -> bool:
@@ -55,7 +55,7 @@ def can_unshare() -> bool:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command line in a new environment: the wheel is installed there, and its dependencies are those of the tests.
+    """The command line in a new environment, with the wheel and the dependencies of the tests.
 
     A path file takes the place of `pip install` for the dependencies, because their wheels are not on this machine.
     """

@@ -89,7 +89,7 @@ def test_no_hostile_request_is_answered_with_an_error_a_foreign_file_or_active_m
     for number in range(REQUESTS):
         view, name = chance.choice(VIEWS), chance.choice(PARAMETERS)
         given = {one: value(chance, known) for one in (name, *chance.sample(PARAMETERS, chance.randrange(4)))}
-        # Every view also gets its own parameters, so that most requests reach what is behind their checks.
+        # Every view also gets its own parameters, so that most requests pass its checks.
         own = {"document": ("id",), "image": ("doc", "page"), "picture": ("chunk", "mark"), "original": ("doc",)}
         given |= {one: value(chance, known) for one in own.get(view, ("q",))}
         path = f"/p/p/{view}"
@@ -106,7 +106,7 @@ def test_no_hostile_request_is_answered_with_an_error_a_foreign_file_or_active_m
 
 
 def problems(response: Any) -> list[str]:
-    """Return what is wrong with a response."""
+    """Return the problems of a response."""
     kind, text = response.headers.get("content-type", ""), response.text
     is_failure = response.status_code >= 500 and response.status_code != 503  # there is no LLM for answers
     found = [f"status {response.status_code}"] if is_failure else []
