@@ -111,7 +111,7 @@ class Meter:
         self._cached = self._written = 0
 
     def read_usage(self, raw: Any) -> None:
-        """Read token counts, if any, from a piece in the provider's format. They replace earlier counts."""
+        """Read token counts from a piece of a response in the provider's format; they replace earlier counts."""
         for holder in (raw, field_of(raw, "message")):
             reported = field_of(holder, "usage")
             usage = usage_of(reported)

@@ -533,7 +533,8 @@ def _joined(*parts: str) -> str:
 def _summary(node: BaseNode, neighbour: BaseNode, of_llm: Mapping[str, str]) -> str:
     """Return the section of a chunk, if its neighbour's section differs, and its longest clause that is not shared.
 
-    The clause comes from the context that an LLM wrote for the chunk, if there is one, or else from the chunk's text.
+    The clause comes from the context that an LLM wrote for the chunk; then the section is omitted. If there is no such
+    context, the clause comes from the chunk's text.
     """
     text, shared = of_llm.get(node.node_id), of_llm.get(neighbour.node_id, "")
     section = keys.label_of(node.metadata, keys.SECTION)

@@ -138,7 +138,7 @@ class VerifyReport:
     Attributes:
         versions: Names of the versions that were checked, oldest first.
         problems: The problems; empty if there are none.
-        repair: Repair of the live version, or None.
+        repair: The repair of the live version, or None if nothing was repaired.
     """
 
     versions: Sequence[str]
