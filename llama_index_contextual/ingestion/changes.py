@@ -62,6 +62,7 @@ from llama_index_contextual.ingestion.pipeline import (
     spending_of,
 )
 from llama_index_contextual.ingestion.plan import (
+    FOR_LATER,
     FileReader,
     IngestInput,
     Intake,
@@ -273,7 +274,8 @@ async def achange(
         if report.version is not None:
             await run_to_completion(state.remember_embed_model)
         if inputs:
-            await run_to_completion(partial(store_skipped, state.directory, report.skipped))
+            skipped = [file for file in report.skipped if file.reason not in FOR_LATER]
+            await run_to_completion(partial(store_skipped, state.directory, skipped))
         return report
 
 

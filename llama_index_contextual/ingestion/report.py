@@ -266,7 +266,7 @@ class IngestReport:
 def store_skipped(project_dir: Path, skipped: Sequence[SkippedFile]) -> None:
     """Store the files that the last ingestion skipped, for `read_skipped`."""
     path = project_dir / SKIPPED_FILE
-    rows = json.dumps([(file.path, file.reason) for file in skipped]).encode() if skipped else None
+    rows = json.dumps(sorted((file.path, file.reason) for file in skipped)).encode() if skipped else None
     stored = path.read_bytes() if path.exists() else None
     if rows is None and stored is not None:
         files.remove(path)

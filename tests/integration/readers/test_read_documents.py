@@ -224,7 +224,8 @@ class TestBadFiles:
         (ref,) = discover([write(tmp_path / "a.txt", GOOD)]).files
         ref.path.unlink()
         os.mkfifo(ref.path)
-        with DocumentReader() as reader, pytest.raises(ReadError, match="is not a regular file"):
+        # The pipe may have the number of the inode that the file had.
+        with DocumentReader() as reader, pytest.raises(ReadError, match=r"is not a regular file|was replaced"):
             reader.read(ref)
 
     def test_a_file_that_is_gone_is_reported(self, tmp_path: Path) -> None:
