@@ -465,8 +465,8 @@ class Watch:
         message = f"{common.cli_message(error)} The sync is repeated after the next change."
         if isinstance(error, errors.BudgetExceededError) and self.max_cost is not None:
             message = (
-                f"The limit of --max-cost {self.max_cost:g} for all syncs is reached. Nothing is published until the"
-                f" command is started with a higher limit; contexts that were paid for are kept."
+                f"The limit of --max-cost {self.max_cost:g} for all syncs is reached. Nothing is published until a sync"
+                f" costs nothing, or the command is started with a higher limit; contexts that were paid for are kept."
             )
         if message != self._error:
             self._error = message

@@ -317,8 +317,8 @@ def test_the_cost_is_in_the_line_and_the_limit_is_reported_once(
         write(folder / "new.md", f"# New\n\nEdition {number}.")
         watch.sync()
     assert log(capsys) == [
-        "error The limit of --max-cost 0 for all syncs is reached. Nothing is published until the command is started"
-        " with a higher limit; contexts that were paid for are kept."
+        "error The limit of --max-cost 0 for all syncs is reached. Nothing is published until a sync costs nothing,"
+        " or the command is started with a higher limit; contexts that were paid for are kept."
     ]
     (folder / "new.md").unlink()
     watch.sync()
