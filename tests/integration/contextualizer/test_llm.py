@@ -14,7 +14,7 @@ from llama_index.core.schema import BaseNode
 from llama_index_contextual import ProjectConfig, ProjectManager
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.contextualizer import LLMContextualizer
-from llama_index_contextual.errors import ModelError
+from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.ingestion.report import ContextLengths
 from tests.integration.contextualizer.samples import chunks, loose
@@ -154,6 +154,11 @@ def test_without_a_key_the_message_says_what_to_set() -> None:
 
 def test_a_mock_model_works() -> None:
     assert contexts(LLMContextualizer(llm=MockLLM(max_tokens=3), model_id="mock")(loose("One."))) == ["text text text"]
+
+
+def test_a_name_for_a_model_that_is_not_passed_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="pass that too"):
+        LLMContextualizer(model="openai:gpt-4o-mini", model_id="mock")
 
 
 def test_a_copy_with_another_model_calls_that_model() -> None:

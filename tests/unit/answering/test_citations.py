@@ -75,6 +75,13 @@ def test_a_verified_quotation_has_its_offsets_in_the_document() -> None:
     )
 
 
+def test_a_quotation_of_a_passage_without_offsets_has_the_source_of_the_passage() -> None:
+    source = Source(doc_id="notes", file_name="notes.md")
+    passage = Passage("For schools, the fee is waived.", source)
+    (quotation,) = check("“the fee is waived” [Source 1]", passage).quotations
+    assert (quotation.status, quotation.source) == ("verified", source)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
