@@ -522,21 +522,49 @@ def _conversation(request: Request, key: str) -> list[KeptAnswer]:
 
 
 async def answer(request: Request) -> Response:
-    """Answer a posted question: stream events if the client accepts them, or redirect to the finished answer."""
-    project, asked, url = project_of(request), AskForm(), ""
+    """Answer a posted question: stream events if the client accepts them, or redirect to the finished answer.
+
+    If the client disconnects, the call to the model is stopped.
+    """
+    project, asked = project_of(request), AskForm()
     wants_events = EVENTS in request.headers.get("accept", "")
     try:
         asked = AskForm.of(await _posted(request))
         if wants_events:
             return StreamingResponse(_event_lines(request, project, asked), media_type=EVENTS)
-        async for event in _events(request, project, asked):
-            url = event.get("url", "")
+        answering = asyncio.create_task(_finished(request, project, asked))
+        leaving = asyncio.create_task(_wait_until_left(request))
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            has_left = not answering.done()
+        finally:
+            for task in (answering, leaving):
+                task.cancel()  # without effect on a task that is done
+            await asyncio.gather(answering, leaving, return_exceptions=True)
+        if has_left:
+            return Response(status_code=499)
+        url = answering.result()
     except ContextualError as error:
         problem = problem_of(error, project)
         if wants_events:
             return Response(_encode(_problem_event(problem)), media_type=EVENTS)
         return await asyncio.to_thread(_form, request, asked, problem=problem)
     return RedirectResponse(url, status_code=303)
+
+
+async def _finished(request: Request, project: Project, asked: AskForm) -> str:
+    """Answer a question and return the URL of the answer."""
+    url = ""
+    async with aclosing(_events(request, project, asked)) as events:
+        async for event in events:
+            url = event.get("url", "")
+    return url
+
+
+async def _wait_until_left(request: Request) -> None:
+    """Wait until the client disconnects; the body of the request must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _posted(request: Request) -> dict[str, list[str]]:

@@ -54,7 +54,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _build(folder: Path) -> None:
     manager = ProjectManager(folder)
     files = sorted(path for path in DATA.iterdir() if path.suffix in SUFFIXES)
-    patient = ProjectConfig.local(call_timeout=PATIENCE, first_token_timeout=PATIENCE, between_tokens_timeout=PATIENCE)
+    # The model must never end by itself while a test waits for the end of its call.
+    seconds = 10 * PATIENCE
+    patient = ProjectConfig.local(call_timeout=seconds, first_token_timeout=seconds, between_tokens_timeout=seconds)
     manager.create("examples", patient).ingest(files)
     manager.create("manual", patient).ingest([DATA / "station-manual.md"])
     for name, changes in COPIES.items():
