@@ -28,18 +28,15 @@ _PEAK = """
 import sys
 from llama_index_contextual import ChunkNodeParser, SegmentNodeParser, read_documents
 from llama_index_contextual.node_parser import count_tokens
-
-def peak():
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+from tests.benchmarks.memory import peak_memory
 
 count_tokens("the tokenizer is loaded before")
-print(peak())
+print(peak_memory())
 documents = read_documents([sys.argv[1]])
 assert len(documents) == 1
-print(peak())
+print(peak_memory())
 chunks = ChunkNodeParser()(SegmentNodeParser()(list(documents)))
-print(peak(), len(chunks))
+print(peak_memory(), len(chunks))
 """
 
 
@@ -111,9 +108,10 @@ def _peak() -> None:
         paragraph = "The supplier shall deliver the goods within thirty days of the order.\n\n"
         path.write_text(paragraph * (200_000_000 // len(paragraph)), encoding="utf-8")
         done = subprocess.run([sys.executable, "-c", _PEAK, str(path)], capture_output=True, text=True, check=True)
-        before, read, parsed, count = map(int, done.stdout.split())
+        *peaks, count = done.stdout.split()
+        before, read, parsed = map(float, peaks)
         size = path.stat().st_size
-    reading, parsing = ((peak - before) * 1024 / size for peak in (read, parsed))
+    reading, parsing = ((peak - before) * 2**20 / size for peak in (read, parsed))
     print(
         f"{size / 1e6:.0f} MB of text: peak memory {reading:.2f} × its size above the start when read, "
         f"{parsing:.2f} × with all of its {count} chunks"

@@ -8,7 +8,6 @@ about 240 tokens. Nothing is downloaded.
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import time
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from llama_index_contextual.models import load_embed_model
+from tests.benchmarks.memory import peak_memory
 
 TEXTS = [f"word{at} the pump makes a loud noise in the {at} room " * 22 for at in range(64)]
 
@@ -44,8 +44,7 @@ def measure(kind: str, folder: str) -> None:
     for at in range(0, len(TEXTS), 32):
         model.get_text_embedding_batch(TEXTS[at : at + 32])
     spent = 1000 * (time.process_time() - started) / len(TEXTS)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"{kind:12s} {spent:8.2f} ms of CPU time per text, {peak} MB", flush=True)
+    print(f"{kind:12s} {spent:8.2f} ms of CPU time per text, {peak_memory():.0f} MB", flush=True)
 
 
 def main() -> None:

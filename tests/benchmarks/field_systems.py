@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.retrievers.bm25 import BM25Retriever
 
 from llama_index_contextual import ProjectConfig, ProjectManager
+from tests.benchmarks.memory import peak_memory
 from tests.benchmarks.sets import QuestionSet
 from tests.benchmarks.stock import fused, vector_index
 
@@ -69,7 +69,7 @@ def main(system: str, task_file: str, folder: str) -> None:
     else:
         search, package = contextual(system, task, model, Path(folder)), "llama-index-contextual"
     figures = {"ingest_s": time.perf_counter() - started, **timed(search, task["questions"])}
-    figures["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    figures["peak_mb"] = peak_memory()
     print(json.dumps(figures | {"version": f"{package} {importlib.metadata.version(package)}"}))
 
 

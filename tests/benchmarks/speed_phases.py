@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.benchmarks.memory import peak_memory
+
 NAME = "speed"
 Figures = dict[str, Any]
 
@@ -99,12 +101,6 @@ def latency(ask: Callable[[str], object], queries: Sequence[str]) -> list[float]
         ask(query)
         times.append(time.perf_counter() - started)
     return times
-
-
-def peak_memory() -> float:
-    """Return the largest resident memory of this process so far, in MiB."""
-    with open("/proc/self/status", encoding="ascii") as status:
-        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 
 
 def build(corpus: Path, root: Path, spawned: float) -> Figures:

@@ -12,12 +12,11 @@ import json
 import zipfile
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tests.benchmarks.sets import Question, QuestionSet
 
 DOMAINS = ("clapnq", "cloud", "fiqa", "govt")
-Queries = Literal["lastturn", "questions", "rewrite"]
 
 
 def cookbook(folder: Path) -> QuestionSet:
@@ -42,8 +41,8 @@ def cookbook(folder: Path) -> QuestionSet:
     return QuestionSet("cookbook", None, chunks, questions)
 
 
-def mtrag(folder: Path, domain: str, queries: Queries = "rewrite") -> QuestionSet:
-    """Read a domain of a checkout of MTRAG: passages (the ZIP file, or unpacked), queries and judgements.
+def mtrag(folder: Path, domain: str) -> QuestionSet:
+    """Read a domain of a checkout of MTRAG: passages (the ZIP file, or unpacked), rewritten queries and judgements.
 
     The id of a passage consists of the id of its document and the start and end of the passage in it. Queries without a
     judgement are not part of the retrieval task.
@@ -62,7 +61,7 @@ def mtrag(folder: Path, domain: str, queries: Queries = "rewrite") -> QuestionSe
         for judgement in csv.DictReader(file, delimiter="\t"):
             passage = judgement["corpus-id"]
             relevant[judgement["query-id"]].append(passage if passage in known else None)
-    rows = _rows((tasks / f"{domain}_{queries}.jsonl").read_text(encoding="utf-8"))
+    rows = _rows((tasks / f"{domain}_rewrite.jsonl").read_text(encoding="utf-8"))
     asked = [(row["text"].removeprefix("|user|: "), relevant[row["_id"]]) for row in rows if row["_id"] in relevant]
     return QuestionSet(f"mtrag-{domain}", None, chunks, [_question(text, ids) for text, ids in asked])
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -13,8 +15,10 @@ from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 
 from llama_index_contextual.models import load_embed_model
 from tests.benchmarks import field, field_systems
+from tests.benchmarks.memory import peak_memory
 from tests.benchmarks.sets import Question, QuestionSet
 from tests.benchmarks.upstream import cookbook, mtrag
+from tests.support.source import ROOT
 
 COOKBOOK = [
     {
@@ -105,6 +109,13 @@ def test_a_row_scores_the_ids_of_the_hits() -> None:
     line = field.row(field.System("one", []), questions, figures | {"version": "one 1.0"})
     # recall at 1: (1 + 0) / 2; at 5: (1 + 1/2) / 2; nDCG: (1 + (1/log2(4)) / (1 + 1/log2(3))) / 2; median (1 + 3) / 2
     assert line.split() == ["one", "50.0", "75.0", "75.0", "65.3", "2.0", "0.5", "2.0", "99.0", "one", "1.0"]
+
+
+def test_the_peak_of_a_process_does_not_include_that_of_its_parent() -> None:
+    held = b"x" * (400 << 20)
+    program = "from tests.benchmarks.memory import peak_memory; print(peak_memory())"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 100 < len(held) / 2**20 < peak_memory()
 
 
 def test_a_system_that_cannot_be_measured_says_why() -> None:
