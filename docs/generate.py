@@ -156,11 +156,10 @@ def settings_page() -> str:
         " set in Python, with `--set` of `create`, with `configure`, and by the environment variable"
         f" `{PREFIX}` + its name in capitals. How these come together: [Settings in the guide](../guide/settings.md).",
         "A setting marked **rebuild** takes effect only in a new version, so after `rebuild` or with the next changed"
-        " document; any other takes effect with the next query or run. `ProjectConfig.local()` differs in three fields:"
-        + "".join(
-            f" `{name}` is `{_value(value)}`{',' if name != 'candidates' else '.'}"
-            for name, value in _local_differences().items()
-        ),
+        " document; any other takes effect with the next query or run. `ProjectConfig.local()` differs in the following"
+        " fields: "
+        + ", ".join(f"`{name}` is `{_value(value)}`" for name, value in _local_differences().items())
+        + ".",
     ]
     for stage, names in stages.items():
         rows = [_setting(name, fields[name]) for name in names]
