@@ -157,9 +157,7 @@ def settings_page() -> str:
         f" `{PREFIX}` + its name in capitals. How these come together: [Settings in the guide](../guide/settings.md).",
         "A setting marked **rebuild** takes effect only in a new version, so after `rebuild` or with the next changed"
         " document; any other takes effect with the next query or run. `ProjectConfig.local()` differs in the following"
-        " fields: "
-        + ", ".join(f"`{name}` is `{_value(value)}`" for name, value in _local_differences().items())
-        + ".",
+        " fields: " + ", ".join(f"`{name}` is `{_value(value)}`" for name, value in _local_differences().items()) + ".",
     ]
     for stage, names in stages.items():
         rows = [_setting(name, fields[name]) for name in names]

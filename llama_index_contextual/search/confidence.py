@@ -6,7 +6,7 @@ words count most. Neither value depends on whether the hits come from one docume
 informative if many documents resemble each other.
 
 For each kind of search, a logistic model turns these values into probabilities. The models were fitted by `python -m
-tests.benchmarks.relevance --data ../shared/data` on five equally weighted question sets (source code, contracts, long
+tests.benchmarks.relevance --data DATA` on five equally weighted question sets (source code, contracts, long
 Markdown documents, conversations, annual and quarterly reports). The negative examples were questions from the other
 sets, and questions whose relevant documents had been removed. The script prints the constants below, and their results
 on sets that were not used for fitting.

@@ -1,1 +1,1 @@
-"""Measurements, run by hand or in CI as `python -m tests.benchmarks.NAME`; each prints the figures that it names."""
+"""Measurements, run manually or in CI as `python -m tests.benchmarks.NAME`. Each prints its figures."""

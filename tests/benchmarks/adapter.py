@@ -1,6 +1,6 @@
-"""What recordings and question sets take from the package: the one module to change when its internals move.
+"""All that recordings and question sets import from the package: the only module to change if its internals move.
 
-The rest works on plain values: ids, scores and evidence as JSON.
+The rest works with plain values: ids, scores and evidence as JSON.
 """
 
 from __future__ import annotations

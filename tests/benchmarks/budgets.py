@@ -1,7 +1,7 @@
-"""Does a report ever say less than the provider counted? Run by `python -m tests.benchmarks.budgets`.
+"""Check that no report shows a lower cost than the provider counted: `python -m tests.benchmarks.budgets`.
 
-Each row is one kind of trouble between the package and a provider that charges whatever its model has worked on, also
-where nobody has waited for the answer. The real client of OpenAI talks to a server on the loopback interface.
+Each row is one kind of failure between the package and a provider. The provider charges for everything that its model
+has processed, even if nobody waits for the reply. OpenAI's client talks to a server on the loopback interface.
 """
 
 from __future__ import annotations

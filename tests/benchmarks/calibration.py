@@ -1,4 +1,4 @@
-"""Logistic models fitted to groups of samples that count alike, and how well probabilities hold: pure functions."""
+"""Logistic models fitted to equally weighted groups of samples, and calibration of probabilities: pure functions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Checks 500 answers with planted faults: `python -m tests.benchmarks.citations --data ../shared/data/conversations`.
+"""Check 500 answers with deliberate errors: `python -m tests.benchmarks.citations --data DATA/conversations`.
 
-Quotations of real text, sound or with one fault: another source, invented, an altered number, stitched from two places;
-figures; sources that do not exist. Among the sound ones: words that the source breaks over two lines, and elisions.
+The answers contain quotations of real text, which are either correct or have one error (the wrong source, an invented
+text, a changed number, or text joined from two places), figures, and citations of sources that do not exist. Some of
+the correct quotations contain line breaks of the source, or ellipses.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.support.planted import measure
 def main() -> None:
     """Print what was planted and found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="A folder with documents/*.md.")
+    parser.add_argument("--data", type=Path, required=True, help="folder with documents/*.md")
     parser.add_argument("--answers", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()

@@ -1,15 +1,14 @@
-"""Where the gain of a context comes from: `python -m tests.benchmarks.context --data ../shared/data`.
+"""Measure which part of a context improves search: `python -m tests.benchmarks.context --data DATA`.
 
 1. weights: every set with each kind of context (see `quality`) and document weights from 0 to 0.8. If a context only
-   told which document a chunk belongs to, a larger weight of the document would replace it. Then what both contexts
-   change against each one, each with its own best document weight, so that no kind is at a disadvantage.
-2. line: the structural line without title and file name, and without its opening: alone, and before the LLM's
-   sentences.
-3. file: questions on the contracts without their "Consider the … between …;", inside a filter on the file. Here the
-   document is known, and only the place in it is to be found.
+   identified the document, a higher document weight would have the same effect. Then the differences between both
+   contexts together and the other kinds, each with its own best document weight.
+2. line: the structural line without title and file name, and without the opening.
+3. file: questions about the contracts without their "Consider the … between …;", filtered by file. The document is
+   then known, and only the passage has to be found.
 
-Local settings (WordLlama), or with `--embedding` the default settings and a transformer (see `transformer`). No key, no
-network.
+The settings are local (WordLlama); with `--embedding`, they are the default settings with a transformer (see
+`transformer`). No key and no network are needed.
 """
 
 from __future__ import annotations
@@ -24,14 +23,13 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
-from llama_index_contextual.contextualizer.base import ChunkContext, StructuralContextualizer, segments, with_context
+from llama_index_contextual.contextualizer.base import StructuralContextualizer, segments, with_context
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from tests.benchmarks.quality import (
     MEASURES,
     Ranks,
-    available,
     build,
     bundle,
     contexts_of,
@@ -50,7 +48,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "without title": {"title": None, "file_name": None},
     "without opening": {"opening": ""},
 }
-"""What is taken out of the structural line: fields of the `Segment` that it is written from."""
+"""What is left out of the structural line: fields of its `Segment`."""
 
 _PREFIX = re.compile(r"Consider the .*?;\s*", re.DOTALL)
 
@@ -92,37 +90,25 @@ class AblatedContextualizer(StructuralContextualizer):
 
 
 def ablated(project: Project, contextualizer: AblatedContextualizer) -> Iterator[BaseNode]:
-    """Yield the chunks of a project with a structural line, before the LLM's sentences if they have any."""
+    """Yield the chunks of a project without contexts, with a structural line."""
     for document in project.documents():
         chunks = project.chunks(document.doc_id)
         for segment in segments(chunks, segment_size=contextualizer.segment_size):
-            written = [ChunkContext(chunk.metadata.get("context", ""), "llm") for chunk in segment.chunks]
-            if any(context.text for context in written):
-                lines = contextualizer.add_structure(segment, segment.chunks, written)
-            else:
-                lines = contextualizer.contexts(segment, segment.chunks)
+            lines = contextualizer.contexts(segment, segment.chunks)
             for chunk, line in zip(segment.chunks, lines, strict=True):
                 yield with_context(chunk, replace(line, source="given"))
 
 
 def ablations(
-    manager: ProjectManager,
-    questions: QuestionSet,
-    projects: Mapping[str, Project],
-    embed_model: BaseEmbedding | None,
+    manager: ProjectManager, questions: QuestionSet, plain: Project, embed_model: BaseEmbedding | None
 ) -> None:
-    """Print the structural line with parts of it taken out, alone and before the LLM's sentences."""
-    for context, label in (("none", "structural"), ("llm", "both")):
-        if context not in projects:
-            continue
-        for name, changes in ABLATIONS.items():
-            project = manager.create(
-                "ablated", projects[context].config.changed(context="none"), embed_model=embed_model
-            )
-            project.ingest(list(ablated(projects[context], AblatedContextualizer(changes=changes))))
-            ranks = ranks_of(project.as_retriever(similarity_top_k=max(KS)), questions.questions)
-            print_row(f"{questions.name:14s} {label:11s} {name}", ranks)
-            manager.delete("ablated")
+    """Print the results with parts of the structural line left out."""
+    for name, changes in ABLATIONS.items():
+        project = manager.create("ablated", plain.config, embed_model=embed_model)
+        project.ingest(list(ablated(plain, AblatedContextualizer(changes=changes))))
+        ranks = ranks_of(project.as_retriever(similarity_top_k=max(KS)), questions.questions)
+        print_row(f"{questions.name:14s} structural  {name}", ranks)
+        manager.delete("ablated")
 
 
 def within_file(questions: QuestionSet, projects: Mapping[str, Project]) -> None:
@@ -152,7 +138,7 @@ def main() -> None:
     arguments = parser.parse_args()
     config, embed_model = settings_of(arguments)
     print(" " * 46 + "".join(f"{name:>8s}" for name in MEASURES))
-    for name in available(arguments.sets):
+    for name in arguments.sets:
         questions = load(arguments.data, name)
         with tempfile.TemporaryDirectory() as root:
             manager = ProjectManager(root)
@@ -162,8 +148,8 @@ def main() -> None:
             }
             if "weights" in arguments.parts:
                 by_weight(questions, projects)
-            if "line" in arguments.parts:
-                ablations(manager, questions, projects, embed_model)
+            if "line" in arguments.parts and "none" in projects:
+                ablations(manager, questions, projects["none"], embed_model)
             if "file" in arguments.parts and name == "contracts":
                 within_file(questions, projects)
 

@@ -1,9 +1,10 @@
-"""Recall on follow-up questions: `python -m tests.benchmarks.conversation --data ../shared/data`.
+"""Recall for follow-up questions: `python -m tests.benchmarks.conversation --data DATA`.
 
-Turns after the first of the set `conversations`, `ProjectConfig.local()`, for: the last question alone; the last three
-questions and it in one text; the blend of embeddings alone (question at weight 2, mean of the last three at 1); the
-blend of both indexes; a human's stand-alone rewrite. Then changes of topic: every rewrite behind the history of another
-conversation, which must not pull it back. Differences are paired, with 95 % intervals and p by permutation.
+The questions of `conversations` after the first turn are searched in five ways: the last question alone; the last
+question and up to three before it as one text; with their embeddings blended (weight 2 for the question, 1 for the mean
+of the three before it); with both indexes blended; and as rewritten by a person so that it can be understood on its
+own. Then changes of topic: every rewritten question after the history of another conversation, which should not affect
+the results. Differences are paired, with 95 % confidence intervals and p-values from a permutation test.
 """
 
 from __future__ import annotations

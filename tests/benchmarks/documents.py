@@ -1,9 +1,10 @@
-"""How fast documents become chunks: `python -m tests.benchmarks.documents --data ../shared/data`.
+"""Speed of segments and chunks: `python -m tests.benchmarks.documents --data DATA`.
 
-Prints megabytes (UTF-8) a second of segment + chunk on the Markdown corpora, and of bare tiktoken and LlamaIndex's
-SentenceSplitter, in one run, taking turns file by file, best of each; then a file of 14 MB against one of 1.4 MB,
-the peak memory of 200 MB of text, and how many segments stay the same when 60 words are inserted at the head of each
-file. Times are processor time. PDF: `python -m tests.benchmarks.pdf`.
+Prints the megabytes of UTF-8 per second for the node parsers of the package, tiktoken alone and LlamaIndex's
+SentenceSplitter on the Markdown corpora. They take turns file by file in one run, and the best of several rounds is
+shown. Then the time for a file of 14 MB compared with one of 1.4 MB, the peak memory for 200 MB of text, and the number
+of segments that stay the same if 60 words are inserted at the beginning of each file. Times are CPU times. For PDFs,
+see `python -m tests.benchmarks.pdf`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """CPU time and memory of embeddings: `python -m tests.benchmarks.encoders --model FOLDER --onnx FOLDER`.
 
-WordLlama, a sentence-transformers model of a local folder (`--model`), and the same model in ONNX format in fastembed
-(`--onnx`: a folder with `model.onnx` and the files of the tokenizer), each in a process of its own, with 64 texts of
-about 240 tokens. Nothing is downloaded.
+Embeds 64 texts of about 240 tokens with WordLlama, a sentence-transformers model in a local folder (`--model`), and the
+same model in ONNX format with fastembed (`--onnx`: a folder with `model.onnx` and the files of the tokenizer). Each
+model runs in its own process. Nothing is downloaded.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The backend `qdrant` compared with files: the rankings of both, and the recall of its approximate search.
+"""Compare Qdrant with files: the rankings of both, and the recall of Qdrant's approximate search.
 
-    python -m tests.benchmarks.engines overlap --data ../shared/data
-    python -m tests.benchmarks.engines recall --data ../shared/data
+    python -m tests.benchmarks.engines overlap --data DATA
+    python -m tests.benchmarks.engines recall --data DATA
 
-The engine is Qdrant Edge, Qdrant's own engine in this process, or the server at `--url`. The embedding is WordLlama.
+The engine is Qdrant Edge, which runs in this process, or the server at `--url`. The embedding is WordLlama.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["overlap", "recall"])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--url", help="address of a Qdrant server; Edge without it")
+    parser.add_argument("--url", help="address of a Qdrant server; default: Qdrant Edge")
     options = parser.parse_args()
     if not options.data.is_dir():
         parser.error(f"{options.data} does not exist: name the folder with --data")

@@ -1,7 +1,7 @@
-"""Break projects in every way that is known here, and print what did not hold: `python -m tests.benchmarks.faults`.
+"""Damage projects in every known way, and print each violation: `python -m tests.benchmarks.faults`.
 
-All cases of tests/slow/faults that the suite draws a sample of. `--minutes` sets how long readers and a writer work
-against each other (0 leaves it out), `--only` names single parts.
+Runs all cases of which the tests in tests/slow/faults run a sample. `--minutes` is the time during which readers and a
+writer work at the same time (0 omits this part), and `--only` selects parts.
 """
 
 from __future__ import annotations
@@ -210,16 +210,20 @@ def main(arguments: Iterable[str] | None = None) -> int:
     """Run the parts and return 1 if anything did not hold."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=tuple(PARTS), default=tuple(PARTS))
-    parser.add_argument("--minutes", type=float, default=10, help="Of load, after up to 20 quiet seconds.")
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="duration of the load, which starts after up to 20 seconds"
+    )
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--flips", type=int, default=2000, help="Bits of a ledger that are changed, one by one.")
-    parser.add_argument("--held", type=int, default=60, help="Checks and repairs of a ledger that cannot be had.")
+    parser.add_argument("--flips", type=int, default=2000, help="number of bits of a ledger to change, one at a time")
+    parser.add_argument(
+        "--held", type=int, default=60, help="number of checks and repairs of a ledger that cannot be opened"
+    )
     parser.add_argument("--bits", type=int, default=64)
     parser.add_argument("--sequences", type=int, default=2000)
-    parser.add_argument("--scenarios", nargs="*", help="Only these, by name, in faults, power and syncs.")
-    parser.add_argument("--every", type=int, default=1, help="Take every so many cases of faults and power.")
-    parser.add_argument("--offset", type=int, default=0, help="Begin with this one.")
+    parser.add_argument("--scenarios", nargs="*", help="names of the scenarios to run in faults, power and syncs")
+    parser.add_argument("--every", type=int, default=1, help="run every nth case of faults and power")
+    parser.add_argument("--offset", type=int, default=0, help="number of the first case")
     options = parser.parse_args(None if arguments is None else list(arguments))
     violations = 0
     gc.freeze()  # what is imported need not be looked through at each of thousands of collections

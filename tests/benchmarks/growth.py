@@ -1,18 +1,18 @@
-"""Cost of a project by its size: one file more, one document less, filters, many files one by one, and the whole.
+"""How costs grow with a project: adding a file, removing a document, filters, many single files, and a whole build.
 
     python -m tests.benchmarks.growth change --chunks 10000 50000 200000
     python -m tests.benchmarks.growth filters --chunks 50000
     python -m tests.benchmarks.growth singles --files 1000
     python -m tests.benchmarks.growth limits --chunks 10000 100000 1000000
 
-Documents have ten chunks, and the vectors are random unit vectors, so that no model is needed; they are the hardest
-case for an approximate index. Builds begin with chunks and vectors: reading and dividing files, contexts and embeddings
-are not included, and neither is the time to draw the words. Times of the processor are those of all threads; bytes are
-those that the process has written and read, as Linux counts them. The results are JSON lines.
+Documents have ten chunks. The vectors are random unit vectors, so no model is needed; they are the hardest case for an
+approximate index. Builds start from chunks and vectors, so reading files, contexts, embeddings and generating the words
+are not included. CPU times include all threads. Bytes are those that the process wrote and read, as counted by Linux.
+The results are JSON lines.
 
-`limits` has chunks of 40 words by Zipf's law from a vocabulary of 50,000, and 256 dimensions. It runs each step in a
-process of its own and prints a table. Memory is the peak of the process: `own` is what it has allocated, and `total`
-includes mapped pages of files, which the system takes back when others need the memory.
+In `limits`, chunks have 40 words, drawn by Zipf's law from a vocabulary of 50,000, and vectors have 256 dimensions.
+Each step runs in its own process, and the results are also printed as a table. Memory is the peak of the process:
+`own` is what it has allocated, and `total` includes mapped pages of files, which the system can reclaim.
 """
 
 from __future__ import annotations
@@ -479,7 +479,7 @@ def main() -> None:
     parser.add_argument("command", choices=[*COMMANDS, *STEPS], metavar="{" + ",".join(COMMANDS) + "}")
     parser.add_argument("--chunks", type=int, nargs="+", default=[10_000])
     parser.add_argument("--files", type=int, default=200)
-    parser.add_argument("--folder", type=Path, help="where to build; `limits` needs 2 kB a chunk")
+    parser.add_argument("--folder", type=Path, help="folder for the projects; `limits` needs 2 kB for each chunk")
     options = parser.parse_args()
     if options.command in STEPS:
         print(json.dumps(STEPS[options.command](options.folder, options.chunks[0])))

@@ -1,10 +1,11 @@
-"""Whether marks cover a passage on its pages: `python -m tests.benchmarks.marks --data ../shared/data`.
+"""Check that marks cover a passage on its pages: `python -m tests.benchmarks.marks --data DATA`.
 
-Chunks are drawn at random from the contracts and filings, half from each. For each, the words that pdfium finds within
-the marks are compared with those of the passage, apart from the alignment that made the marks. A chunk is right if the
-marks cover at least 90 % of its words, and at least 90 % of the covered words are its own.
+Chunks are drawn at random, half from the contracts and half from the filings. For each chunk, the words that pdfium
+finds within the marks are compared with the words of the passage, independently of the alignment that created the
+marks. A chunk is correct if the marks cover at least 90 % of its words, and at least 90 % of the covered words belong
+to it.
 
-`--users` draws and marks pages from several threads at once.
+`--users` renders and marks pages in several threads at once.
 """
 
 from __future__ import annotations

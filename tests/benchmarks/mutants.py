@@ -1,17 +1,17 @@
-"""Change the package in one place at a time and see whether a test notices: `python -m tests.benchmarks.mutants`.
+"""Change the package in one place at a time, and check whether a test fails: `python -m tests.benchmarks.mutants`.
 
-    pytest tests --cov --cov-context=test --cov-report=        # which test runs which line: .coverage
+    pytest tests --cov --cov-context=test --cov-report=        # records in .coverage which test runs which line
     python -m tests.benchmarks.mutants draw --seed 27 > mutants.jsonl
     python -m tests.benchmarks.mutants run mutants.jsonl > result.jsonl
 
-`draw` takes half of them from what must not be wrong (fusion, BM25, storage, ledger, cost, chunking, identity,
-citations) and half from readers, answering, contextualizer, command line and tools, all from lines that a test runs.
-A mutant is found again by its function and the text of the expression, so one list serves later commits too.
+`draw` takes half of the mutants from the most critical code (fusion, BM25, storage, ledger, cost, chunking, identity,
+citations) and half from readers, answering, contextualizer, command line and tools; all are in lines that a test runs.
+A mutant is identified by its function and the text of the expression, so a list can also be used at later commits.
 
-`run` forks a process for each mutant, which imports the package with that change and runs the tests that run the
-line, those named after the module first, then the other tests in their files, because what a shared fixture runs is
-recorded for its first user only. A mutant is killed by a failing test, or when the tests do not end within four times
-the budget.
+`run` forks a process for each mutant, which imports the changed package. It first runs the tests that run the line and
+the tests named after the module, and then the other tests in the same files, because a line in a shared fixture is
+recorded only for the first test that uses it. A mutant is killed if a test fails, or if the tests take more than four
+times the budget.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     draw_options, run_options = commands.add_parser("draw"), commands.add_parser("run")
     for options in (draw_options, run_options):
-        options.add_argument("--coverage", default=".coverage", help="data with one context per test")
+        options.add_argument("--coverage", default=".coverage", help="coverage data with one context for each test")
     draw_options.add_argument("--seed", type=int, required=True)
     draw_options.add_argument("--count", type=int, default=300)
     run_options.add_argument("mutants", type=Path)
     run_options.add_argument("--jobs", type=int, default=os.cpu_count())
-    run_options.add_argument("--budget", type=float, default=60, help="seconds of tests for a mutant that survives")
+    run_options.add_argument("--budget", type=float, default=60, help="seconds of tests after which a mutant survives")
     arguments = parser.parse_args()
     if arguments.command == "draw":
         for mutant in draw(arguments.seed, arguments.count, coverage_data(arguments.coverage)):

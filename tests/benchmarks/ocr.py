@@ -1,9 +1,8 @@
-"""Words that OCR reads right: `python -m tests.benchmarks.ocr` (needs the extra `ocr`).
+"""Share of words that OCR reads correctly: `python -m tests.benchmarks.ocr` (needs the `ocr` extra).
 
-Ten pages made for it are images in one PDF, which a project ingests: through the layout,
-with paragraphs joined, as a user gets them. "words" is the share of the page's words that were read, "in order" that of
-the longest common sequence.
-`--engine tesseract` measures that program.
+A project ingests a PDF with the images of ten generated pages, with layout and joined paragraphs as in ordinary use.
+"words" is the share of the words that were read, and "in order" is the share in the longest common subsequence.
+`--engine tesseract` measures tesseract.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Speed and exactness of the PDF reader: `python -m tests.benchmarks.pdf --data ../shared/data`.
+"""Speed and accuracy of the PDF reader: `python -m tests.benchmarks.pdf --data DATA`.
 
-On the shared contracts and filings: the speed of both engines and of bare pdfium in one process, and the words of each
-page that an engine loses, against the text that pdfium gives of the page.
+Measures the speed of both engines and of pdfium alone on the contracts and filings, in one process. Also counts the
+words on each page that an engine loses, compared with the text that pdfium returns for the page.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def main() -> None:
     """Print speed and words."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--every", type=int, default=1, help="take every nth file")
+    parser.add_argument("--every", type=int, default=1, help="read every nth file")
     arguments = parser.parse_args()
     logging.getLogger("pypdf").setLevel(logging.ERROR)
     paths = [path for name in ("contracts", "filings") for path in sorted((arguments.data / name / "pdf").iterdir())]

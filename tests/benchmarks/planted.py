@@ -1,14 +1,14 @@
-"""Measure confidence for questions in other words: `python -m tests.benchmarks.planted`.
+"""Confidence for questions that are worded differently: `python -m tests.benchmarks.planted`.
 
-The documents of `examples/data` are mixed with documents on other technical topics, written by templates. They are
-asked the questions of `planted.jsonl`: German ones, English ones that share no word with the evidence, and questions
-in both languages that no document answers. For each mode and kind it prints how many responses have each level of
-confidence, the mean confidence, and how many questions have the evidence among the first 5 and 20 results. For each
-language it prints how well the confidence separates the answerable questions from the others (AUROC, 0.5 by chance).
-Last come the answerable questions with low confidence and the unanswerable ones without.
+The documents in `examples/data` are mixed with documents on other technical topics, generated from templates. The
+questions in `planted.jsonl` are in German, or in English without a word in common with the evidence; some questions in
+both languages have no answer in any document. For each mode and kind of question, it prints the number of responses
+with each level of confidence, the mean confidence, and the number of questions with evidence among the first 5 and 20
+results. For each language, it prints how well the confidence separates answerable questions from the others (AUROC, 0.5
+by chance). Finally, it lists the answerable questions with low confidence, and the unanswerable ones with a higher one.
 
-WordLlama embeds with the local settings, and with `--embedding` also a transformer on this machine with the default
-ones (see `transformer`). No key, no network, no reranker; structural context.
+The embedding is WordLlama with the local settings, and with `--embedding` also a transformer on this machine with the
+default settings (see `transformer`). Contexts are structural. No key, no network and no reranker are used.
 """
 
 from __future__ import annotations
@@ -217,7 +217,9 @@ def print_kind(label: str, results: Sequence[Outcome]) -> None:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--embedding", type=Path, help="folder of a sentence-transformers model, after WordLlama")
+    parser.add_argument(
+        "--embedding", type=Path, help="folder of a sentence-transformers model to measure after WordLlama"
+    )
     parser.add_argument("--cache", type=Path, help="folder for the vectors of --embedding")
     parser.add_argument("--chunk-size", type=int, default=180, help="tokens; 180 for a model that reads 256")
     parser.add_argument("--modes", nargs="*", choices=get_args(Mode), default=["hybrid", "semantic"])

@@ -1,8 +1,9 @@
-"""Let a provider misbehave in every way that is known here: `python -m tests.benchmarks.providers`.
+"""Ingest with providers that fail in every known way: `python -m tests.benchmarks.providers`.
 
-For each mode, documents are ingested while the provider misbehaves and again when it is healthy. A row says what the
-first run ended with, the calls of both, and what did not hold: the later run completes with a context for every chunk,
-no good answer is paid for twice, and the API key is in no report, exception, log record or file.
+For each kind of failure, documents are ingested while the provider fails, and again when it works. A row shows the
+result of the first run, the number of calls in both runs, and each violation of these promises: the second run
+completes with a context for every chunk, no valid reply is paid for twice, and the API key is not in any report,
+exception, log record or file.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""Recall of this package on the shared sets: `python -m tests.benchmarks.quality --data ../shared/data`.
+"""Recall of this package on the question sets: `python -m tests.benchmarks.quality --data DATA`.
 
-Every set, with each mode, without context (none), with the structural one, and where the set has recorded contexts,
-with those (llm) and with both. The recorded contexts come from an LLM that replays them, so they take the way of any
-LLM's contexts. No key, no network, no reranker; `ProjectConfig.local()` but for the context, or with `--embedding` the
-default settings and a transformer on this machine (see `transformer`). Then how far the hybrid is above the better leg,
-what context changes, and the means of the sets. The filings need the extra `pdfium` and are skipped without it.
+Measures every set in each mode, without contexts (none), with structural contexts and, if the set has recorded
+contexts, with both. An LLM replays the recorded contexts, so they are processed like any LLM's
+contexts. The settings are `ProjectConfig.local()` except for the context; with `--embedding`, they are the default
+settings with a transformer on this machine (see `transformer`). No key and no network are needed. Then prints the
+difference between hybrid search and the better of the two rankings, the effect of the contexts, and the means over the
+sets.
 
-`--out FILE` keeps the ranks of every question, and `--against FILE` compares with ranks that were kept before, by the
-same command in another state of the package or by `python -m tests.benchmarks.stock`. Differences are paired, with
-95 % bootstrap intervals and p by permutation.
+`--out FILE` writes the ranks for every question. `--against FILE` compares the results with ranks written earlier, by
+the same command at another commit or by `python -m tests.benchmarks.stock`. Differences are paired, with 95 % bootstrap
+confidence intervals and p-values from a permutation test.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import tempfile
 import time
@@ -97,14 +97,6 @@ def build(
     return project
 
 
-def available(names: Sequence[str]) -> list[str]:
-    """Return the sets that can be read here, and print why another cannot."""
-    if "filings" in names and importlib.util.find_spec("pypdfium2") is None:
-        print("filings: skipped, as pypdfium2 is not installed (extra `pdfium`)")
-        return [name for name in names if name != "filings"]
-    return list(names)
-
-
 def options(description: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options that the benchmarks of ranking share."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -136,7 +128,7 @@ def main() -> None:
     kept: dict[str, Ranks] = {}
     print(f"{'set':14s} {'context':11s} {'mode':9s}{HEAD}")
     with tempfile.TemporaryDirectory() as root:
-        for name in available(arguments.sets):
+        for name in arguments.sets:
             questions = load(arguments.data, name)
             for context in contexts_of(questions, arguments.contexts):
                 started = time.time()

@@ -1,7 +1,7 @@
-"""How often the LLM reads the evidence: `python -m tests.benchmarks.reading --data ../shared/data/conversations`.
+"""How often the LLM reads the evidence: `python -m tests.benchmarks.reading --data DATA/conversations`.
 
-For several numbers of passages and values of `answer_tokens`, the share of questions with an evidence item among the
-passages that fit, and how many passages and tokens that are. No LLM is called.
+For several numbers of passages and values of `answer_tokens`, prints the share of questions with evidence among the
+passages that fit, and the number of passages and tokens. No LLM is called.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMITS = ((3, 10**9), (20, 4000), (20, 8000), (20, 12000), (20, 16000), (20, 10*
 def main() -> None:
     """Print one line per limit."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="A folder with questions.jsonl and documents.")
+    parser.add_argument("--data", type=Path, required=True, help="folder with questions.jsonl and documents")
     parser.add_argument("--questions", type=int, default=150)
     arguments = parser.parse_args()
     questions = load_questions(arguments.data / "questions.jsonl")[: arguments.questions]

@@ -1,13 +1,13 @@
-"""The rankings of the package, recorded and compared: ids, scores to a tolerance, and evidence.
+"""Record and compare the rankings of the package: ids, scores within a tolerance, and evidence.
 
-    python -m tests.benchmarks.recording write ../before.jsonl --data ../shared/data
-    python -m tests.benchmarks.recording compare ../before.jsonl --data ../shared/data
+    python -m tests.benchmarks.recording write ../before.jsonl --data DATA
+    python -m tests.benchmarks.recording compare ../before.jsonl --data DATA
 
-`compare` records the present state of the package, or takes a second file instead. Recorded are the example documents
-(every mode, a filter, the explanation, and the question as a follow-up of the two before it), files in legacy
-encodings, and with `--data` the five question sets: ids and scores of the first 20 results of each question in each
-mode, and nDCG@10 in per cent. Scores are compared to a relative tolerance, and results whose scores are equal within it
-may change places. Everything that comes from the package comes through `adapter`.
+`compare` records the current state of the package, or reads a second file instead. A recording contains the example
+documents (every mode, a filter, the explanation, and each question as a follow-up to the two before it), files in
+legacy encodings and, with `--data`, the five question sets: ids and scores of the first 20 results for each question
+and mode, and nDCG@10 in per cent. Scores are compared with a relative tolerance, and results whose scores are equal
+within it may change places. The package is accessed only through `adapter`.
 """
 
 from __future__ import annotations

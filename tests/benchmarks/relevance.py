@@ -1,20 +1,21 @@
-"""Fits confidence and relevance, and shows how they hold: `python -m tests.benchmarks.relevance --data ../shared/data`.
+"""Fit confidence and relevance, and check their promises: `python -m tests.benchmarks.relevance --data DATA`.
 
-Confidence: questions that the documents answer, against questions that they do not. The questions of the contracts are
-asked without the text up to the first semicolon, which names the contract; `named` has them as they are. Each set is
-asked over all files and within the file that answers:
+Confidence is fitted to questions that the documents answer and questions that they do not answer. Questions about the
+contracts are asked without the text up to the first semicolon, which names the contract; `named` includes it. The
+answerable questions of each set are searched in all files and within the file that contains the answer, and compared
+with the following unanswerable questions:
 
-- `others`: 200 questions of the other sets, over all files, and within files drawn by chance (seed 21).
-- `removed`: half of the documents, at odd places by name, are left out of the project; the questions about them,
-  against those about the rest.
+- `others`: 200 questions from other sets, in all files, and within randomly chosen files (seed 21).
+- `removed`: half of the documents (every second one by name) are omitted from the project; questions about them are
+  compared with questions about the rest.
 
-Each set counts alike, and every figure of a set comes from a fit on the other sets. The AUROC of the greatest cosine
-similarity alone is in brackets. The levels are counted with limits that were chosen without the set, too.
-Relevance: the first 20 hits of every question. A hit is relevant if it contains any of the evidence. The AUROC of the
-rank alone is shown for comparison. The last lines are the constants of `search/confidence.py`, fitted on all sets.
+All sets have the same weight. The model and the thresholds used for a set are always fitted to the other sets. The
+AUROC of the greatest cosine similarity alone is shown in brackets. Relevance is measured for the first 20 hits of every
+question. A hit is relevant if it contains any of the evidence. The AUROC of the rank alone is shown for comparison. The
+last lines are the constants in `search/confidence.py`, fitted to all sets.
 
-With --embedding, the same for a transformer on this machine (--chunk-size 180 for a model that reads 256 tokens), with
-the constants of the package: nothing is fitted. The reports are left out there, as encoding them takes long.
+With --embedding, a transformer on this machine is measured (--chunk-size 180 for a model that reads 256 tokens), with
+the constants of the package, and nothing is fitted. The filings are then omitted, because encoding them takes long.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from llama_index_contextual.search.rank import hits_of
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.search.search import Query, SearchSettings, best_chunks, rank
 from tests.benchmarks.calibration import Array, Features, auroc, calibration_error, fit, separation
-from tests.benchmarks.quality import available, options, settings_of
+from tests.benchmarks.quality import options, settings_of
 from tests.benchmarks.sets import QuestionSet, covers, load
 
 SEED, OTHERS = 21, 200
@@ -359,7 +360,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="*", choices=get_args(Mode), default=list(get_args(Mode)))
     arguments: argparse.Namespace = parser.parse_args()
     config, embed_model = settings_of(arguments)
-    names = [name for name in available(arguments.sets) if embed_model is None or name != "filings"]
+    names = [name for name in arguments.sets if embed_model is None or name != "filings"]
     sets = {name: load(arguments.data, name) for name in names}
     asked = {name: questions_of(arguments.data, questions) for name, questions in sets.items()}
     with tempfile.TemporaryDirectory() as temporary:

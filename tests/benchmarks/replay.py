@@ -1,8 +1,8 @@
-"""An LLM that answers with the recorded contexts, so that what they change is measured through the real ingest.
+"""An LLM that replies with recorded contexts, so that their effect is measured in the real pipeline.
 
-The document of a prompt is the recorded one that shares most words with the prompt's document, and the chunk is the one
-in it that shares most with the prompt's chunk. So a chunk that is cut otherwise than the recorded ones has a context as
-well.
+The document of a prompt is the recorded document that has the most words in common with it, and the chunk is the chunk
+of this document that has the most words in common with the prompt's chunk. Chunks that are split differently from the
+recorded ones therefore also get a context.
 """
 
 from __future__ import annotations

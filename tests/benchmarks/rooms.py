@@ -1,8 +1,8 @@
-"""How much code one search and one ingest pass through: `python -m tests.benchmarks.rooms`.
+"""Amount of code that a search and an ingest run: `python -m tests.benchmarks.rooms`.
 
-Prints the size of the package, and for a search over three documents and for the ingest of one Markdown file the
-modules and functions of the package that are entered, without lambdas and comprehensions, counted by `sys.setprofile`
-in every thread. `--list` names them.
+Prints the size of the package, and the numbers of modules and functions of the package that are entered by a search in
+three documents and by the ingest of a Markdown file. They are counted by `sys.setprofile` in every thread, without
+lambdas and comprehensions. `--list` lists the modules.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def lines_of_code(path: Path) -> int:
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="name the modules, with their functions counted")
+    parser.add_argument("--list", action="store_true", help="list the modules with the numbers of their functions")
     arguments = parser.parse_args()
     modules = sorted(PACKAGE.rglob("*.py"))
     total = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in modules)

@@ -1,7 +1,7 @@
-"""Sections of PDFs: `python -m tests.benchmarks.sections --data ../shared/data`.
+"""Sections of PDFs: `python -m tests.benchmarks.sections --data DATA`.
 
-Prints for each set, and each file, the share of chunks that have a section, and the titles. Then a sample, drawn with
-`--seed`, of chunks with file, page, section and text, to be judged by reading the page.
+Prints the share of chunks that have a section, for each set and each file, and the titles. Then prints a sample of
+chunks, drawn with `--seed`, with file, page, section and text, so that you can compare them with the pages.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Whether the marked sentence is part of the evidence: `python -m tests.benchmarks.sentences --data ../shared/data`.
+"""Check whether the marked sentence is part of the evidence: `python -m tests.benchmarks.sentences --data DATA`.
 
-For each question, the first result that contains at least half of an evidence item is taken, with the local settings.
-Prints the share of these results in which the mark overlaps the evidence; the share in which the mark or the second
-best unit does; and the median length of the marks. Evidence without offsets is located by its words. `--all` takes all
-such results. `--sample` prints marks with their pages and sections, to be judged by reading the documents.
+For each question, the first result that contains at least half of an evidence item is examined, with the local
+settings. Prints the share of these results whose mark overlaps the evidence, the share in which the mark or the second
+best sentence does, and the median length of the marks. Evidence without offsets is located by its words. `--all`
+examines all such results. `--sample` prints marks with their pages and sections, so that you can compare them with the
+documents.
 """
 
 from __future__ import annotations

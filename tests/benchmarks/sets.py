@@ -1,9 +1,9 @@
-"""The five question sets of the shared data folder, and how a result is scored.
+"""The five question sets in the data folder, and how a result is scored.
 
-An evidence item counts as found by a result when the result is of the same file and covers at least half of its
-characters (spans), holds at least 80 % of its word tokens (text without offsets) or spans its page (pages), or when it
-is the chunk itself (ids). recall@k of a question is the share of its evidence items found among the first k results; a
-set's figure is the mean.
+A result contains an evidence item if it is from the same file and covers at least half of its characters (spans),
+contains at least 80 % of its word tokens (text without offsets) or includes its page (pages), or if it is the chunk
+itself (ids). The recall@k of a question is the share of its evidence items among the first k results; the recall of a
+set is the mean over its questions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.benchmarks.adapter import recall as recall
 
 SHORT_SETS = ("codebase", "contracts", "corpora", "conversations")
 SETS = (*SHORT_SETS, "filings")
-"""All sets; reading the thousands of pages of the filings takes a minute, with the extra `pdfium`."""
+"""All sets; reading the thousands of pages of the filings takes a minute."""
 KS = (1, 5, 10, 20)
 
 

@@ -1,12 +1,13 @@
-"""Are the weights of the fusion a plateau or a peak? `python -m tests.benchmarks.settings --data ../shared/data`.
+"""Sensitivity of the results to the settings of the search: `python -m tests.benchmarks.settings --data DATA`.
 
-Every set (the filings need the extra `pdfium` and are skipped without it), with the structural context and, where it
-has recorded ones, with both contexts, searched with the default weights and with one setting changed at a time:
-nDCG@10 of each. With `--embedding` the same sets once more with a transformer, cut to `--chunk-size`.
+Prints nDCG@10 for every set, with structural contexts and, if the set has recorded contexts, with both contexts: with
+the default settings, and with one setting changed at a time. With `--embedding`, every set is also searched with a
+transformer and chunks of `--chunk-size` tokens.
 
-Then what one setting for both embeddings costs against the best one for each; and each set is left out: what would be
-chosen on the others, and what that gives on the set that had no say, against the default, with the interval of the
-difference. `--vary NAME …` tries these settings only; `context_neighbours`, which needs another index, only if named.
+Then prints how much is lost if both embeddings have the same setting instead of the best one for each. Finally, each
+set is left out once: the setting that is best for the other sets is compared with the default on this set, with the
+confidence interval of the difference. `--vary NAME …` selects the settings to change. `context_neighbours`, which needs
+another index, is changed only if it is selected.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.search import spotlight
-from tests.benchmarks.quality import available, build, contexts_of, interval, options, settings_of
+from tests.benchmarks.quality import build, contexts_of, interval, options, settings_of
 from tests.benchmarks.sets import QuestionSet, load, ndcg
 from tests.benchmarks.trials import Trials
 
@@ -107,7 +108,7 @@ def main() -> None:
     if arguments.embedding is not None:
         embeddings["transformer"] = settings_of(arguments)
     results: dict[tuple[str, str, str], Values] = {}
-    for name in available(arguments.sets):
+    for name in arguments.sets:
         questions = load(arguments.data, name)
         for context in contexts_of(questions, arguments.contexts):
             for embedding, (config, embed_model) in embeddings.items():

@@ -1,8 +1,8 @@
-"""Try to learn something about hidden documents in every way: `python -m tests.benchmarks.sharing`.
+"""Try to learn something about hidden documents in every known way: `python -m tests.benchmarks.sharing`.
 
-For each way to use a restricted project, the table contains the number of attempts, the number of those whose reply
-or work differs from a project that never had the hidden documents, the number of those whose reply contains a word of
-a hidden document, and, as a control, the number of attempts that would succeed without the restriction.
+For each way to use a restricted project, the table shows the number of attempts, the number of attempts whose reply or
+work differs from a project that never contained the hidden documents, the number of attempts whose reply contains a
+word of a hidden document, and, as a control, the number of attempts that would succeed without the restriction.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def measure(folder: Path, **settings: Any) -> dict[str, Row]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="files", help="Storage of the vectors, such as qdrant:FOLDER.")
+    parser.add_argument("--backend", default="files", help="storage of the vectors, such as qdrant:FOLDER")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(Path(folder), backend=options.backend)

@@ -1,9 +1,9 @@
-"""How fast it answers: `python -m tests.benchmarks.speed --chunks 10000 --data ../shared/data --bench ../shared/bench`.
+"""Speed of queries and builds: `python -m tests.benchmarks.speed --chunks 10000 --data DATA --bench FOLDER`.
 
-Real text (`--data`, else the examples), its WordLlama vectors tiled to 1,536 dimensions with noise, and in one run:
-this package, the stock LlamaIndex assembly, and the bare limit (faiss and bm25s memory-mapped, the last two by
-`--bench`, the folder of `stock_speed.py`). Every measurement runs in a process of its own; the figures are medians of
-`--reps` runs, and those of phases that are left out are the ones of the last run.
+Compares this package, LlamaIndex's own components and the bare libraries (faiss and bm25s, memory-mapped) in one run,
+on real text (from `--data`, or the examples) with WordLlama vectors, which are repeated with noise up to 1,536
+dimensions. `--bench` is a folder with `stock_speed.py`, which measures the latter two. Every measurement runs in its
+own process. Figures are medians of `--reps` runs; for phases that are left out, they are those of the last run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The corpus of the speed benchmark: real text, and vectors of real text, tiled to any size.
+"""The corpus of the speed benchmark: real text, and vectors of real text, extended to any size.
 
-A chunk is about 3,900 characters of the files that are given. Where they end, the sentences of two of their chunks are
-mixed, and so are their vectors; each vector gets noise of its own. Written in the layout that the yardstick of the
-stock assembly reads: chunks.jsonl, emb.npy, queries.json, qemb.npy, and an empty done_<queries>.
+A chunk consists of about 3,900 characters from the given files. If there are not enough of them, the sentences of two
+chunks are mixed, and so are their vectors; noise is added to each vector. The files have the layout that
+`stock_speed.py` reads: chunks.jsonl, emb.npy, queries.json, qemb.npy, and an empty done_<queries>.
 """
 
 from __future__ import annotations

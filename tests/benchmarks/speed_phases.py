@@ -1,4 +1,4 @@
-"""One measurement of the speed benchmark, in a process of its own; the last line is one JSON object."""
+"""One measurement of the speed benchmark, in its own process; the last line of the output is a JSON object."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Failed retrievals of each step on shared sets: `python -m tests.benchmarks.steps --data ../shared/data`.
+"""Failed retrievals of each step on the question sets: `python -m tests.benchmarks.steps --data DATA`.
 
-What `evaluate --steps` measures, with the local embedding: embeddings alone, then the structural context, the recorded
-LLM contexts if the set has some, BM25, the spotlight, and the reranker that `--rerank` names. No key, no network. The
-filings need the extra `pdfium`.
+Measures the same steps as `evaluate --steps`, with the local embedding: embeddings alone, then the structural context,
+the recorded LLM contexts if the set has some, BM25, the spotlight, and the reranker given as `--rerank`. No key and no
+network are needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llama_index_contextual.evaluation.questions import load_questions
 from llama_index_contextual.evaluation.report import write_report
 from llama_index_contextual.evaluation.steps import Steps, evaluate_steps
 from llama_index_contextual.project.manager import ProjectManager
-from tests.benchmarks.quality import available, build
+from tests.benchmarks.quality import build
 from tests.benchmarks.sets import load
 
 SETS = ("contracts", "filings")
@@ -35,7 +35,7 @@ def main() -> None:
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as root:
-        for name in available(arguments.sets):
+        for name in arguments.sets:
             questions = load(arguments.data, name)
             context = "both" if questions.contexts else "structural"
             project = build(ProjectManager(root), questions, context)

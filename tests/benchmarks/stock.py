@@ -1,9 +1,10 @@
-"""What LlamaIndex's own components reach: `python -m tests.benchmarks.stock --data ../shared/data --out stock.json`.
+"""Recall of LlamaIndex's own components: `python -m tests.benchmarks.stock --data DATA --out stock.json`.
 
-SentenceSplitter, FaissVectorStore with inner products of unit vectors (its usual L2 index would rank that leg
-backwards), BM25Retriever, and QueryFusionRetriever with reciprocal ranks. No context, except for the recorded ones of
-the code set, whose chunks are ready. Results are scored as those of the package are (see `sets`), with the same
-embedding. `python -m tests.benchmarks.quality --against stock.json` compares both, question by question.
+Measures SentenceSplitter, FaissVectorStore with inner products of unit vectors (with L2 distances, the farthest chunk
+would be ranked first), BM25Retriever, and QueryFusionRetriever with reciprocal ranks. There are no contexts, except for
+the recorded ones of the code set, which consists of ready chunks. The embedding and the scoring of results (see `sets`)
+are the same as for this package. `python -m tests.benchmarks.quality --against stock.json` compares both, question by
+question.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pypdf import PdfReader
 
 from llama_index_contextual.models import load_embed_model
 from llama_index_contextual.search.results import RetrievalResponse
-from tests.benchmarks.quality import HEAD, Ranks, available, options, row, settings_of
+from tests.benchmarks.quality import HEAD, Ranks, options, row, settings_of
 from tests.benchmarks.sets import KS, QuestionSet, load, score
 
 HIDDEN = ["file_name", "page_start", "page_end"]
@@ -111,7 +112,7 @@ def main() -> None:
     model = embed_model or load_embed_model(config.embed_model)
     kept: dict[str, Ranks] = {}
     print(f"{'set':14s} {'context':11s} {'mode':9s}{HEAD}")
-    for name in available(arguments.sets):
+    for name in arguments.sets:
         questions = load(arguments.data, name)
         for context in ("none", "llm") if questions.chunks else ("none",):
             nodes = chunks(questions, context, config.chunk_size)

@@ -1,7 +1,8 @@
-"""Streams 500 random answers and looks for invalid citations in them: `python -m tests.benchmarks.streams`.
+"""Stream 500 random answers and look for invalid citations in them: `python -m tests.benchmarks.streams`.
 
-Citations of existing and of missing sources in many notations, in random pieces, in two styles, with and without
-guards. No reader should see a citation of a source that does not exist, and the stream should be the final answer.
+The answers contain citations of existing and missing sources in many notations, and are sent in random pieces, in two
+styles, with and without guards. No citation of a missing source may be shown, and the stream must be equal to the final
+answer.
 """
 
 from __future__ import annotations

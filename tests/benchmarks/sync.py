@@ -1,9 +1,9 @@
-"""Random changes of a folder while `sync --watch` runs, compared with one fresh ingest of the folder.
+"""Change a folder at random while `sync --watch` runs, and compare the project with a fresh ingest of the folder.
 
     python -m tests.benchmarks.sync --changes 200 --seed 1
 
-A process of its own watches the folder and publishes versions; the changes are made in bursts while it works. The
-script then waits until the project equals a fresh ingest, interrupts the process, and prints how long both took.
+A separate process watches the folder and publishes versions while changes are made in bursts. The script then waits
+until the project is equal to a fresh ingest, interrupts the process, and prints how long both took.
 """
 
 from __future__ import annotations

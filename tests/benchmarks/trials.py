@@ -1,4 +1,4 @@
-"""Search a set with many settings of the fusion, while each index ranks each question only once."""
+"""Search a set with many fusion settings, ranking each question only once in each index."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Twenty-four hours of a watched folder with a simulated clock, compared with one ingest of the final folder.
+"""Simulate a watched folder for 24 hours, and compare the project with one ingest of the final folder.
 
     python -m tests.benchmarks.watching --changes 2000 --seed 1 --log watching.log
 
-Files are created, edited, moved, deleted, saved atomically, written in parts, broken and mended, in bursts and with
-pauses; the folder is unmounted, another program holds the lock, an event is lost, and a person adds documents, confirms
-large removals and rolls back. `Watch.start` runs as in `sync --watch`, but its events and its time come from here, so a
-day takes a few minutes and the same seed leads to the same log. The exit code is 1 if any promise of the guide is not
-kept.
+Files are created, edited, moved, deleted, saved atomically, written in parts, damaged and repaired, in bursts and with
+pauses. The folder is unmounted, another program holds the lock, an event is lost, and a person adds documents, confirms
+large removals and rolls back. `Watch.start` runs as in `sync --watch`, but its events and its clock are simulated, so a
+day takes a few minutes, and the same seed leads to the same log. The exit code is 1 if a promise in the guide is
+broken.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A transformer that reads little: `python -m tests.benchmarks.windows --data ../shared/data --model FOLDER`.
+"""Windows for a transformer that reads few tokens: `python -m tests.benchmarks.windows --data DATA --model FOLDER`.
 
-Sets with chunks of the default size, embedded by a sentence-transformers model of a local folder that reads less than
-a chunk with its context (all-MiniLM-L6-v2 reads 256 tokens; `pip install "llama-index-contextual[huggingface]"`): once
-cut off by the model, once in windows whose vectors are averaged, and for comparison by WordLlama (`local`). All are
-searched in every mode, with the default settings. `--every 3` takes every third document of a folder, with
-the questions about it, because encoding takes long. Nothing is downloaded.
+Chunks have the default size and are embedded by a sentence-transformers model in a local folder that reads less than a
+chunk with its context (all-MiniLM-L6-v2 reads 256 tokens; `pip install "llama-index-contextual[huggingface]"`): once
+truncated by the model, once in windows whose vectors are averaged, and for comparison by WordLlama (`local`). They are
+searched in every mode, with the default settings. `--every 3` uses every third document of a folder and the questions
+about it, because encoding takes long. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     """Print the table, and how far windows are above the others."""
     parser = options(__doc__)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--every", type=int, default=1, help="take every n-th document of a folder")
+    parser.add_argument("--every", type=int, default=1, help="use every nth document of a folder")
     parser.set_defaults(sets=["codebase", "contracts"], contexts=["structural", "both"])
     arguments = parser.parse_args()
     print(f"{'set':14s} {'context':11s} {'mode':9s}{HEAD}")

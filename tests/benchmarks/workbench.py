@@ -1,15 +1,15 @@
-"""How fast is the Workbench in a browser? `python -m tests.benchmarks.workbench --data ../shared/data`.
+"""Speed of the Workbench in a browser: `python -m tests.benchmarks.workbench --data DATA`.
 
-A project of about 11,000 chunks is made of the conversations, the corpora and the contracts, with local settings and
-small chunks; `--keep FOLDER` builds it there once and uses it again. Chromium then searches for the questions of the
-contracts, opens the page of a passage, and does both as several users at once, who read for some seconds before each
-step. Their browsers run on the same machine as the server.
+A project of about 11,000 chunks is built from the conversations, the corpora and the contracts, with local settings and
+small chunks; `--keep FOLDER` keeps it for later runs. Chromium then searches for the questions about the contracts, and
+opens the page of a passage. This is repeated with several users at once, who read for some seconds before each step.
+Their browsers run on the same machine as the server.
 
 - *results*: from the submission of the form to the first paint of the results, without the time that the same query
   takes in `Project.retrieve`.
-- *marked page*: from the click on a result to the end of the load event, by when the image of the page is there. Each
-  page is opened for the first time, while the small pictures of the results are still being drawn.
-- *users*: the same with several users at once, whose browsers run on the same machine as the server.
+- *marked page*: from the click on a result to the end of the load event, when the image of the page has been loaded.
+  Each page is opened for the first time, while the small pictures of the results are still being rendered.
+- *users*: the same with several users at once.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True, help="folder with conversations, corpora and contracts")
-    parser.add_argument("--keep", type=Path, help="folder of the project, which is built there once")
+    parser.add_argument("--keep", type=Path, help="folder that keeps the project for later runs")
     parser.add_argument("--questions", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pause", type=float, default=8, help="mean number of seconds that a user reads before a step")
