@@ -37,7 +37,8 @@ _CHAT_COMMANDS = "/reset clears the conversation; /quit, exit, :q or Ctrl-D ends
 _LAST_LINES = frozenset({"exit", "quit", ":q", "/exit", "/quit", "/q"})
 
 Llm = Annotated[
-    str | None, typer.Option("--llm", metavar="MODEL", help="LLM that answers, as provider:name, instead of its own.")
+    str | None,
+    typer.Option("--llm", metavar="MODEL", help="LLM that answers, as provider:name, instead of the project's own."),
 ]
 
 
@@ -53,14 +54,14 @@ def search(
             "-k",
             metavar="NUMBER",
             rich_help_panel=common.SEARCH,
-            help="Number of results; by default the project's `top_k`, of which a terminal shows those that fit.",
+            help="Number of results; by default the project's `top_k`. A terminal then shows only those that fit.",
         ),
     ] = None,
     conditions: common.Filters = None,
     files: common.Files = None,
     full: Annotated[bool, typer.Option("--full", help="Show whole passages with their contexts.")] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Explain the ranks of these passages, and of the next ones.")
+        bool, typer.Option("--explain", help="Explain the ranks of the results and of the next hits.")
     ] = False,
 ) -> None:
     """Show the passages that best answer a question."""
@@ -215,8 +216,8 @@ def chat(
         typer.Option(
             metavar="WAY",
             rich_help_panel=common.SEARCH,
-            help="Search of follow-up questions: blend (with the conversation), condense (rewritten by the LLM), or"
-            " simple (unchanged).",
+            help="How follow-up questions are searched: blend (with the conversation), condense (rewritten by the LLM)"
+            " or simple (unchanged).",
         ),
     ] = "blend",
     llm: Llm = None,

@@ -108,7 +108,7 @@ def _version(
 @app.command()
 def create(
     name: Name,
-    local: Annotated[bool, typer.Option("--local", help="Work without a key or a network.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Use models that need no key and no network.")] = False,
     settings: common.Settings = None,
     config_file: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="JSON file with settings; --set overrides it.")
@@ -249,7 +249,9 @@ def _show_cost(cost: ProjectCost) -> None:
 @app.command()
 def delete(
     name: Name,
-    keep_ledger: Annotated[bool, typer.Option("--keep-ledger", help="Keep the paid contexts.")] = False,
+    keep_ledger: Annotated[
+        bool, typer.Option("--keep-ledger", help="Keep the ledger with the contexts and embeddings that were paid for.")
+    ] = False,
     yes: common.Yes = False,
 ) -> None:
     """Delete a project permanently."""
@@ -324,7 +326,7 @@ def rollback(
 def verify(
     name: Name,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Repair the damage, and name the documents that are to be ingested again.")
+        bool, typer.Option("--repair", help="Repair the damage, and list the documents to ingest again.")
     ] = False,
 ) -> None:
     """Compare all files with their checksums, and show how to repair damage."""
@@ -344,7 +346,9 @@ def verify(
 @upkeep.command()
 def doctor(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Projects; by default, all.")] = None,
-    online: Annotated[bool, typer.Option("--online", help="Also contact other machines and load any model.")] = False,
+    online: Annotated[
+        bool, typer.Option("--online", help="Also contact other machines, and download models if needed.")
+    ] = False,
 ) -> None:
     """Check the installation, keys, models, disk and projects, and show a command for each problem.
 

@@ -290,8 +290,8 @@ Filters = Annotated[
         "--filter",
         metavar="FIELD=VALUE",
         rich_help_panel=SEARCH,
-        help="Condition on metadata, also with !=, <, <=, >, >= or ~ (contains). Repeatable: all must hold, and of"
-        " several values of one field any.",
+        help="Condition on metadata; also with !=, <, <=, >, >= or ~ (contains). Repeatable: all conditions must hold;"
+        " several values of one field are alternatives.",
     ),
 ]
 Files = Annotated[

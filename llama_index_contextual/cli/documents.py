@@ -43,20 +43,20 @@ Password = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[FILE=]PASSWORD",
-        help="Password of the encrypted PDFs, or of one of them by its path or name; `-` asks for it. Repeatable.",
+        help="Password of all encrypted PDFs, or of the one with this path or name; `-` prompts for it. Repeatable.",
     ),
 ]
 FactsFile = Annotated[
     Path | None,
     typer.Option(
         metavar="JSON",
-        help='Facts about files, which filters can name: {"FILE or glob": {"kind": "report", "year": 2024}, …}.',
+        help='Metadata of files, for filters and contexts: {"FILE or glob": {"kind": "report", "year": 2024}, …}.',
     ),
 ]
 Batch = Annotated[
     bool, typer.Option("--batch", help="Request contexts in batches: half the price per token, within 24 hours.")
 ]
-Reread = Annotated[bool, typer.Option("--reread", help="Read files again whose content has not changed.")]
+Reread = Annotated[bool, typer.Option("--reread", help="Also read files whose content has not changed.")]
 
 
 def passwords_of(options: Sequence[str] | None) -> dict[str, str]:
@@ -105,7 +105,8 @@ def facts_of(path: Path | None) -> Callable[[str], dict[str, Any]] | None:
 def estimate(
     name: Name,
     paths: Annotated[
-        list[str] | None, typer.Argument(metavar="FILES", help="As for `ingest`; without any, for `rebuild`.")
+        list[str] | None,
+        typer.Argument(metavar="FILES", help="Files as for `ingest`; without files, the estimate is for `rebuild`."),
     ] = None,
     reread: Reread = False,
     facts: FactsFile = None,
@@ -140,7 +141,7 @@ def ingest(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Read and embed on a Ray cluster: `auto` for the one of this machine, HOST:PORT, or `local`.",
+            help="Read and embed on a Ray cluster: `auto` for this machine's cluster, HOST:PORT, or `local`.",
         ),
     ] = None,
     quiet: common.Quiet = False,
@@ -251,15 +252,13 @@ def sync(
     yes: common.Yes = False,
     allow_empty: Annotated[
         bool,
-        typer.Option(
-            "--allow-empty", help="Remove the documents of a folder even if it is empty, such as an unmounted drive."
-        ),
+        typer.Option("--allow-empty", help="Remove the documents of a folder that is empty, as an unmounted drive is."),
     ] = False,
     allow_many: Annotated[
         bool,
         typer.Option(
             "--allow-many",
-            help="With --yes: remove even more than a tenth of the documents of a folder, and more than one, at once.",
+            help="With --yes, allow a sync to remove more than a tenth of a folder's documents.",
         ),
     ] = False,
     watch: Annotated[
@@ -275,8 +274,8 @@ def sync(
     """Synchronise documents with folders: add, update, rename and remove documents, and publish one version.
 
     Documents from other places are never changed. Before documents are removed, they are listed and must be confirmed.
-    With --watch, --max-cost limits the total cost of all runs, and one line is printed for each version, with --json as
-    an object.
+    With --watch, --max-cost limits the total cost of all syncs, and one line is printed for each version (with --json,
+    a JSON object).
     """
     project = common.open_project(name)
     reading: dict[str, Any] = {"file_metadata": facts_of(facts), "passwords": passwords_of(password)}
@@ -306,11 +305,12 @@ def _check_watch(config: ProjectConfig, *, dry_run: bool, is_limited: bool) -> N
     from llama_index_contextual.models import is_in_process
 
     if dry_run:
-        raise typer.BadParameter("--dry-run and --watch exclude each other: omit one of them.")
+        raise typer.BadParameter("--dry-run and --watch cannot be combined: omit one of them.")
     if config.context == "llm" and not is_limited and not is_in_process(config.llm):
         raise errors.ConfigurationError(
-            f"--watch does not ask before it pays for contexts of {config.llm}: add --max-cost DOLLARS, the limit for"
-            " all syncs together, or --yes, which sets no limit and also removes documents whose files are gone.",
+            f"With --watch, contexts by {config.llm} would be paid for without confirmation: add --max-cost DOLLARS, a"
+            " limit for all syncs together, or --yes, which sets no limit and also removes documents whose files are"
+            " gone.",
             setting="context",
         )
 

@@ -37,7 +37,8 @@ def evaluate_project(
     questions: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE", help="JSON lines file of questions with evidence; without it, the LLM writes some."
+            metavar="FILE",
+            help="JSON Lines file with questions and their evidence; without it, the LLM writes questions.",
         ),
     ] = None,
     compare: Annotated[
@@ -50,7 +51,7 @@ def evaluate_project(
         bool,
         typer.Option(
             "--steps",
-            help="Count the failed retrievals of embeddings alone, and with contexts, BM25 and reranking added.",
+            help="Count failed retrievals with embeddings alone, and as contexts, BM25 and reranking are added.",
         ),
     ] = False,
     rerank: Annotated[
@@ -58,7 +59,7 @@ def evaluate_project(
         typer.Option(
             metavar="NAME",
             help="Reranker instead of the `rerank` setting: none, spotlight, auto, llm or a cross-encoder; several for"
-            " --sweep; with --steps, that of the last step.",
+            " --sweep; with --steps, the reranker of the last step.",
         ),
     ] = None,
     top_k: Annotated[
@@ -74,15 +75,15 @@ def evaluate_project(
     answers: Annotated[
         bool,
         typer.Option(
-            "--answers", help="Let the LLM answer the questions, and compare with the `answers` in the file instead."
+            "--answers", help="Have the LLM answer the questions, and compare its answers with `answers` in the file."
         ),
     ] = False,
     report: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Report file to write: .html, .json or .csv; may be repeated. With --steps also .svg, a chart; with"
-            " --answers .tsv for ARES.",
+            help="Report to write: .html, .json or .csv; with --steps also a chart (.svg), with --answers also .tsv for"
+            " ARES. Repeatable.",
         ),
     ] = None,
     max_cost: Annotated[

@@ -50,10 +50,12 @@ Documents = Annotated[
         " repeated.",
     ),
 ]
-Host = Annotated[str, typer.Option(metavar="HOST", help="Address; others than this machine's own need a token.")]
+Host = Annotated[
+    str, typer.Option(metavar="HOST", help="Address to listen on; a token is required unless it is a loopback address.")
+]
 AllowedHosts = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST", help="Further host name under which clients reach the server; may be repeated."),
+    typer.Option(metavar="HOST", help="Additional host name by which clients reach the server; may be repeated."),
 ]
 Only = Annotated[
     list[str] | None,
@@ -74,7 +76,9 @@ def _token(variable: str) -> Any:
 
 @opening.command("open", as_json=False)
 def open_folder(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The documents, in this folder and those below it.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder with the documents, including its subfolders.")
+    ],
     llm: Annotated[
         str | None,
         typer.Option(
@@ -219,7 +223,7 @@ def _project_of(folder: Path, name: str, llm: str | None) -> Project:
 def serve_projects(
     names: Names,
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port; 0 takes a free one.")] = 8010,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port; 0 chooses a free one.")] = 8010,
     token: Annotated[str | None, _token(_TOKEN_VARIABLE)] = None,
     allow_host: AllowedHosts = None,
     documents: Documents = None,
@@ -338,7 +342,8 @@ def inspect_project(
 def serve_mcp(
     names: Names,
     http: Annotated[
-        bool, typer.Option("--http", help="Serve over streamable HTTP at http://HOST:PORT/mcp, not standard input.")
+        bool,
+        typer.Option("--http", help="Serve over streamable HTTP at http://HOST:PORT/mcp instead of standard input."),
     ] = False,
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", help="Port for HTTP.")] = 8000,

@@ -523,8 +523,7 @@ def _on_ray(state: ProjectState, address: str, *, batch: bool) -> AbstractAsyncC
     """
     if batch:
         raise ConfigurationError(
-            "Batches of the provider and Ray exclude each other: a batch is answered within 24 hours, in which the"
-            " cluster would wait, and to send it every document is read before the first one is processed",
+            "Batches cannot be combined with Ray: the cluster would wait up to 24 hours for the provider",
             setting="batch",
             remedy=Remedy("omit batch or ray", "omit --batch or --ray"),
         )

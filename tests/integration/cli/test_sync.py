@@ -294,7 +294,7 @@ def test_nothing_is_asked_before_or_while_folders_are_watched(
     ProjectManager(root).create("a", ProjectConfig(embed_model="local", llm="openai:gpt-4.1"))
     refused = run("sync", "a", folder, "--watch")
     assert (refused.code, refused.out) == (1, "")
-    assert "does not ask before it pays for contexts of openai:gpt-4.1: add --max-cost DOLLARS" in refused.err
+    assert "contexts by openai:gpt-4.1 would be paid for without confirmation: add --max-cost DOLLARS" in refused.err
     assert run("sync", "a", folder, "--watch", "--dry-run", "--yes").code == 2
     assert started == []
     for permission in (["--yes"], ["--max-cost", "2"]):

@@ -102,7 +102,7 @@ def assert_equal(one: Project, other: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"ray": "auto", "batch": True}, "Batches of the provider and Ray exclude each other"),
+        ({"ray": "auto", "batch": True}, "Batches cannot be combined with Ray"),
         ({"ray": "ray://head:10001"}, "run `ray start --address=HOST:PORT` on it"),
     ],
 )
