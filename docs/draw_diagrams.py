@@ -169,15 +169,15 @@ def segments() -> Drawing:
 
 
 def cache() -> Drawing:
-    """What is looked up before money is spent."""
+    """Draw the steps before and after a paid call."""
     d = Drawing(
         420,
-        "The prompt of a chunk is hashed; if the ledger has the key, its context is taken, otherwise the"
-        " budget is asked, the LLM is called and the answer is committed to the ledger.",
+        "The prompt of a chunk is hashed. If the ledger contains the key, its context is used. Otherwise, the"
+        " budget is checked, the LLM is called, and the reply is committed to the ledger.",
     )
     d.box(20, 24, 250, "Prompt and model", ["template, header, segment, chunk"])
     d.arrow(145, 72, 145, 102)
-    d.box(20, 104, 250, "Key", ["SHA-256 of everything above"])
+    d.box(20, 104, 250, "Key", ["hash of these, without the opening"])
     d.arrow(145, 152, 145, 182)
     d.box(20, 184, 250, "In the ledger?", kind="store")
     d.arrow(270, 199, 338, 199, "yes")
@@ -185,12 +185,12 @@ def cache() -> Drawing:
     d.arrow(145, 214, 145, 250, "no")
     d.box(20, 252, 250, "Within max_cost?")
     d.arrow(270, 267, 338, 267, "no")
-    d.box(340, 244, 200, "The run stops", ["answers so far are kept"])
+    d.box(340, 244, 200, "The run stops", ["replies so far are kept"])
     d.arrow(145, 282, 145, 318, "yes")
-    d.box(20, 320, 250, "Call of the LLM", ["paid once"], "paid")
-    d.arrow(270, 344, 338, 344, "answer")
+    d.box(20, 320, 250, "LLM call", ["paid once"], "paid")
+    d.arrow(270, 344, 338, 344, "reply")
     d.box(340, 320, 200, "Commit to the ledger", ["before anything else"], "store")
-    d.text(20, 402, "Pages read by OCR and embeddings, except WordLlama's, are kept likewise.", "small")
+    d.text(20, 402, "Embeddings (except WordLlama's) and pages read by OCR are stored in the same way.", "small")
     return d
 
 
