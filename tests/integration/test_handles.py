@@ -1,4 +1,4 @@
-"""LlamaIndex's handles: each row of the table in the guide has a test here, whose docstring is the row's first cell."""
+"""LlamaIndex's parameters, methods and classes: each row of the table in the guide has a test here, whose docstring is the row's first cell."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows() -> list[str]:
     """The first cells of the table in the guide."""
-    table = GUIDE.partition("| handle | works |\n|---|---|\n")[2].partition("\n\n")[0]
+    table = GUIDE.partition("| parameter, method or class | works |\n|---|---|\n")[2].partition("\n\n")[0]
     return [re.match(r"\| (.+?) \| .+ \|$", line)[1] for line in table.splitlines()]  # type: ignore[index]
 
 
