@@ -1,4 +1,4 @@
-"""LlamaIndex's parameters, methods and classes: each row of the table in the guide has a test here, whose docstring is the row's first cell."""
+"""LlamaIndex's classes: each row of the table in the guide has a test here, whose docstring is the row's first cell."""
 
 from __future__ import annotations
 
