@@ -10,8 +10,9 @@ import json
 import threading
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -342,7 +343,7 @@ class NodeTable(Nodes):
             condition += " AND (start_char IS NULL OR start_char < ? AND (end_char IS NULL OR end_char > ?))"
             parameters += [span[1], span[0]]
         for block in self._blocks(_COLUMNS, condition, parameters):
-            yield from (_node_of(*row[:-1]) for row in block)
+            yield from starmap(_node_of, _parsed(block))
 
     def _blocks(self, columns: str, condition: str = "", parameters: Sequence[Any] = ()) -> Iterator[list[Any]]:
         """Yield the rows of the table in blocks, sorted by position.
@@ -359,7 +360,7 @@ class NodeTable(Nodes):
 
     def find_nodes(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
         """Yield the nodes with the given ids, skipping ids that do not exist."""
-        return (_node_of(*row) for row in self._fetch(_COLUMNS, node_ids))
+        return starmap(_node_of, _parsed(self._fetch(_COLUMNS, node_ids)))
 
     def at(self, rows: Sequence[int]) -> Iterator[Chunk]:
         """Yield the chunks of the given rows, which must be in ascending order."""
@@ -367,12 +368,12 @@ class NodeTable(Nodes):
             positions = [row + 1 for row in rows[start : start + _MAX_VARIABLES]]
             marks = ", ".join("?" * len(positions))
             sql = f"SELECT {_COLUMNS} FROM nodes WHERE position IN ({marks}) ORDER BY position"
-            yield from (_chunk_of(*row) for row in self._kv.query(sql, positions))
+            yield from starmap(_chunk_of, _parsed(self._kv.query(sql, positions)))
 
     def children(self, parent_id: str) -> list[BaseNode]:
         """Return the child nodes of a parent, in text order."""
         sql = f"SELECT {_COLUMNS} FROM nodes WHERE parent = ? ORDER BY start_char, position"
-        return [_node_of(*row) for row in self._kv.query(sql, (parent_id,))]
+        return list(starmap(_node_of, _parsed(self._kv.query(sql, (parent_id,)))))
 
     def _fetch(self, columns: str, node_ids: Sequence[str]) -> Iterator[Any]:
         for at in range(0, len(node_ids), _MAX_VARIABLES):
@@ -409,10 +410,20 @@ def _related(data: dict[str, Any], relationship: str) -> str | None:
     return related["node_id"] if isinstance(related, dict) else None
 
 
-def _chunk_of(node_id: str, metadata: str, body: bytes) -> Chunk:
-    _, data = _parsed(body)
+def _parsed(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """Yield the id, the metadata in JSON, the type and the other fields of the node in each row of the table.
+
+    The rows begin with `_COLUMNS`.
+    """
+    decompress = zstandard.ZstdDecompressor().decompress  # creating the object takes longer than using it
+    for node_id, metadata, body, *_ in rows:
+        kind, data = json.loads(decompress(body))
+        yield node_id, metadata, kind, data
+
+
+def _chunk_of(node_id: str, metadata: str, kind: str, data: dict[str, Any]) -> Chunk:
     if "text" not in data:  # another LlamaIndex class, which stores its text elsewhere
-        return Chunk.of(_node_of(node_id, metadata, body))
+        return Chunk.of(_node_of(node_id, metadata, kind, data))
     return Chunk(
         node_id=node_id,
         text=data["text"],
@@ -420,26 +431,19 @@ def _chunk_of(node_id: str, metadata: str, body: bytes) -> Chunk:
         doc_id=_related(data, _SOURCE),
         start=data.get("start_char_idx"),
         end=data.get("end_char_idx"),
-        # Parses the body again, because keeping the other fields would make the garbage collector run more often.
-        make_node=partial(_node_of, node_id, metadata, body),
+        make_node=partial(_node_of, node_id, metadata, kind, data),
     )
 
 
-def _node_of(node_id: str, metadata: str, body: bytes) -> BaseNode:
+def _node_of(node_id: str, metadata: str, kind: str, data: dict[str, Any]) -> BaseNode:
     from llama_index.core.schema import TextNode
     from llama_index.core.storage.docstore.utils import json_to_doc
 
-    kind, data = _parsed(body)
-    data |= {"id_": node_id, "metadata": json.loads(metadata)}
+    data = {**data, "id_": node_id, "metadata": json.loads(metadata)}
     if kind == _TEXT_NODE:  # the usual type; json_to_doc takes longer to look up the class than to create the node
         data.pop("class_name", None)
         return TextNode(**data)
     return json_to_doc({"__type__": kind, "__data__": data})
-
-
-def _parsed(body: bytes) -> tuple[str, dict[str, Any]]:
-    kind, data = json.loads(zstandard.decompress(body))
-    return kind, data
 
 
 def _dump(value: Any) -> str:
