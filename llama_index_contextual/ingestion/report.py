@@ -357,18 +357,20 @@ def progress_bar() -> Iterator[ReportProgress]:
     """Show a progress bar if standard error is a terminal or a notebook, and remove it at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.table import Column
 
     console = Console(stderr=True, emoji=False)
     if not (console.is_terminal or console.is_jupyter):  # old versions of rich print a line even if disabled
         yield lambda state: None
         return
     with Progress(
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=12),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
         console=console,
         transient=True,
+        expand=True,  # gives the description the rest of the line, so that the times are not cut off
     ) as bar:
         task = bar.add_task("", total=1.0, visible=False)
 
@@ -392,6 +394,6 @@ def _describe(state: IngestProgress) -> str:
     if state.dollars:
         parts.append(money(state.dollars))
     if state.document:
-        pages = f" ({state.pages_done:,} of {pluralize(state.pages_total, 'page')})" if state.pages_total else ""
-        parts.append(f"reading {state.document}{pages}")
+        pages = f"{state.pages_done:,}/{pluralize(state.pages_total, 'page')} of " if state.pages_total else ""
+        parts.append(f"reading {pages}{state.document}")
     return " · ".join(parts)

@@ -39,6 +39,7 @@ MIN_BOLD_WEIGHT = 700  # pdfium estimates weights from the width of stems; its e
 SPACE = 0.25  # times the font size; only used where pdfium does not report whether there is a space
 WIDE_SPACE = 0.55  # times the font size: a wider space may leave room for a footnote mark that is drawn later
 SAME_BASELINE = 0.1  # times the font size
+DOWN = 270  # direction in degrees in which text runs down the displayed page; pdfium returns its lines in reverse order
 
 _HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # characters that pdfium returns for a hyphen at the end of a line
 _WORD = re.compile(r"[^\s\x02\ufffe]+[\x02\ufffe]?|[\x02\ufffe]")
@@ -94,9 +95,16 @@ class PdfiumSource(PageSource):
             text = page.get_textpage()
             reader = _PageText(text)
             runs = reader.runs()
+            angle = main_angle(runs)
+            if (angle - page.get_rotation()) % 360 == DOWN:
+                text.close()
+                page.set_rotation(angle % 360)
+                text = page.get_textpage()
+                reader = _PageText(text)
+                runs = reader.runs()
             lines = page_lines(runs) if runs and not reader.has_own_order else _plain_lines(reader.text)
             is_drawn = not lines and _is_drawn(page)
-            span = page_span(page.get_mediabox(), main_angle(runs))
+            span = page_span(page.get_mediabox(), angle)
             text.close()
             page.close()
         except pypdfium2.PdfiumError as error:

@@ -88,6 +88,15 @@ def test_the_bar_shows_documents_chunks_and_the_last_step_on_standard_error(monk
     assert "1,500 chunks" in terminal.getvalue()
 
 
+def test_a_long_file_name_is_shortened_and_not_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_a_terminal(monkeypatch)
+    with progress_bar() as report:
+        counter = ProgressCounter(report, started(2))
+        counter.reading(f"minutes of the {'very ' * 20}long meeting.pdf")
+    assert "0:00:00" in terminal.getvalue()
+    assert "reading minutes of the …" in terminal.getvalue()
+
+
 def test_other_programs_get_no_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     with progress_bar() as report:

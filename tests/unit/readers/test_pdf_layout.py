@@ -304,3 +304,19 @@ def test_words_of_a_rotated_line_are_read_along_the_line(tmp_path: Path) -> None
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf.data())
     assert read_pdf(path).text.split("\n") == ["One line upwards.", "Below it."]
+
+
+@pytest.mark.parametrize(("matrix", "entries"), [(b"0 -1 1 0", b""), (b"1 0 0 1", b"/Rotate 90")])
+def test_the_lines_of_text_that_runs_down_the_page_are_in_order(tmp_path: Path, matrix: bytes, entries: bytes) -> None:
+    pytest.importorskip("pypdfium2")
+    texts = ["The first line.", "The second line.", "The third line."]
+    places = [(300 - 20 * at, 500) if matrix == b"0 -1 1 0" else (50, 500 - 20 * at) for at in range(3)]
+    content = b"".join(
+        b"BT /F1 10 Tf %s %d %d Tm (%s) Tj ET\n" % (matrix, *place, text.encode())
+        for place, text in zip(places, texts, strict=True)
+    )
+    pdf = RawPdf()
+    pdf.page(content, entries)
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf.data())
+    assert read_pdf(path).text.split("\n") == texts
