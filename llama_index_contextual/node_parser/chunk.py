@@ -178,9 +178,8 @@ def _section(where: DocumentMap, start: int, end: int) -> str | None:
     for a, b in pairwise(bounds):
         names = (where.section(a) or "").split(keys.SECTION_SEPARATOR)
         held.update({keys.SECTION_SEPARATOR.join(names[:depth]): b - a for depth in range(1, len(names) + 1)})
-    del held[""]
     holding = [path for path, length in held.items() if 2 * length >= end - start]
-    return max(holding, key=len, default=max(held, key=held.__getitem__, default=section))
+    return max(holding, key=len, default=max(held, key=held.__getitem__)) or None
 
 
 @lru_cache(maxsize=64)  # long headers are tokenised many times, and consecutive chunks often share a table

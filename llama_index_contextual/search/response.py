@@ -113,7 +113,8 @@ class Source:
         first, last = before[-1], [place for place in places if place.start < max(end, start + 1)][-1]
         if first.page is not None:
             source = replace(source, page_start=first.page, page_end=last.page, page_label=first.page_label)
-        return replace(source, section=first.section or self.section)
+        has_sections = any(place.section for place in places)
+        return replace(source, section=first.section if has_sections else self.section)
 
     def __str__(self) -> str:
         line = keys.source_line({k: v for k, v in asdict(self).items() if v is not None})

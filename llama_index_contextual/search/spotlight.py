@@ -81,7 +81,8 @@ tests.benchmarks.sentences` prints the effect.
 """
 
 _HEADING = 40  # a shorter line that ends with a letter, a colon or an asterisk is regarded as a heading
-_WRAPPED = 50  # a line of at least this length may be continued by a line that begins with a lower-case letter
+_WRAPPED = 50  # a line of at least this length may be continued by a line that begins in lower case or with a figure
+_NUMBERED = re.compile(r"\d{1,3}[.)]\s|\d[\d.]*\s+[^\W\d_a-zß-ÿ]")  # the number of a list item or heading
 _FEW_TERMS = 3
 _QUESTION_PARTS = re.compile(r"(?<=[.!?;:。！？；：])\s*")
 _AVERAGE_LENGTH, _LENGTH_SHARE, _LENGTH_POWER = 40.0, 0.4, 0.25  # for length normalisation; lengths are in words
@@ -561,7 +562,11 @@ def _lines(text: str) -> Iterator[tuple[int, int]]:
     start = end = 0
     for line in text.splitlines(keepends=True):
         body = line.strip()
-        is_continued = end - start >= _WRAPPED and body[:1].islower() and "|" not in body
+        is_continued = (
+            end - start >= _WRAPPED
+            and "|" not in body
+            and (body[:1].islower() or (body[:1].isdigit() and _awaits_figure(text[start:end].strip(), body)))
+        )
         if body and not is_continued:
             if text[start:end].strip():
                 yield start, end
@@ -572,6 +577,15 @@ def _lines(text: str) -> Iterator[tuple[int, int]]:
         end += len(line)
     if text[start:end].strip():
         yield start, end
+
+
+def _awaits_figure(line: str, following: str) -> bool:
+    """Return whether a sentence continues on a following line that begins with a figure.
+
+    The lines of a table or a log begin with figures too, and so do the items of a list.
+    """
+    is_open = line[:1].isalpha() and line.rstrip(",")[-1:].islower()
+    return is_open and not _NUMBERED.match(following)
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:

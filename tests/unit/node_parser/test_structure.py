@@ -190,3 +190,4 @@ def test_a_chunk_with_many_recognised_headings_is_in_the_section_that_holds_half
     assert sections_of(text, [Heading(0, 1, "1", is_marked=False), *parts]) == [(0, "1")]
     assert sections_of(text, [Heading(0, 1, "1", is_marked=False), *parts[:1]]) == [(0, "1 > 1.0")]
     assert sections_of(text, [Heading(0, 1, "1"), *(Heading(p.start, 2, p.title) for p in parts)])[0][1] == "1 > 1.7"
+    assert sections_of(text, parts[-1:]) == [(0, None)], "most of the chunk stands before the only heading"

@@ -9,6 +9,7 @@ import pytest
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
 from llama_index_contextual.index.base import Chunk
+from llama_index_contextual.metadata import Place
 from llama_index_contextual.search.response import LegScore, Mark, Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
@@ -108,6 +109,13 @@ def test_a_mark_has_its_offsets_in_the_document_and_its_own_page_and_section() -
     across = marked("May. The deposit").spotlight
     assert across is not None
     assert str(across.source) == "acme.pdf, pages 3–4, section 2 Term"
+
+
+def test_a_mark_before_the_first_heading_is_in_no_section() -> None:
+    source = Source(section="2 Results", page_start=3, page_end=4)
+    before, after = Place(10, 3, None, None), Place(40, 4, None, "1 Term")
+    assert source.at(10, 20, [before, after]).section is None
+    assert source.at(10, 20, [before]).section == "2 Results", "a section that the user gave"
 
 
 def test_without_a_mark_the_passage_is_the_place() -> None:

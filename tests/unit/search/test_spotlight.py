@@ -66,6 +66,17 @@ def test_lines_that_were_wrapped_by_hand_are_one_unit() -> None:
     assert pieces(text) == [text.partition("\n\n")[0], "next paragraph"]
 
 
+def test_a_wrapped_sentence_continues_with_a_figure_but_not_with_an_item_or_row() -> None:
+    line = "The rent for the boathouse and both berths amounts to"
+    for following in ("4,800 euros a year.", "1.85 per cent of the value.", "30 days of use."):
+        assert pieces(f"{line}\n{following}") == [f"{line}\n{following}"]
+    for following in ("2. payable in January.", "3.1 Deposit", "4 Duties of the tenant"):
+        assert pieces(f"{line}\n{following}") == [line, following]
+    rows = ["18:30 the gate was opened by the operator of the harbour", "18:45 the gate was closed"]
+    assert pieces("\n".join(rows)) == rows
+    assert pieces(f"{line}.\n12 boats may moor.") == [f"{line}.", "12 boats may moor."]
+
+
 @pytest.mark.parametrize(
     ("text", "header", "share"),
     [
