@@ -28,6 +28,7 @@ from mimetypes import guess_extension
 from pathlib import PurePath
 from typing import Any
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.builder import DocumentBuilder, clean_text
 from llama_index_contextual.readers.files import (
@@ -236,6 +237,11 @@ def _add_sheets(builder: DocumentBuilder, source: FileSource) -> None:
     from openpyxl import load_workbook
 
     workbook = load_workbook(BytesIO(source.data), read_only=True, data_only=True, keep_links=False)
+    if formulas := _count_unknown(source.data):
+        builder.warnings.append(
+            f"the results of {pluralize(formulas, 'formula')} are not in the file: open it in Excel or LibreOffice, and"
+            " save it"
+        )
     for sheet in workbook.worksheets:
         if sheet.sheet_state != "visible":
             builder.warnings.append(f"sheet {sheet.title!r} is hidden and left out: show it in Excel to have it read")
@@ -248,6 +254,18 @@ def _add_sheets(builder: DocumentBuilder, source: FileSource) -> None:
         for is_filled, block in groupby(rows, key=any):
             if is_filled:
                 head = builder.table(block, head_before=head)
+
+
+_WITHOUT_RESULT = re.compile(
+    rb'<c\b(?![^>]{0,200}\bt="str")[^>]{0,200}>\s*<f(?:[^>]*/>|[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>'
+)
+
+
+def _count_unknown(workbook: bytes) -> int:
+    """Return the number of formulas whose results are not in the file, because a program wrote only the formulas."""
+    with zipfile.ZipFile(BytesIO(workbook)) as archive:
+        sheets = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
+        return sum(len(_WITHOUT_RESULT.findall(archive.read(name))) for name in sheets)
 
 
 def _cell_text(cell: Any) -> str:

@@ -152,6 +152,15 @@ class TestExcel:
         assert "secret" not in parsed.text
         assert parsed.warnings == ("sheet 'Lists' is hidden and left out: show it in Excel to have it read",)
 
+    def test_formulas_without_a_stored_result_are_counted(self) -> None:
+        data = xlsx(S=[["Plan", 2], ["Total", "=SUM(B1)"], ["Mean", "=AVERAGE(B1)"]])
+        advice = "the results of 2 formulas are not in the file: open it in Excel or LibreOffice, and save it"
+        assert read("a.xlsx", data).warnings == (advice,)
+        sheet = b'<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData><row r="1">'
+        sheet += b'<c r="A1"><f>1+1</f><v>2</v></c><c r="B1" t="str"><f>""</f><v></v></c></row></sheetData></worksheet>'
+        stored = read("a.xlsx", replaced(data, {"xl/worksheets/sheet1.xml": sheet}))
+        assert (stored.text, stored.warnings) == ("# S\n\n2", ())
+
     def test_a_workbook_with_macros_is_read_and_nothing_is_run(self) -> None:
         data = replaced(xlsx(S=[["text"]]), {"xl/vbaProject.bin": b"\xd0\xcf\x11\xe0 Sub AutoOpen()"})
         assert read("a.xlsm", data).text == "# S\n\ntext"
