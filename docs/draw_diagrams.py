@@ -190,7 +190,7 @@ def cache() -> Drawing:
     d.box(20, 320, 250, "LLM call", ["paid once"], "paid")
     d.arrow(270, 344, 338, 344, "reply")
     d.box(340, 320, 200, "Commit to the ledger", ["before anything else"], "store")
-    d.text(20, 402, "Embeddings (except WordLlama's) and pages read by OCR are stored in the same way.", "small")
+    d.text(20, 402, "Embeddings (except WordLlama's) and pages read by OCR are stored too.", "small")
     return d
 
 
