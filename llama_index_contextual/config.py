@@ -153,8 +153,9 @@ class ProjectConfig(BaseModel):
     embed_model: str = "openai:text-embedding-3-small"
     """Embedding model as provider:name, or `local` for WordLlama, which needs no key and no network."""
     embed_window: Annotated[int, Field(ge=32)] | Literal["auto"] | None = "auto"
-    """Number of tokens that the embedding model reads: a longer chunk is embedded in overlapping windows, whose vectors
-    are averaged. `auto` asks the model, or a table of known models; None lets the model cut off the rest.
+    """Number of tokens that the embedding model reads. Longer chunks are embedded in overlapping windows, and the
+    vectors are averaged. `auto` takes the number from the model or from a table of known models; with None, the model
+    truncates longer chunks.
     """
     context: ContextKind = "llm"
     """Source of each chunk's context: an LLM (`llm`), the structure of the document (`structural`), or no context,
@@ -197,16 +198,18 @@ class ProjectConfig(BaseModel):
     passage has little in common with the question; None: below the level `low`.
     """
     intents: bool | Literal["llm"] | dict[str, dict[str, Any]] = _live(False)
-    """Whether to adapt the search to the intent of a question; `llm` also asks the LLM if the wording does not decide.
-    An object replaces the search plans of individual intents: its fields are those of `SearchPlan`.
+    """Whether to adapt the search to the intent of a question; with `llm`, the LLM classifies questions whose wording
+    does not make the intent clear. An object replaces the plans of individual intents, with the fields of `SearchPlan`.
     """
     guards: bool | None = _live(None)
-    """Whether to escape HTML and remove unsafe links in answers, and to mask personal data; None: nothing is masked."""
+    """True: escape HTML, remove unsafe links and mask personal data in answers; None: the same without masking; False:
+    leave answers unchanged.
+    """
     judge: bool = _live(False)
     """Whether the LLM checks each answer, which is withheld unless the passages support it."""
     answer_cache: bool | None = _live(None)
-    """Whether answers are kept in the project's directory and shown again for the same question and passages, without a
-    call to the LLM; None: in the commands `ask` and `chat` only.
+    """Whether answers are stored in the project's directory and reused for the same question and passages, without an
+    LLM call; None: only by the commands `ask` and `chat`.
     """
     reference_date: Annotated[str, AfterValidator(_day)] | None = _live(None)
     """Date to which `last quarter` and similar words in a question refer: `today`, or a date such as 2026-11-22; None:
@@ -225,7 +228,7 @@ class ProjectConfig(BaseModel):
     chunk_overlap: int = Field(default=80, ge=0)
     """Approximate number of tokens that two neighbouring chunks share."""
     backend: Annotated[str, AfterValidator(_backend)] = "files"
-    """What keeps the vectors: files in the project's directory (`files`), or a Qdrant server (extra
+    """Where the vectors are stored: in files in the project's directory (`files`), or on a Qdrant server (extra
     `qdrant`) at this address, such as `qdrant:http://localhost:6333`; its key is read from the environment variable
     QDRANT_API_KEY. `qdrant:` with an absolute path, or `qdrant::memory:`, is the local mode of Qdrant's client, for
     tests and a few thousand chunks.
@@ -254,15 +257,15 @@ class ProjectConfig(BaseModel):
     rrf_k: float = _live(10.0, gt=0)
     """Constant of reciprocal rank fusion; 60 in the paper."""
     acronym_table: Annotated[dict[str, str], AfterValidator(_acronyms)] = _live(default_factory=dict)
-    """Acronyms with their long forms, such as {"SLA": "service level agreement"}: a question with one is also searched
-    for the other, in the lexical search.
+    """Acronyms with their long forms, such as {"SLA": "service level agreement"}. If a question contains one form, the
+    lexical search also includes the other.
     """
     rerank: str | None = _live(SPOTLIGHT)
-    """What ranks the best hits again: `spotlight`, their best sentence or table row, which needs no model except
-    WordLlama (extra `local`) and does not apply to source code; the name of a cross-encoder, such as
-    `cross-encoder/ms-marco-MiniLM-L-6-v2`, or of one that fastembed runs (`fastembed:NAME`); `auto` for the best
-    cross-encoder that is on this machine, or `auto:NAME` for this one if it is; or `llm` for the LLM. These read the
-    hits in the order of `spotlight`. None for nothing.
+    """How the best hits are reranked: by their best sentence or table row (`spotlight`, which needs only WordLlama,
+    extra `local`, and does not apply to source code); by a cross-encoder, given by its name, such as
+    `cross-encoder/ms-marco-MiniLM-L-6-v2`, or as `fastembed:NAME` if fastembed runs it; by the best cross-encoder on
+    this machine (`auto`, or `auto:NAME` to try this one first); or by the LLM (`llm`). Cross-encoders and the LLM read
+    the hits in the order of `spotlight`. None: the hits are not reranked.
     """
     rerank_candidates: int = _live(50, ge=1)
     """Number of hits passed to the reranker."""

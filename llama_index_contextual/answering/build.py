@@ -58,16 +58,19 @@ class EngineOptions(TypedDict, total=False):
         Intents | None,
         Option(
             'True adapts the search to the intent of the question, with the plans in `answering.intent.PLANS`; "llm"'
-            " also asks the model if the wording does not decide; a dict replaces individual plans."
+            " has the LLM classify questions whose wording does not make the intent clear; a dict replaces individual"
+            " plans."
         ),
     ]
-    system_prompt: Annotated[str | None, Option("Replaces rules and style; {not_found} stands for `not_found`.")]
+    system_prompt: Annotated[
+        str | None, Option("Replaces the rules and the style; {not_found} is replaced by `not_found`.")
+    ]
     text_qa_template: Annotated[
         BasePromptTemplate | None,
         Option("Template of the message with {context_str}, the numbered passages, and {query_str}."),
     ]
     node_postprocessors: Annotated[
-        Sequence[BaseNodePostprocessor] | None, Option("Applied to the hits first, such as a reranker.")
+        Sequence[BaseNodePostprocessor] | None, Option("Postprocessors that are applied to the hits first.")
     ]
     style: Annotated[str | None, Option(described("style"))]
     answer_tokens: Annotated[int | None, Option(described("answer_tokens"))]
@@ -81,17 +84,15 @@ class EngineOptions(TypedDict, total=False):
         date | Callable[[], date] | None,
         Option('Current date, or a function that returns it, to resolve time words such as "last quarter".'),
     ]
-    guards: Annotated[Guards | bool | None, Option(described("guards") + " Guards of your own may be passed as well.")]
+    guards: Annotated[Guards | bool | None, Option(described("guards") + " A `Guards` object may also be passed.")]
     cache: Annotated[
         AnswerCache | bool | None,
-        Option("Cache of answers; True is a cache in the project's directory, None applies `answer_cache`."),
+        Option("Cache of answers. True: a cache in the project's directory; None: the `answer_cache` setting."),
     ]
-    judge: Annotated[
-        Judge | bool | None, Option(described("judge") + " A judge of your own may be passed; True uses `llm`.")
-    ]
+    judge: Annotated[Judge | bool | None, Option(described("judge") + " A `Judge` object may also be passed.")]
     timeouts: Annotated[
         Timeouts | None,
-        Option("Timeouts of calls to the model; None uses those in the settings of the project."),
+        Option("Timeouts of calls to the model; None: those in the project's settings."),
     ]
     callback_manager: Annotated[CallbackManager | None, Option("Receives LlamaIndex's events.")]
 
@@ -102,11 +103,11 @@ class ChatEngineOptions(EngineOptions, total=False):
     chat_mode: Annotated[
         LlamaIndexChatMode | str | None,
         Option(
-            '`mode` in LlamaIndex\'s words: "best" is "blend", "condense_question" and "condense_plus_context" are'
-            ' "condense", "context" is "simple".'
+            'LlamaIndex\'s name for `mode`: "best" means "blend", "condense_question" and "condense_plus_context" mean'
+            ' "condense", and "context" means "simple".'
         ),
     ]
-    search_mode: Annotated[Mode | None, Option("As `mode` in `retrieve`.")]
+    search_mode: Annotated[Mode | None, Option("Indexes to search, as `mode` in `retrieve`.")]
     turns: Annotated[
         int, Option("Number of previous exchanges used in searches and in the prompt.", default=chat.TURNS)
     ]

@@ -102,16 +102,16 @@ class ReadingOptions(TypedDict, total=False):
     passwords: Annotated[
         Mapping[str, str] | str | None,
         Option(
-            'Passwords of encrypted PDFs: one for all, or one for each path, document id or file name; that of "*" is'
-            " for all other files. They are not stored."
+            'Passwords of encrypted PDFs: one for all, or one for each path, document id or file name; the key "*"'
+            " stands for all other files. They are not stored."
         ),
     ]
     batch: Annotated[
         bool,
         Option(
-            "Send requests for contexts as batches, which the provider answers within 24 hours at half the price per"
-            " token; its prompt cache may be less effective for them. The process may end before that: the same call,"
-            " or any later one, fetches the replies.",
+            "Request contexts in batches, which the provider answers within 24 hours at half the price per token; its"
+            " prompt cache may be less effective for them. If the process ends before that, the same call or any later"
+            " one fetches the replies.",
             default=False,
         ),
     ]
@@ -129,11 +129,11 @@ class IngestOptions(RunningOptions, total=False):
     ray: Annotated[
         str | None,
         Option(
-            "Address of a Ray cluster (extra `ray`), on whose nodes files are read and cut into chunks, and texts"
-            ' embedded by a model that is not behind an API: "auto" for the one that this machine belongs to,'
-            ' HOST:PORT, or "local" to start Ray on this machine for this call. Chunks, contexts and vectors are the'
-            " same. The project must be on this machine, which is a node of the cluster; all nodes must reach the files"
-            " by the same paths, and need the same version of this package."
+            "Address of a Ray cluster (extra `ray`), whose nodes read and split files, and embed texts unless the"
+            ' embedding model is behind an API: "auto" for the cluster of this machine, HOST:PORT, or "local" to start'
+            " Ray on this machine for this call. Chunks, contexts and vectors are the same as in a local run. This"
+            " machine must be a node of the cluster and have the project; all nodes need access to the files under the"
+            " same paths, and the same version of this package."
         ),
     ]
 
@@ -144,8 +144,8 @@ class FolderOptions(RunningOptions, total=False):
     allow_empty: Annotated[
         bool,
         Option(
-            "Whether all documents of a folder may be removed. Otherwise this is an error, because a drive that is not"
-            " mounted looks like an empty folder.",
+            "Whether all documents of a folder may be removed. Otherwise, an error is raised, because a drive that is"
+            " not mounted looks like an empty folder.",
             default=False,
         ),
     ]
@@ -153,8 +153,8 @@ class FolderOptions(RunningOptions, total=False):
         bool,
         Option(
             "Whether more than a tenth of the documents of a folder, and more than one, may be removed at once."
-            " Otherwise this is an error unless `remove` lists their ids, because a folder that is being restored looks"
-            " like this. The version before such a removal is kept as long as the version after it.",
+            " Otherwise, an error is raised unless `remove` lists their ids, because the folder may not have been"
+            " completely restored. The version before such a removal is kept as long as the version after it.",
             default=False,
         ),
     ]
@@ -163,7 +163,7 @@ class FolderOptions(RunningOptions, total=False):
         Option(
             "Whether the caller watches the folders and calls again after every change. Small files are then read"
             " first, about 20 MB at a time, and larger ones left for a later call. `keep_versions` counts the version"
-            " separately, so that it does not push the versions of other calls out of the history.",
+            " separately, so that it does not displace the versions of other calls.",
             default=False,
         ),
     ]
@@ -178,8 +178,8 @@ class FolderOptions(RunningOptions, total=False):
     settle: Annotated[
         float,
         Option(
-            "Number of seconds to watch the files first; one that changes in that time is probably still being written,"
-            " and is left for a later call.",
+            "Number of seconds to watch the files first; a file that changes during that time is probably still being"
+            " written, and is left for a later call.",
             default=0.0,
         ),
     ]
