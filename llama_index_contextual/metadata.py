@@ -332,10 +332,20 @@ def shape_fault(metadata: object) -> str | None:
     for key, value in metadata.items():
         if not isinstance(key, str):
             return f"its metadata has a key of type {type(key).__name__}: use text"
-        try:
-            json.dumps(value, default=str)
-        except (TypeError, ValueError, RecursionError) as error:  # invalid keys, a cycle, or deep nesting
-            return f"the value of {key!r} in its metadata cannot be written as JSON ({error}): use simple values"
+        if fault := json_fault(value):
+            return f"the value of {key!r} in its metadata {fault}"
+    return None
+
+
+def json_fault(value: object) -> str | None:
+    """Explain why a metadata value cannot be written as JSON and how to fix it, or return None.
+
+    Types that do not exist in JSON are not checked.
+    """
+    try:
+        json.dumps(value, default=str)
+    except (TypeError, ValueError, RecursionError) as error:  # invalid keys, a cycle, or deep nesting
+        return f"cannot be written as JSON ({error}): use simple values"
     return None
 
 

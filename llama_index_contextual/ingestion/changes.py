@@ -94,8 +94,8 @@ class ReadingOptions(TypedDict, total=False):
     file_metadata: Annotated[
         FileMetadata | None,
         Option(
-            "Function that returns additional metadata for a file path; JSON scalars only. Without it, documents keep"
-            " the metadata of earlier calls; `lambda path: {}` removes it."
+            "Function that returns additional metadata for a file path, a dict of JSON values. Without it, documents"
+            " keep the metadata of earlier calls; `lambda path: {}` removes it."
         ),
     ]
     limits: Annotated[ReadLimits | None, Option("Limits for reading one file.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import json
 import os
 import queue
 import threading
@@ -19,7 +20,7 @@ from llama_index.core.utils import get_tqdm_iterable
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError, ReadError
-from llama_index_contextual.metadata import has_surrogate, value_fault
+from llama_index_contextual.metadata import has_surrogate, json_fault, value_fault
 from llama_index_contextual.readers.files import (
     IMAGE_SUFFIXES,
     MARKDOWN_SUFFIXES,
@@ -111,7 +112,7 @@ class DocumentReader:
             key "*" applies to all other files.
         pdf_engine: "pdfium", or "pypdf", which is pure Python.
         file_metadata: Function that takes the path of a file, as it was passed, and returns additional metadata (JSON
-            scalars only).
+            values).
         ocr: OCR engine for scanned pages and images: "rapidocr" (`ocr` extra), "tesseract", "tesseract:deu+fra" with
             tesseract's language codes, or "auto" for the first engine that is installed; None for no OCR.
         page_store: Store for the text of scanned pages, so that no page is read twice, or None.
@@ -304,7 +305,7 @@ def read_documents(
     Args:
         inputs: Files, folders (read recursively) and globs ("contracts/**/*.pdf").
         file_metadata: Function that takes the path of a file, as it was passed, and returns additional metadata (JSON
-            scalars only).
+            values).
         limits: Limits for each file.
         passwords: Password for all encrypted PDFs, or a mapping of paths, document ids or file names to passwords; the
             key "*" applies to all other files.
@@ -359,7 +360,7 @@ def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]
     """Return the metadata from the user's `file_metadata` function for a file.
 
     Raises:
-        InputError: `file_metadata` did not return a mapping of names to JSON scalars, or a name is reserved for this
+        InputError: `file_metadata` did not return a mapping of names to JSON values, or a name is reserved for this
             package.
     """
     if file_metadata is not None and not callable(file_metadata):
@@ -374,11 +375,10 @@ def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]
         if keys.is_own_key(key):
             problem = "is set by this package: choose another name"
             raise InputError(f"The key {key!r} of the metadata of a file {problem}.", value=key)
-        is_scalar = value is None or isinstance(value, str | int | float)
-        fault = value_fault(value) if is_scalar else f"is of type {type(value).__name__}: use text, a number or a bool"
-        if fault:
+        if fault := json_fault(value) or value_fault(value):
             raise InputError(f"The value of the metadata {key!r} of a file {fault}.", value=value)
-    return dict(facts or {})
+    # The manifest stores JSON, and later runs compare the metadata with it.
+    return dict(json.loads(json.dumps(facts or {})))
 
 
 def _check(ref: FileRef) -> None:

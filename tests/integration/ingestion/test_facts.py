@@ -64,6 +64,20 @@ def test_facts_still_filter_and_keep_their_values(tmp_path: Path) -> None:
     assert lexical[0].source.file_name == "report.txt", "the name of a fact can be found"
 
 
+def test_lists_of_a_file_filter_and_do_not_change_until_the_user_changes_them(tmp_path: Path) -> None:
+    project, _, folder = make(tmp_path)
+
+    def groups(path: str) -> dict[str, Any]:
+        return {"groups": ("hr", "finance"), "owner": {"name": "Ada"}} if "report" in path else {"groups": ["hr"]}
+
+    assert len(project.ingest([folder], file_metadata=groups).updated) == 2
+    assert "groups: hr; finance" in chunk_of(project, "report.txt").get_content(metadata_mode=MetadataMode.EMBED)
+    for group, names in (("hr", {"other.txt", "report.txt"}), ("finance", {"report.txt"})):
+        visible = project.only({"groups": {"contains": group}})
+        assert {record.file_name for record in visible.documents()} == names
+    assert len(project.ingest([folder], file_metadata=groups).unchanged) == 2
+
+
 def test_figures_of_facts_count_as_those_of_the_passage(tmp_path: Path) -> None:
     project, llm, _ = make(tmp_path)
     llm.enqueue("In 2024 returns rose by 3 % [Source 1].")
