@@ -18,7 +18,6 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.config import parsed_value
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.filters import require_filters
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import visible
@@ -50,22 +49,29 @@ def to_filters(filters: Filters | None) -> MetadataFilters | None:
             of operators and values.
 
     Raises:
-        InputError: An operator is unknown, or a value is neither a string nor a number.
+        InputError: The argument is of another type, an operator is unknown, or a value is neither a string nor a
+            number.
 
     Example:
         >>> filters = to_filters({"kind": "a", "year": {">=": 2023}})
         >>> [(one.key, one.operator.value, one.value) for one in filters.filters]
         [('kind', '==', 'a'), ('year', '>=', 2023)]
     """
-    if filters is None or not isinstance(filters, Mapping):
-        return require_filters(filters)
+    if isinstance(filters, MetadataFilters):
+        return filters
+    if filters is not None and not isinstance(filters, Mapping):
+        raise InputError(
+            f"The filters are of type {type(filters).__name__}: pass a dict, such as {{'kind': 'report'}}, or"
+            " MetadataFilters.",
+            value=filters,
+        )
     if not filters:
         return None
     parts = [one for key, value in filters.items() for one in _of_key(str(key), value)]
     return MetadataFilters(filters=list(parts), condition=FilterCondition.AND)
 
 
-def _of_key(key: str, value: Any) -> Iterator[MetadataFilter]:
+def _of_key(key: str, value: Any) -> Iterator[MetadataFilter | MetadataFilters]:
     if isinstance(value, Mapping):
         if not value:
             raise InputError(f"Filter {key!r} has no operator: use one of {', '.join(_OPERATORS)}.", value=value)
@@ -75,7 +81,9 @@ def _of_key(key: str, value: Any) -> Iterator[MetadataFilter]:
                 raise InputError(
                     f"Filter {key!r} has no operator {name!r}: use one of {', '.join(_OPERATORS)}.", value=value
                 )
-            yield metadata_filter(key, operand, operator)
+            one = metadata_filter(key, operand, operator)
+            is_negated = operator is FilterOperator.IS_EMPTY and operand is False  # LlamaIndex ignores the value
+            yield MetadataFilters(filters=[one], condition=FilterCondition.NOT) if is_negated else one
     else:
         is_list = isinstance(value, list | tuple | set | frozenset)
         operator = FilterOperator.IN if is_list else FilterOperator.EQ

@@ -128,6 +128,8 @@ class TestSearch:
             ({"year": {">": 2026}}, ["md"]),
             ({"year": {">=": 2026, "<": 2027}}, ["pdf", "txt"]),
             ({"kind": {"!=": "md"}, "year": 2026}, ["pdf", "txt"]),
+            ({"kind": {"is_empty": False}, "year": {"is_empty": False, "<": 2027}}, ["pdf", "txt"]),
+            ({"kind": {"is_empty": True}}, []),
             (MetadataFilters(filters=list(KINDS[:1])), ["txt"]),
             (MetadataFilters(filters=list(KINDS), condition=FilterCondition.OR), ["md", "txt"]),
             ({}, ["md", "pdf", "txt"]),
@@ -150,7 +152,7 @@ class TestSearch:
             ({"colour": "red"}, r"No passage has the metadata key 'colour'. Valid keys: .*kind.*year"),
             ({"year": {"~": 3}}, "no operator '~': use one of ==, >, <"),
             ({"kind": {"==": {"a": 1}}}, "use a string or a number"),
-            ("kind=md", "The filters are of type str"),
+            ("kind=md", "The filters are of type str: pass a dict, such as {'kind': 'report'}, or MetadataFilters"),
         ],
         ids=str,
     )
