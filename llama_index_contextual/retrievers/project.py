@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -132,6 +133,13 @@ class ProjectRetriever(CheckedRetriever):
             return await asearch(query_of(query), version.index, settings, **models)
 
         return _as_response(await self._indexes.arun(run), bundle, notes)
+
+    # `retrieve` and `aretrieve` send the events, so they skip the decorator of `respond` and `arespond`.
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return [*inspect.unwrap(ProjectRetriever.respond)(self, query_bundle).results]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return [*(await inspect.unwrap(ProjectRetriever.arespond)(self, query_bundle)).results]
 
     def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
         """Run several queries on the same version, and return their results in the order of the queries."""

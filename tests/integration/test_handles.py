@@ -243,6 +243,22 @@ def test_instrumentation(reports: Project) -> None:
     assert {"RetrievalStartEvent", "RetrievalEndEvent"} <= set(kinds)
 
 
+async def test_a_retriever_sends_the_events_of_a_search_once(reports: Project) -> None:
+    seen: list[str] = []
+
+    class Recorder(BaseEventHandler):
+        def handle(self, event: Any, **kwargs: Any) -> None:
+            seen.append(event.class_name())
+
+    root, recorder, retriever = get_dispatcher(), Recorder(), reports.as_retriever()
+    root.add_event_handler(recorder)
+    try:
+        assert retriever.retrieve(QUESTION) == await retriever.aretrieve(QUESTION)
+    finally:
+        root.event_handlers.remove(recorder)
+    assert seen == ["RetrievalStartEvent", "RetrievalEndEvent"] * 2
+
+
 # ---- prompts ---------------------------------------------------------------------------------------------------------
 
 
