@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeRelationship, NodeWithScore, QueryBundle, TextNode
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.redaction import get_logger
@@ -507,7 +508,6 @@ class SpotlightRerank(NamedPostprocessor):
     """Weight of the words that the best place shares."""
     meaning_weight: float = Field(default=0.2, ge=0, allow_inf_nan=False)
     """Weight of the meaning of the nearest place."""
-    _spotlight: Spotlight | None = PrivateAttr(default=None)
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
@@ -520,7 +520,7 @@ class SpotlightRerank(NamedPostprocessor):
         )
         passages = [_headed_text(hit) for hit in first]
         if 2 * sum(is_code(passage.text) for passage in passages) < len(passages):
-            first = self._reranked(first, passages, replace_surrogates(cut_query(query_bundle.query_str)))
+            first = self._reranked(first, passages, cut_query(query_bundle.query_str))
         result = [*first, *others][: self.top_n]
         _dispatcher.event(ReRankEndEvent(nodes=result))
         return result
@@ -528,10 +528,9 @@ class SpotlightRerank(NamedPostprocessor):
     def _reranked(
         self, nodes: Sequence[NodeWithScore], passages: Sequence[HeadedText], question: str
     ) -> list[NodeWithScore]:
-        if self._spotlight is None:
-            self._spotlight = Spotlight(Analyzer(self.language), word_vectors)
-        weights = _term_rarity(self._spotlight.analyzer, question, passages)
-        spots = self._spotlight.spots(weights, question, passages, embedded([question])[0])
+        spotlight = _spotlight(self.language)
+        weights = _term_rarity(spotlight.analyzer, question, passages)
+        spots = spotlight.spots(weights, question, passages, embedded([question])[0])
         ranked = [-rank if hit.score is None else hit.score for rank, hit in enumerate(nodes)]
         scores = (
             _standardised(ranked)
@@ -540,6 +539,11 @@ class SpotlightRerank(NamedPostprocessor):
         )
         order = np.argsort(-scores, kind="stable").tolist()
         return [_marked(nodes[at], float(scores[at]), spots[at], rank) for rank, at in enumerate(order, start=1)]
+
+
+@cache  # not an attribute of the reranker, which can then be copied
+def _spotlight(language: str) -> Spotlight:
+    return Spotlight(Analyzer(language), word_vectors)
 
 
 def _marked(hit: NodeWithScore, score: float, spot: Spot, rank: int) -> RetrievedChunk:

@@ -458,7 +458,7 @@ class Spending:
         receipts: Receipts | None = None,
         receipt: RunCost | None = None,
     ) -> None:
-        if max_cost is not None and not max_cost >= 0:
+        if max_cost is not None and not (isinstance(max_cost, int | float) and max_cost >= 0):
             raise ConfigurationError(
                 f"The cost limit must be an amount of dollars, not {max_cost!r}.", setting="max_cost"
             )

@@ -32,6 +32,8 @@ from typing import NamedTuple, TypeVar
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
 
+from llama_index_contextual._utils.tokens import replace_surrogates
+
 # Letters of scripts that are cut into pairs: Thai, Lao, Myanmar, Khmer, Hangul, kana, Han.
 _PAIRED = (
     r"\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
@@ -121,7 +123,8 @@ _MARKS = regex.compile(rf"(\p{{M}}{{{MAX_MARKS}}})\p{{M}}+")
 def cut_query(text: str) -> str:
     """Shorten a query to its first 32,000 characters, cut at a space if possible.
 
-    Long runs of combining marks are shortened too (see `MAX_MARKS`).
+    Long runs of combining marks are shortened too (see `MAX_MARKS`), and surrogates, which UTF-8 cannot encode, are
+    replaced.
 
     Example:
         >>> cut_query("How long does food keep?"), len(cut_query("food " * 10_000))
@@ -134,7 +137,7 @@ def cut_query(text: str) -> str:
         text = words if space and len(rest) < MAX_CHARACTERS // 2 else text[:MAX_CHARACTERS]
     if len(text) > _SHORT and not text.isascii():
         text = _MARKS.sub(r"\1", text)
-    return text
+    return replace_surrogates(text)
 
 
 T = TypeVar("T")

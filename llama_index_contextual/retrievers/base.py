@@ -89,7 +89,7 @@ def limit_query(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
     """
     bundle = as_bundle(query)
     text, notes = search.limit_text(bundle.query_str)
-    if not notes:
+    if text == bundle.query_str:
         return bundle, ()
     cut = copy(bundle)  # keep the class and its fields
     cut.query_str = text

@@ -241,7 +241,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         callback_manager: CallbackManager | None = None,
     ) -> None:
         if index.lexical is None:
-            raise InputError("The index has no terms: create the project with the setting bm25.")
+            raise InputError("This version has no lexical index: create the project with indexes='hybrid'.")
         # BM25Retriever.__init__ would build an index and keep every node as JSON.
         RankingRetriever.__init__(self, callback_manager)
         self.chunk_index = index

@@ -462,8 +462,8 @@ def limit_text(text: str) -> tuple[str, tuple[str, ...]]:
     if not text or text.isspace():
         raise InputError("The query is empty: ask a question.", value=text)
     part = cut_query(text)
-    if part is text:
-        return text, ()
+    if len(part) == len(text):
+        return part, ()
     return part, (
         f"The query has {len(text):,} characters: only its beginning, {len(part):,} characters, was searched.",
     )

@@ -236,3 +236,16 @@ def test_a_refused_query_calls_no_model(tmp_path: Path) -> None:
         with pytest.raises(ContextualError):
             created.retrieve(query)
     assert model.queries == []
+
+
+def test_a_surrogate_in_a_question_is_replaced_before_it_is_sent(tmp_path: Path) -> None:
+    model, llm = CountingEmbedding(), ScriptedLLM(default="Dry [Source 1].")
+    created = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=model, llm=llm)
+    created.ingest([Document(text="The pump runs dry.")])
+    chat = created.as_chat_engine()
+    for ask in (created.as_query_engine().query, chat.chat, chat.chat):
+        ask("Why does the pump run dry? \ud83d")
+        assert "run dry? \ufffd" in llm.history[-1]
+        llm.history[-1].encode()
+    assert {query[-1] for query in model.queries} == {"\ufffd"}
+    assert created.retrieve("pump \ud83d").warnings == ()

@@ -25,6 +25,7 @@ from llama_index_contextual.errors import ConfigurationError, CorruptVersionErro
 from llama_index_contextual.index.version import VersionIndex
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers import LexicalRetriever
 from llama_index_contextual.retrievers import project as project_retriever
 from llama_index_contextual.retrievers.base import specificity_of
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
@@ -156,6 +157,12 @@ def test_without_a_semantic_index_no_embedding_model_is_needed(tmp_path: Path) -
     ) as raised:
         _ = project.index
     assert raised.value.setting == "indexes"
+
+
+def test_without_a_lexical_index_its_retriever_names_the_setting(tmp_path: Path) -> None:
+    project = project_of(tmp_path, indexes="semantic")
+    with pytest.raises(InputError, match="no lexical index: create the project with indexes='hybrid'"):
+        LexicalRetriever(project.live_version.index)
 
 
 # ---- another embedding model -----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -272,7 +273,7 @@ def test_without_a_price_tokens_are_counted_and_a_limit_is_refused() -> None:
     Spending(PriceTable(), max_cost=1.0).require_price(MODEL)
 
 
-@pytest.mark.parametrize("wrong", [-1.0, float("nan")])
-def test_an_invalid_limit_is_refused(wrong: float) -> None:
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), "1"])
+def test_an_invalid_limit_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="cost limit must be an amount of dollars"):
         Spending(PriceTable(), max_cost=wrong)

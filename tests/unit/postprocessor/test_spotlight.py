@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
@@ -90,3 +92,9 @@ def test_a_missing_question_is_named() -> None:
 def test_it_is_restored_from_its_settings() -> None:
     rerank = SpotlightRerank.from_dict(SpotlightRerank(top_n=3, language="german").to_dict())
     assert (rerank.top_n, rerank.language) == (3, "german")
+
+
+def test_it_can_be_copied_after_use() -> None:
+    rerank = SpotlightRerank(top_n=1)
+    first = rerank.postprocess_nodes(hits(FEES, PUMPS, GARDEN), query_str=QUESTION)
+    assert copy.deepcopy(rerank).postprocess_nodes(hits(FEES, PUMPS, GARDEN), query_str=QUESTION) == first
