@@ -84,7 +84,13 @@ MaxTokens = Annotated[int, Field(ge=500, description="Limit of the reply, in tok
 """Limit of a reply."""
 
 
-class Input(BaseModel):
+class Described(BaseModel):
+    """Base class for models whose fields are described to LLMs by the docstrings below them."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Input(Described):
     """Base class for tool arguments, which rejects unknown arguments."""
 
     model_config = ConfigDict(extra="forbid")
@@ -93,12 +99,11 @@ class Input(BaseModel):
 class SearchInput(Input):
     """Arguments of `search`."""
 
-    query: Query = Field(description="A whole question, with the names and numbers that matter.")
+    query: Query
+    """A whole question, with the names and numbers that matter."""
     filters: FilterArgument = None
-    mode: Mode | None = Field(
-        default=None,
-        description='"semantic" for meaning, "lexical" for exact words, "hybrid" for both; by default, the setting.',
-    )
+    mode: Mode | None = None
+    """ "semantic" for meaning, "lexical" for exact words, "hybrid" for both; by default, the setting."""
     top_k: int | None = Field(
         default=None, description=f"Number of passages, 1 to {MAX_RESULTS}; by default, the setting."
     )
@@ -108,16 +113,19 @@ class SearchInput(Input):
 class GrepInput(Input):
     """Arguments of `grep`."""
 
-    pattern: Annotated[str, Field(max_length=LONGEST_PATTERN)] = Field(
-        description="The exact text, or with `regex` a regular expression in Python's syntax."
-    )
-    regex: bool = Field(default=False, description="Whether `pattern` is a regular expression.")
-    case_sensitive: bool = Field(default=False, description="Whether upper and lower case differ.")
-    doc_id: Name | None = Field(default=None, description="Only search this document; by default, all documents.")
+    pattern: Annotated[str, Field(max_length=LONGEST_PATTERN)]
+    """The exact text, or with `regex` a regular expression in Python's syntax."""
+    regex: bool = False
+    """Whether `pattern` is a regular expression."""
+    case_sensitive: bool = False
+    """Whether upper and lower case differ."""
+    doc_id: Name | None = None
+    """Only search this document; by default, all documents."""
     filters: FilterArgument = Field(
         default=None, description="Only search documents of which a passage has this metadata; as in the search."
     )
-    offset: int = Field(default=0, ge=0, description="Number of matching lines to skip: `next_offset` of a reply.")
+    offset: int = Field(default=0, ge=0)
+    """Number of matching lines to skip: `next_offset` of a reply."""
     limit: int = Field(
         default=20, ge=1, le=MAX_MATCHES, description=f"Number of matching lines to show, 1 to {MAX_MATCHES}."
     )
@@ -127,34 +135,31 @@ class GrepInput(Input):
 class OutlineInput(Input):
     """Arguments of `outline`."""
 
-    doc_id: Name | None = Field(
-        default=None, description="Id of a document, to list its sections; by default, the documents are listed."
-    )
+    doc_id: Name | None = None
+    """Id of a document, to list its sections; by default, the documents are listed."""
     filters: FilterArgument = Field(
         default=None, description="Only list documents of which a passage has this metadata; as in the search."
     )
-    offset: int = Field(default=0, ge=0, description="Number of entries to skip: `next_offset` of a reply.")
+    offset: int = Field(default=0, ge=0)
+    """Number of entries to skip: `next_offset` of a reply."""
     max_tokens: MaxTokens = MAX_TOKENS
 
 
 class ReadInput(Input):
     """Arguments of `read`."""
 
-    doc_id: Name = Field(description="Id of the document, as the other tools show it.")
-    start: int | None = Field(default=None, ge=0, description="Offset of the first character; by default, 0.")
-    end: int | None = Field(default=None, ge=0, description="Offset after the last character; by default, the end.")
-    section: NumberOrText | None = Field(
-        default=None, description='Instead of offsets: a heading, its path, or its number in the outline, such as "#7".'
-    )
-    pages: NumberOrText | None = Field(
-        default=None, description='Instead of offsets: a page, slide or sheet, or a range of them: "3" or "3-5".'
-    )
-    neighbours: int = Field(
-        default=0,
-        ge=0,
-        le=MAX_NEIGHBOURS,
-        description="With the offsets of a hit: number of passages to read before and after it.",
-    )
+    doc_id: Name
+    """Id of the document, as the other tools show it."""
+    start: int | None = Field(default=None, ge=0)
+    """Offset of the first character; by default, 0."""
+    end: int | None = Field(default=None, ge=0)
+    """Offset after the last character; by default, the end."""
+    section: NumberOrText | None = None
+    """Instead of offsets: a heading, its path, or its number in the outline, such as "#7"."""
+    pages: NumberOrText | None = None
+    """Instead of offsets: a page, slide or sheet, or a range of them: "3" or "3-5"."""
+    neighbours: int = Field(default=0, ge=0, le=MAX_NEIGHBOURS)
+    """With the offsets of a hit: number of passages to read before and after it."""
     max_tokens: MaxTokens = MAX_TOKENS
 
 
@@ -182,10 +187,11 @@ _NEXT: Mapping[ToolName, str] = {
 }
 
 
-class ToolResult(BaseModel):
+class ToolResult(Described):
     """Base class for tool results; `str(result)` returns the text for an LLM."""
 
-    version: str | None = Field(default=None, description="Name of the version that was used.")
+    version: str | None = None
+    """Name of the version that was used."""
 
     def _blocks(self) -> Iterator[str]:
         """Yield the paragraphs of the text for an LLM."""
@@ -206,14 +212,19 @@ def _cut(entries: list[Any], text_of: Callable[[Any], str], max_tokens: int) -> 
     return rest
 
 
-class BestSentence(BaseModel):
+class BestSentence(Described):
     """The sentence or table row of a passage that matches the question best."""
 
-    text: Material = Field(description="Its text.")
-    start: int = Field(description="Offset of its first character in the document.")
-    end: int = Field(description="Offset after its last character.")
-    page_start: int | None = Field(description="Page of its first character, from 1.")
-    section: Material | None = Field(description="Path of headings above it.")
+    text: Material
+    """Its text."""
+    start: int
+    """Offset of its first character in the document."""
+    end: int
+    """Offset after its last character."""
+    page_start: int | None
+    """Page of its first character, from 1."""
+    section: Material | None
+    """Path of headings above it."""
 
     @classmethod
     def of(cls, mark: Mark) -> BestSentence:
@@ -222,24 +233,35 @@ class BestSentence(BaseModel):
         return cls(text=mark.text, start=mark.start, end=mark.end, page_start=page, section=section)
 
 
-class FoundPassage(BaseModel):
+class FoundPassage(Described):
     """A passage that a search found."""
 
-    rank: int = Field(description="Position among the results, from 1.")
-    doc_id: str | None = Field(description="Id of the document.")
-    source: Material = Field(
-        description="File, and the pages and section of the best sentence or, without one, of the passage, in one line."
-    )
-    start: int | None = Field(description="Offset of the first character in the document.")
-    end: int | None = Field(description="Offset after the last character.")
-    page_start: int | None = Field(description="Page of the first character, from 1.")
-    page_end: int | None = Field(description="Page of the last character.")
-    section: Material | None = Field(description="Path of headings above the passage.")
-    relevance: float | None = Field(description="Estimated probability that the passage is relevant.")
-    background: Material | None = Field(description="Sentences that situate the passage; no text of the document.")
-    table_head: Material | None = Field(description="Column head of the table that the text continues.")
-    text: Material = Field(description="The original text.")
-    spotlight: BestSentence | None = Field(description="The sentence or table row that matches the question best.")
+    rank: int
+    """Position among the results, from 1."""
+    doc_id: str | None
+    """Id of the document."""
+    source: Material
+    """File, and the pages and section of the best sentence or, without one, of the passage, in one line."""
+    start: int | None
+    """Offset of the first character in the document."""
+    end: int | None
+    """Offset after the last character."""
+    page_start: int | None
+    """Page of the first character, from 1."""
+    page_end: int | None
+    """Page of the last character."""
+    section: Material | None
+    """Path of headings above the passage."""
+    relevance: float | None
+    """Estimated probability that the passage is relevant."""
+    background: Material | None
+    """Sentences that situate the passage; no text of the document."""
+    table_head: Material | None
+    """Column head of the table that the text continues."""
+    text: Material
+    """The original text."""
+    spotlight: BestSentence | None
+    """The sentence or table row that matches the question best."""
 
     @classmethod
     def of(cls, chunk: RetrievedChunk) -> FoundPassage:
@@ -272,14 +294,18 @@ class FoundPassage(BaseModel):
 class SearchResult(ToolResult):
     """Result of `search`."""
 
-    query: str = Field(description="The question; a long one is cut.")
-    mode: str = Field(description="The mode that was used.")
-    confidence: float | None = Field(description="Estimated probability that the documents answer the question.")
-    confidence_level: str | None = Field(
-        description='"high", "medium" or "low"; "none" without results; null if only words were searched.'
-    )
-    notes: list[str] = Field(description="Warnings about the search and its results.")
-    passages: list[FoundPassage] = Field(description="The passages, best first.")
+    query: str
+    """The question; a long one is cut."""
+    mode: str
+    """The mode that was used."""
+    confidence: float | None
+    """Estimated probability that the documents answer the question."""
+    confidence_level: str | None
+    """ "high", "medium" or "low"; "none" without results; null if only words were searched."""
+    notes: list[str]
+    """Warnings about the search and its results."""
+    passages: list[FoundPassage]
+    """The passages, best first."""
 
     @classmethod
     def of(cls, response: RetrievalResponse, *, notes: Sequence[str] = ()) -> SearchResult:
@@ -316,29 +342,42 @@ class SearchResult(ToolResult):
         return self.text_for_model(places=True)
 
 
-class Match(BaseModel):
+class Match(Described):
     """A line with at least one match of `grep`."""
 
     doc_id: str
-    start: int = Field(description="Offset of the first match in the document.")
-    end: int = Field(description="Offset after the first match.")
-    line: int = Field(description="Number of the line in the document's text, from 1.")
-    page: int | None = Field(description="Page, from 1.")
-    section: Material | None = Field(description="Path of headings above the match.")
-    matches: int = Field(description="Number of matches that begin in the line.")
-    text: Material = Field(description="The line; if it is long, the part around the first match.")
+    start: int
+    """Offset of the first match in the document."""
+    end: int
+    """Offset after the first match."""
+    line: int
+    """Number of the line in the document's text, from 1."""
+    page: int | None
+    """Page, from 1."""
+    section: Material | None
+    """Path of headings above the match."""
+    matches: int
+    """Number of matches that begin in the line."""
+    text: Material
+    """The line; if it is long, the part around the first match."""
 
 
 class GrepResult(ToolResult):
     """Result of `grep`."""
 
     pattern: str
-    matches: list[Match] = Field(default=[], description="The matching lines, in the order of documents and text.")
-    total: int = Field(default=0, description="Number of matching lines, including those that are not shown.")
-    occurrences: int = Field(default=0, description="Number of matches in all these lines.")
-    documents: int = Field(default=0, description="Number of documents with a match.")
-    next_offset: int | None = Field(default=None, description="`offset` of the next reply; None if no lines follow.")
-    notes: list[str] = Field(default=[], description="Warnings, for example about documents that were not searched.")
+    matches: list[Match] = []
+    """The matching lines, in the order of documents and text."""
+    total: int = 0
+    """Number of matching lines, including those that are not shown."""
+    occurrences: int = 0
+    """Number of matches in all these lines."""
+    documents: int = 0
+    """Number of documents with a match."""
+    next_offset: int | None = None
+    """`offset` of the next reply; None if no lines follow."""
+    notes: list[str] = []
+    """Warnings, for example about documents that were not searched."""
 
     def limit(self, max_tokens: int) -> None:
         """Remove the last lines if all of them have more than `max_tokens` tokens."""
@@ -370,40 +409,55 @@ def _line_of(match: Match) -> str:
     return f"- {place}{section}: {defused(match.text)}"
 
 
-class OutlinedDocument(BaseModel):
+class OutlinedDocument(Described):
     """A document in an outline."""
 
     doc_id: str
-    title: Material = Field(description="Title, or file name, or id.")
+    title: Material
+    """Title, or file name, or id."""
     file_name: Material | None
-    characters: int = Field(description="Length of its text.")
-    pages: int | None = Field(description="Number of its pages, slides or sheets; None if the format has none.")
-    sections: int = Field(description="Number of its headings.")
-    chunks: int = Field(description="Number of its passages in the index.")
+    characters: int
+    """Length of its text."""
+    pages: int | None
+    """Number of its pages, slides or sheets; None if the format has none."""
+    sections: int
+    """Number of its headings."""
+    chunks: int
+    """Number of its passages in the index."""
 
 
-class OutlinedSection(BaseModel):
+class OutlinedSection(Described):
     """A section of a document."""
 
-    number: int = Field(description="Number of the section, from 1: `read` accepts it as section `#number`.")
-    level: int = Field(description="Level of its heading; 1 is the highest.")
-    title: Material = Field(description="The heading.")
-    path: Material = Field(description="Path of headings.")
-    page: int | None = Field(description="Page on which it begins, from 1.")
-    start: int = Field(description="Offset of its heading.")
-    end: int = Field(description="Offset after its last character, including its subsections.")
+    number: int
+    """Number of the section, from 1: `read` accepts it as section `#number`."""
+    level: int
+    """Level of its heading; 1 is the highest."""
+    title: Material
+    """The heading."""
+    path: Material
+    """Path of headings."""
+    page: int | None
+    """Page on which it begins, from 1."""
+    start: int
+    """Offset of its heading."""
+    end: int
+    """Offset after its last character, including its subsections."""
 
 
 class OutlineResult(ToolResult):
     """Result of `outline`: documents, or the sections of one document."""
 
-    document: OutlinedDocument | None = Field(default=None, description="The document, if one was chosen.")
-    documents: list[OutlinedDocument] = Field(default=[], description="The documents, if none was chosen.")
-    sections: list[OutlinedSection] = Field(default=[], description="The sections of the chosen document.")
-    total: int = Field(description="Number of documents, or of sections of the chosen document.")
-    next_offset: int | None = Field(
-        default=None, description="`offset` of the next reply; None if no more entries follow."
-    )
+    document: OutlinedDocument | None = None
+    """The document, if one was chosen."""
+    documents: list[OutlinedDocument] = []
+    """The documents, if none was chosen."""
+    sections: list[OutlinedSection] = []
+    """The sections of the chosen document."""
+    total: int
+    """Number of documents, or of sections of the chosen document."""
+    next_offset: int | None = None
+    """`offset` of the next reply; None if no more entries follow."""
 
     def limit(self, max_tokens: int) -> None:
         """Remove the last entries if all of them have more than `max_tokens` tokens."""
@@ -452,18 +506,26 @@ class ReadResult(ToolResult):
     """Result of `read`."""
 
     doc_id: str
-    source: Material = Field(description="File, pages and section of the text in one line.")
-    text: Material = Field(description="The original text.")
-    start: int = Field(description="Offset of its first character.")
-    end: int = Field(description="Offset after its last character.")
-    characters: int = Field(description="Length of the whole document.")
-    page_start: int | None = Field(description="Page of its first character, from 1.")
-    page_end: int | None = Field(description="Page of its last character.")
-    section: Material | None = Field(description="Path of headings above its first character.")
-    next_start: int | None = Field(
-        description="`start` of the next reply; None if the requested text, or the document, is complete."
-    )
-    requested_end: int = Field(description="Offset after the last requested character: `end` of the next reply.")
+    source: Material
+    """File, pages and section of the text in one line."""
+    text: Material
+    """The original text."""
+    start: int
+    """Offset of its first character."""
+    end: int
+    """Offset after its last character."""
+    characters: int
+    """Length of the whole document."""
+    page_start: int | None
+    """Page of its first character, from 1."""
+    page_end: int | None
+    """Page of its last character."""
+    section: Material | None
+    """Path of headings above its first character."""
+    next_start: int | None
+    """`start` of the next reply; None if the requested text, or the document, is complete."""
+    requested_end: int
+    """Offset after the last requested character: `end` of the next reply."""
 
     def _blocks(self) -> Iterator[str]:
         place = f"characters {self.start} to {self.end} of {self.characters:,}"
