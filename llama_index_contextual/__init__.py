@@ -57,40 +57,32 @@ __all__ = [
     "read_documents",
 ]
 
-_MODULES = {
-    "AdjacentChunkMerger": "postprocessor",
-    "ChunkNodeParser": "node_parser",
-    "ContextWindowPacker": "postprocessor",
-    "ContextualEmbedding": "embeddings.contextual",
-    "ContextualError": "errors",
-    "Contextualizer": "contextualizer",
-    "ConversationalRetriever": "retrievers",
-    "GroundedChatEngine": "answering.chat_engine",
-    "GroundedQueryEngine": "answering.query_engine",
-    "HybridRetriever": "retrievers",
-    "IngestReport": "ingestion.report",
-    "LLMContextualizer": "contextualizer",
-    "LexicalRetriever": "retrievers",
-    "Project": "project.project",
-    "ProjectConfig": "config",
-    "ProjectManager": "project.manager",
-    "RelevancePostprocessor": "postprocessor",
-    "RetrievalResponse": "search.results",
-    "RetrievedChunk": "search.results",
-    "SegmentNodeParser": "node_parser",
-    "SemanticRetriever": "retrievers",
-    "StructuralContextualizer": "contextualizer",
-    "WordLlamaEmbedding": "embeddings.wordllama",
-    "open_storage_context": "stores",
-    "read_documents": "readers",
+_EXPORTS = {
+    "answering.chat_engine": ("GroundedChatEngine",),
+    "answering.query_engine": ("GroundedQueryEngine",),
+    "config": ("ProjectConfig",),
+    "contextualizer": ("Contextualizer", "LLMContextualizer", "StructuralContextualizer"),
+    "embeddings.contextual": ("ContextualEmbedding",),
+    "embeddings.wordllama": ("WordLlamaEmbedding",),
+    "errors": ("ContextualError",),
+    "ingestion.report": ("IngestReport",),
+    "node_parser": ("ChunkNodeParser", "SegmentNodeParser"),
+    "postprocessor": ("AdjacentChunkMerger", "ContextWindowPacker", "RelevancePostprocessor"),
+    "project.manager": ("ProjectManager",),
+    "project.project": ("Project",),
+    "readers": ("read_documents",),
+    "retrievers": ("ConversationalRetriever", "HybridRetriever", "LexicalRetriever", "SemanticRetriever"),
+    "search.results": ("RetrievalResponse", "RetrievedChunk"),
+    "stores": ("open_storage_context",),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that importing the package stays fast."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    for module, names in _EXPORTS.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

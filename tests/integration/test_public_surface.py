@@ -89,7 +89,7 @@ def test_the_public_names_are_sorted_and_each_has_its_module() -> None:
     assert sorted(PUBLIC, key=lambda name: (not name.isupper(), name)) == PUBLIC
     assert sorted(PUBLIC) == dir(package)
     assert len(set(PUBLIC)) == len(PUBLIC)
-    assert {"__version__", *package._MODULES} == set(PUBLIC)
+    assert {"__version__", *(name for names in package._EXPORTS.values() for name in names)} == set(PUBLIC)
 
 
 def test_the_package_itself_has_the_names_of_every_day_only() -> None:
