@@ -16,16 +16,13 @@ from decimal import Decimal
 from functools import cache, lru_cache
 from typing import Any, Literal
 
+from llama_index_contextual.index.analysis import MONTH_NAMES
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 from llama_index_contextual.search.response import Source
 
 # ---- Numbers ---------------------------------------------------------------------------------------------------------
 
-_MONTHS = (
-    *("January", "February", "March", "April", "May", "June", "July", "August", "September", "October"),
-    *("November", "December"),
-)
-_MONTH = rf"\b(?:{'|'.join(f'{name[:3]}(?:{name[3:]})?' for name in _MONTHS)})\b"
+_MONTH = rf"\b(?:{'|'.join(f'{name[:3]}(?:{name[3:]})?' for name in MONTH_NAMES)})\b"
 _MONTH_OF_DATE = re.compile(rf"(?<=\d ){_MONTH}|{_MONTH}(?=,? \d)")
 _NUMBER = re.compile(r"\d{1,3}(?:([.,'’\u00a0\u202f ])\d{3})(?:\1\d{3})*(?:[.,]\d+)?(?!\d)|\d+(?:[.,]\d+)*")
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -64,7 +61,7 @@ def figures_of(text: str) -> list[tuple[re.Match[str], set[Decimal]]]:
 
 
 def _month(name: str) -> Decimal:
-    return next(Decimal(number) for number, month in enumerate(_MONTHS, start=1) if month.startswith(name[:3]))
+    return next(Decimal(number) for number, month in enumerate(MONTH_NAMES, start=1) if month.startswith(name[:3]))
 
 
 def _number_values(digits: str, after: str) -> Iterator[Decimal]:

@@ -88,20 +88,13 @@ _UNIFIED: dict[int, str | None] = {
 }
 _TO_UNIFY = re.compile(f"[{re.escape(''.join(map(chr, _UNIFIED)))}]")
 
+_OTHER_LANGUAGES = (
+    *("danish", "dutch", "french", "german", "italian", "norwegian"),
+    *("portuguese", "russian", "spanish", "swedish", "turkish"),
+)
 _STOPWORD_LISTS = {
-    "english": "STOPWORDS_EN",
-    "porter": "STOPWORDS_EN",
-    "danish": "STOPWORDS_DANISH",
-    "dutch": "STOPWORDS_DUTCH",
-    "french": "STOPWORDS_FRENCH",
-    "german": "STOPWORDS_GERMAN",
-    "italian": "STOPWORDS_ITALIAN",
-    "norwegian": "STOPWORDS_NORWEGIAN",
-    "portuguese": "STOPWORDS_PORTUGUESE",
-    "russian": "STOPWORDS_RUSSIAN",
-    "spanish": "STOPWORDS_SPANISH",
-    "swedish": "STOPWORDS_SWEDISH",
-    "turkish": "STOPWORDS_TURKISH",
+    **dict.fromkeys(("english", "porter"), "STOPWORDS_EN"),
+    **{language: f"STOPWORDS_{language.upper()}" for language in _OTHER_LANGUAGES},
 }
 # The lists for other languages include question words. The English list for texts does not, so that these words can be
 # found by a query that is not a question, such as "to do".
@@ -499,11 +492,13 @@ def edit_distance_one(word: str) -> set[str]:
 
 # ---- fiscal years, quarters and dates --------------------------------------------------------------------------------
 
-_MONTH_NAMES = (
+MONTH_NAMES = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
 )
-_MONTHS = {name[:3]: number for number, name in enumerate(map(str.lower, _MONTH_NAMES), 1)}
+"""English names of the months."""
+
+_MONTHS = {name[:3]: number for number, name in enumerate(map(str.lower, MONTH_NAMES), 1)}
 _ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4}
 _QUARTERS = {
     **{f"q{number}": number for number in range(1, 5)},
@@ -524,7 +519,7 @@ def _spellings(*words: str) -> frozenset[str]:
 
 
 # "may" is also a verb.
-_MONTH_WORDS = _spellings(*_MONTH_NAMES, *_MONTHS, "Sept") - {"may"}
+_MONTH_WORDS = _spellings(*MONTH_NAMES, *_MONTHS, "Sept") - {"may"}
 _IS_ANCHOR = (_MONTH_WORDS | _spellings("fiscal", "FY", "quarter", "quarters", *_QUARTERS)).__contains__
 
 _YEAR = re.compile(r"(?:19|20)\d\d")

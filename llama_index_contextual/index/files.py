@@ -180,14 +180,8 @@ def replace_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
 
 def copy(source: Path, target: Path) -> None:
     """Copy a file and sync the copy and its directory. The target appears only when the copy is complete."""
-    temporary = target.with_name(f"{target.name}{NEW}")
-    try:
-        with open(source, "rb") as file:
-            write_with(temporary, lambda into: shutil.copyfileobj(file, into, _BLOCK))
-    except OSError:
-        remove(temporary)
-        raise
-    rename(temporary, target)
+    with open(source, "rb") as file:
+        replace_with(target, lambda into: shutil.copyfileobj(file, into, _BLOCK))
 
 
 def rename(source: Path, target: Path) -> None:

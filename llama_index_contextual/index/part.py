@@ -42,7 +42,7 @@ from llama_index_contextual.index.manifest import (
     read_records,
     write_records,
 )
-from llama_index_contextual.index.nodes import FRAMES, Nodes, NodeTable
+from llama_index_contextual.index.nodes import FRAMES, NodeTable
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode, Document
@@ -254,12 +254,6 @@ class DocumentFrame:
             excluded_llm=document.excluded_llm_metadata_keys,
             gaps=gaps,
         )
-
-
-def load_frame(docstore: Nodes, doc_id: str) -> DocumentFrame | None:
-    """Return the frame of a document, or None if it was ingested as chunks."""
-    raw = docstore.get_extra(FRAMES, doc_id)
-    return None if raw is None else DocumentFrame(**raw)
 
 
 class PartWriter:

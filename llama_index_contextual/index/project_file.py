@@ -214,16 +214,11 @@ def _read(project_dir: Path) -> _Content:
             )
         return _Content(**raw)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damage_error(project_dir, error) from error
-
-
-def _damage_error(project_dir: Path, error: Exception) -> ProjectError:
-    name = project_dir.name
-    return ProjectError(
-        f"{name}/{PROJECT_FILE} is damaged ({type(error).__name__}): restore it, or delete it and create the project"
-        f" again; contexts in its ledger are not paid for twice.",
-        name=name,
-    )
+        raise ProjectError(
+            f"{name}/{PROJECT_FILE} is damaged ({type(error).__name__}): restore it, or delete it and create the"
+            f" project again; contexts in its ledger are not paid for twice.",
+            name=name,
+        ) from error
 
 
 def record_answers_of(project_dir: Path, cost: RunCost) -> None:

@@ -315,11 +315,9 @@ def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> l
     verify = command_for(project_dir, "verify")
     try:
         _check_vectors(project_dir, names, checked)
-        left = (
-            0
-            if read_collection(project_dir) is None
-            else open_engine(project_dir).leftovers(_highest(version_names(project_dir)))
-        )
+        left = 0
+        if read_collection(project_dir) is not None:
+            left = open_engine(project_dir).leftovers(_highest(version_names(project_dir)))
     except BackendError as error:
         return [Problem(COLLECTION_FILE, f"could not be checked: {_fault(error, COLLECTION_FILE)}", verify)]
     except ProjectError as error:
@@ -502,13 +500,9 @@ def _ledger_damage(path: Path, *, quick: bool = False) -> tuple[str | None, Mapp
 
 
 def _leftovers(project_dir: Path) -> Iterator[Problem]:
+    repair = command_for(project_dir, "verify", "--repair")
     for path in leftovers(project_dir):
-        yield Problem(
-            path.relative_to(project_dir).as_posix(),
-            LEFTOVER,
-            command_for(project_dir, "verify", "--repair"),
-            harmless=True,
-        )
+        yield Problem(path.relative_to(project_dir).as_posix(), LEFTOVER, repair, harmless=True)
 
 
 # ---- ledger repair ---------------------------------------------------------------------------------------------------

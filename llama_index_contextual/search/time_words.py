@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from datetime import date, timedelta
 
+from llama_index_contextual.index.analysis import MONTH_NAMES
+
 _NUMBERS = (
     *("one", "two", "three", "four", "five", "six"),
     *("seven", "eight", "nine", "ten", "eleven", "twelve"),
-)
-_MONTH_NAMES = (
-    *("January", "February", "March", "April", "May", "June"),
-    *("July", "August", "September", "October", "November", "December"),
 )
 _MONTHS_IN = {"month": 1, "quarter": 3, "year": 12, "decade": 120}
 _ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4}
@@ -26,7 +24,7 @@ _END = r"\b(?!\s+of\b)(?:['’]s?\b)?"
 _BRACKET = re.compile(r"\s*\(")
 _QUARTER = rf"(?:Q(?P<digit>[1-4])|(?P<ordinal>{'|'.join(_ORDINALS)})\s+quarter)"
 # "May" is also a verb.
-_NAMED = "|".join(name for name in _MONTH_NAMES if name != "May")
+_NAMED = "|".join(name for name in MONTH_NAMES if name != "May")
 _PHRASES = tuple(
     (name, re.compile(rf"\b{pattern}{_END}", re.IGNORECASE))
     for name, pattern in (
@@ -127,8 +125,8 @@ def _name(unit: str, day: date) -> str:
         monday = day - timedelta(days=day.weekday())
         return f"{_name('day', monday)} to {_name('day', monday + timedelta(days=6))}"
     return {
-        "day": f"{day.day} {_MONTH_NAMES[day.month - 1]} {day.year}",
-        "month": f"{_MONTH_NAMES[day.month - 1]} {day.year}",
+        "day": f"{day.day} {MONTH_NAMES[day.month - 1]} {day.year}",
+        "month": f"{MONTH_NAMES[day.month - 1]} {day.year}",
         "quarter": f"Q{(day.month + 2) // 3} {day.year}",
         "year": str(day.year),
         "decade": f"{day.year // 10}0s",
@@ -152,7 +150,7 @@ def _span(unit: str, today: date, steps: int) -> str:
 
 
 def _named_month(which: str, month: str, today: date) -> str:
-    number = [name.lower() for name in _MONTH_NAMES].index(month) + 1
+    number = [name.lower() for name in MONTH_NAMES].index(month) + 1
     year = today.year
     if _step(which) < 0 and number >= today.month:
         year -= 1
