@@ -20,13 +20,10 @@ from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
-from llama_index_contextual.index.manifest import (
-    DocumentRecord,
-    Records,
-    read_manifest,
-)
-from llama_index_contextual.index.nodes import Nodes
-from llama_index_contextual.index.part import DocumentFrame, Part, load_frame, open_parts
+from llama_index_contextual.index.manifest import DocumentRecord, Records, read_manifest
+from llama_index_contextual.index.nodes import FRAMES, Nodes
+from llama_index_contextual.index.part import DocumentFrame, Part, open_parts
+from llama_index_contextual.metadata import DocumentMap
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode, Document
@@ -316,7 +313,13 @@ class OpenVersion:
 
     def frame(self, doc_id: str) -> DocumentFrame | None:
         """Return the frame of a document, or None if it was ingested as chunks."""
-        return load_frame(self.docstore, doc_id)
+        raw = self.docstore.get_extra(FRAMES, doc_id)
+        return None if raw is None else DocumentFrame(**raw)
+
+    def map_of(self, doc_id: str) -> DocumentMap:
+        """Return the pages and headings of a document; the map is empty if the document was ingested as chunks."""
+        frame = self.frame(doc_id)
+        return DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
 
     def read_text(self, record: DocumentRecord, start: int = 0, end: int | None = None) -> str:
         """Return a span of a document's original text, reconstructed from its chunks and the gaps between them.

@@ -379,8 +379,7 @@ class DocumentText:
     @cached_property
     def map(self) -> DocumentMap:
         """The pages and headings of the document."""
-        frame = self._version.frame(self.record.doc_id)
-        return DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
+        return self._version.map_of(self.record.doc_id)
 
     @cached_property
     def _nodes(self) -> list[TextNode]:

@@ -235,8 +235,7 @@ def document(request: Request) -> Response:
     if record is None:
         raise HTTPException(404, f"There is no document {doc_id[:200]!r} in the live version: see the view Project.")
     start = start_of(request, record.chunks, CHUNKS_PER_PAGE)
-    ids, frame = version.docstore.ids_of_document(doc_id) or [doc_id], version.frame(doc_id)
-    where = DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
+    ids, where = version.docstore.ids_of_document(doc_id) or [doc_id], version.map_of(doc_id)
     *nodes, last = version.docstore.get_nodes([*ids[start : start + CHUNKS_PER_PAGE], ids[-1]])
     return page(
         request,
@@ -290,18 +289,15 @@ def inspection_page(
     static = package_files(__package__).joinpath("static")
     style = "".join(static.joinpath(name).read_text(encoding="utf-8") for name in STYLESHEETS)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return (
-        make_templates()
-        .get_template("inspection.html")
-        .render(
-            project=project,
-            searches=searches,
-            documents=documents,
-            links=FileLinks(project.name, documents),
-            style=style,
-            policy=f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'",
-            **project_values(project),
-        )
+    template = make_templates().get_template("inspection.html")
+    return template.render(
+        project=project,
+        searches=searches,
+        documents=documents,
+        links=FileLinks(project.name, documents),
+        style=style,
+        policy=f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'",
+        **project_values(project),
     )
 
 
