@@ -33,6 +33,7 @@ from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 from llama_index_contextual._utils.calls import run_to_completion
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.batching import as_matrix
+from llama_index_contextual.embeddings.contextual import BatchEmbedding
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, ReadError
 from llama_index_contextual.ingestion.pipeline import Executor, Stages, cut, make_parsers
 from llama_index_contextual.ingestion.plan import Intake
@@ -291,7 +292,7 @@ class RayReader:
         return result
 
 
-class _WorkerEmbedding(BaseEmbedding):
+class _WorkerEmbedding(BatchEmbedding):
     """Embedding model that embeds texts in Ray tasks."""
 
     dimensions: int | None = None
@@ -321,15 +322,6 @@ class _WorkerEmbedding(BaseEmbedding):
             f" ({reason}): give the Ray nodes more memory, or lower embed_batch_size.",
             setting="embed_model",
         )
-
-    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return await asyncio.to_thread(self._get_text_embeddings, texts)
-
-    def _get_text_embedding(self, text: str) -> list[float]:
-        return self._get_text_embeddings([text])[0]
-
-    async def _aget_query_embedding(self, query: str) -> list[float]:
-        return self._get_query_embedding(query)
 
     def _get_query_embedding(self, query: str) -> list[float]:
         raise NotImplementedError("an ingestion embeds no queries")
