@@ -115,7 +115,7 @@ def open_folder(
         return
     ingest = _start_ingest(project, folder, name, max_cost)
     try:
-        serve([name], port=0, documents=[folder], open_browser=common.out.is_terminal, ingests={name: ingest})
+        serve([name], port=0, document_folders=[folder], open_browser=common.out.is_terminal, ingests={name: ingest})
     finally:
         was_interrupted = ingest.stop()
     if was_interrupted:
@@ -244,8 +244,8 @@ def serve_projects(
         host=host,
         port=port,
         token=token,
-        allow_host=allow_host,
-        documents=documents,
+        allowed_hosts=allow_host or (),
+        document_folders=documents or (),
         only=only,
         open_browser=open_browser,
         evaluations=evaluation or (),
@@ -272,17 +272,13 @@ def _project_and_report(given: str, names: Sequence[str]) -> tuple[str, Path]:
 def serve(
     names: Sequence[str],
     *,
-    port: int,
-    host: str = "127.0.0.1",
     token: str | None = None,
-    allow_host: Sequence[str] | None = None,
-    documents: Sequence[Path] | None = None,
     only: Sequence[str] | None = None,
     open_browser: bool = False,
     evaluations: Sequence[str] = (),
-    **views: Any,
+    **options: Any,
 ) -> None:
-    """Serve projects until the process is interrupted; the other options are those of `make_app`.
+    """Serve projects until the process is interrupted; the other options are those of `ui.app.serve`.
 
     With `only`, the projects are restricted; see `common.open_project`.
 
@@ -303,17 +299,8 @@ def serve(
         if open_browser:
             typer.launch(address)
 
-    serve_workbench(
-        [common.open_project(name, only) for name in dict.fromkeys(names)],
-        host=host,
-        port=port,
-        token=token,
-        allowed_hosts=allow_host or (),
-        document_folders=documents or (),
-        announce=announce,
-        charts=charts,
-        **views,
-    )
+    projects = [common.open_project(name, only) for name in dict.fromkeys(names)]
+    serve_workbench(projects, token=token, announce=announce, charts=charts, **options)
 
 
 def _require_no_empty_token(*tokens: str | None) -> None:
