@@ -133,67 +133,57 @@ _SAID = (
     r"|(?:our|this|the) (?:conversation|chat)(?: so far)?)"
 )
 """Pattern for questions about the conversation itself."""
-_PATTERN_TEXTS: tuple[tuple[Intent, str], ...] = (
-    (
-        "chitchat",
+_PATTERN_TEXTS: Mapping[Intent, str] = {
+    "chitchat": (
         r"^\W*(?:(?:hi|hello|hey|ok|okay|thanks?|thank you|thx|bye|goodbye|omg|wow|great|cool|nice|perfect|alright"
         r"|all right|good (?:morning|evening|night|day)|see ya|see you|you'?re welcome|no problem|how are you"
-        r"|very much|so much|a lot|there|then|can you help me|help me|got it|i see|lol|haha)[\W]*)+$",
+        r"|very much|so much|a lot|there|then|can you help me|help me|got it|i see|lol|haha)[\W]*)+$"
     ),
-    (
-        "out_of_scope",
+    "out_of_scope": (
         r"^\W*(?:(?:please|hi|hello|hey|ok|so|can you|could you|will you|would you)\W+)*"
         r"(?:tell me (?:a|another) joke(?: about .*)?|write (?:me )?a (?:poem|song|story)\b.*|who are you"
         r"|what(?:'s| is) the weather(?: like| today| tomorrow| now| outside)*(?: in .*)?|what(?:'s| is) your name"
         r"|what can you do(?: for me)?|play (?:me )?(?:some )?music|set (?:an? )?(?:alarm|timer)"
-        r"(?: (?:for|at|in) \d.*)?)(?: please)?\W*$",
+        r"(?: (?:for|at|in) \d.*)?)(?: please)?\W*$"
     ),
-    (
-        "clarification",
+    "clarification": (
         rf"{_OPENING}(?:what do you mean|what does that mean|can you (?:clarify|rephrase|repeat|explain that)"
         r"|could you (?:clarify|rephrase|repeat)|i meant?\b|i don'?t understand|sorry\?|pardon|are you saying"
-        r"|which one do you mean|say that again|no,? i meant?)",
+        rf"|which one do you mean|say that again|no,? i meant?|{_MORE}"
+        rf"|(?:{_SAID})(?: (?:just now|again|before|earlier|so far|a moment ago|please))*\W*$)"
     ),
-    ("clarification", rf"{_OPENING}{_MORE}"),
-    ("clarification", rf"{_OPENING}(?:{_SAID})(?: (?:just now|again|before|earlier|so far|a moment ago|please))*\W*$"),
-    (
-        "comparison",
+    "comparison": (
         r"\b(?:differences?|differ|compar\w+|versus|vs\.?|pros\s*(?:and|/|&)\s*cons|similar(?:it\w+)?"
         r" (?:to|between)|the same as|same thing as|as \w+ as|better than|worse than|rather than|advantages? over"
-        r"|distinguish\w*|more \w+ than|less \w+ than|\w+er than|or instead)\b|^\W*\w+ or \w+\W*$",
+        r"|distinguish\w*|more \w+ than|less \w+ than|\w+er than|or instead)\b|^\W*\w+ or \w+\W*$"
     ),
-    (
-        "procedural",
+    "procedural": (
         rf"{_OPENING}(?:how (?:do|can|should|would|could|to|does one|must|might) (?!you (?:think|feel))"
         r"|(?:what|which) (?:are the )?(?:steps|procedures?)|steps to|guide (?:me|to)|where (?:can|do|should) i"
-        r"|what should i do|instructions? )",
+        r"|what should i do|instructions? )"
     ),
-    (
-        "opinion",
+    "opinion": (
         r"\b(?:should (?:i|we|one)|do you (?:think|believe|recommend)|would you|your opinion|what do you think"
         r"|is it (?:worth|better|safe|safer|wise|smart|good|bad|ok(?:ay)?) |good idea|better off|recommend|best "
-        r"(?:way|option|choice)|is it a good|worth it)\b",
+        r"(?:way|option|choice)|is it a good|worth it)\b"
     ),
-    (
-        "temporal",
+    "temporal": (
         r"^\W*(?:when|since when|until when|how long ago|what (?:year|date|time|month|day)|in (?:which|what)"
         r" (?:year|month)|by when|how (?:recent|soon|often))\b|\b(?:last|this|next|previous|past) "
-        r"(?:year|quarter|month|week|decade)\b|\b(?:timeline|chronolog\w+|history of)\b",
+        r"(?:year|quarter|month|week|decade)\b|\b(?:timeline|chronolog\w+|history of)\b"
     ),
-    (
-        "aggregation",
+    "aggregation": (
         r"\b(?:list (?:all|the|of|every)|all (?:of )?the|summar\w+|overview|overall|in total|total number"
         r"|enumerate|what are (?:the|some|all)|which (?:are|\w+s are)|what (?:kinds?|types|categories|sorts)"
-        r"|tell me (?:more )?about|examples of|name (?:all|some|the)|give me (?:a list|an overview))\b",
+        r"|tell me (?:more )?about|examples of|name (?:all|some|the)|give me (?:a list|an overview))\b"
     ),
-    (
-        "explanation",
+    "explanation": (
         rf"{_OPENING}(?:why|how come|explain|describe|what causes?|what (?:is|are) the (?:reason|cause|purpose"
         r"|meaning)|what makes|how (?:does|do|did|is|are|was|were) (?!many|much|old|long|far|big|tall|often)"
-        r"|what happens|in what way)|\b(?:explain|the reasons? (?:why|for)|meaning of|works?\?)",
+        r"|what happens|in what way)|\b(?:explain|the reasons? (?:why|for)|meaning of|works?\?)"
     ),
-)
-_PATTERNS = tuple((intent, re.compile(pattern, re.IGNORECASE)) for intent, pattern in _PATTERN_TEXTS)
+}
+_PATTERNS = tuple((intent, re.compile(pattern, re.IGNORECASE)) for intent, pattern in _PATTERN_TEXTS.items())
 _WORDS: Mapping[str, tuple[Intent, float]] = {
     **dict.fromkeys(("who", "where", "which", "whose", "much", "name", "number", "is", "are", "did"), ("factual", 1.0)),
     **dict.fromkeys(("does", "do", "was", "can", "has", "have", "price", "cost", "rate"), ("factual", 0.6)),
