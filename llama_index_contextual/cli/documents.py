@@ -221,11 +221,7 @@ def rebuild(name: Name, max_cost: common.MaxCost = None, quiet: common.Quiet = F
 
 
 @commands.command()
-def retry(
-    name: Name,
-    max_cost: common.MaxCost = None,
-    quiet: common.Quiet = False,
-) -> None:
+def retry(name: Name, max_cost: common.MaxCost = None, quiet: common.Quiet = False) -> None:
     """Request failed contexts from the LLM again.
 
     With --max-cost, this includes contexts that the LLM refused to write, and contexts in a completed batch whose
@@ -564,8 +560,7 @@ def _identity(folder: str) -> tuple[int, int] | None:
 def documents(
     name: Name,
     files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE", help="Only these: ids, file names or globs."),
+        list[str] | None, typer.Argument(metavar="FILE", help="Only these: ids, file names or globs.")
     ] = None,
 ) -> None:
     """List the documents of the live version with their ids, titles, chunks and tokens."""

@@ -272,13 +272,8 @@ def _step_cells(row: Mapping[str, Any], price: str) -> dict[str, str]:
     from llama_index_contextual.evaluation.compare import ALPHA
 
     cells = {"step": row["step"], "failed": f"{100 * row['failed']:.1f}"}
-    cells |= {
-        "95 %": f"{100 * row['low']:.1f}–{100 * row['high']:.1f}",
-        "change": "",
-        "p": "",
-        "fewer": "",
-        "in all": "",
-    }
+    cells["95 %"] = f"{100 * row['low']:.1f}–{100 * row['high']:.1f}"
+    cells |= dict.fromkeys(("change", "p", "fewer", "in all"), "")
     if row["previous"] is not None:
         cells["change"] = f"{100 * row['change_from_previous']:+.1f}"
         cells["p"] = f"{row['p_from_previous']:.2g}{'*' if row['p_from_previous'] < ALPHA else ' '}"

@@ -155,11 +155,8 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             values["ledger"] = Path(values["ledger"])
         prompt_value = values.get("prompt")
         if isinstance(prompt_value, PromptTemplate):
-            values = {
-                **values,
-                "prompt": prompt_value.template,
-                "variables": {**prompt_value.kwargs, **values.get("variables", {})},
-            }
+            values["prompt"] = prompt_value.template
+            values["variables"] = {**prompt_value.kwargs, **values.get("variables", {})}
         if isinstance(values.get("prompt", DEFAULT_PROMPT), str):
             # Checked here because pydantic would wrap the message in a ValidationError.
             values["prompt"] = check_template(values.get("prompt", DEFAULT_PROMPT), values.get("variables"))

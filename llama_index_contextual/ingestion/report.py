@@ -229,22 +229,16 @@ class IngestReport:
 
     def details(self) -> list[tuple[str, str]]:
         """Return the details to show below the summary, as pairs of a label and a line."""
-        short = pluralize(len(self.short_contexts), "context")
+        short, lengths = pluralize(len(self.short_contexts), "context"), self.context_lengths
+        failed = _in_groups([(failure.doc_id, failure.error) for failure in self.failures], "chunk")
         return [
             *(("renamed", f"{former} to {doc_id}") for former, doc_id in self.renamed.items()),
             *(("missing", doc_id) for doc_id in self.missing),
             *(("skipped", line) for line in skipped_lines(self.skipped)),
             *(("note", f"{warning.path}: {warning.message}") for warning in self.warnings),
             *([("note", f"{short} with fewer than {THIN_TOKENS} tokens")] if self.short_contexts else []),
-            *(
-                [("note", f"contexts: {lengths}")]
-                if (lengths := self.context_lengths) and lengths.is_off_target
-                else []
-            ),
-            *(
-                ("no LLM context for", line)
-                for line in _in_groups([(failure.doc_id, failure.error) for failure in self.failures], "chunk")
-            ),
+            *([("note", f"contexts: {lengths}")] if lengths and lengths.is_off_target else []),
+            *(("no LLM context for", line) for line in failed),
         ]
 
     def to_dict(self) -> dict[str, object]:

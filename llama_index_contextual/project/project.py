@@ -804,15 +804,8 @@ def _version_info(directory: Path, live: str | None) -> VersionInfo | None:
         if not directory.is_dir():
             return None  # another process has just removed it
         return VersionInfo(name=name, created=None, documents=None, chunks=None, live=name == live, damage=str(error))
-    return VersionInfo(
-        name=name,
-        created=manifest.created,
-        documents=manifest.documents,
-        chunks=manifest.chunks,
-        live=name == live,
-        package=manifest.package,
-        automatic=manifest.automatic,
-    )
+    shared = manifest.model_dump(include={"created", "documents", "chunks", "package", "automatic"})
+    return VersionInfo(name=name, live=name == live, **shared)
 
 
 # ---- restricted projects ---------------------------------------------------------------------------------------------

@@ -243,13 +243,8 @@ def line_boxes(chars: Sequence[Char], marked: set[int]) -> list[Box]:
                 pending.append(at)
             continue
         letters = sum(chars[index].text.isalnum() for index in pending)
-        if (
-            last is not None
-            and letters <= BRIDGE
-            and all(
-                _on_one_line(chars[one], chars[two]) for one, two in zip([last, *pending], [*pending, at], strict=True)
-            )
-        ):
+        steps = [] if last is None else pairwise(chars[index] for index in (last, *pending, at))
+        if last is not None and letters <= BRIDGE and all(_on_one_line(one, other) for one, other in steps):
             boxes[-1] = _union(boxes[-1], *(chars[index] for index in pending), char)
         else:
             boxes.append(Box(char.x0, char.y0, char.x1, char.y1))

@@ -166,11 +166,8 @@ def _same_line(cell: Cell, run: Run) -> bool:
 
 def _is_double_strike(last: Run, run: Run) -> bool:
     """Return whether a run repeats the previous run at a tiny offset, as some programs do to imitate bold text."""
-    return (
-        run.text == last.text
-        and bool(run.text.strip())
-        and abs(run.x0 - last.x0) + abs(run.y - last.y) < 0.2 * run.size
-    )
+    is_near = abs(run.x0 - last.x0) + abs(run.y - last.y) < 0.2 * run.size
+    return is_near and run.text == last.text and bool(run.text.strip())
 
 
 def _is_word_gap(gap: float, last: Run, run: Run) -> bool:
