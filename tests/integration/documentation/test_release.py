@@ -90,7 +90,26 @@ def test_the_servers_are_read_only_and_published_on_this_machine_only() -> None:
         assert service["cap_drop"] == ["ALL"]
         assert service["secrets"] == ["token"]
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
-        assert (ROOT / service["build"]["dockerfile"]).samefile(DOCKER / "Dockerfile")
+
+
+def test_only_one_service_builds_the_image_of_both() -> None:
+    services = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    assert len({service["image"] for service in services.values()}) == 1
+    (build,) = (service["build"] for service in services.values() if "build" in service)
+    assert (DOCKER / build["context"] / build["dockerfile"]).samefile(DOCKER / "Dockerfile")
+
+
+def test_the_token_is_neither_committed_nor_sent_to_the_builder() -> None:
+    secret = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))["secrets"]["token"]["file"]
+    token = (DOCKER / secret).relative_to(ROOT).as_posix()
+    assert token in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    sent = (DOCKER / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    assert not any(token.startswith(line[1:]) for line in sent if line[0] == "!")
+
+
+def test_stopping_a_container_interrupts_the_command_like_ctrl_c() -> None:
+    # As process 1, Python would ignore SIGTERM outside the servers.
+    assert ("STOPSIGNAL", "SIGINT") in instructions()
 
 
 def test_the_entrypoint_takes_the_token_from_the_secret_file(tmp_path: Path) -> None:
