@@ -15,7 +15,12 @@ DATA = EXAMPLES / "data"
 
 def script(name: str) -> ModuleType:
     """Import a script of the examples without running it."""
-    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
+    return imported(EXAMPLES / f"{name}.py")
+
+
+def imported(path: Path) -> ModuleType:
+    """Import a script from outside the package as a module named after its folder and itself."""
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import re
 import shlex
-import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -35,7 +33,7 @@ from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig
 from llama_index_contextual.readers import read_documents
 from llama_index_contextual.tools.models import MAX_TOKENS, TOOLS
 from tests.integration.test_public_surface import ROOMS
-from tests.support.examples import DATA, EXAMPLES
+from tests.support.examples import DATA, EXAMPLES, imported
 from tests.support.pages import DOCS, Block, blocks, links, navigation, pages
 from tests.support.source import PACKAGE, ROOT, sources
 
@@ -51,13 +49,7 @@ INDEX = (ROOT / "llms.txt").read_text(encoding="utf-8")
 @cache
 def generate() -> ModuleType:
     """The script that makes pages from the package."""
-    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return imported(DOCS / "generate.py")
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from llama_index_contextual.index.files import System
 
@@ -27,42 +27,17 @@ class FileSpy(System):
         if self.fail_at == len(self.calls) - 1:
             raise OSError(5, "Input/output error", str(path))
 
-    def make_directory(self, path: Path) -> None:
-        """Record and perform the operation."""
-        self._note("make_directory", path)
-        super().make_directory(path)
 
-    def write(self, path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-        """Record and perform the operation."""
-        self._note("write", path)
-        super().write(path, fill)
+def _noted(operation: str) -> Callable[..., None]:
+    """Return an operation that is recorded, then performed; a renaming is recorded under its target."""
 
-    def let_write(self, path: Path, write: Callable[[], object]) -> None:
-        """Record and perform the operation."""
-        self._note("let_write", path)
-        super().let_write(path, write)
+    def perform(spy: FileSpy, *given: Any) -> None:
+        spy._note(operation, given[1 if operation == "rename" else 0])
+        getattr(System, operation)(spy, *given)
 
-    def sync(self, path: Path) -> None:
-        """Record and perform the operation."""
-        self._note("sync", path)
-        super().sync(path)
+    return perform
 
-    def sync_directory(self, path: Path) -> None:
-        """Record and perform the operation."""
-        self._note("sync_directory", path)
-        super().sync_directory(path)
 
-    def rename(self, source: Path, target: Path) -> None:
-        """Record the operation under its target and perform it."""
-        self._note("rename", target)
-        super().rename(source, target)
-
-    def remove(self, path: Path) -> None:
-        """Record and perform the operation."""
-        self._note("remove", path)
-        super().remove(path)
-
-    def remove_tree(self, path: Path) -> None:
-        """Record and perform the operation."""
-        self._note("remove_tree", path)
-        super().remove_tree(path)
+OPERATIONS = ("make_directory", "write", "let_write", "sync", "sync_directory", "rename", "remove", "remove_tree")
+for _operation in OPERATIONS:
+    setattr(FileSpy, _operation, _noted(_operation))

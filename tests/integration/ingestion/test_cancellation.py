@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,16 @@ async def has_logged(caplog: pytest.LogCaptureFixture, words: str) -> None:
         await asyncio.sleep(0)
 
 
+@asynccontextmanager
+async def cancelled(provider: LoopbackProvider, project: Project, calls: int = 4) -> AsyncIterator[asyncio.Task[Any]]:
+    """Cancel an ingest with this many calls in flight, which are answered at the end of the block."""
+    with provider.hold():
+        running = asyncio.create_task(project.aingest(passages(9)))
+        await asyncio.to_thread(provider.wait_in_flight, calls)
+        running.cancel()
+        yield running
+
+
 @pytest.fixture
 def project(manager: ProjectManager) -> Project:
     return manager.create("p", ProjectConfig(llm="openai:gpt-4.1", indexes="lexical", llm_concurrency=4))
@@ -47,10 +58,7 @@ def project(manager: ProjectManager) -> Project:
 async def test_a_cancelled_ingest_keeps_the_answers_to_the_calls_in_flight(
     provider: LoopbackProvider, project: Project, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with provider.hold():
-        running = asyncio.create_task(project.aingest(passages(9)))
-        await asyncio.to_thread(provider.wait_in_flight, 4)
-        running.cancel()
+    async with cancelled(provider, project) as running:
         await has_logged(caplog, "for 4 calls in flight")
         assert not running.done()
     with pytest.raises(asyncio.CancelledError):
@@ -65,10 +73,7 @@ async def test_a_cancelled_ingest_keeps_the_answers_to_the_calls_in_flight(
 async def test_a_second_cancellation_ends_the_ingest_at_once_and_books_the_calls_in_flight(
     provider: LoopbackProvider, project: Project, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with provider.hold():
-        running = asyncio.create_task(project.aingest(passages(9)))
-        await asyncio.to_thread(provider.wait_in_flight, 4)
-        running.cancel()
+    async with cancelled(provider, project) as running:
         await has_logged(caplog, "for 4 calls in flight")
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -82,10 +87,7 @@ async def test_calls_that_are_not_answered_in_time_do_not_delay_the_end(
     provider: LoopbackProvider, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "PATIENCE", 0.0)
-    with provider.hold():
-        running = asyncio.create_task(project.aingest(passages(9)))
-        await asyncio.to_thread(provider.wait_in_flight, 4)
-        running.cancel()
+    async with cancelled(provider, project) as running:
         with pytest.raises(asyncio.CancelledError):
             await running
     assert project.cost().runs[0].unsettled_calls == 4
@@ -95,10 +97,7 @@ async def test_a_cancelled_ingest_keeps_the_vectors_of_a_request_in_flight(
     provider: LoopbackProvider, manager: ProjectManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     project = manager.create("vectors", ProjectConfig(context="none", indexes="semantic", embed_window=None))
-    with provider.hold():
-        running = asyncio.create_task(project.aingest(passages(9)))
-        await asyncio.to_thread(provider.wait_in_flight, 1)
-        running.cancel()
+    async with cancelled(provider, project, calls=1) as running:
         await has_logged(caplog, "for 1 call in flight")
     with pytest.raises(asyncio.CancelledError):
         await running
