@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     similar = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {similar[0]!r}?" if similar else ""
+
+
+def split_docstring(docstring: str | None, section: str) -> tuple[str, dict[str, str]]:
+    """Return the text of a docstring before its last section, and the descriptions of the names in that section.
+
+    Example:
+        >>> split_docstring("Read files." "\\n\\n" "Args:" "\\n" "    pages: Number of" "\\n" "        pages.", "Args")
+        ('Read files.', {'pages': 'Number of pages.'})
+    """
+    before, _, entries = inspect.cleandoc(docstring or "").partition(f"\n\n{section}:\n")
+    described = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", entries, re.MULTILINE)
+    return before, {name: " ".join(description.split()) for name, description in described}
 
 
 @dataclass(frozen=True)

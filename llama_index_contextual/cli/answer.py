@@ -45,26 +45,22 @@ Llm = Annotated[
 @commands.command()
 def search(
     name: Name,
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="Words or a question to search for.")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION")],
     mode: common.SearchMode = None,
-    top_k: Annotated[
-        int | None,
-        typer.Option(
-            "--top-k",
-            "-k",
-            metavar="NUMBER",
-            rich_help_panel=common.SEARCH,
-            help="Number of results; by default the project's `top_k`. A terminal then shows only those that fit.",
-        ),
-    ] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", "-k", metavar="NUMBER", rich_help_panel=common.SEARCH)] = None,
     conditions: common.Filters = None,
     files: common.Files = None,
-    full: Annotated[bool, typer.Option("--full", help="Show whole passages with their contexts.")] = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Explain the ranks of the results and of the next hits.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full")] = False,
+    explain: Annotated[bool, typer.Option("--explain")] = False,
 ) -> None:
-    """Show the passages that best answer a question."""
+    """Show the passages that best answer a question.
+
+    Args:
+        question: Words or a question to search for.
+        top_k: Number of results; by default the project's `top_k`. A terminal then shows only those that fit.
+        full: Show whole passages with their contexts.
+        explain: Explain the ranks of the results and of the next hits.
+    """
     # Imported here because other commands do not need these functions.
     from llama_index_contextual.index.project_file import existing_project, read_config
 
@@ -177,13 +173,17 @@ def _open_to_answer(name: str, llm: str | None, settings: Sequence[str] | None) 
 @commands.command()
 def ask(
     name: Name,
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question.")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION")],
     llm: Llm = None,
     settings: common.Settings = None,
     conditions: common.Filters = None,
     files: common.Files = None,
 ) -> None:
-    """Answer a question from the documents, with sources; without an LLM, show the best passages."""
+    """Answer a question from the documents, with sources; without an LLM, show the best passages.
+
+    Args:
+        question: The question.
+    """
     project = _open_to_answer(name, llm, settings)
     filters = _parse_filters(project, conditions, files)
     try:
@@ -212,20 +212,19 @@ def ask(
 def chat(
     name: Name,
     follow_ups: Annotated[
-        Literal["blend", "condense", "simple"],
-        typer.Option(
-            metavar="WAY",
-            rich_help_panel=common.SEARCH,
-            help="How follow-up questions are searched: blend (with the conversation), condense (rewritten by the LLM)"
-            " or simple (unchanged).",
-        ),
+        Literal["blend", "condense", "simple"], typer.Option(metavar="WAY", rich_help_panel=common.SEARCH)
     ] = "blend",
     llm: Llm = None,
     settings: common.Settings = None,
     conditions: common.Filters = None,
     files: common.Files = None,
 ) -> None:
-    """Answer questions from standard input, one per line, as a conversation; /help lists the commands."""
+    """Answer questions from standard input, one per line, as a conversation; /help lists the commands.
+
+    Args:
+        follow_ups: How follow-up questions are searched: blend (with the conversation), condense (rewritten by the LLM)
+            or simple (unchanged).
+    """
     project = _open_to_answer(name, llm, settings)
     filters = _parse_filters(project, conditions, files)
     engine: GroundedChatEngine | None = None

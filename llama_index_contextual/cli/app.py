@@ -108,13 +108,16 @@ def _version(
 @app.command()
 def create(
     name: Name,
-    local: Annotated[bool, typer.Option("--local", help="Use models that need no key and no network.")] = False,
+    local: Annotated[bool, typer.Option("--local")] = False,
     settings: common.Settings = None,
-    config_file: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="JSON file with settings; --set overrides it.")
-    ] = None,
+    config_file: Annotated[Path | None, typer.Option("--config", metavar="FILE")] = None,
 ) -> None:
-    """Create an empty project."""
+    """Create an empty project.
+
+    Args:
+        local: Use models that need no key and no network.
+        config_file: JSON file with settings; --set overrides it.
+    """
     from llama_index_contextual.project.manager import missing_for_models
 
     of_environment = environment_settings(os.environ)
@@ -135,16 +138,13 @@ def create(
 
 @app.command("settings")
 def list_settings(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME",
-            help="Project whose settings are shown; without it, the defaults.",
-            autocompletion=common.complete_project,
-        ),
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", autocompletion=common.complete_project)] = None,
 ) -> None:
-    """List all settings with their values and descriptions; `create` and `configure` change them."""
+    """List all settings with their values and descriptions; `create` and `configure` change them.
+
+    Args:
+        name: Project whose settings are shown; without it, the defaults.
+    """
     config = ProjectConfig() if name is None else common.open_project(name).config
     values, defaults = config.model_dump(mode="json"), ProjectConfig().model_dump(mode="json")
     settings = [
@@ -249,12 +249,14 @@ def _show_cost(cost: ProjectCost) -> None:
 @app.command()
 def delete(
     name: Name,
-    keep_ledger: Annotated[
-        bool, typer.Option("--keep-ledger", help="Keep the ledger with the contexts and embeddings that were paid for.")
-    ] = False,
+    keep_ledger: Annotated[bool, typer.Option("--keep-ledger")] = False,
     yes: common.Yes = False,
 ) -> None:
-    """Delete a project permanently."""
+    """Delete a project permanently.
+
+    Args:
+        keep_ledger: Keep the ledger with the contexts and embeddings that were paid for.
+    """
     manager = common.open_root()
     contents = _contents_text(manager, name)
     common.confirm(f"Delete project {name!r}{contents}?", yes=yes)
@@ -313,11 +315,13 @@ def _show_versions(versions: Sequence[VersionInfo]) -> None:
 @upkeep.command()
 def rollback(
     name: Name,
-    to: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="Name of the version; the default is the previous one.")
-    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="VERSION")] = None,
 ) -> None:
-    """Make an earlier version live."""
+    """Make an earlier version live.
+
+    Args:
+        to: Name of the version; the default is the previous one.
+    """
     live = common.open_root().load(name).rollback(to)
     common.say_result({"live": live}, f"Version [bold]{live}[/] is live.")
 
@@ -325,11 +329,13 @@ def rollback(
 @upkeep.command()
 def verify(
     name: Name,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Repair the damage, and list the documents to ingest again.")
-    ] = False,
+    repair: Annotated[bool, typer.Option("--repair")] = False,
 ) -> None:
-    """Compare all files with their checksums, and show how to repair damage."""
+    """Compare all files with their checksums, and show how to repair damage.
+
+    Args:
+        repair: Repair the damage, and list the documents to ingest again.
+    """
     report = common.open_root().verify(name, repair=repair)
     lines = [safe(line) for line in report.repair.lines()] if report.repair is not None else []
     for problem in report.problems:
@@ -345,15 +351,17 @@ def verify(
 
 @upkeep.command()
 def doctor(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Projects; by default, all.")] = None,
-    online: Annotated[
-        bool, typer.Option("--online", help="Also contact other machines, and download models if needed.")
-    ] = False,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME")] = None,
+    online: Annotated[bool, typer.Option("--online")] = False,
 ) -> None:
     """Check the installation, keys, models, disk and projects, and show a command for each problem.
 
     Nothing is changed, and no key is shown. Model servers on this machine are contacted, others only with --online.
     Files are checked by their sizes; `verify` checks every byte. The exit code is 1 if there is a problem.
+
+    Args:
+        names: Projects; by default, all.
+        online: Also contact other machines, and download models if needed.
     """
     checks = list(check_installation())
     try:
@@ -381,9 +389,13 @@ def _show_checks(checks: Sequence[Check]) -> None:
 @upkeep.command()
 def export(
     name: Name,
-    directory: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
+    directory: Annotated[Path, typer.Argument(metavar="FOLDER")],
 ) -> None:
-    """Export the live version to files that LlamaIndex's own stores can load."""
+    """Export the live version to files that LlamaIndex's own stores can load.
+
+    Args:
+        directory: A new folder.
+    """
     common.open_root().load(name).export(directory)
     common.say_result({"exported": str(directory)}, f"Exported to {safe(str(directory))}.")
 
@@ -391,12 +403,13 @@ def export(
 @upkeep.command()
 def configure(
     name: Name,
-    settings: Annotated[
-        list[str],
-        typer.Argument(metavar="FIELD=VALUE", help="Settings to change.", autocompletion=common.complete_setting),
-    ],
+    settings: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE", autocompletion=common.complete_setting)],
 ) -> None:
-    """Change settings, and show which of them need a `rebuild`."""
+    """Change settings, and show which of them need a `rebuild`.
+
+    Args:
+        settings: Settings to change.
+    """
     changes = dict(common.parse_setting(item) for item in settings)
     pending = common.open_root().load(name).update_config(**changes)
     done = "Changed; takes effect with the next query."

@@ -24,6 +24,7 @@ from rich.padding import Padding
 from rich.text import Text
 from typer.core import TyperCommand
 
+from llama_index_contextual._utils.keywords import split_docstring
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import (
@@ -215,7 +216,8 @@ class Commands(typer.Typer):
     ) -> Callable[[F], F]:
         """Return a decorator that adds a command, with `--root` and `--json` unless `root` or `as_json` is False.
 
-        The values of these two options are not passed to the function; use `root` and `wants_json` instead.
+        The values of these two options are not passed to the function; use `root` and `wants_json` instead. The help
+        texts of other parameters are their descriptions in the docstring, unless their annotations contain them.
         """
         add = super().command
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -224,11 +226,15 @@ class Commands(typer.Typer):
 
         def decorate(function: F) -> F:
             signature = inspect.signature(function, eval_str=True)
+            text, descriptions = split_docstring(function.__doc__, "Args")
+            for parameter, description in descriptions.items():
+                signature.parameters[parameter].annotation.__metadata__[0].help = description
 
             @wraps(function)
             def run(**values: Any) -> None:
                 function(**{name: values[name] for name in signature.parameters})
 
+            run.__doc__ = text
             parameters = [*signature.parameters.values(), *common]
             run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
             add(name, cls=Command, rich_help_panel=self._panel, **options)(run)

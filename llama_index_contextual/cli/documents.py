@@ -104,16 +104,17 @@ def facts_of(path: Path | None) -> Callable[[str], dict[str, Any]] | None:
 @commands.command()
 def estimate(
     name: Name,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILES", help="Files as for `ingest`; without files, the estimate is for `rebuild`."),
-    ] = None,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="FILES")] = None,
     reread: Reread = False,
     facts: FactsFile = None,
     password: Password = None,
     batch: Batch = False,
 ) -> None:
-    """Show the cost of `ingest` or `rebuild`, without sending or writing anything."""
+    """Show the cost of `ingest` or `rebuild`, without sending or writing anything.
+
+    Args:
+        paths: Files as for `ingest`; without files, the estimate is for `rebuild`.
+    """
     expected = common.open_project(name).estimate(
         list(paths or ()),
         reread=reread,
@@ -128,25 +129,21 @@ def estimate(
 @commands.command()
 def ingest(
     name: Name,
-    paths: Annotated[
-        list[str],
-        typer.Argument(metavar="FILES", help="Files, folders, globs: PDF, Office, HTML, CSV, mail, text, images."),
-    ],
+    paths: Annotated[list[str], typer.Argument(metavar="FILES")],
     reread: Reread = False,
     facts: FactsFile = None,
     password: Password = None,
     max_cost: common.MaxCost = None,
     batch: Batch = False,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Read and embed on a Ray cluster: `auto` for this machine's cluster, HOST:PORT, or `local`.",
-        ),
-    ] = None,
+    ray: Annotated[str | None, typer.Option(metavar="ADDRESS")] = None,
     quiet: common.Quiet = False,
 ) -> None:
-    """Add and update documents, and publish a new version."""
+    """Add and update documents, and publish a new version.
+
+    Args:
+        paths: Files, folders, globs: PDF, Office, HTML, CSV, mail, text, images.
+        ray: Read and embed on a Ray cluster: `auto` for this machine's cluster, HOST:PORT, or `local`.
+    """
     project = common.open_project(name)
     work = partial(
         project.ingest,
@@ -241,26 +238,12 @@ MOST_NAMES = 20
 @commands.command()
 def sync(
     name: Name,
-    folders: Annotated[list[str], typer.Argument(metavar="FOLDER", help="Folders, searched as by `ingest`.")],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what is new, changed, moved and gone, without changing anything.")
-    ] = False,
+    folders: Annotated[list[str], typer.Argument(metavar="FOLDER")],
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
     yes: common.Yes = False,
-    allow_empty: Annotated[
-        bool,
-        typer.Option("--allow-empty", help="Remove the documents of a folder that is empty, as an unmounted drive is."),
-    ] = False,
-    allow_many: Annotated[
-        bool,
-        typer.Option(
-            "--allow-many",
-            help="With --yes, allow a sync to remove more than a tenth of a folder's documents.",
-        ),
-    ] = False,
-    watch: Annotated[
-        bool,
-        typer.Option("--watch", help="Keep running, and sync after every change; documents are removed with --yes."),
-    ] = False,
+    allow_empty: Annotated[bool, typer.Option("--allow-empty")] = False,
+    allow_many: Annotated[bool, typer.Option("--allow-many")] = False,
+    watch: Annotated[bool, typer.Option("--watch")] = False,
     facts: FactsFile = None,
     password: Password = None,
     max_cost: common.MaxCost = None,
@@ -272,6 +255,13 @@ def sync(
     Documents from other places are never changed. Before documents are removed, they are listed and must be confirmed.
     With --watch, --max-cost limits the total cost of all syncs, and one line is printed for each version (with --json,
     a JSON object).
+
+    Args:
+        folders: Folders, searched as by `ingest`.
+        dry_run: Show what is new, changed, moved and gone, without changing anything.
+        allow_empty: Remove the documents of a folder that is empty, as an unmounted drive is.
+        allow_many: With --yes, allow a sync to remove more than a tenth of a folder's documents.
+        watch: Keep running, and sync after every change; documents are removed with --yes.
     """
     project = common.open_project(name)
     reading: dict[str, Any] = {"file_metadata": facts_of(facts), "passwords": passwords_of(password)}
@@ -559,11 +549,13 @@ def _identity(folder: str) -> tuple[int, int] | None:
 @commands.command()
 def documents(
     name: Name,
-    files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE", help="Only these: ids, file names or globs.")
-    ] = None,
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE")] = None,
 ) -> None:
-    """List the documents of the live version with their ids, titles, chunks and tokens."""
+    """List the documents of the live version with their ids, titles, chunks and tokens.
+
+    Args:
+        files: Only these: ids, file names or globs.
+    """
     records = common.open_root().load(name).documents()
     if files:
         from llama_index_contextual.tools.filters import documents_named
@@ -593,24 +585,27 @@ def _sizes(chunks: int, tokens: int, fallbacks: int) -> str:
 @commands.command()
 def remove(
     name: Name,
-    doc_ids: Annotated[
-        list[str],
-        typer.Argument(metavar="ID", help="Document ids, as listed by `documents`."),
-    ],
+    doc_ids: Annotated[list[str], typer.Argument(metavar="ID")],
 ) -> None:
-    """Remove documents, and publish a new version; `forget` then removes them from earlier versions too."""
+    """Remove documents, and publish a new version; `forget` then removes them from earlier versions too.
+
+    Args:
+        doc_ids: Document ids, as listed by `documents`.
+    """
     show_report(common.open_root().load(name).remove(list(doc_ids)), name)
 
 
 @commands.command()
 def forget(
     name: Name,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be removed, without removing it.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
     yes: common.Yes = False,
 ) -> None:
-    """Permanently remove all data outside the live version: other versions and their paid contexts."""
+    """Permanently remove all data outside the live version: other versions and their paid contexts.
+
+    Args:
+        dry_run: Show what would be removed, without removing it.
+    """
     project = common.open_root().load(name)
     if not dry_run and not yes:
         _show_removal(project.forget(dry_run=True), to=err)

@@ -34,65 +34,38 @@ _SHOWN = 5
 @commands.command("evaluate")
 def evaluate_project(
     name: Name,
-    questions: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FILE",
-            help="JSON Lines file with questions and their evidence; without it, the LLM writes questions.",
-        ),
-    ] = None,
-    compare: Annotated[
-        str | None, typer.Option(metavar="KINDS", help="Kinds of context to compare: none,structural,llm.")
-    ] = None,
-    sweep: Annotated[
-        str | None, typer.Option(metavar="SIZES", help="Chunk sizes to try in each mode: 400,800,1200.")
-    ] = None,
-    steps: Annotated[
-        bool,
-        typer.Option(
-            "--steps",
-            help="Count failed retrievals with embeddings alone, and as contexts, BM25 and reranking are added.",
-        ),
-    ] = False,
-    rerank: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Reranker instead of the `rerank` setting: none, spotlight, auto, llm or a cross-encoder; several for"
-            " --sweep; with --steps, the reranker of the last step.",
-        ),
-    ] = None,
-    top_k: Annotated[
-        int, typer.Option(metavar="NUMBER", min=1, help="Number of results in which --steps looks for the evidence.")
-    ] = 20,
-    sample: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Maximum number of documents for --compare, --steps, --sweep.")
-    ] = None,
-    number: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Number of questions to write if no file is given.")
-    ] = 50,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="File to save the written questions to.")] = None,
-    answers: Annotated[
-        bool,
-        typer.Option(
-            "--answers", help="Have the LLM answer the questions, and compare its answers with `answers` in the file."
-        ),
-    ] = False,
-    report: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Report to write: .html, .json or .csv; with --steps also a chart (.svg), with --answers also .tsv for"
-            " ARES. Repeatable.",
-        ),
-    ] = None,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(metavar="DOLLARS", help="Maximum cost of contexts, embeddings and reranking in dollars."),
-    ] = None,
+    questions: Annotated[Path | None, typer.Argument(metavar="FILE")] = None,
+    compare: Annotated[str | None, typer.Option(metavar="KINDS")] = None,
+    sweep: Annotated[str | None, typer.Option(metavar="SIZES")] = None,
+    steps: Annotated[bool, typer.Option("--steps")] = False,
+    rerank: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    top_k: Annotated[int, typer.Option(metavar="NUMBER", min=1)] = 20,
+    sample: Annotated[int | None, typer.Option(metavar="NUMBER")] = None,
+    number: Annotated[int, typer.Option(metavar="NUMBER")] = 50,
+    save: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    answers: Annotated[bool, typer.Option("--answers")] = False,
+    report: Annotated[list[Path] | None, typer.Option(metavar="FILE")] = None,
+    max_cost: Annotated[float | None, typer.Option(metavar="DOLLARS")] = None,
     yes: common.Yes = False,
 ) -> None:
-    """Measure how well a project finds the evidence for questions, and whether contexts pay off."""
+    """Measure how well a project finds the evidence for questions, and whether contexts pay off.
+
+    Args:
+        questions: JSON Lines file with questions and their evidence; without it, the LLM writes questions.
+        compare: Kinds of context to compare: none,structural,llm.
+        sweep: Chunk sizes to try in each mode: 400,800,1200.
+        steps: Count failed retrievals with embeddings alone, and as contexts, BM25 and reranking are added.
+        rerank: Reranker instead of the `rerank` setting: none, spotlight, auto, llm or a cross-encoder; several for
+            --sweep; with --steps, the reranker of the last step.
+        top_k: Number of results in which --steps looks for the evidence.
+        sample: Maximum number of documents for --compare, --steps, --sweep.
+        number: Number of questions to write if no file is given.
+        save: File to save the written questions to.
+        answers: Have the LLM answer the questions, and compare its answers with `answers` in the file.
+        report: Report to write: .html, .json or .csv; with --steps also a chart (.svg), with --answers also .tsv for
+            ARES. Repeatable.
+        max_cost: Maximum cost of contexts, embeddings and reranking in dollars.
+    """
     from llama_index_contextual.evaluation.compare import (
         VariantProgress,
         compare_variants,

@@ -76,25 +76,20 @@ def _token(variable: str) -> Any:
 
 @opening.command("open", as_json=False)
 def open_folder(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder with the documents, including its subfolders.")
-    ],
-    llm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="LLM that writes the contexts and answers, as provider:name; without it, no model is called.",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the project; by default, the name of the folder.")
-    ] = None,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER")],
+    llm: Annotated[str | None, typer.Option(metavar="MODEL")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME")] = None,
     max_cost: common.MaxCost = None,
     yes: common.Yes = False,
 ) -> None:
     """Create or update a project from the documents in a folder, and open it in a browser to search it.
 
     Without --llm, the documents are read, embedded and searched on this machine, at no cost.
+
+    Args:
+        folder: Folder with the documents, including its subfolders.
+        llm: LLM that writes the contexts and answers, as provider:name; without it, no model is called.
+        name: Name of the project; by default, the name of the folder.
     """
     if not folder.is_dir():
         raise PathNotFoundError(f"{folder}: there is no such folder.", value=[str(folder)])
@@ -223,22 +218,22 @@ def _project_of(folder: Path, name: str, llm: str | None) -> Project:
 def serve_projects(
     names: Names,
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port; 0 chooses a free one.")] = 8010,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT")] = 8010,
     token: Annotated[str | None, _token(_TOKEN_VARIABLE)] = None,
     allow_host: AllowedHosts = None,
     documents: Documents = None,
     only: Only = None,
-    evaluation: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[NAME=]FILE",
-            help="Report of `evaluate --report FILE.json`, shown with the project; with several projects, put the"
-            " name of the project before it. May be repeated.",
-        ),
-    ] = None,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the address in a browser.")] = False,
+    evaluation: Annotated[list[str] | None, typer.Option(metavar="[NAME=]FILE")] = None,
+    open_browser: Annotated[bool, typer.Option("--open")] = False,
 ) -> None:
-    """Show projects in a browser: search, passages on their pages, answers, documents and costs. Nothing is changed."""
+    """Show projects in a browser: search, passages on their pages, answers, documents and costs. Nothing is changed.
+
+    Args:
+        port: Port; 0 chooses a free one.
+        evaluation: Report of `evaluate --report FILE.json`, shown with the project; with several projects, put the name
+            of the project before it. May be repeated.
+        open_browser: Open the address in a browser.
+    """
     serve(
         names,
         host=host,
@@ -311,11 +306,16 @@ def _require_no_empty_token(*tokens: str | None) -> None:
 @commands.command("inspect")
 def inspect_project(
     name: Name,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; the default is NAME.html.")] = None,
-    query: Annotated[list[str] | None, typer.Option(metavar="QUERY", help="Query to explain; may be repeated.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    query: Annotated[list[str] | None, typer.Option(metavar="QUERY")] = None,
     documents: Documents = None,
 ) -> None:
-    """Write an HTML page for browsing documents, segments and chunks, with explanations of search results."""
+    """Write an HTML page for browsing documents, segments and chunks, with explanations of search results.
+
+    Args:
+        html: File to write; the default is NAME.html.
+        query: Query to explain; may be repeated.
+    """
     try:
         from llama_index_contextual.ui.overview import write_page
     except ImportError as error:
@@ -328,17 +328,19 @@ def inspect_project(
 @commands.command("mcp", as_json=False)
 def serve_mcp(
     names: Names,
-    http: Annotated[
-        bool,
-        typer.Option("--http", help="Serve over streamable HTTP at http://HOST:PORT/mcp instead of standard input."),
-    ] = False,
+    http: Annotated[bool, typer.Option("--http")] = False,
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", help="Port for HTTP.")] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT")] = 8000,
     token: Annotated[str | None, _token("LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN")] = None,
     allow_host: AllowedHosts = None,
     only: Only = None,
 ) -> None:
-    """Serve projects to MCP clients over standard input and output, or over HTTP; the tools never change a document."""
+    """Serve projects to MCP clients over standard input and output, or over HTTP; the tools never change a document.
+
+    Args:
+        http: Serve over streamable HTTP at http://HOST:PORT/mcp instead of standard input.
+        port: Port for HTTP.
+    """
     try:
         from llama_index_contextual.mcp import make_server, serve_http
     except ImportError as error:
