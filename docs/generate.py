@@ -206,14 +206,14 @@ def _kinds(schema: dict[str, Any]) -> Iterator[str]:
 
 
 _OPTIONS = {
-    "Project.as_query_engine": EngineOptions,
-    "Project.as_chat_engine": ChatEngineOptions,
-    "Project.ingest": IngestOptions,
-    "Project.sync_folders": FolderOptions,
-    "Project.estimate": ReadingOptions,
-    "sweep_answers": EngineOptions,
+    "Project.as_query_engine": (EngineOptions,),
+    "Project.as_chat_engine": (EngineOptions, ChatEngineOptions),
+    "Project.ingest": (ReadingOptions, IngestOptions),
+    "Project.sync_folders": (ReadingOptions, FolderOptions),
+    "Project.estimate": (ReadingOptions,),
+    "sweep_answers": (EngineOptions,),
 }
-"""The functions that take options, with their tables."""
+"""The functions that take options, with their tables and those that these extend."""
 
 
 def options_page() -> str:
@@ -225,7 +225,7 @@ def options_page() -> str:
     for function, options in _OPTIONS.items():
         rows = [
             f"| `{name}` | {_cell(option.description)} | {'' if option.default is None else f'`{option.default!r}`'} |"
-            for name, (_, option) in options_of(options).items()
+            for name, (_, option) in options_of(*options).items()
         ]
         lines += [f"## {function}", "\n".join(["| option | description | default |", "|---|---|---|", *rows])]
     return "\n\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar, cast, get_type_hints
@@ -44,16 +44,20 @@ class Option:
     """Description of an option, used to annotate a key of a TypedDict.
 
     Attributes:
-        description: Effect of the option, in one or two sentences.
+        description: Effect of the option, in one or two sentences; in an annotation, the part that is not in the
+            docstring of the TypedDict.
         default: Value of the option if it is not given.
     """
 
-    description: str
+    description: str = ""
     default: object = None
 
 
-def options_of(options: type) -> Mapping[str, tuple[Any, Option]]:
+def options_of(*options: type) -> Mapping[str, tuple[Any, Option]]:
     """Return the type and the description of each key of a TypedDict, in the order of definition.
+
+    Args:
+        *options: The TypedDict, after its base classes, which it does not know.
 
     Example:
         >>> from typing import Annotated, TypedDict
@@ -61,20 +65,28 @@ def options_of(options: type) -> Mapping[str, tuple[Any, Option]]:
         >>> options_of(Reading)
         {'pages': (<class 'int'>, Option(description='Number of pages.', default=1))}
     """
-    hints = get_type_hints(options, include_extras=True)
-    return {name: (hint.__origin__, hint.__metadata__[0]) for name, hint in hints.items()}
+    texts: dict[str, str] = {}
+    for one in options:
+        texts |= split_docstring(one.__doc__, "Attributes")[1]
+    described = {}
+    for name, hint in get_type_hints(options[-1], include_extras=True).items():
+        kind, option = (hint.__origin__, hint.__metadata__[0]) if hasattr(hint, "__metadata__") else (hint, Option())
+        description = " ".join(filter(None, (option.description, texts.get(name))))
+        described[name] = kind, replace(option, description=description)
+    return described
 
 
-def accepts(options: type) -> Callable[[F], F]:
+def accepts(*options: type) -> Callable[[F], F]:
     """Return a decorator that adds the options in a TypedDict to the signature and docstring of a function.
 
+    The TypedDict is passed after its base classes.
     The function takes `**options: Unpack[Options]`. `help()` and editors show the options like any other keyword
     arguments, with their defaults and descriptions. In the docstring, the descriptions replace the `**options` line.
     The error message for a mistyped keyword suggests the most similar option.
     """
 
     def decorate(function: F) -> F:
-        described = options_of(options)
+        described = options_of(*options)
         signature = inspect.signature(function)
         own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         added = [

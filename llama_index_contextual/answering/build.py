@@ -52,74 +52,63 @@ Intents = bool | Literal["llm"] | Mapping[str, SearchPlan | Mapping[str, Any]]
 
 
 class EngineOptions(TypedDict, total=False):
-    """Options for query and chat engines."""
+    """Options for query and chat engines.
 
-    intents: Annotated[
-        Intents | None,
-        Option(
-            'True adapts the search to the intent of the question, with the plans in `answering.intent.PLANS`; "llm"'
-            " has the LLM classify questions whose wording does not make the intent clear; a dict replaces individual"
-            " plans."
-        ),
-    ]
-    system_prompt: Annotated[
-        str | None, Option("Replaces the rules and the style; {not_found} is replaced by `not_found`.")
-    ]
-    text_qa_template: Annotated[
-        BasePromptTemplate | None,
-        Option("Template of the message with {context_str}, the numbered passages, and {query_str}."),
-    ]
-    node_postprocessors: Annotated[
-        Sequence[BaseNodePostprocessor] | None, Option("Postprocessors that are applied to the hits first.")
-    ]
+    Attributes:
+        intents: True adapts the search to the intent of the question, with the plans in `answering.intent.PLANS`; "llm"
+            has the LLM classify questions whose wording does not make the intent clear; a dict replaces individual
+            plans.
+        system_prompt: Replaces the rules and the style; {not_found} is replaced by `not_found`.
+        text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
+        node_postprocessors: Postprocessors that are applied to the hits first.
+        context: Whether the model sees the context of a chunk along with its text.
+        not_found: Answer if nothing was found, or if the passages do not answer the question.
+        small_talk: Reply to chitchat, if `intents` is set.
+        reference_date: Current date, or a function that returns it, to resolve time words such as "last quarter".
+        guards: A `Guards` object may also be passed.
+        cache: Cache of answers. True: a cache in the project's directory; None: the `answer_cache` setting.
+        judge: A `Judge` object may also be passed.
+        timeouts: Timeouts of calls to the model; None: those in the project's settings.
+        callback_manager: Receives LlamaIndex's events.
+    """
+
+    intents: Intents | None
+    system_prompt: str | None
+    text_qa_template: BasePromptTemplate | None
+    node_postprocessors: Sequence[BaseNodePostprocessor] | None
     style: Annotated[str | None, Option(described("style"))]
     answer_tokens: Annotated[int | None, Option(described("answer_tokens"))]
-    context: Annotated[bool, Option("Whether the model sees the context of a chunk along with its text.", default=True)]
+    context: Annotated[bool, Option(default=True)]
     min_confidence: Annotated[float | None, Option(described("min_confidence"))]
-    not_found: Annotated[
-        str, Option("Answer if nothing was found, or if the passages do not answer the question.", default=NOT_FOUND)
-    ]
-    small_talk: Annotated[str, Option("Reply to chitchat, if `intents` is set.", default=SMALL_TALK)]
-    reference_date: Annotated[
-        date | Callable[[], date] | None,
-        Option('Current date, or a function that returns it, to resolve time words such as "last quarter".'),
-    ]
-    guards: Annotated[Guards | bool | None, Option(described("guards") + " A `Guards` object may also be passed.")]
-    cache: Annotated[
-        AnswerCache | bool | None,
-        Option("Cache of answers. True: a cache in the project's directory; None: the `answer_cache` setting."),
-    ]
-    judge: Annotated[Judge | bool | None, Option(described("judge") + " A `Judge` object may also be passed.")]
-    timeouts: Annotated[
-        Timeouts | None,
-        Option("Timeouts of calls to the model; None: those in the project's settings."),
-    ]
-    callback_manager: Annotated[CallbackManager | None, Option("Receives LlamaIndex's events.")]
+    not_found: Annotated[str, Option(default=NOT_FOUND)]
+    small_talk: Annotated[str, Option(default=SMALL_TALK)]
+    reference_date: date | Callable[[], date] | None
+    guards: Annotated[Guards | bool | None, Option(described("guards"))]
+    cache: AnswerCache | bool | None
+    judge: Annotated[Judge | bool | None, Option(described("judge"))]
+    timeouts: Timeouts | None
+    callback_manager: CallbackManager | None
 
 
 class ChatEngineOptions(EngineOptions, total=False):
-    """Additional options for `Project.as_chat_engine`."""
+    """Additional options for `Project.as_chat_engine`.
 
-    chat_mode: Annotated[
-        LlamaIndexChatMode | str | None,
-        Option(
-            'LlamaIndex\'s name for `mode`: "best" means "blend", "condense_question" and "condense_plus_context" mean'
-            ' "condense", and "context" means "simple".'
-        ),
-    ]
-    search_mode: Annotated[Mode | None, Option("Indexes to search, as `mode` in `retrieve`.")]
-    turns: Annotated[
-        int, Option("Number of previous exchanges used in searches and in the prompt.", default=chat.TURNS)
-    ]
-    history_tokens: Annotated[
-        int,
-        Option(
-            "Maximum number of tokens of exchanges in the prompt; the oldest are left out first.",
-            default=chat.HISTORY_TOKENS,
-        ),
-    ]
-    chat_store: Annotated[BaseChatStore | None, Option("Store of the history.")]
-    chat_store_key: Annotated[str, Option("Name of this conversation in the store.", default=chat.CHAT_STORE_KEY)]
+    Attributes:
+        chat_mode: LlamaIndex's name for `mode`: "best" means "blend", "condense_question" and "condense_plus_context"
+            mean "condense", and "context" means "simple".
+        search_mode: Indexes to search, as `mode` in `retrieve`.
+        turns: Number of previous exchanges used in searches and in the prompt.
+        history_tokens: Maximum number of tokens of exchanges in the prompt; the oldest are left out first.
+        chat_store: Store of the history.
+        chat_store_key: Name of this conversation in the store.
+    """
+
+    chat_mode: LlamaIndexChatMode | str | None
+    search_mode: Mode | None
+    turns: Annotated[int, Option(default=chat.TURNS)]
+    history_tokens: Annotated[int, Option(default=chat.HISTORY_TOKENS)]
+    chat_store: BaseChatStore | None
+    chat_store_key: Annotated[str, Option(default=chat.CHAT_STORE_KEY)]
 
 
 # ---- engines ---------------------------------------------------------------------------------------------------------

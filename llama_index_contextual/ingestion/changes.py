@@ -89,100 +89,66 @@ from llama_index_contextual.readers.documents import FileMetadata
 
 
 class ReadingOptions(TypedDict, total=False):
-    """Options for reading files and requesting contexts, shared by `ingest`, `estimate` and `sync_folders`."""
+    """Options for reading files and requesting contexts, shared by `ingest`, `estimate` and `sync_folders`.
 
-    file_metadata: Annotated[
-        FileMetadata | None,
-        Option(
-            "Function that returns additional metadata for a file path, a dict of JSON values. Without it, documents"
-            " keep the metadata of earlier calls; `lambda path: {}` removes it."
-        ),
-    ]
-    limits: Annotated[ReadLimits | None, Option("Limits for reading one file.")]
-    passwords: Annotated[
-        Mapping[str, str] | str | None,
-        Option(
-            'Passwords of encrypted PDFs: one for all, or one for each path, document id or file name; the key "*"'
-            " stands for all other files. They are not stored."
-        ),
-    ]
-    batch: Annotated[
-        bool,
-        Option(
-            "Request contexts in batches, which the provider answers within 24 hours at half the price per token; its"
-            " prompt cache may be less effective for them. If the process ends before that, the same call or any later"
-            " one fetches the replies.",
-            default=False,
-        ),
-    ]
+    Attributes:
+        file_metadata: Function that returns additional metadata for a file path, a dict of JSON values. Without it,
+            documents keep the metadata of earlier calls; `lambda path: {}` removes it.
+        limits: Limits for reading one file.
+        passwords: Passwords of encrypted PDFs: one for all, or one for each path, document id or file name; the key "*"
+            stands for all other files. They are not stored.
+        batch: Request contexts in batches, which the provider answers within 24 hours at half the price per token; its
+            prompt cache may be less effective for them. If the process ends before that, the same call or any later one
+            fetches the replies.
+    """
+
+    file_metadata: FileMetadata | None
+    limits: ReadLimits | None
+    passwords: Mapping[str, str] | str | None
+    batch: Annotated[bool, Option(default=False)]
 
 
-class RunningOptions(ReadingOptions, total=False):
-    """Options for `ingest` and `sync_folders`."""
+class IngestOptions(ReadingOptions, total=False):
+    """Additional options for `ingest`.
 
-    progress: Annotated[ReportProgress | None, Option("Called with the progress of the run.")]
+    Attributes:
+        progress: Called with the progress of the run.
+        ray: Address of a Ray cluster (extra `ray`), whose nodes read and split files, and embed texts unless the
+            embedding model is behind an API: "auto" for the cluster of this machine, HOST:PORT, or "local" to start Ray
+            on this machine for this call. Chunks, contexts and vectors are the same as in a local run. This machine
+            must be a node of the cluster and have the project; all nodes need access to the files under the same paths,
+            and the same version of this package.
+    """
 
-
-class IngestOptions(RunningOptions, total=False):
-    """Additional options for `ingest`."""
-
-    ray: Annotated[
-        str | None,
-        Option(
-            "Address of a Ray cluster (extra `ray`), whose nodes read and split files, and embed texts unless the"
-            ' embedding model is behind an API: "auto" for the cluster of this machine, HOST:PORT, or "local" to start'
-            " Ray on this machine for this call. Chunks, contexts and vectors are the same as in a local run. This"
-            " machine must be a node of the cluster and have the project; all nodes need access to the files under the"
-            " same paths, and the same version of this package."
-        ),
-    ]
+    progress: ReportProgress | None
+    ray: str | None
 
 
-class FolderOptions(RunningOptions, total=False):
-    """Additional options for `sync_folders`."""
+class FolderOptions(ReadingOptions, total=False):
+    """Additional options for `sync_folders`.
 
-    allow_empty: Annotated[
-        bool,
-        Option(
-            "Whether all documents of a folder may be removed. Otherwise, an error is raised, because a drive that is"
-            " not mounted looks like an empty folder.",
-            default=False,
-        ),
-    ]
-    allow_many: Annotated[
-        bool,
-        Option(
-            "Whether more than a tenth of the documents of a folder, and more than one, may be removed at once."
-            " Otherwise, an error is raised unless `remove` lists their ids, because the folder may not have been"
-            " completely restored. The version before such a removal is kept as long as the version after it.",
-            default=False,
-        ),
-    ]
-    watching: Annotated[
-        bool,
-        Option(
-            "Whether the caller watches the folders and calls again after every change. Small files are then read"
-            " first, about 20 MB at a time, and larger ones left for a later call. `keep_versions` counts the version"
-            " separately, so that it does not displace the versions of other calls.",
-            default=False,
-        ),
-    ]
-    unreadable: Annotated[
-        Collection[SkippedFile],
-        Option(
-            "Files that an earlier call could not read, from `skipped` in its report. They are not read again until"
-            " their content changes, and are listed with the same reason.",
-            default=(),
-        ),
-    ]
-    settle: Annotated[
-        float,
-        Option(
-            "Number of seconds to watch the files first; a file that changes during that time is probably still being"
-            " written, and is left for a later call.",
-            default=0.0,
-        ),
-    ]
+    Attributes:
+        progress: Called with the progress of the run.
+        allow_empty: Whether all documents of a folder may be removed. Otherwise, an error is raised, because a drive
+            that is not mounted looks like an empty folder.
+        allow_many: Whether more than a tenth of the documents of a folder, and more than one, may be removed at once.
+            Otherwise, an error is raised unless `remove` lists their ids, because the folder may not have been
+            completely restored. The version before such a removal is kept as long as the version after it.
+        watching: Whether the caller watches the folders and calls again after every change. Small files are then read
+            first, about 20 MB at a time, and larger ones left for a later call. `keep_versions` counts the version
+            separately, so that it does not displace the versions of other calls.
+        unreadable: Files that an earlier call could not read, from `skipped` in its report. They are not read again
+            until their content changes, and are listed with the same reason.
+        settle: Number of seconds to watch the files first; a file that changes during that time is probably still being
+            written, and is left for a later call.
+    """
+
+    progress: ReportProgress | None
+    allow_empty: Annotated[bool, Option(default=False)]
+    allow_many: Annotated[bool, Option(default=False)]
+    watching: Annotated[bool, Option(default=False)]
+    unreadable: Annotated[Collection[SkippedFile], Option(default=())]
+    settle: Annotated[float, Option(default=0.0)]
 
 
 def _run_options(given: Mapping[str, Any], **more: Any) -> RunOptions:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Protocol, TypedDict, Unpack
+from typing import Protocol, TypedDict, Unpack
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -15,7 +15,6 @@ from llama_index.core.llms import LLM
 from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual._utils.calls import run_sync
-from llama_index_contextual._utils.keywords import Option
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.contextual import aembed
 from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, ModelError, NoVersionError, Remedy
@@ -45,22 +44,19 @@ _SAME = 0.999
 
 
 class ModelObjects(TypedDict, total=False):
-    """Models passed as objects."""
+    """Models passed as objects.
 
-    llm: Annotated[LLM | None, Option("Writes contexts and answers, instead of the model that the settings name.")]
-    embed_model: Annotated[
-        BaseEmbedding | None,
-        Option(
-            "Embeds chunks and queries, instead of the model that the settings name; identified by its `model_name`."
-        ),
-    ]
-    model_id: Annotated[
-        str | None,
-        Option(
-            'Name of the model of `llm`, such as "my-model@2", for an object that does not provide one. Contexts are'
-            " stored under that name, so change it when the model changes."
-        ),
-    ]
+    Attributes:
+        llm: Writes contexts and answers, instead of the model that the settings name.
+        embed_model: Embeds chunks and queries, instead of the model that the settings name; identified by its
+            `model_name`.
+        model_id: Name of the model of `llm`, such as "my-model@2", for an object that does not provide one. Contexts
+            are stored under that name, so change it when the model changes.
+    """
+
+    llm: LLM | None
+    embed_model: BaseEmbedding | None
+    model_id: str | None
 
 
 class ProjectState:

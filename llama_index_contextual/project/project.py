@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TypedDict, Unpack, overload
+from typing import Any, Literal, NoReturn, TypedDict, Unpack, overload
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -32,7 +32,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import twin
-from llama_index_contextual._utils.keywords import Option, accepts
+from llama_index_contextual._utils.keywords import accepts
 from llama_index_contextual.answering.build import (
     ChatEngineOptions,
     EngineBuilder,
@@ -69,22 +69,20 @@ from llama_index_contextual.tools.filters import Filters, to_filters
 
 
 class SearchOptions(TypedDict, total=False):
-    """Options for a search."""
+    """Options for a search.
 
-    mode: Annotated[
-        Mode | None,
-        Option(
-            '"semantic", "lexical" or "hybrid"; None uses `config.mode`. If the index of a mode is missing, the other'
-            " one is searched, with a warning in the response."
-        ),
-    ]
-    top_k: Annotated[
-        int | None, Option("Number of results, as `similarity_top_k`, LlamaIndex's word; None uses `config.top_k`.")
-    ]
-    similarity_top_k: Annotated[int | None, Option("The same.")]
-    filters: Annotated[
-        MetadataFilters | None, Option("Conditions on the metadata of chunks, applied in every index before ranking.")
-    ]
+    Attributes:
+        mode: "semantic", "lexical" or "hybrid"; None uses `config.mode`. If the index of a mode is missing, the other
+            one is searched, with a warning in the response.
+        top_k: Number of results, as `similarity_top_k`, LlamaIndex's word; None uses `config.top_k`.
+        similarity_top_k: The same.
+        filters: Conditions on the metadata of chunks, applied in every index before ranking.
+    """
+
+    mode: Mode | None
+    top_k: int | None
+    similarity_top_k: int | None
+    filters: MetadataFilters | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +249,7 @@ class Project:
         """
         return RestrictedProject(self, restricting_filters(to_filters(filters)))
 
-    @accepts(IngestOptions)
+    @accepts(ReadingOptions, IngestOptions)
     async def aingest(
         self,
         inputs: Iterable[IngestInput] | IngestInput,
@@ -309,7 +307,7 @@ class Project:
 
     ingest = twin(aingest)
 
-    @accepts(FolderOptions)
+    @accepts(ReadingOptions, FolderOptions)
     async def async_folders(
         self,
         folders: Iterable[str | os.PathLike[str]] | str | os.PathLike[str],
@@ -546,7 +544,7 @@ class Project:
             return engines.query_engine(given)
         return engines.stock_engine(given, response_mode)
 
-    @accepts(ChatEngineOptions)
+    @accepts(EngineOptions, ChatEngineOptions)
     def as_chat_engine(
         self,
         *,
