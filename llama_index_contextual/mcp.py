@@ -40,16 +40,21 @@ _READ_ONLY = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_wor
 class AskInput(models.Input):
     """Arguments of `ask`."""
 
-    question: models.Query = Field(description="A whole question.")
+    question: models.Query
+    """A whole question."""
 
 
-class Answer(BaseModel):
+class Answer(models.Described):
     """An answer written by the project's LLM; without an LLM, passages to answer from."""
 
-    answer: str | None = Field(description="The answer with citations; None if no LLM is available.")
-    note: str | None = Field(description="Why the answer is missing or incomplete.")
-    sources: list[str] = Field(description="The cited sources: file, pages, document and offsets.")
-    passages: list[models.FoundPassage] = Field(description="Passages that may contain the answer, without an LLM.")
+    answer: str | None
+    """The answer with citations; None if no LLM is available."""
+    note: str | None
+    """Why the answer is missing or incomplete."""
+    sources: list[str]
+    """The cited sources: file, pages, document and offsets."""
+    passages: list[models.FoundPassage]
+    """Passages that may contain the answer, without an LLM."""
 
 
 _TOOLS: Mapping[str, tuple[type[BaseModel], type[BaseModel]]] = {

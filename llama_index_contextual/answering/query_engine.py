@@ -342,7 +342,11 @@ class GroundedQueryEngine(BaseQueryEngine):
     draft = twin(adraft)
 
     async def aprepare(
-        self, question: str, response: RetrievalResponse, *, history: Sequence[ChatMessage] = ()
+        self,
+        question: str,
+        response: RetrievalResponse,
+        *,
+        history: Sequence[ChatMessage] = (),
     ) -> Draft:
         """Prepare the answer prompt for a search result, without applying the engine's postprocessors."""
         prepare = partial(self._prepare, postprocessors=())

@@ -218,7 +218,11 @@ def rebuild(name: Name, max_cost: common.MaxCost = None, quiet: common.Quiet = F
 
 
 @commands.command()
-def retry(name: Name, max_cost: common.MaxCost = None, quiet: common.Quiet = False) -> None:
+def retry(
+    name: Name,
+    max_cost: common.MaxCost = None,
+    quiet: common.Quiet = False,
+) -> None:
     """Request failed contexts from the LLM again.
 
     With --max-cost, this includes contexts that the LLM refused to write, and contexts in a completed batch whose

@@ -30,7 +30,12 @@ from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.index.analysis import is_period
-from llama_index_contextual.index.bm25 import PERIOD_WEIGHT, LexicalIndex, LexicalQuery, QueryTerms
+from llama_index_contextual.index.bm25 import (
+    PERIOD_WEIGHT,
+    LexicalIndex,
+    LexicalQuery,
+    QueryTerms,
+)
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
