@@ -20,7 +20,11 @@ from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
-from llama_index_contextual.index.manifest import DocumentRecord, Records, read_manifest
+from llama_index_contextual.index.manifest import (
+    DocumentRecord,
+    Records,
+    read_manifest,
+)
 from llama_index_contextual.index.nodes import FRAMES, Nodes
 from llama_index_contextual.index.part import DocumentFrame, Part, open_parts
 from llama_index_contextual.metadata import DocumentMap

@@ -31,8 +31,18 @@ TEXT_SUFFIXES = (".txt", ".text")
 MARKDOWN_SUFFIXES = (".md", ".markdown")
 PDF_SUFFIXES = (".pdf",)
 OFFICE_SUFFIXES = (
-    *(".docx", ".docm", ".pptx", ".pptm", ".xlsx", ".xlsm"),
-    *(".html", ".htm", ".xhtml", ".csv", ".tsv", ".eml"),
+    ".docx",
+    ".docm",
+    ".pptx",
+    ".pptm",
+    ".xlsx",
+    ".xlsm",
+    ".html",
+    ".htm",
+    ".xhtml",
+    ".csv",
+    ".tsv",
+    ".eml",
 )
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 SUFFIXES = (*PDF_SUFFIXES, *TEXT_SUFFIXES, *MARKDOWN_SUFFIXES, *OFFICE_SUFFIXES, *IMAGE_SUFFIXES)
