@@ -31,7 +31,7 @@ def split_docstring(docstring: str | None, section: str) -> tuple[str, dict[str,
     """Return the text of a docstring before its last section, and the descriptions of the names in that section.
 
     Example:
-        >>> split_docstring("Read files." "\\n\\n" "Args:" "\\n" "    pages: Number of" "\\n" "        pages.", "Args")
+        >>> split_docstring("Read files.\\n\\nArgs:\\n    pages: Number of\\n        pages.", "Args")
         ('Read files.', {'pages': 'Number of pages.'})
     """
     before, _, entries = inspect.cleandoc(docstring or "").partition(f"\n\n{section}:\n")
