@@ -261,12 +261,13 @@ def check_predictions_file(path: str | Path) -> str:
 def engine_settings(engine: GroundedQueryEngine) -> dict[str, Any]:
     """Return the settings of an engine and its project as JSON values."""
     retriever = engine.retriever.retriever
-    config = getattr(retriever, "config", None)
+    config, options = getattr(retriever, "config", None), asdict(engine.options)
+    options["context_in_prompt"] = options.pop("context")  # `context` is the project's setting
     return {
         **({} if config is None else config.model_dump(mode="json")),
         "package": __version__,
         "model": engine.answer_stream.name,
-        **asdict(engine.options),
+        **options,
         "judge": None if engine.judge is None else engine.judge.settings,
         "guards": None if engine.guards is None else str(engine.guards),
         **{name: getattr(retriever, name, None) for name in ("mode", "similarity_top_k")},

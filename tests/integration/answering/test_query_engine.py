@@ -308,6 +308,8 @@ def test_predictions_of_many_questions_carry_model_style_and_settings(reports: P
         "answer_tokens": 8000,
         "top_k": 20,
         "chunk_size": reports.config.chunk_size,
+        "context": reports.config.context,
+        "context_in_prompt": True,
     }
     assert answers.settings.items() >= expected.items()
     (row,) = csv.DictReader(io.StringIO(answers.to_csv()))
