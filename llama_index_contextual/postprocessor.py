@@ -41,7 +41,7 @@ logger = get_logger(__name__)
 class NamedPostprocessor(BaseNodePostprocessor):
     """Base class of the postprocessors, which LlamaIndex serialises under the names of their classes."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     @classmethod
     def class_name(cls) -> str:

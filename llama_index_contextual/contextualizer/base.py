@@ -22,7 +22,7 @@ from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 from llama_index.core.schema import BaseNode, TransformComponent
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
@@ -280,6 +280,8 @@ class Contextualizer(TransformComponent):
     Args:
         segment_size: Tokens per window for nodes from a parser that does not create segments.
     """
+
+    model_config = ConfigDict(extra="forbid")
 
     segment_size: int = Field(default=8000, gt=0)
 

@@ -167,7 +167,7 @@ def link_neighbours(nodes: Sequence[BaseNode]) -> None:
 class SpanNodeParser(NodeParser):
     """Base class of both parsers, which set spans, ids and links during parsing."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     id_func: IdFuncCallable = Field(default=default_id_func, exclude=True)
     """Not used: ids are derived from document id, span and text."""

@@ -32,6 +32,7 @@ from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai import OpenAI
 from llama_index.retrievers.bm25 import BM25Retriever
 from llama_index.vector_stores.faiss import FaissVectorStore
+from pydantic import ValidationError
 
 import llama_index_contextual as package
 from llama_index_contextual import (
@@ -590,7 +591,7 @@ def samples(tmp_path: Path) -> dict[str, BaseComponent]:
     """An instance of every exported component, with values that differ from the defaults."""
     node = TextNode(id_="a", text="x", metadata={"context": "y"}, excluded_llm_metadata_keys=["context"])
     return {
-        "AdjacentChunkMerger": AdjacentChunkMerger(max_tokens=500, keep=0.5),
+        "AdjacentChunkMerger": AdjacentChunkMerger(max_tokens=500),
         "ChunkNodeParser": ChunkNodeParser(chunk_size=99, chunk_overlap=9),
         "ContextWindowPacker": package.ContextWindowPacker(max_tokens=99, compress=True),
         "LLMContextualizer": LLMContextualizer(
@@ -630,6 +631,14 @@ def test_every_component_can_be_restored(tmp_path: Path, name: str) -> None:
     assert again.to_dict() == original.to_dict()
     if isinstance(restored, RetrievedChunk) and isinstance(original, RetrievedChunk):
         assert restored == original
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in components() if "Embedding" not in name and name != "RetrievedChunk"]
+)
+def test_a_misspelt_option_of_a_component_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="chunk_sizes\n  Extra inputs are not permitted"):
+        getattr(package, name)(chunk_sizes=100)
 
 
 def test_the_vectors_of_a_version_can_be_restored(reports: Project) -> None:

@@ -23,12 +23,12 @@ async def test_a_query_engine_reads_passages_instead_of_chunks(manager: ProjectM
     docstore, read = project.storage_context.docstore, project.read("valves.txt")
     nodes = list(docstore.docs.values())
     assert len(nodes) > 5
-    (whole,) = AdjacentChunkMerger(docstore=docstore).postprocess_nodes([hit(node) for node in nodes])
+    (whole,) = AdjacentChunkMerger().postprocess_nodes([hit(node) for node in nodes])
     assert whole.node.text == read.strip(), "the white space comes from the document"
 
     question = "Which valve opens at 3 bar?"
     packer = ContextWindowPacker(max_tokens=70, compress=True, min_tokens=10)
-    for steps in ([AdjacentChunkMerger(docstore=docstore)], [AdjacentChunkMerger(docstore=docstore), packer]):
+    for steps in ([AdjacentChunkMerger()], [AdjacentChunkMerger(), packer]):
         engine = RetrieverQueryEngine.from_args(project.as_retriever(), llm=MockLLM(), node_postprocessors=steps)
         for response in (engine.query(question), await engine.aquery(question)):
             (source,) = response.source_nodes
