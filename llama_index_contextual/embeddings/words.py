@@ -31,21 +31,23 @@ def embedded(texts: Sequence[str]) -> NDArray[np.float32]:
     return np.nan_to_num(np.asarray(vectors, dtype=np.float32))
 
 
-def word_vectors(words: Sequence[str]) -> NDArray[np.float32]:
-    """Return the sum of the subword vectors of each word; shape (words, 256).
+def word_vectors(words: Sequence[str], dimensions: int | None = None) -> NDArray[np.float32]:
+    """Return the sum of the subword vectors of each word; shape (words, dimensions).
 
     The vector of a text has the same direction as the sum of the vectors of its words.
+
+    Args:
+        words: The words, at least one.
+        dimensions: Number of dimensions to return; None returns all 256.
 
     Raises:
         ModelError: WordLlama is not installed.
     """
     model = _model()
-    subwords = [one.ids for one in _tokenizer().encode_batch(list(words), add_special_tokens=False)]
-    counts = np.array([len(one) for one in subwords], dtype=np.int64)
-    sums = np.zeros((len(subwords), model.embedding.shape[1]), dtype=np.float32)
-    if counts.any():
-        starts = (np.cumsum(counts) - counts)[counts > 0]
-        sums[counts > 0] = np.add.reduceat(model.embedding[np.concatenate(subwords).astype(np.int64)], starts, axis=0)
+    # All words are encoded together, because padded encodings of single words take several times as long.
+    subwords = model.tokenizer.encode(list(words), is_pretokenized=True, add_special_tokens=False)
+    starts = np.searchsorted(subwords.word_ids, np.arange(len(words)))
+    sums: NDArray[np.float32] = np.add.reduceat(model.embedding[:, :dimensions][subwords.ids], starts, axis=0)
     return sums
 
 
@@ -59,16 +61,6 @@ class WordEmbedder:
         vectors = embedded([cut_to_input(cut_query(text)) for text in texts])
         vector: NDArray[np.float32] = unit_vectors(vectors.mean(axis=0, keepdims=True))[0]
         return vector
-
-
-@cache
-def _tokenizer() -> Any:
-    """Return WordLlama's tokenizer without padding, which would take most of the time for single words."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_str(_model().tokenizer.to_str())
-    tokenizer.no_padding()
-    return tokenizer
 
 
 def _model() -> Any:

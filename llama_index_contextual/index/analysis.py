@@ -196,7 +196,7 @@ class Analyzer:
     def terms(self, text: str) -> list[str]:
         """Return all terms of a text in order, including repeated terms."""
         words = tokens(text)
-        of_periods = periods(words) if self.has_periods else ()
+        of_periods = periods(words) if self.has_periods and len(words) > 1 else ()
         return [*chain.from_iterable(map(self._terms_of.__getitem__, words)), *of_periods]
 
     def spans(self, text: str) -> Iterator[TermSpan]:

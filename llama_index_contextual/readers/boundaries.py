@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import IntEnum
 from operator import itemgetter
 
@@ -38,12 +38,13 @@ _NO_SENTENCE_BEFORE_STOP = (
 
 
 _CONDITION = "".join(rf"(?<!\W(?:{words})\.)" for words in _NO_SENTENCE_BEFORE_STOP)
-_FULL_STOP = rf"\.(?=[{_CLOSING}\s])(?:[{_CLOSING}]*(?=[{_NEWLINES}])|{_CONDITION}[{_CLOSING}]*)\s+"
-_STOP = rf"[{_STOPS}](?=[{_CLOSING}\s])[{_CLOSING}]*\s+"
-_WIDE_STOP = rf"[{_WIDE_STOPS}][{_WIDE_STOPS}{_CLOSING}]*\s*"
+_FULL_STOP = rf"(?<=\.)(?=[{_CLOSING}\s])(?:[{_CLOSING}]*(?=[{_NEWLINES}])|{_CONDITION}[{_CLOSING}]*)\s+"
+_STOP = rf"(?<=[{_STOPS}])(?=[{_CLOSING}\s])[{_CLOSING}]*\s+"
+_WIDE_STOP = rf"(?<=[{_WIDE_STOPS}])[{_WIDE_STOPS}{_CLOSING}]*\s*"
 _PATTERNS = (
     (Rank.LINE, re.compile(rf"[{_NEWLINES}]\s*")),
-    (Rank.SENTENCE, re.compile(f"{_FULL_STOP}|{_STOP}|{_WIDE_STOP}")),
+    # Because the pattern begins with a set of characters, other characters are skipped quickly.
+    (Rank.SENTENCE, re.compile(f"[.{_STOPS}{_WIDE_STOPS}](?:{_FULL_STOP}|{_STOP}|{_WIDE_STOP})")),
     # The end of a line counts as the end of a sentence after a colon, semicolon or brace, and before a list item.
     (Rank.SENTENCE, re.compile(rf"\n(?:(?<=[:;{{}}]\n)|(?=[^\S\n]*[{_ITEM_MARKS}]))\s*")),
     (Rank.PARAGRAPH, re.compile(r"(?:\n(?:[^\S\n]*\n)+|\r(?:[^\S\r\n]*\r)+)\s*")),
@@ -57,7 +58,9 @@ _VISIBLE_LINE = re.compile(r"\S[^\n]*")
 _NON_SPACE = re.compile(r"\S")
 
 
-def structural_offsets(text: str, start: int = 0, stop: int | None = None) -> dict[Rank, list[int]]:
+def structural_offsets(
+    text: str, start: int = 0, stop: int | None = None, *, ranks: Collection[Rank] = tuple(Rank)
+) -> dict[Rank, list[int]]:
     """Return the sorted offsets at which paragraphs, sentences and lines begin, by rank.
 
     Each offset points to the first character after white space. The same offset may appear under several ranks.
@@ -66,13 +69,15 @@ def structural_offsets(text: str, start: int = 0, stop: int | None = None) -> di
         text: Any string.
         start: Offset at which the search begins.
         stop: Largest offset to return.
+        ranks: Ranks to return. Headings are found by `heading_offsets`.
     """
     last = len(text) - 1 if stop is None else min(stop, len(text) - 1)
     # Read one more character to see whether the white space continues at `stop`.
     end = len(text) if stop is None else min(stop + 1, len(text))
     out: dict[Rank, list[int]] = {}
     for rank, pattern in _PATTERNS:
-        out.setdefault(rank, []).extend(match.end() for match in pattern.finditer(text, start, end))
+        if rank in ranks:
+            out.setdefault(rank, []).extend(match.end() for match in pattern.finditer(text, start, end))
     return {rank: [offset for offset in sorted(offsets) if offset <= last] for rank, offsets in out.items()}
 
 

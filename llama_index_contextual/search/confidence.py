@@ -213,9 +213,10 @@ def _cover(hits: Sequence[BaseHit], question: str, terms: QueryTerms) -> float:
     read first, and hits that cannot exceed the best coverage so far are not read.
     """
     parts = question_parts(question, terms.weights, terms.analyzer)
+    matching = terms.analyzer.matching(frozenset(term for part in parts for term in part))
     headers = [header_of(hit) for hit in hits]
     bounds = [
-        _limit(parts, {*terms.analyzer.terms(header), *(hit.lexical.matched_terms if hit.lexical else terms.counts)})
+        _limit(parts, {*matching(header), *(hit.lexical.matched_terms if hit.lexical else terms.counts)})
         for hit, header in zip(hits, headers, strict=True)
     ]
     best = 0.0

@@ -106,15 +106,14 @@ class Source:
             end: Offset after the last character of the span.
             places: Pages and sections of the chunk or the document with their start offsets, in order.
         """
-        source = replace(self, start_char=start, end_char=end)
-        before = [place for place in places if place.start <= start]
-        if not before:
-            return source
-        first, last = before[-1], [place for place in places if place.start < max(end, start + 1)][-1]
-        if first.page is not None:
-            source = replace(source, page_start=first.page, page_end=last.page, page_label=first.page_label)
-        has_sections = any(place.section for place in places)
-        return replace(source, section=first.section if has_sections else self.section)
+        changes: dict[str, Any] = {"start_char": start, "end_char": end}
+        if before := [place for place in places if place.start <= start]:
+            first, last = before[-1], [place for place in places if place.start < max(end, start + 1)][-1]
+            if first.page is not None:
+                changes |= {"page_start": first.page, "page_end": last.page, "page_label": first.page_label}
+            if any(place.section for place in places):
+                changes["section"] = first.section
+        return replace(self, **changes)
 
     def __str__(self) -> str:
         line = keys.source_line({k: v for k, v in asdict(self).items() if v is not None})

@@ -14,9 +14,10 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from heapq import nlargest
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,7 +33,7 @@ from llama_index_contextual.embeddings.batching import cut_to_input, unit_vector
 from llama_index_contextual.embeddings.words import embedded, word_vectors
 from llama_index_contextual.index.analysis import Analyzer, cut_query
 from llama_index_contextual.index.base import Chunk
-from llama_index_contextual.readers.boundaries import Rank, skip_space, strip_end, structural_offsets
+from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 
 if TYPE_CHECKING:
     from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
@@ -91,8 +92,10 @@ _CODE_START = re.compile(
     r"\s*(?:[\])}]+[,;]?\s*$"
     r"|def |class |import |from \w+ import|return\b|#include|pub |fn |let |const |var |use |//|/\*|\*/|@\w)"
 )
-_CODE_SIGN = re.compile(r"[{};=(]|::|->")  # every match of the following pattern contains one; most text does not
-_CODE = re.compile(r"[{};]\s*$|=>|::|->|\w\s*[+*/|&-]?=\s*\S|\w+\([^)]*\)[;,:{]?\s*$")
+_CODE_END, _CODE_SIGNS = ("{", "}", ";"), ("=>", "::", "->")
+_ASSIGNMENT = re.compile(r"\w\s*[+*/|&-]?=\s*\S")
+_CALL = re.compile(r"\w\([^)]*\)[;,:{]?\s*$")
+_TINY = 1e-9  # avoids division by zero
 _MAX_WORDS = 200_000
 _LONG_WORD = 100  # longer character sequences without white space are not compared with similar words
 _MAX_TERMS = 64  # maximum number of terms of a question; memory use is proportional to terms × words
@@ -133,11 +136,25 @@ class Units:
     """
 
     spans: Sequence[tuple[int, int]]
-    counts: NDArray[np.int64]
-    words: NDArray[np.int64]
-    before: NDArray[np.int64]
+    counts: NDArray[np.int32]
+    words: NDArray[np.int32]
+    before: NDArray[np.int32]
     vectors: Floats | None
     is_code: bool
+
+
+class FoundTerms(NamedTuple):
+    """The terms of a question in the words of a text.
+
+    Attributes:
+        distinct: Numbers of the distinct words in a `Vocabulary`.
+        columns: Index in `distinct` of each word of the text.
+        equal: 1 if the word contains the term, otherwise 0; shape (terms, distinct words).
+    """
+
+    distinct: NDArray[np.intp]
+    columns: NDArray[np.int32]
+    equal: Floats
 
 
 class Vocabulary:
@@ -152,15 +169,14 @@ class Vocabulary:
     def __init__(self, analyzer: Analyzer, embed: Callable[[Sequence[str]], Floats] | None) -> None:
         self._analyzer = analyzer
         self._embed = embed
-        self._numbers: dict[str, int] = {}
+        self._numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         self._known = 0
         self._of_term: dict[str, list[int]] = {}
         self._vectors: Floats | None = None
 
     def numbers(self, texts: Sequence[str]) -> list[list[int]]:
         """Split each text into words and return the number of each word; new words are added to the vocabulary."""
-        numbers = self._numbers
-        return [[numbers.setdefault(word, len(numbers)) for word in text.split()] for text in texts]
+        return [list(map(self._numbers.__getitem__, text.split())) for text in texts]
 
     def complete(self) -> None:
         """Compute the terms and vectors of words that were added since the last call."""
@@ -184,12 +200,18 @@ class Vocabulary:
             self._vectors = larger
         self._vectors[self._known : size] = vectors
 
-    def holders(self, terms: Sequence[str]) -> NDArray[np.bool_]:
-        """Return, for each term and each word, whether the word contains the term; shape (terms, words)."""
-        has_term = np.zeros((len(terms), len(self._numbers)), dtype=np.bool_)
+    def find(self, terms: Collection[str], words: NDArray[np.int32]) -> FoundTerms:
+        """Find terms in a text, given as the numbers of its words."""
+        columns = np.full(len(self._numbers), -1, dtype=np.int32)
+        columns[words] = 0
+        distinct = np.flatnonzero(columns == 0)
+        columns[distinct] = np.arange(len(distinct))
+        equal = np.zeros((len(terms), len(distinct)), dtype=np.float32)
         for row, term in enumerate(terms):
-            has_term[row, self._of_term.get(term, ())] = True
-        return has_term
+            if (numbers := self._of_term.get(term)) is not None:
+                of_term = columns[numbers]
+                equal[row, of_term[of_term >= 0]] = 1.0
+        return FoundTerms(distinct, columns[words], equal)
 
     @property
     def vectors(self) -> Floats | None:
@@ -273,16 +295,20 @@ class Spotlight:
         with self._lock:
             if self._vocabulary.is_full:
                 self._forget()
-            units = self._units_of(passages)
             asked = self._asked(question, weights)
-            has_term = self._vocabulary.holders(list(weights))
+            units = self._units_of(passages)
+            filled = [one for one in units if one.spans]
+            words = [*(one.words for one in filled), *(one.before for one in filled)]
+            found = self._vocabulary.find(weights, np.concatenate(words)) if filled else None
             vectors = self._vocabulary.vectors
-        filled = [one for one in units if one.spans]
-        spots = iter(_spots(filled, weights, asked, has_term, vectors, vector) if filled else ())
+        spots = iter(() if found is None else _spots(filled, weights, asked, found, vectors, vector))
         return [next(spots) if one.spans else Spot(0, 0, 0.0, 0.0, False) for one in units]
 
     def _asked(self, question: str, weights: Mapping[str, float]) -> dict[str, int]:
-        """Map each weighted term that occurs in the question to the vocabulary number of the word that contains it."""
+        """Map each weighted term that occurs in the question to the vocabulary number of the word that contains it.
+
+        New words are added to the vocabulary, which is completed in `_units_of`.
+        """
         of_terms: dict[str, str] = {}
         for word in cut_query(question).split():
             if len(word) > _LONG_WORD:
@@ -291,7 +317,6 @@ class Spotlight:
                 of_terms.setdefault(term, word)
         known = [term for term in weights if term in of_terms]
         numbers = self._vocabulary.numbers([of_terms[term] for term in known])
-        self._vocabulary.complete()
         return {term: number for term, (number, *_) in zip(known, numbers, strict=True)}
 
     def _units_of(self, passages: Sequence[HeadedText]) -> list[Units]:
@@ -303,16 +328,14 @@ class Spotlight:
             for passage, of_passage in zip(new, spans, strict=True)
         ]
         self._vocabulary.complete()
-        for passage, of_passage, (before, heading, *of_units) in zip(new, spans, words, strict=True):
-            counts = np.array([len(one) for one in of_units], dtype=np.int64)
-            flat = np.array([number for one in of_units for number in one], dtype=np.int64)
-            vectors = _directions(self._vocabulary.vectors, flat, counts, heading)
+        vectors = _directions(self._vocabulary.vectors, [texts for _, *texts in words])
+        for passage, of_passage, (before, _, *of_units), of_vectors in zip(new, spans, words, vectors, strict=True):
             known[passage] = Units(
                 _with_text_below(passage.text, of_passage),
-                counts,
-                flat,
-                np.array(before, dtype=np.int64),
-                vectors,
+                np.array(list(map(len, of_units)), dtype=np.int32),
+                np.fromiter(itertools.chain.from_iterable(of_units), dtype=np.int32),
+                np.array(before, dtype=np.int32),
+                of_vectors,
                 is_code(passage.text),
             )
             self._units.put(passage, known[passage])
@@ -329,39 +352,47 @@ def _with_text_below(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[
     return [*extended, *spans[-1:]]
 
 
-def _directions(
-    vectors: Floats | None, words: NDArray[np.int64], counts: NDArray[np.int64], heading: Sequence[int]
-) -> Floats | None:
-    """Return a unit vector for each unit: the normalised sum of the directions of the unit and its heading.
+def _directions(vectors: Floats | None, passages: Sequence[Sequence[Sequence[int]]]) -> list[Floats | None]:
+    """Return, for each passage, the normalised sum of the directions of each unit and the heading.
 
-    Return None if there are no word vectors or no units.
+    Args:
+        vectors: The word vectors, or None if there are none.
+        passages: For each passage, the numbers of the words of its heading and of each unit.
     """
-    if vectors is None or len(counts) == 0:
-        return None
-    sums = np.add.reduceat(vectors[words], np.cumsum(counts) - counts)
-    before = vectors[list(heading)].sum(axis=0, keepdims=True)
-    return unit_vectors(unit_vectors(sums) + unit_vectors(before))
+    if vectors is None or not passages:
+        return [None] * len(passages)
+    texts = [text for passage in passages for text in passage]
+    of_words = vectors.take(np.fromiter(itertools.chain.from_iterable(texts), dtype=np.int64), axis=0)
+    ends = itertools.accumulate(map(len, texts), initial=0)
+    # A loop, because np.add.reduceat takes twice as long.
+    directions = unit_vectors(np.stack([of_words[start:end].sum(axis=0) for start, end in itertools.pairwise(ends)]))
+    sizes = [len(passage) for passage in passages]
+    headings = np.cumsum(sizes) - sizes
+    directions = unit_vectors(directions + directions[np.repeat(headings, sizes)])
+    return [directions[at + 1 : at + size].copy() for at, size in zip(headings.tolist(), sizes, strict=True)]
 
 
 def _spots(
     units: Sequence[Units],
     weights: Mapping[str, float],
     asked: Mapping[str, int],
-    has_term: NDArray[np.bool_],
+    found: FoundTerms,
     vectors: Floats | None,
     vector: Floats | None,
 ) -> list[Spot]:
     """Return, for each passage, how well its units match a question.
 
-    For speed, the units of all passages are the columns of one array.
+    For speed, the units of all passages are the columns of one array, followed by the texts before the passages.
     """
     counts = np.concatenate([one.counts for one in units])
     sizes = np.array([len(one.counts) for one in units], dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
     of_passage = np.repeat(np.arange(len(units)), sizes)
     of_terms = np.array(list(weights.values()), dtype=np.float32)[:, None]
-    equal, credit = _matches(weights, asked, has_term, np.concatenate([one.words for one in units]), counts, vectors)
-    before = np.stack([has_term[:, one.before].any(axis=1) for one in units], axis=1)[:, of_passage]
+    all_counts = np.append(counts, [len(one.before) for one in units])
+    equal, credit = _matches(weights, asked, found, all_counts, vectors)
+    before = equal[:, len(counts) + of_passage] > 0
+    equal, credit = equal[:, : len(counts)], credit[:, : len(counts)]
 
     length = (1 - _LENGTH_SHARE + _LENGTH_SHARE * counts / _AVERAGE_LENGTH) ** _LENGTH_POWER
     words = (of_terms * np.where(before, 1.0, credit)).sum(axis=0) / length
@@ -372,62 +403,64 @@ def _spots(
     # Mark the unit that contains most of the question's words; if several units tie, mark the longest. If no unit
     # contains any of these words, mark the unit that is closest in meaning.
     covered = (of_terms * np.where(before, OF_HEADER, 1.0) * _with_neighbours(equal, starts)).sum(axis=0)
-    spans = np.array([span for one in units for span in one.spans])
     most_words = np.lexsort((-counts, -covered.round(5), of_passage))[starts]
     closest = np.lexsort((-meaning, of_passage))[starts]
     has_words = np.logical_or.reduceat(equal.any(axis=0), starts)
-    marked = spans[np.where(has_words, most_words, closest)]
+    spans = [span for one in units for span in one.spans]
+    marked = [spans[at] for at in np.where(has_words, most_words, closest).tolist()]
     if not meaning.any():
-        marked[~has_words] = 0
+        marked = [span if is_match else (0, 0) for span, is_match in zip(marked, has_words.tolist(), strict=True)]
     best = zip(np.maximum.reduceat(words, starts).tolist(), np.maximum.reduceat(meaning, starts).tolist(), strict=True)
     return [
         Spot(start, end, by_words, by_meaning, one.is_code)
-        for one, (start, end), (by_words, by_meaning) in zip(units, marked.tolist(), best, strict=True)
+        for one, (start, end), (by_words, by_meaning) in zip(units, marked, best, strict=True)
     ]
 
 
 def _matches(
     weights: Mapping[str, float],
     asked: Mapping[str, int],
-    has_term: NDArray[np.bool_],
-    words: NDArray[np.int64],
+    found: FoundTerms,
     counts: NDArray[np.int64],
     vectors: Floats | None,
 ) -> tuple[Floats, Floats]:
-    """Return how well each unit matches each term of a question.
+    """Return how well each text matches each term of a question.
 
     Words that are similar to a word of the question count partially: if the cosine similarity is above `SIMILAR`, the
     weight of the match is the squared similarity.
 
+    Args:
+        weights: Weight of each term.
+        asked: Numbers of the words of the question, by term.
+        found: The terms in all texts together.
+        counts: Number of words in each text.
+        vectors: The word vectors, or None if there are none.
+
     Returns:
-        Two arrays of shape (terms, units): matches of equal words only, and matches of equal or similar words.
+        Two arrays of shape (terms, texts): matches of equal words only, and matches of equal or similar words.
     """
-    used = np.zeros(has_term.shape[1], dtype=np.bool_)
-    used[words] = True
-    distinct = np.flatnonzero(used)
-    equal = has_term[:, distinct].astype(np.float32)
+    distinct, columns, equal = found
     credit = equal.copy()
     if vectors is not None and asked:
         rows = [row for row, term in enumerate(weights) if term in asked]
         of_asked = unit_vectors(vectors[[asked[term] for term in weights if term in asked]])
-        cosines = of_asked @ unit_vectors(vectors[distinct]).T
+        of_words = vectors[distinct]
+        lengths = np.sqrt(np.einsum("ij,ij->i", of_words, of_words))
+        cosines = of_asked @ of_words.T / np.maximum(lengths, _TINY)
         credit[rows] = np.maximum(equal[rows], np.where(cosines > SIMILAR, cosines, 0.0) ** 2)
 
-    # Few words match any term, so only their positions in the units are compared.
-    column = np.full(len(used), -1)
-    column[distinct[credit.any(axis=0)]] = np.flatnonzero(credit.any(axis=0))
-    columns = column[words]
-    matching = columns >= 0
-    of_unit = np.repeat(np.arange(len(counts)), counts)[matching]
-    first = np.flatnonzero(np.diff(of_unit, prepend=-1))
+    # Few words match any term, so only their positions in the texts are compared.
+    matching = np.asarray(credit.any(axis=0))[columns]
+    of_text = np.repeat(np.arange(len(counts)), counts)[matching]
+    first = np.flatnonzero(np.diff(of_text, prepend=-1))
 
-    def by_unit(of_words: Floats) -> Floats:
+    def by_text(of_words: Floats) -> Floats:
         best = np.zeros((len(of_words), len(counts)), dtype=np.float32)
         if len(first):
-            best[:, of_unit[first]] = np.maximum.reduceat(of_words[:, columns[matching]], first, axis=1)
+            best[:, of_text[first]] = np.maximum.reduceat(of_words[:, columns[matching]], first, axis=1)
         return best
 
-    return by_unit(equal), by_unit(credit)
+    return by_text(equal), by_text(credit)
 
 
 def _with_neighbours(equal: Floats, starts: NDArray[np.int64]) -> Floats:
@@ -536,7 +569,7 @@ def _question_vector(leg: Leg, question: str) -> Floats:
 
 @cache  # indexes with the same kind of analyzer share the words that have been looked up
 def _spotlight(language: str, has_periods: bool, has_vectors: bool) -> Spotlight:
-    embed = (lambda words: word_vectors(words)[:, :DIMENSIONS]) if has_vectors else None
+    embed = partial(word_vectors, dimensions=DIMENSIONS) if has_vectors else None
     return Spotlight(Analyzer(language, has_periods=has_periods), embed)
 
 
@@ -590,11 +623,11 @@ def _awaits_figure(line: str, following: str) -> bool:
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the spans of the units of a line: its sentences if it is long, otherwise the whole line."""
-    cuts = structural_offsets(text[start:end])[Rank.SENTENCE] if end - start > LONG_LINE else ()
+    is_long = end - start > LONG_LINE
+    cuts = structural_offsets(text[start:end], ranks=(Rank.SENTENCE,))[Rank.SENTENCE] if is_long else ()
     for first, last in itertools.pairwise([start, *(start + cut for cut in cuts), end]):
-        span = skip_space(text, first), strip_end(text, first, last)
-        if span[0] < span[1]:
-            yield span
+        if unit := text[first:last].lstrip():
+            yield last - len(unit), last - len(unit) + len(unit.rstrip())
 
 
 def is_code(text: str) -> bool:
@@ -609,7 +642,13 @@ def is_code(text: str) -> bool:
 
 
 def _is_code_line(line: str) -> bool:
-    return bool(_CODE_START.match(line) or (_CODE_SIGN.search(line) and _CODE.search(line)))
+    return bool(
+        line.rstrip().endswith(_CODE_END)
+        or any(sign in line for sign in _CODE_SIGNS)
+        or _CODE_START.match(line)
+        or ("=" in line and _ASSIGNMENT.search(line))
+        or ("(" in line and _CALL.search(line))
+    )
 
 
 def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyzer) -> list[dict[str, float]]:
