@@ -81,7 +81,8 @@ The first weight is small because the text before the passage applies to all uni
 tests.benchmarks.sentences` prints the effect.
 """
 
-_HEADING = 40  # a shorter line that ends with a letter, a colon or an asterisk is regarded as a heading
+_HEADING = 40  # a shorter line that ends with a letter, a colon or an asterisk is a heading, unless it is a table row
+_ROW = re.compile(r"\S  +\S|\t|\s\d.*\s\d")  # text with separate cells or several figures
 _WRAPPED = 50  # a line of at least this length may be continued by a line that begins in lower case or with a figure
 _NUMBERED = re.compile(r"\d{1,3}[.)]\s|\d[\d.]*\s+[^\W\d_a-zß-ÿ]")  # the number of a list item or heading
 _FEW_TERMS = 3
@@ -346,10 +347,14 @@ def _with_text_below(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[
     """Return the spans of units, with short headings extended to the end of the next unit."""
     ends = [end for _, end in spans[1:]]
     extended = [
-        (start, after if end - start < _HEADING and (text[end - 1].isalpha() or text[end - 1] in ":*") else end)
+        (start, after if _is_heading(text[start:end]) else end)
         for (start, end), after in zip(spans, ends, strict=False)
     ]
     return [*extended, *spans[-1:]]
+
+
+def _is_heading(unit: str) -> bool:
+    return len(unit) < _HEADING and (unit[-1].isalpha() or unit[-1] in ":*") and not _ROW.search(unit)
 
 
 def _directions(vectors: Floats | None, passages: Sequence[Sequence[Sequence[int]]]) -> list[Floats | None]:
