@@ -307,7 +307,8 @@ def list_versions(name: Name) -> None:
 def _show_versions(versions: Sequence[VersionInfo]) -> None:
     for version in versions:
         sizes = f"{pluralize(version.documents or 0, 'document')}  {pluralize(version.chunks or 0, 'chunk')}"
-        facts = f"[red]damaged[/]  {safe(version.damage)}" if version.damage else f"{version.created}  {sizes}"
+        created = version.created and f"{datetime.fromisoformat(version.created).astimezone():%Y-%m-%d %H:%M}"
+        facts = f"[red]damaged[/]  {safe(version.damage)}" if version.damage else f"{created}  {sizes}"
         marks = ["[dim]automatic[/]"] * version.automatic + ["[green]live[/]"] * version.live
         say("  ".join([version.name, facts, *marks]))
 

@@ -92,7 +92,8 @@ def open_folder(
         name: Name of the project; by default, the name of the folder.
     """
     if not folder.is_dir():
-        raise PathNotFoundError(f"{folder}: there is no such folder.", value=[str(folder)])
+        problem = "is a file: name its folder" if folder.is_file() else "there is no such folder"
+        raise PathNotFoundError(f"{folder}: {problem}.", value=[str(folder)])
     name = project_name(folder) if name is None else name
     project = _project_of(folder, name, llm)
     if project.config.context == "llm":

@@ -81,6 +81,8 @@ def test_the_price_of_contexts_is_shown_and_nothing_is_sent_without_consent(
 def test_what_cannot_be_opened_is_named(root: Path, tmp_path: Path) -> None:
     absent = run("open", tmp_path / "absent")
     assert (absent.code, absent.err) == (2, f"Error: {tmp_path / 'absent'}: there is no such folder.\n")
+    (tmp_path / "letter.txt").write_text("Dear Sir")
+    assert run("open", tmp_path / "letter.txt").err.endswith("letter.txt: is a file: name its folder.\n")
     (tmp_path / "empty").mkdir()
     assert "has no document that can be read" in run("open", tmp_path / "empty").err
     (tmp_path / "empty" / "list.xyz").write_text("?")

@@ -20,7 +20,7 @@ def test_a_damaged_version_is_listed_with_the_others(ingested: Project) -> None:
     (ingested.directory / "versions" / "v000001" / "manifest.json").write_text("nonsense")
     first, second = run("versions", "a").out.splitlines()
     assert first.startswith("v000001  damaged  versions/v000001/manifest.json is not a manifest")
-    assert re.fullmatch(r"v000002  .*  3 documents  \d chunks  live", second)
+    assert re.fullmatch(r"v000002  \d{4}-\d\d-\d\d \d\d:\d\d  3 documents  \d chunks  live", second)
     assert [version["damage"] is None for version in run("versions", "a", "--json").json] == [False, True]
 
 
