@@ -306,25 +306,19 @@ def _check_watch(config: ProjectConfig, *, dry_run: bool, is_limited: bool) -> N
 
 
 def _show_plan(plan: IngestReport, *, to: Console, limit: int | None) -> None:
-    """Print the changes that a sync would make."""
-    counts = ((plan.added, "new"), (plan.updated, "changed"), (plan.renamed, "moved"), (plan.removed, "gone"))
-    line = ", ".join(f"{len(ids):,} {kind}" for ids, kind in counts if ids) or "Nothing has changed"
+    """Print the changes that a sync would make, with the names of at most `limit` documents of each kind."""
+    moved = [f"{former} to {doc_id}" for former, doc_id in plan.renamed.items()]
+    kinds = (("new", plan.added), ("changed", plan.updated), ("moved", moved), ("gone", plan.removed))
+    line = ", ".join(f"{len(names):,} {kind}" for kind, names in kinds if names) or "Nothing has changed"
     say(f"{line}; {len(plan.unchanged):,} unchanged.", to=to)
-    _show_changes(plan, to=to, limit=limit)
-    if limit is None:
-        _show_skipped(plan.skipped)
-
-
-def _show_changes(report: IngestReport, *, to: Console, limit: int | None = MOST_NAMES) -> None:
-    """Print the names of changed documents."""
-    moved = [f"{former} to {doc_id}" for former, doc_id in report.renamed.items()]
-    kinds = (("new", report.added), ("changed", report.updated), ("moved", moved), ("gone", report.removed))
     for kind, names in kinds:
         shown = [*map(safe, names[:limit])]
         if limit is not None and len(names) > limit:
             shown.append(f"and {len(names) - limit:,} more; --dry-run lists all of them")
         for name in shown:
             say(f"[dim]{kind:<8}[/] {name}", to=to)
+    if limit is None:
+        _show_skipped(plan.skipped)
 
 
 SETTLE = 1.0
