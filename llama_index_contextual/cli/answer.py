@@ -46,7 +46,7 @@ Llm = Annotated[
 def search(
     name: Name,
     question: Annotated[str, typer.Argument(metavar="QUESTION")],
-    mode: common.SearchMode = None,
+    mode: Annotated[Mode | None, typer.Option(metavar="MODE", rich_help_panel=common.SEARCH)] = None,
     top_k: Annotated[int | None, typer.Option("--top-k", "-k", metavar="NUMBER", rich_help_panel=common.SEARCH)] = None,
     conditions: common.Filters = None,
     files: common.Files = None,
@@ -57,6 +57,7 @@ def search(
 
     Args:
         question: Words or a question to search for.
+        mode: Indexes to search: semantic, lexical or hybrid; by default the project's `mode`.
         top_k: Number of results; by default the project's `top_k`. A terminal then shows only those that fit.
         full: Show whole passages with their contexts.
         explain: Explain the ranks of the results and of the next hits.

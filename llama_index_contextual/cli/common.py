@@ -30,7 +30,6 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import (
     PREFIX,
     RETRIEVAL_FIELDS,
-    Mode,
     ProjectConfig,
     described,
     environment_settings,
@@ -280,14 +279,6 @@ Settings = Annotated[
         metavar="FIELD=VALUE",
         autocompletion=complete_setting,
         help="A setting listed by `settings`; may be repeated.",
-    ),
-]
-SearchMode = Annotated[
-    Mode | None,
-    typer.Option(
-        metavar="MODE",
-        rich_help_panel=SEARCH,
-        help="Indexes to search: semantic, lexical or hybrid; by default the project's `mode`.",
     ),
 ]
 Filters = Annotated[
