@@ -28,7 +28,7 @@ _DISCLAIMER = re.compile(
 # With some fonts in PDF files, the boxes of a form are extracted as the letters ý and þ and the sign ¨.
 _BOX = re.compile(r"[☐☑☒🗹🗷]|(?<!\S)[ýþ¨](?!\S)|(?<!\S)(?<![-*+] )\[[ xX]\](?!\S)")
 _CAPTION = re.compile(r"(?:\([^()]{3,}\)\s*)+")
-_ENTRY = re.compile(r".*[^\W\d_].*[\s._…·]([1-9]\d{0,2})")
+_ENTRY = re.compile(r"[\W\d_]*[^\W\d_].*[\s._…·]([1-9]\d{0,2})")
 _CONTENTS = re.compile(
     r"(?i)\W*(?:(?:table of )?contents|index|inhalt(?:sverzeichnis)?|sommaire|table des matières|índice|section)?"
     r"\W*(?:pages?|seite|página)?\W*"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from llama_index_contextual.contextualizer.opening import OPENING_CHARACTERS, opening_of
@@ -111,3 +113,10 @@ def test_a_long_opening_is_cut(text: str) -> None:
     opening = opening_of([text])
     assert text.startswith(opening.removesuffix(" …"))
     assert OPENING_CHARACTERS - 40 <= len(opening) <= OPENING_CHARACTERS + 2
+
+
+@pytest.mark.parametrize("line", ["word ", "1 ", "(a) ", "Oil ... "])
+def test_a_long_line_is_read_in_linear_time(line: str) -> None:
+    started = time.thread_time()
+    assert opening_of([line * 40_000]).startswith(line)
+    assert time.thread_time() - started < 10  # quadratic time would be several minutes
