@@ -106,7 +106,7 @@ def test_ask_without_an_llm_shows_passages_that_pass_the_filter(root: Path) -> N
         ("{", "cannot be read as JSON"),
         ("[1]", "is not a JSON object: write {"),
         ('{"a": 1}', "is not an object of facts by file: write {"),
-        ('{"*": {"kind": ["x"]}}', "The value of the metadata 'kind'"),
+        ('{"*": {"kind": [36893488147419103232]}}', "The value of the metadata 'kind' of a file does not fit"),
     ],
 )
 def test_facts_that_cannot_be_used_are_refused(tmp_path: Path, root: Path, content: str | None, message: str) -> None:
