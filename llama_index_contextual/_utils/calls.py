@@ -43,7 +43,12 @@ class ProviderError(Exception):
     """
 
     def __init__(
-        self, message: str, *, status_code: int | None = None, code: str | None = None, retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        status_code: int | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(scrub(message))
         self.status_code, self.code, self.retry_after = status_code, code, retry_after

@@ -86,7 +86,13 @@ def search(
 
 
 def _search_locally(
-    directory: Path, config: ProjectConfig, question: str, *, mode: Mode | None, top_k: int | None, explain: bool
+    directory: Path,
+    config: ProjectConfig,
+    question: str,
+    *,
+    mode: Mode | None,
+    top_k: int | None,
+    explain: bool,
 ) -> SearchResponse | None:
     """Search like `Project.retrieve`, but without importing LlamaIndex.
 

@@ -318,7 +318,13 @@ class QdrantEngine:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def rank(
-        self, version: int, vector: NDArray[np.float32], k: int, condition: models.Filter | None = None, *, exact: bool
+        self,
+        version: int,
+        vector: NDArray[np.float32],
+        k: int,
+        condition: models.Filter | None = None,
+        *,
+        exact: bool,
     ) -> list[tuple[str, float]]:
         """Return the ids and inner products of the k chunks whose vectors are most similar to a vector.
 

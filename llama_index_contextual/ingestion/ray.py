@@ -230,7 +230,13 @@ class RayReader:
     """
 
     def __init__(
-        self, intake: Intake, config: ProjectConfig, page_store: PageStore, progress: ProgressCounter, *, ahead: int
+        self,
+        intake: Intake,
+        config: ProjectConfig,
+        page_store: PageStore,
+        progress: ProgressCounter,
+        *,
+        ahead: int,
     ) -> None:
         self._intake, self._config, self._page_store = intake, config, page_store
         self._progress, self._ahead = progress, ahead

@@ -107,7 +107,12 @@ def quote_of(
 
 
 def quote_around(
-    text: str, span: Span, mark_words: MarkWords | None = None, *, table_head: str = "", file_name: str | None = None
+    text: str,
+    span: Span,
+    mark_words: MarkWords | None = None,
+    *,
+    table_head: str = "",
+    file_name: str | None = None,
 ) -> Quote:
     """Return the quotation of the sentences or rows that contain the words at a span.
 
