@@ -623,7 +623,7 @@ class Project:
             filters: Filters that restrict all tools, as in `only`.
 
         Raises:
-            InputError: The filters are empty or invalid, or `top_k` is not positive.
+            InputError: The filters are empty or invalid, `mode` is unknown, or `top_k` is not positive.
         """
         return DocumentTools(self.name, self.state.live, lambda: self.config, mode=mode, top_k=top_k, filters=filters)
 

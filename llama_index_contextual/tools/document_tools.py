@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, get_args
 
 import regex  # type: ignore[import-untyped]  # the package contains no type hints
 from llama_index.core.schema import MetadataMode, TextNode
@@ -91,6 +91,8 @@ class DocumentTools:
         top_k: int | None = None,
         filters: Filters | None = None,
     ) -> None:
+        if mode not in (None, *get_args(Mode)):
+            raise InputError(f"Mode {mode!r} is unknown: use semantic, lexical or hybrid.", value=mode)
         self.name = name
         self._indexes = indexes if filters is None else indexes.restricted(restricting_filters(to_filters(filters)))
         self._settings = settings

@@ -110,6 +110,13 @@ class TestSearch:
         assert tools.search(QUESTION, mode="semantic", top_k=2).mode == "semantic"
         assert len(project.document_tools(top_k=2, mode="semantic").search(QUESTION).passages) == 2
 
+    def test_wrong_defaults_are_refused_before_a_model_uses_the_tools(self, template: Project) -> None:
+        for make in (template.document_tools, template.as_tools):
+            with pytest.raises(InputError, match="Mode 'fast' is unknown: use semantic, lexical or hybrid"):
+                make(mode="fast")  # type: ignore[operator]
+            with pytest.raises(InputError, match="top_k is 0"):
+                make(top_k=0)  # type: ignore[operator]
+
     def test_no_setting_returns_more_passages_than_the_maximum(self, manager: ProjectManager) -> None:
         project = manager.create("many", ProjectConfig.local(indexes="lexical", top_k=100))
         project.ingest([Document(text=f"The pump {at} runs dry.", metadata={"old": at < 9}) for at in range(60)])
