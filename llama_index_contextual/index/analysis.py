@@ -230,7 +230,7 @@ class Analyzer:
             ['who', 'recommend']
         """
         words = tokens(text)
-        of_periods = periods(words) if self.has_periods else ()
+        of_periods = periods(words) if self.has_periods and len(words) > 1 else ()
         return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *of_periods]
 
     def matching(self, terms: frozenset[str]) -> Callable[[str], frozenset[str]]:
@@ -374,7 +374,7 @@ def language_of(text: str) -> str:
 def tokens(text: str) -> list[str]:
     """Return the tokens of a text in order: words, compounds, and runs of characters in scripts without spaces."""
     unified = normalise(text)
-    if _SIMPLE.fullmatch(unified):
+    if unified.isascii() or _SIMPLE.fullmatch(unified):
         return _SIMPLE_TOKEN.findall(unified)
     # No token spans two lines, and most lines of most texts are simple.
     result: list[str] = []

@@ -410,24 +410,24 @@ def _related(data: dict[str, Any], relationship: str) -> str | None:
     return related["node_id"] if isinstance(related, dict) else None
 
 
-def _parsed(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Yield the id, the metadata in JSON, the type and the other fields of the node in each row of the table.
+def _parsed(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, dict[str, Any], str, dict[str, Any]]]:
+    """Yield the id, the metadata, the type and the other fields of the node in each row of the table.
 
     The rows begin with `_COLUMNS`.
     """
     decompress = zstandard.ZstdDecompressor().decompress  # creating the object takes longer than using it
     for node_id, metadata, body, *_ in rows:
         kind, data = json.loads(decompress(body))
-        yield node_id, metadata, kind, data
+        yield node_id, json.loads(metadata), kind, data
 
 
-def _chunk_of(node_id: str, metadata: str, kind: str, data: dict[str, Any]) -> Chunk:
+def _chunk_of(node_id: str, metadata: dict[str, Any], kind: str, data: dict[str, Any]) -> Chunk:
     if "text" not in data:  # another LlamaIndex class, which stores its text elsewhere
         return Chunk.of(_node_of(node_id, metadata, kind, data))
     return Chunk(
         node_id=node_id,
         text=data["text"],
-        metadata=json.loads(metadata),
+        metadata=metadata,
         doc_id=_related(data, _SOURCE),
         start=data.get("start_char_idx"),
         end=data.get("end_char_idx"),
@@ -435,11 +435,11 @@ def _chunk_of(node_id: str, metadata: str, kind: str, data: dict[str, Any]) -> C
     )
 
 
-def _node_of(node_id: str, metadata: str, kind: str, data: dict[str, Any]) -> BaseNode:
+def _node_of(node_id: str, metadata: dict[str, Any], kind: str, data: dict[str, Any]) -> BaseNode:
     from llama_index.core.schema import TextNode
     from llama_index.core.storage.docstore.utils import json_to_doc
 
-    data = {**data, "id_": node_id, "metadata": json.loads(metadata)}
+    data = {**data, "id_": node_id, "metadata": metadata}
     if kind == _TEXT_NODE:  # the usual type; json_to_doc takes longer to look up the class than to create the node
         data.pop("class_name", None)
         return TextNode(**data)

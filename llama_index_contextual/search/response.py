@@ -139,8 +139,9 @@ class Mark(NamedTuple):
     def of(cls, chunk: Chunk, start: int, end: int) -> Mark:
         """Return the mark for a span of a chunk's text."""
         text, base = chunk.text[start:end], chunk.start or 0
-        source = Source.from_place(chunk.metadata, chunk.doc_id, chunk.start, chunk.end)
-        return cls(base + start, base + end, text, source.at(base + start, base + end, keys.places_of(chunk.metadata)))
+        source = Source.from_place(chunk.metadata, chunk.doc_id, base + start, base + end)
+        places = keys.places_of(chunk.metadata)
+        return cls(base + start, base + end, text, source.at(base + start, base + end, places) if places else source)
 
     def to_dict(self, *, texts: bool = True) -> dict[str, Any]:
         """Return the mark as a dict that can be written as JSON.

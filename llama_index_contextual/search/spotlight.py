@@ -93,7 +93,6 @@ _CODE_START = re.compile(
     r"\s*(?:[\])}]+[,;]?\s*$"
     r"|def |class |import |from \w+ import|return\b|#include|pub |fn |let |const |var |use |//|/\*|\*/|@\w)"
 )
-_CODE_END, _CODE_SIGNS = ("{", "}", ";"), ("=>", "::", "->")
 _ASSIGNMENT = re.compile(r"\w\s*[+*/|&-]?=\s*\S")
 _CALL = re.compile(r"\w\([^)]*\)[;,:{]?\s*$")
 _TINY = 1e-9  # avoids division by zero
@@ -370,7 +369,7 @@ def _directions(vectors: Floats | None, passages: Sequence[Sequence[Sequence[int
     of_words = vectors.take(np.fromiter(itertools.chain.from_iterable(texts), dtype=np.int64), axis=0)
     ends = itertools.accumulate(map(len, texts), initial=0)
     # A loop, because np.add.reduceat takes twice as long.
-    directions = unit_vectors(np.stack([of_words[start:end].sum(axis=0) for start, end in itertools.pairwise(ends)]))
+    directions = unit_vectors(np.stack([np.add.reduce(of_words[start:end]) for start, end in itertools.pairwise(ends)]))
     sizes = [len(passage) for passage in passages]
     headings = np.cumsum(sizes) - sizes
     directions = unit_vectors(directions + directions[np.repeat(headings, sizes)])
@@ -648,8 +647,10 @@ def is_code(text: str) -> bool:
 
 def _is_code_line(line: str) -> bool:
     return bool(
-        line.rstrip().endswith(_CODE_END)
-        or any(sign in line for sign in _CODE_SIGNS)
+        line.rstrip().endswith(("{", "}", ";"))
+        or "=>" in line
+        or "::" in line
+        or "->" in line
         or _CODE_START.match(line)
         or ("=" in line and _ASSIGNMENT.search(line))
         or ("(" in line and _CALL.search(line))
