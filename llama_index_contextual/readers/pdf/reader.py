@@ -223,10 +223,6 @@ NEAR_EDGE = 8.0  # times the font size: maximum distance of a line end from the 
 MIN_NEAR_EDGE = 1 / 3  # minimum share of lines that end near the edge; if it is lower, the block is a list
 
 _ITEM = re.compile(r"(?:[•●▪■◦‣·–—*o-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}(?:\.\d{1,3})+\.?|§+)(?=\s|$)")
-_FIGURE = re.compile(
-    r"0\.\d|\d{1,3}(?:\.\d{3})+(?=\s)|\d{1,3}\.\d{1,3}\s+[\da-zà-öø-ÿ%‰€$£°]"
-    r"|\d{1,2}\.\s+(?:Januar|Februar|März|April|Mai|Ju[nl]i|August|September|Oktober|November|Dezember)\b"
-)  # a decimal number, thousands or a German date: unlike the number of an item, it may continue a sentence
 _LEADER = re.compile(r"(?:[._…-]\s?){4}\s*\S{0,8}$")  # dot leader of a table of contents, or a blank to fill in
 _LETTER = re.compile(r"[^\W_]")
 
@@ -281,9 +277,7 @@ def _begins_paragraph(line: Line, following: Line) -> bool:
     is_indented = following.x0 - line.x0 > INDENT * line.size and not _ITEM.match(line.text)
     is_end = line.text.endswith(":") or _LEADER.search(line.text) is not None
     is_rule = not _LETTER.search(following.text)
-    is_open = not line.text.endswith((".", ";", "!", "?"))
-    is_item = _ITEM.match(following.text) and not (is_open and _FIGURE.match(following.text))
-    return is_indented or is_end or is_rule or bool(is_item)
+    return is_indented or is_end or is_rule or _ITEM.match(following.text) is not None
 
 
 # ---- Repairs of extracted text ---------------------------------------------------------------------------------------
