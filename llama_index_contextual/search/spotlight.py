@@ -84,7 +84,11 @@ tests.benchmarks.sentences` prints the effect.
 _HEADING = 40  # a shorter line that ends with a letter, a colon or an asterisk is a heading, unless it is a table row
 _ROW = re.compile(r"\S  +\S|\t|\s\d.*\s\d")  # text with separate cells or several figures
 _WRAPPED = 50  # a line of at least this length may be continued by a line that begins in lower case or with a figure
-_NUMBERED = re.compile(r"\d{1,3}[.)]\s|\d[\d.]*\s+[^\W\d_a-zß-ÿ]")  # the number of a list item or heading
+_FIGURE = (
+    r"0\.\d|\d{1,3}(?:\.\d{3})+\s|"  # a decimal number, or thousands separated by full stops
+    r"\d{1,2}\.\s+(?:Januar|Februar|März|April|Mai|Ju[nl]i|August|September|Oktober|November|Dezember)\b"
+)
+_NUMBERED = re.compile(rf"(?!{_FIGURE})(?:\d{{1,3}}[.)]\s|\d[\d.]*\s+[^\W\d_a-zß-ÿ])")  # an item or a heading
 _FEW_TERMS = 3
 _QUESTION_PARTS = re.compile(r"(?<=[.!?;:。！？；：])\s*")
 _AVERAGE_LENGTH, _LENGTH_SHARE, _LENGTH_POWER = 40.0, 0.4, 0.25  # for length normalisation; lengths are in words
@@ -621,8 +625,8 @@ def _awaits_figure(line: str, following: str) -> bool:
 
     The lines of a table or a log begin with figures too, and so do the items of a list.
     """
-    is_open = line[:1].isalpha() and line.rstrip(",")[-1:].islower()
-    return is_open and not _NUMBERED.match(following)
+    is_prose = len(line) > LONG_LINE or not line[:1].isdecimal()
+    return is_prose and line.rstrip(",")[-1:].isalpha() and not _NUMBERED.match(following)
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -68,8 +68,12 @@ def test_lines_that_were_wrapped_by_hand_are_one_unit() -> None:
 
 def test_a_wrapped_sentence_continues_with_a_figure_but_not_with_an_item_or_row() -> None:
     line = "The rent for the boathouse and both berths amounts to"
-    for following in ("4,800 euros a year.", "1.85 per cent of the value.", "30 days of use."):
+    for following in ("4,800 euros a year.", "1.85 per cent of the value.", "4.800 Euro.", "0.5 Percent.", "30 days."):
         assert pieces(f"{line}\n{following}") == [f"{line}\n{following}"]
+    dated = "Der Vertrag über das Bootshaus am Kai beginnt spätestens am\n12. März 2024 und endet nach drei Jahren."
+    assert pieces(dated) == [dated]
+    noted = "¹ Calculated with 40.0 million shares. The dividend amounts to EUR\n1.85 per share."
+    assert pieces(noted) == [noted]
     for following in ("2. payable in January.", "3.1 Deposit", "4 Duties of the tenant"):
         assert pieces(f"{line}\n{following}") == [line, following]
     rows = ["18:30 the gate was opened by the operator of the harbour", "18:45 the gate was closed"]
