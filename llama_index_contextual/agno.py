@@ -16,7 +16,7 @@ from agno.tools.function import Function
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import twin
 from llama_index_contextual.config import Mode
-from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
+from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectNotFoundError
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.project import ProjectRetriever
@@ -149,7 +149,7 @@ class ContextualKnowledge:
         """
         try:
             return set() if self._filters else usable_keys(self._retriever({}).metadata_keys())
-        except NoVersionError:  # an agent may be created before anything is ingested
+        except (NoVersionError, ProjectNotFoundError):  # must not prevent an agent from being created
             return set()
 
     def validate_filters(self, filters: Filters, **_: Any) -> tuple[Filters, list[str]]:

@@ -50,6 +50,7 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index.kvstore import refuse_write
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, MANIFEST
 from llama_index_contextual.index.version import OpenVersion, VersionIndex, VersionNodes
+from llama_index_contextual.index.versions import VERSIONS
 
 if TYPE_CHECKING:
     from llama_index.vector_stores.faiss import FaissVectorStore
@@ -192,7 +193,12 @@ class IndexVectorStore(BasePydanticVectorStore):
         """Run a LlamaIndex query and return the nodes, their cosine similarities (-1 to 1) and their ids."""
         if query.query_embedding is None:
             raise InputError("The query has no embedding: pass an embed_model to the retriever.")
-        vector = unit_vectors(np.asarray([query.query_embedding], dtype=np.float32))[0]
+        embedding = np.asarray([query.query_embedding], dtype=np.float32)
+        if not np.isfinite(embedding).all():
+            raise InputError(
+                "The query's embedding contains NaN or infinity: embed the query again.", value=query.query_embedding
+            )
+        vector = unit_vectors(embedding)[0]
         k = query.similarity_top_k
         if len(vector) != self._index.dimensions:
             raise InputError(
@@ -384,13 +390,21 @@ def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
         version_dir: The `versions/<name>` directory of a project.
 
     Raises:
+        InputError: The path is not a directory in `versions`.
         CorruptVersionError: A file is damaged or missing, or belongs to another version.
         FormatError: The version was written by another release.
 
     Example:
         >>> load_index_from_storage(open_storage_context(version_dir), embed_model=embed_model)  # doctest: +SKIP
     """
-    return storage_context_of(OpenVersion(Path(version_dir)))
+    directory = Path(version_dir)
+    if not directory.is_dir() or directory.absolute().parent.name != VERSIONS:
+        raise InputError(
+            f"{directory} is not a version: pass the directory `versions/<name>` of a project, such as"
+            f" `project.live_version.directory`.",
+            value=version_dir,
+        )
+    return storage_context_of(OpenVersion(directory))
 
 
 def export_version(context: VersionStorageContext, directory: Path) -> None:

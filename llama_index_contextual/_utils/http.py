@@ -11,6 +11,7 @@ LEAST_TOKEN = 16
 """Minimum length of an access token, in characters."""
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_WILDCARDS = ("0.0.0.0", "::", "")
 
 
 def accepted_hosts(host: str, token: str | None, allowed_hosts: Sequence[str]) -> list[str]:
@@ -32,15 +33,29 @@ def accepted_hosts(host: str, token: str | None, allowed_hosts: Sequence[str]) -
         raise ConfigurationError(
             f"{host!r} can be reached from other machines: set a token, or serve on 127.0.0.1.", setting="token"
         )
-    is_any = host in ("0.0.0.0", "::", "")
+    is_any = host in _WILDCARDS
     if is_any and not allowed_hosts:
         raise ConfigurationError(
             f"{host!r} stands for all addresses of this machine: name the host that clients use, with allowed_hosts"
             f" (--allow-host).",
             setting="allowed_hosts",
         )
-    named = [f"[{name}]" if ":" in name and not name.startswith("[") else name for name in (host, *allowed_hosts)]
+    named = [_bracketed(name) for name in (host, *allowed_hosts)]
     return list(dict.fromkeys([*_LOOPBACK, *named[is_any:]]))
+
+
+def _bracketed(name: str) -> str:
+    return f"[{name}]" if ":" in name and not name.startswith("[") else name
+
+
+def server_address(host: str, port: int, allowed_hosts: Sequence[str]) -> str:
+    """Return the URL of a server for its users, without a final slash.
+
+    Example:
+        >>> server_address("0.0.0.0", 8000, ["search.example"]), server_address("::1", 8000, [])
+        ('http://search.example:8000', 'http://[::1]:8000')
+    """
+    return f"http://{_bracketed(next(iter(allowed_hosts), host) if host in _WILDCARDS else host)}:{port}"
 
 
 def is_loopback(host: str) -> bool:

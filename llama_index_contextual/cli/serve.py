@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import regex  # type: ignore[import-untyped]  # the package ships no types
 import typer
 
+from llama_index_contextual._utils.http import server_address
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
 from llama_index_contextual.cli.common import Commands, Name, err, safe, say
@@ -351,5 +352,6 @@ def serve_mcp(
         make_server(projects).run("stdio")
         return
     _require_no_empty_token(token)
-    say(f"Serving at http://{safe(host)}:{port}/mcp; Ctrl-C stops it.", to=err)
-    serve_http(projects, host=host, port=port, token=token, allowed_hosts=allow_host or ())
+    allowed_hosts = allow_host or ()
+    say(f"Serving at {safe(server_address(host, port, allowed_hosts))}/mcp; Ctrl-C stops it.", to=err)
+    serve_http(projects, host=host, port=port, token=token, allowed_hosts=allowed_hosts)

@@ -33,6 +33,7 @@ from typing import NamedTuple, TypeVar
 import regex  # type: ignore[import-untyped]  # the package ships no types
 
 from llama_index_contextual._utils.tokens import replace_surrogates
+from llama_index_contextual.errors import ConfigurationError
 
 # Letters of scripts that are cut into pairs: Thai, Lao, Myanmar, Khmer, Hangul, kana, Han.
 _PAIRED = (
@@ -319,7 +320,13 @@ class Analyzer:
         import Stemmer
 
         # The stemmer's own cache is not used, because it keeps words of any length; `Memory` caches terms instead.
-        stem: Callable[[str], str] = Stemmer.Stemmer(self.language, 0).stemWord
+        try:
+            stem: Callable[[str], str] = Stemmer.Stemmer(self.language, 0).stemWord
+        except KeyError as error:
+            known = ", ".join(sorted([*Stemmer.algorithms(), "none"]))
+            raise ConfigurationError(
+                f"There is no stemmer for the language {self.language!r}: use one of {known}.", setting="language"
+            ) from error
         return stem
 
     @cached_property

@@ -126,7 +126,8 @@ def restricting_filters(filters: MetadataFilters | None) -> MetadataFilters:
     """Check the filters that determine which documents are visible, and return them.
 
     Raises:
-        InputError: The filters are invalid, or a group of filters is empty, so that it would restrict nothing.
+        InputError: The filters are invalid, contain text that is not valid Unicode, or contain an empty group, so that
+            they would restrict nothing.
     """
     valid = valid_filters(filters)
     if valid is None or _has_empty_group(valid):
@@ -134,6 +135,12 @@ def restricting_filters(filters: MetadataFilters | None) -> MetadataFilters:
             "The filters that restrict access are empty, which would allow access to all documents: pass at least one"
             " condition, such as {'group': 'hr'}."
         )
+    try:
+        valid.model_dump_json()
+    except ValueError as error:
+        raise InputError(
+            f"The filters cannot be stored as JSON ({error}): use keys and values of valid Unicode, without surrogates."
+        ) from error
     return valid
 
 

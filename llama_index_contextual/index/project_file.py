@@ -250,7 +250,7 @@ def directory_lock(directory: Path, *, name: str, busy: str) -> Iterator[None]:
     """
     if not directory.is_dir():
         # FileLock would create the directory.
-        raise _not_found(name)
+        raise deleted_error(name)
     lock = FileLock(directory / LOCK_FILE, timeout=0)
     try:
         lock.acquire()
@@ -265,13 +265,14 @@ def directory_lock(directory: Path, *, name: str, busy: str) -> Iterator[None]:
         ) from error
     try:
         if not (directory / LOCK_FILE).exists():
-            raise _not_found(name)  # deleted while this process was acquiring the lock
+            raise deleted_error(name)  # deleted while this process was acquiring the lock
         yield
     finally:
         lock.release()
 
 
-def _not_found(name: str) -> ProjectNotFoundError:
+def deleted_error(name: str) -> ProjectNotFoundError:
+    """Return the error for a project that was deleted or moved after it had been opened."""
     return ProjectNotFoundError(f"Project {name!r} no longer exists: it was deleted or moved.", name=name)
 
 

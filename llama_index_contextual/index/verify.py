@@ -25,7 +25,6 @@ from llama_index_contextual.errors import (
     FormatError,
     LedgerError,
     ProjectError,
-    ProjectNotFoundError,
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import DAMAGED, LEDGER_FILE, TABLES, Ledger, Row, damaged_ledgers, is_sound
@@ -44,6 +43,7 @@ from llama_index_contextual.index.manifest import (
 )
 from llama_index_contextual.index.project_file import (
     PROJECT_FILE,
+    deleted_error,
     project_ledger,
     read_config,
     remove_scratch,
@@ -169,10 +169,7 @@ def verify_project(project_dir: Path, known: PartFaults | None = None, *, quick:
         ProjectNotFoundError: The project was deleted.
     """
     if not project_dir.is_dir():
-        raise ProjectNotFoundError(
-            f"Project {project_dir.name!r} does not exist any more in {project_dir.parent}: it was deleted or moved.",
-            name=project_dir.name,
-        )
+        raise deleted_error(project_dir.name)
     names = version_names(project_dir)
     checked = _check_versions(project_dir, names, known, "size" if quick else "sha256")
     collection = _collection(project_dir, [] if quick else names, checked)

@@ -21,6 +21,7 @@ from llama_index_contextual.errors import (
     NoVersionError,
     Remedy,
 )
+from llama_index_contextual.index.project_file import deleted_error, is_project
 from llama_index_contextual.index.restricted import RestrictedPart
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import Stamp, parse_current, read_stamp, version_directory
@@ -107,6 +108,7 @@ class LiveIndexes:
 
         Raises:
             NoVersionError: Nothing has been ingested yet.
+            ProjectNotFoundError: The project was deleted.
         """
         while True:
             with self._lock:
@@ -115,6 +117,8 @@ class LiveIndexes:
                     return self._opened
                 former, self._opened, self._stamp = self._opened, None, None  # keeps its open parts for reuse
                 name = parse_current(self._project_dir, stamp).live
+                if name is None and not is_project(self._project_dir):
+                    raise deleted_error(self._name)
                 if name is None:
                     raise NoVersionError(
                         f"Project {self._name!r} has no version yet",

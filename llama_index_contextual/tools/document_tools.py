@@ -30,7 +30,7 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import TokenMap
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode, ProjectConfig
-from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
+from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectNotFoundError
 from llama_index_contextual.index.filters import restricting_filters
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.metadata import DocumentMap, Heading
@@ -305,7 +305,7 @@ class DocumentTools:
     def _all_records(self) -> Sequence[DocumentRecord]:
         try:
             return self._indexes.run(lambda version: version.records)
-        except NoVersionError:  # an agent may be created before anything is ingested
+        except (NoVersionError, ProjectNotFoundError):  # must not prevent an agent from being created
             return ()
 
 

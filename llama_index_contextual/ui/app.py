@@ -24,7 +24,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual._utils.http import accepted_hosts, require_token
+from llama_index_contextual._utils.http import accepted_hosts, require_token, server_address
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.index.project_file import is_project
 from llama_index_contextual.project.project import Project
@@ -150,7 +150,7 @@ def serve(
     config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=SECONDS_TO_END)
     with _open_socket(host, port) as sock:
         if announce is not None:
-            announce(_server_address(host, sock.getsockname()[1], allowed_hosts))
+            announce(f"{server_address(host, sock.getsockname()[1], allowed_hosts)}/")
         with contextlib.suppress(KeyboardInterrupt):  # raised by uvicorn after all requests have ended
             uvicorn.Server(config).run(sockets=[sock])
 
@@ -165,11 +165,6 @@ def _open_socket(host: str, port: int) -> socket.socket:
         reason = "is in use" if in_use else f"cannot be bound ({getattr(error, 'strerror', None) or error})"
         advice = "choose another port (--port), or end the program that uses it" if in_use else "choose another"
         raise ConfigurationError(f"Port {port} of {host} {reason}: {advice}.", setting="port") from error
-
-
-def _server_address(host: str, port: int, allowed_hosts: Sequence[str]) -> str:
-    name = allowed_hosts[0] if host in ("0.0.0.0", "::", "") else host
-    return f"http://{f'[{name}]' if ':' in name and not name.startswith('[') else name}:{port}/"
 
 
 def _start_page(request: Request) -> Response:

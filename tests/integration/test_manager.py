@@ -325,8 +325,10 @@ def test_an_interrupted_deletion_can_be_repeated_and_shows_no_old_content(
 def test_a_project_object_does_not_recreate_a_deleted_project(manager: ProjectManager, text_folder: Path) -> None:
     project = filled(manager, text_folder)
     manager.delete("a")
-    with pytest.raises(ProjectNotFoundError, match="'a' no longer exists: it was deleted or moved"):
-        project.ingest([text_folder])
+    for use in (lambda: project.ingest([text_folder]), lambda: project.retrieve("pump"), lambda: project.documents()):
+        with pytest.raises(ProjectNotFoundError, match="'a' no longer exists: it was deleted or moved"):
+            use()
+    assert "0 documents" in project.document_tools().describe("search")
     assert entries(manager.root) == []
 
 

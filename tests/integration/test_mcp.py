@@ -308,3 +308,10 @@ def test_the_command_refuses_an_open_server_in_one_line(
     result = run("mcp", "reports", "--root", filled.directory.parent, "--http", "--host", "192.168.1.5")
     assert result.code == 1
     assert message in " ".join(result.err.split())
+
+
+def test_the_command_names_the_host_that_clients_use(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_index_contextual.mcp.serve_http", lambda *_, **__: None)
+    options = ("--http", "--host", "0.0.0.0", "--token", TOKEN, "--allow-host", "docs.example")
+    result = run("mcp", "reports", "--root", filled.directory.parent, *options)
+    assert result.err == "Serving at http://docs.example:8000/mcp; Ctrl-C stops it.\n"

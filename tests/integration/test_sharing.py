@@ -102,6 +102,12 @@ def test_filters_that_nothing_passes_leave_an_empty_project(whole: Project) -> N
     assert Doors(empty).get("project")[0] == Doors(empty).get("", q="pump")[0] == 200
 
 
+@pytest.mark.parametrize("filters", [{"group": "\ud800"}, {"\ud800": "it"}])
+def test_filters_that_are_not_valid_unicode_are_an_error(whole: Project, filters: dict[str, str]) -> None:
+    with pytest.raises(InputError, match=r"surrogates not allowed.*use keys and values of valid Unicode"):
+        whole.only(filters)
+
+
 def test_a_restriction_can_only_be_narrowed(whole: Project) -> None:
     assert whole.only(ONLY).only({"group": "hr"}).documents() == []
     narrow = whole.only({"group": ["it", "hr"]}).only({"year": 2031}).only({"file_name": "manual.txt"})

@@ -10,13 +10,14 @@ import pytest
 from llama_index.core import Document, load_index_from_storage
 from llama_index.core.llms import MockLLM
 from llama_index.core.schema import TextNode
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQuery
 
 from llama_index_contextual import open_storage_context
 from llama_index_contextual.errors import (
     ConfigurationError,
     CorruptVersionError,
     FormatError,
+    InputError,
     ReadOnlyVersionError,
 )
 from llama_index_contextual.index.manifest import FAISS_FILE
@@ -57,6 +58,19 @@ def test_a_version_opens_by_its_directory_alone(published: Project, version: Pat
     assert hit.node.ref_doc_id == QUARTER
     index = load_index_from_storage(open_storage_context(str(version)), embed_model=CountingEmbedding())
     assert len(index.docstore.docs) == len(published.storage_context.docstore.docs)
+
+
+def test_a_path_that_is_not_a_version_is_an_input_error(published: Project) -> None:
+    for path in (published.directory, published.directory / "versions", published.directory / "versions" / "v000099"):
+        with pytest.raises(InputError, match="is not a version: pass the directory `versions/<name>` of a project"):
+            open_storage_context(path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_embedding_that_is_not_finite_is_an_input_error(published: Project, value: float) -> None:
+    query = VectorStoreQuery(query_embedding=[value, *published.embed_model.get_query_embedding("pump")[1:]])
+    with pytest.raises(InputError, match="contains NaN or infinity: embed the query again"):
+        published.storage_context.vector_store.query(query)
 
 
 CHANGES: dict[str, Callable[[Project], object]] = {

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.analysis import Analyzer, Memory, match_spans, normalise, token_spans, tokens
 from llama_index_contextual.index.bm25 import LexicalIndex
 
@@ -110,6 +111,11 @@ def test_forms_of_a_word_share_a_stem(language: str, forms: str) -> None:
     one, other = forms.split()
     assert Analyzer(language).terms(one) == Analyzer(language).terms(other)
     assert Analyzer("none").terms(one) != Analyzer("none").terms(other) or one.casefold() == other.casefold()
+
+
+def test_an_unknown_language_is_an_error_that_names_the_known() -> None:
+    with pytest.raises(ConfigurationError, match=r"for the language 'klingon': use one of arabic, .*, none, "):
+        Analyzer("klingon").terms("pump")
 
 
 def test_stop_words_are_left_out_by_language() -> None:
