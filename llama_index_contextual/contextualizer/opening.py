@@ -30,8 +30,8 @@ _BOX = re.compile(r"[☐☑☒🗹🗷]|(?<!\S)[ýþ¨](?!\S)|(?<!\S)(?<![-*+] )
 _CAPTION = re.compile(r"(?:\([^()]{3,}\)\s*)+")
 _ENTRY = re.compile(r"[\W\d_]*[^\W\d_].*[\s._…·]([1-9]\d{0,2})")
 _CONTENTS = re.compile(
-    r"(?i)\W*(?:(?:table of )?contents|index|inhalt(?:sverzeichnis)?|sommaire|table des matières|índice|section)?"
-    r"\W*(?:pages?|seite|página)?\W*"
+    r"(?i)\W*+(?:(?:table of )?contents|index|inhalt(?:sverzeichnis)?|sommaire|table des matières|índice|section)?"
+    r"\W*+(?:pages?|seite|página)?\W*+"
 )
 
 
