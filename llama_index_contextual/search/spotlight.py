@@ -81,6 +81,15 @@ The first weight is small because the text before the passage applies to all uni
 tests.benchmarks.sentences` prints the effect.
 """
 
+OF_TABLE_HEAD = 0.99
+"""Weight of terms in the column headers above a table row, for choosing the unit to mark.
+
+A row with a term of its own is preferred to the column headers, and the column headers to a row without one.
+"""
+
+_CELLS = re.compile(r"\S  +\S|\t|\|")
+_FIGURE = re.compile(r"(?<!\w)\d[\d.,]*")
+_YEAR = re.compile(r"(?:\d\d?\.\d\d?\.)?(?:19|20)\d\d")
 _HEADING = 40  # a shorter line that ends with a letter, a colon or an asterisk is a heading, unless it is a table row
 _ROW = re.compile(r"\S  +\S|\t|\s\d.*\s\d")  # text with separate cells or several figures
 _WRAPPED = 50  # a line of at least this length may be continued by a line that begins in lower case or with a figure
@@ -131,6 +140,7 @@ class Units:
 
     Attributes:
         spans: Start and end offset of the text to mark for each unit.
+        heads: Index of the unit with the column headers of each table row; for other units, their own index.
         counts: Number of words in each unit.
         words: Numbers that identify the words of all units, in the order of the units.
         before: Numbers that identify the words in the text before the passage; see `HeadedText`.
@@ -140,6 +150,7 @@ class Units:
     """
 
     spans: Sequence[tuple[int, int]]
+    heads: NDArray[np.int64]
     counts: NDArray[np.int32]
     words: NDArray[np.int32]
     before: NDArray[np.int32]
@@ -336,6 +347,7 @@ class Spotlight:
         for passage, of_passage, (before, _, *of_units), of_vectors in zip(new, spans, words, vectors, strict=True):
             known[passage] = Units(
                 _with_text_below(passage.text, of_passage),
+                np.fromiter(_table_heads([passage.text[a:b] for a, b in of_passage]), dtype=np.int64),
                 np.array(list(map(len, of_units)), dtype=np.int32),
                 np.fromiter(itertools.chain.from_iterable(of_units), dtype=np.int32),
                 np.array(before, dtype=np.int32),
@@ -354,6 +366,20 @@ def _with_text_below(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[
         for (start, end), after in zip(spans, ends, strict=False)
     ]
     return [*extended, *spans[-1:]]
+
+
+def _table_heads(units: Sequence[str]) -> Iterator[int]:
+    """Yield, for each table row, the index of the row that starts the table and contains no figures, only years.
+
+    For other units, and for rows of a table without such a row, yield their own index.
+    """
+    head: int | None = None  # of the table, or -1
+    for at, unit in enumerate(units):
+        if not _CELLS.search(unit):
+            head = None
+        elif head is None:
+            head = at if all(map(_YEAR.fullmatch, _FIGURE.findall(unit))) else -1
+        yield at if head is None or head < 0 else head
 
 
 def _is_heading(unit: str) -> bool:
@@ -410,7 +436,9 @@ def _spots(
 
     # Mark the unit that contains most of the question's words; if several units tie, mark the longest. If no unit
     # contains any of these words, mark the unit that is closest in meaning.
-    covered = (of_terms * np.where(before, OF_HEADER, 1.0) * _with_neighbours(equal, starts)).sum(axis=0)
+    heads = np.concatenate([one.heads for one in units]) + np.repeat(starts, sizes)
+    near = np.maximum(_with_neighbours(equal, starts), OF_TABLE_HEAD * equal[:, heads])
+    covered = (of_terms * np.where(before, OF_HEADER, 1.0) * near).sum(axis=0)
     most_words = np.lexsort((-counts, -covered.round(5), of_passage))[starts]
     closest = np.lexsort((-meaning, of_passage))[starts]
     has_words = np.logical_or.reduceat(equal.any(axis=0), starts)

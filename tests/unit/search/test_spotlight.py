@@ -319,3 +319,32 @@ def test_hits_that_were_not_compared_stay_after_the_others(
     assert ranking.hits.rows.tolist() == [*before, *range(len(shares), len(scores))]
     assert all(first >= second for first, second in itertools.pairwise(ranking.hits.scores.tolist()))
     assert ranking.hits.scores[: len(before)] == pytest.approx([scores[at] + shares[at].sum() for at in before])
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "| Zone | price per m3 | standing charge |\n|---|---|---|\n| zone 6 | 1.95 | 62 |\n| zone 7 | 2.10 | 64 |",
+        "Zone  price per m3  standing charge\nzone 6  1.95  62\nzone 7  2.1  64",
+        "Price per m3 in  2023  2024  12.31.2025\nzone 6  1.95  1.97  2.00\nzone 7  2.10  2.12  2.20",
+    ],
+    ids=["Markdown", "sheet", "years"],
+)
+def test_a_row_is_marked_rather_than_its_column_headers(table: str) -> None:
+    passage = HeadedText(f"The tariff of the town.\n\n{table}\n\nBills are due in June.", "", "")
+    weights = {"price": 1.0, "per": 1.0, "m3": 1.0, "zone": 1.0, "7": 1.0}
+    spot = Spotlight(Analyzer("english")).spots(weights, "price per m3 in zone 7", [passage])[0]
+    assert passage.text[spot.start : spot.end].strip("| ").startswith("zone 7")
+
+
+def test_column_headers_are_marked_if_no_row_has_a_term_of_its_own() -> None:
+    passage = HeadedText("Tariff\n\nPlace  price\nUpper Vale  1.95\nThe Mill by the Old Weir  2.10", "", "")
+    spot = Spotlight(Analyzer("english")).spots({"price": 1.0}, "What is the price?", [passage])[0]
+    assert passage.text[spot.start : spot.end] == "Place  price"
+
+
+def test_a_first_row_with_figures_is_no_head_of_the_others() -> None:
+    passage = HeadedText("cash  1,234  987\ndebt  12  13\n\nThe end.\nBonds  old  new\nsold  1  2", "", "")
+    weights = {"cash": 1.0, "debt": 1.1, "old": 0.5, "sold": 0.5}
+    spot = Spotlight(Analyzer("english")).spots(weights, "cash debt old sold", [passage])[0]
+    assert passage.text[spot.start : spot.end] == "debt  12  13"
