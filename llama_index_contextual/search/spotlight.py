@@ -88,7 +88,7 @@ A row with a term of its own is preferred to the column headers, and the column 
 """
 
 _CELLS = re.compile(r"\S  +\S|\t|\|")
-_FIGURE = re.compile(r"(?<!\w)\d[\d.,]*")
+_NUMBER = re.compile(r"(?<!\w)\d[\d.,]*")
 _YEAR = re.compile(r"(?:\d\d?\.\d\d?\.)?(?:19|20)\d\d")
 _HEADING = 40  # a shorter line that ends with a letter, a colon or an asterisk is a heading, unless it is a table row
 _ROW = re.compile(r"\S  +\S|\t|\s\d.*\s\d")  # text with separate cells or several figures
@@ -378,7 +378,7 @@ def _table_heads(units: Sequence[str]) -> Iterator[int]:
         if not _CELLS.search(unit):
             head = None
         elif head is None:
-            head = at if all(map(_YEAR.fullmatch, _FIGURE.findall(unit))) else -1
+            head = at if all(map(_YEAR.fullmatch, _NUMBER.findall(unit))) else -1
         yield at if head is None or head < 0 else head
 
 

@@ -1,4 +1,4 @@
-"""Metadata that ends the process which receives it, as a damaged file or a lack of memory may."""
+"""Texts that end the process which receives it, as a damaged file or a lack of memory may."""
 
 from __future__ import annotations
 

@@ -176,19 +176,16 @@ def test_the_logs_of_ray_contain_no_key(
 def test_a_file_that_kills_its_workers_is_reported_and_a_worker_that_dies_once_is_not(
     connected: str, manager: ProjectManager, folder: Path, tmp_path: Path
 ) -> None:
-    def facts(path: str) -> dict[str, Any]:
-        name = Path(path).name
-        return {"team": Deadly("x") if name == "file 3.md" else DeadlyOnce(flag) if name == "file 7.md" else "x"}
-
     flag = str(tmp_path / "died once")
     here, there = (manager.create(name, ProjectConfig.local(**SMALL)) for name in ("here", "there"))
-    report = there.ingest(folder, file_metadata=facts, ray=connected)
+    passwords = {"file 3.md": Deadly("x"), "file 7.md": DeadlyOnce(flag)}  # passed to the workers with each file
+    report = there.ingest(folder, passwords=passwords, ray=connected)
     reasons = {Path(file.path).name: file.reason for file in report.skipped}
     assert set(reasons) == {"damaged.pdf", "file 3.md"}
     assert "ended each of the 3 worker processes that read it" in reasons["file 3.md"]
     assert Path(flag).exists()
     (folder / "file 3.md").unlink()
-    here.ingest(folder, file_metadata=facts)
+    here.ingest(folder)
     assert_equal(here, there)
 
 

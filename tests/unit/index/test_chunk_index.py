@@ -202,5 +202,5 @@ def test_the_retrievers_work_alone_over_any_index(kind: str, indexes: dict[str, 
 def test_a_retriever_by_words_needs_terms(indexes: dict[str, ChunkIndex]) -> None:
     index = copy(indexes["lists"])
     index.lexical = None  # type: ignore[misc]
-    with pytest.raises(InputError, match="has no terms"):
+    with pytest.raises(InputError, match="has no lexical index"):
         LexicalRetriever(index)
