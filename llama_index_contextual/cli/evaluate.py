@@ -73,7 +73,7 @@ def evaluate_project(
         rerank_price,
         sweep_variants,
     )
-    from llama_index_contextual.evaluation.questions import absent_files, load_questions, write_questions
+    from llama_index_contextual.evaluation.questions import load_questions, write_questions
     from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
     from llama_index_contextual.evaluation.run import evaluate
     from llama_index_contextual.evaluation.steps import evaluate_steps
@@ -107,12 +107,12 @@ def evaluate_project(
         building |= {"rerank": rerank, "k": top_k}
         result = common.interruptible(project, lambda: evaluate_steps(project, loaded, **building))
     else:
-        for note in absent_files(project.documents(), loaded):
-            say(f"[yellow]{note}[/]", to=err)
         dollars = rerank_price(project.state, rerank, len(loaded), max(_KS))
         require_affordable(dollars, max_cost)
         progress(VariantProgress(stage="price", dollars=dollars))
         result = evaluate(project, loaded, name=name, ks=_KS, rerank=rerank)
+        for note in result.notes:
+            say(f"[yellow]{safe(note)}[/]", to=err)
     _write_reports([write_report(result, path) for path in report or ()])
     if common.wants_json():
         common.say_json(to_dict(result))

@@ -36,7 +36,7 @@ from llama_index_contextual.config import LOCAL, SPOTLIGHT, ContextKind, Mode, P
 from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable, Tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import InputError, Remedy
-from llama_index_contextual.evaluation.questions import Question, absent_files, ids_by_name, require_files
+from llama_index_contextual.evaluation.questions import Evidence, Question, evidence_notes, ids_by_name, require_files
 from llama_index_contextual.evaluation.run import (
     KS,
     NO_RERANK,
@@ -45,6 +45,7 @@ from llama_index_contextual.evaluation.run import (
     Retrievable,
     as_questions,
     evaluate,
+    retrieved_evidence,
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
@@ -335,7 +336,8 @@ def compare(
     evaluations = [evaluate(one, loaded, name=name, ks=ks, rerank=rerank) for name, one in retrievers.items()]
     metric = metric or evaluations[0].main_metric
     evaluations[0].values(metric)  # raises an error if the metric is unknown
-    return Comparison(evaluations=tuple(evaluations), metric=metric, costs=dict(costs or {}), notes=tuple(notes))
+    notes = tuple(dict.fromkeys([*notes, *(note for evaluation in evaluations for note in evaluation.notes)]))
+    return Comparison(evaluations=tuple(evaluations), metric=metric, costs=dict(costs or {}), notes=notes)
 
 
 # ---- Variants of a project -------------------------------------------------------------------------------------------
@@ -677,7 +679,7 @@ def compare_variants(
     reranking = [rerank_price(origin, rerank, len(selected), max(ks, default=0))] * len(configs)
     with built_variants(origin, configs, excluded, max_cost=max_cost, report=report, reranking=reranking) as built:
         report(VariantProgress(stage="ask"))
-        return compare(
+        comparison = compare(
             built,
             selected,
             ks=ks,
@@ -686,6 +688,19 @@ def compare_variants(
             costs={name: variant.cost for name, variant in built.items()},
             notes=[*sample_notes(origin, selected, excluded, len(loaded)), *variant_notes(origin, built, excluded)],
         )
+    return with_evidence_notes(comparison, origin)
+
+
+def with_evidence_notes(comparison: Comparison, origin: ProjectState) -> Comparison:
+    """Return a comparison of variants with notes on evidence that the project does not contain.
+
+    Raises:
+        InputError: The project contains none of the evidence.
+    """
+    results = [result for evaluation in comparison.evaluations for result in evaluation.results]
+    questions = [result.question for result in comparison.evaluations[0].results]
+    notes = evidence_notes(origin.live.current(), questions, retrieved_evidence(results))
+    return replace(comparison, notes=(*comparison.notes, *notes))
 
 
 def sample_notes(
@@ -699,7 +714,6 @@ def sample_notes(
         outside = pluralize(all_questions - len(questions), "question")
         yield f"Left out because of evidence outside the sample: {outside}."
         yield "Fewer documents compete in a sample: compare the differences, not the levels."
-    yield from absent_files(records, questions)
 
 
 def variant_notes(origin: ProjectState, built: Mapping[str, Variant], excluded: frozenset[str]) -> Iterator[str]:
@@ -831,6 +845,7 @@ def sweep_variants(
     configs = _configs(origin.config, contexts, chunk_sizes)
     report = progress or (lambda _: None)
     rows: list[SweepRow] = []
+    retrieved: set[Evidence] = set()
     rerankers = reranks or [origin.config.rerank or NO_RERANK]
     once = [rerank_price(origin, rerank, len(selected), max(top_ks)) for rerank in rerankers]
     reranking = once * len(configs) * len(modes)
@@ -839,8 +854,12 @@ def sweep_variants(
             retriever = variant.as_retriever(similarity_top_k=max(top_ks), mode=mode)
             evaluation = evaluate(retriever, selected, ks=top_ks, rerank=rerank)
             rows += [_row(variant, rerank, mode, k, _figures(evaluation, variant, k)) for k in evaluation.ks]
-    notes = tuple(sample_notes(origin, selected, excluded, len(loaded)))
-    return Sweep(rows=tuple(rows), questions=len(selected), measure="recall", notes=notes)
+            retrieved |= retrieved_evidence(evaluation.results)
+    notes = [
+        *sample_notes(origin, selected, excluded, len(loaded)),
+        *evidence_notes(origin.live.current(), selected, retrieved),
+    ]
+    return Sweep(rows=tuple(rows), questions=len(selected), measure="recall", notes=tuple(notes))
 
 
 def _require_settings(given: object, top_ks: Sequence[int]) -> None:

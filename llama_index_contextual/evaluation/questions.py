@@ -19,10 +19,11 @@ import random
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any, Self, TypeVar
 
 from llama_index.core.llms import LLM
@@ -58,6 +59,8 @@ SPAN_SHARE = 0.5
 """Minimum fraction of the characters in a span, or of the pages in a range, that a result must cover."""
 TEXT_SHARE = 0.8
 """Minimum fraction of the word tokens in a text that a result must contain."""
+
+_MAX_NAMED, _MAX_NAME = 3, 60  # numbers of questions in a note, and of characters of each of them
 
 _FORMS = '"relevant": [chunk ids], or "file" and "evidence": [{"start": 0, "end": 90} | {"page": 3} | "the text"]'
 
@@ -254,18 +257,51 @@ def require_files(documents: Sequence[DocumentRecord], questions: Sequence[Quest
         )
 
 
-def absent_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> list[str]:
-    """Return a list with a note on the number of questions whose evidence is in files that are not in the project.
-
-    If there are no such questions, the list is empty.
+def evidence_notes(version: OpenVersion, questions: Sequence[Question], retrieved: Set[Evidence]) -> list[str]:
+    """Return notes on evidence that cannot be retrieved, because no passage of the project contains it.
 
     Args:
-        documents: The documents of the project.
+        version: The version of the project that contains the passages.
         questions: The questions.
+        retrieved: The evidence that was retrieved, which is not looked up.
+
+    Raises:
+        InputError: No passage contains any of the evidence, so every figure would be zero.
     """
-    present = ids_by_name(documents)
-    number = sum(any(item.file not in present for item in q.evidence if item.file is not None) for q in questions)
-    return [f"In files that the project does not have: evidence of {pluralize(number, 'question')}."] if number else []
+    present, items = ids_by_name(version.records), {item for question in questions for item in question.evidence}
+    without_file = {item for item in items if item.file is not None and item.file not in present}
+    absent = _not_in_passages(version, items - without_file - retrieved, present)
+    of_files, of_passages = (
+        [q for q in questions if not kind.isdisjoint(q.evidence)] for kind in (without_file, absent)
+    )
+    names = ", ".join(repr(q.id or shorten(q.text, _MAX_NAME, placeholder=" …")) for q in of_passages[:_MAX_NAMED])
+    number = pluralize(len(of_passages), "question")
+    check = "check its texts, pages, spans and chunk ids; a text must fit into one passage."
+    if absent and absent | without_file == items:
+        raise InputError(f"No passage of the project contains evidence of {number}, such as {names}: {check}")
+    notes = []
+    if of_files:
+        notes.append(f"In files that the project does not have: evidence of {pluralize(len(of_files), 'question')}.")
+    if of_passages:
+        notes.append(f"In no passage of the project: evidence of {number} ({names}), counted as not retrieved; {check}")
+    return notes
+
+
+def _not_in_passages(version: OpenVersion, items: Set[Evidence], present: Mapping[str, set[str]]) -> Set[Evidence]:
+    """Return the items that no passage contains.
+
+    Args:
+        version: The version.
+        items: The items.
+        present: Ids of the documents by each name, which include the names in the items.
+    """
+    in_any = any(item.file is None for item in items)
+    doc_ids = [None] if in_any else {doc_id for item in items for doc_id in present[item.file or ""]}
+    for doc_id in doc_ids:
+        for node in version.docstore.iterate(doc_id=doc_id):
+            passage = ResultChunk(RetrievedChunk(node=node))
+            items = {item for item in items if not item.is_in(passage)}
+    return items
 
 
 class _Row(BaseModel):
@@ -290,6 +326,27 @@ class _AnswerRow(BaseModel):
         default=[], validation_alias=AliasChoices("answers", "answer")
     )
     evidence: list[Evidence] = []
+
+
+def as_question(value: Question | Mapping[str, Any], number: int) -> Question:
+    """Return a question, given as an object or as a dict with the keys of a line in a question file.
+
+    Raises:
+        InputError: The value is not a question with evidence; the message contains the number.
+    """
+    if isinstance(value, Question):
+        return value
+    if not isinstance(value, Mapping):
+        raise InputError(
+            f'Question {number} is of type {type(value).__name__}: pass a Question, or a dict with "question" and'
+            f" {_FORMS}.",
+            value=value,
+        )
+    try:
+        return _Row.model_validate(value).to_question()
+    except (InputError, ValidationError) as error:
+        reason = _first_fault(error) if isinstance(error, ValidationError) else str(error)
+        raise InputError(f"Question {number}: {reason}", value=value) from error
 
 
 def load_questions(path: str | Path) -> list[Question]:

@@ -87,7 +87,7 @@ def to_dict(result: Result) -> dict[str, Any]:
     if isinstance(result, Sweep):
         return {"questions": result.questions, "notes": list(result.notes), "settings": result.table()}
     if isinstance(result, Evaluation):
-        return {"summary": result.summary(), "questions": _question_rows(result)}
+        return {"summary": result.summary(), "notes": list(result.notes), "questions": _question_rows(result)}
     return {
         **({"steps": result.table()} if isinstance(result, Steps) else {}),
         "recommendation": result.recommendation,
@@ -158,11 +158,12 @@ def to_html(result: Result) -> str:
         evaluations = _evaluations_of(result)
         title = f"Retrieval of {evaluations[0].name}" if evaluations[0].name else "Retrieval"
         values |= {"evaluations": evaluations, "summaries": [evaluation.summary() for evaluation in evaluations]}
+        values["notes"] = result.notes
     if isinstance(result, Comparison):
         title, differences = "Retrieval compared", _all_differences(result)
         reach = max(max(abs(row.low), abs(row.high)) for row in differences) or 1.0
         values |= {"differences": differences, "reach": reach, "costs": result.costs}
-        values |= {"recommendation": result.recommendation, "notes": result.notes}
+        values["recommendation"] = result.recommendation
     if isinstance(result, Steps):
         values |= {"steps": result.table(), "chart": to_svg(result), "money": money}
     return _rendered("report.html.jinja", {**values, "title": title})

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -22,7 +22,16 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.evaluation.questions import Question, ResultChunk, load_questions, require_files
+from llama_index_contextual.evaluation.questions import (
+    Evidence,
+    Question,
+    ResultChunk,
+    as_question,
+    evidence_notes,
+    load_questions,
+    require_files,
+)
+from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.retrievers.base import respond_of
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.response import RerankerUse
@@ -128,7 +137,7 @@ class HasRetriever(Protocol):
 
 
 Retrievable = BaseRetriever | HasRetriever
-Questions = Sequence[Question] | str | Path
+Questions = Sequence[Question | Mapping[str, Any]] | str | Path
 
 NO_RERANK = "none"
 """Value of the `rerank` options for no reranking."""
@@ -177,11 +186,13 @@ class Evaluation:
         name: Name of the retriever.
         results: One result per question, in the order of the set.
         ks: Numbers of results for which the metrics are computed, in ascending order.
+        notes: Notes on the figures, one sentence each.
     """
 
     name: str
     results: Sequence[QuestionResult]
     ks: Sequence[int] = field(default=KS)
+    notes: Sequence[str] = ()
 
     @property
     def main_metric(self) -> str:
@@ -271,7 +282,7 @@ class Evaluation:
         if (reranker := self.reranker) is not None:
             times += f", of which {reranker.model} {1000 * reranker.seconds:.0f} ms (p50)"
         number = pluralize(len(self.results), "question")
-        return f"{self.name or 'Evaluation'}, {number}, in per cent: {means}; {times}"
+        return "\n".join([f"{self.name or 'Evaluation'}, {number}, in per cent: {means}; {times}", *self.notes])
 
 
 def evaluate(
@@ -287,7 +298,7 @@ def evaluate(
 
     Args:
         retriever: Any LlamaIndex retriever, or a project.
-        questions: Questions, or the path of a question file.
+        questions: Questions, dicts with the keys of a line in a question file, or the path of such a file.
         name: Name of the retriever in reports.
         ks: Numbers of results for which the metrics are computed; the largest number of results is retrieved.
         rerank: Value of the `rerank` setting to use for a project, or "none" for no reranking; None uses the project's
@@ -296,32 +307,41 @@ def evaluate(
 
     Raises:
         InputError: There are no questions, a number of results is not positive, the file cannot be read, the retriever
-            returns fewer results than the largest of `ks`, a project contains none of the files with evidence, or
-            `rerank` is given for a retriever that does not belong to a project.
+            returns fewer results than the largest of `ks`, a project contains none of the evidence, or `rerank` is
+            given for a retriever that does not belong to a project.
 
     Example:
         >>> evaluate(project, "questions.jsonl").mean("recall@20")  # doctest: +SKIP
     """
     loaded = as_questions(questions)
     ks = _sorted_ks(ks)
-    documents = getattr(retriever, "documents", None)  # only a project has documents
-    if callable(documents):
-        require_files(documents(), loaded)
+    version = getattr(retriever, "live_version", None)  # only a project has versions
+    if isinstance(version, OpenVersion):
+        require_files(version.records, loaded)
     base_retriever = _with_rerank(_retriever(retriever, max(ks)), rerank)
     results = [_question_result(base_retriever, question, max(ks)) for question in loaded]
     if embed_model is not None:
         relevances = context_relevance(embed_model, [(r.question.text, [c.text for c in r.results]) for r in results])
         results = [replace(r, context_relevance=value) for r, value in zip(results, relevances, strict=True)]
-    return Evaluation(name=name, results=tuple(results), ks=ks)
+    notes = evidence_notes(version, loaded, retrieved_evidence(results)) if isinstance(version, OpenVersion) else ()
+    return Evaluation(name=name, results=tuple(results), ks=ks, notes=tuple(notes))
+
+
+def retrieved_evidence(results: Iterable[QuestionResult]) -> set[Evidence]:
+    """Return the items of evidence that any of the results contains."""
+    pairs = [pair for result in results for pair in zip(result.question.evidence, result.ranks, strict=True)]
+    return {item for item, rank in pairs if rank is not None}
 
 
 def as_questions(questions: Questions) -> Sequence[Question]:
     """Return the given questions, or the questions in the file if a path is given.
 
     Raises:
-        InputError: There are no questions, or the file cannot be read.
+        InputError: There are no questions, one of them is invalid, or the file cannot be read.
     """
-    loaded = load_questions(questions) if isinstance(questions, (str, Path)) else list(questions)
+    if isinstance(questions, (str, Path)):
+        return load_questions(questions)
+    loaded = [as_question(question, number) for number, question in enumerate(questions, start=1)]
     if not loaded:
         raise InputError("There are no questions: at least one is needed.", value=questions)
     return loaded

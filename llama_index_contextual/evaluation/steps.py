@@ -34,6 +34,7 @@ from llama_index_contextual.evaluation.compare import (
     total_price,
     variant_estimate,
     variant_notes,
+    with_evidence_notes,
 )
 from llama_index_contextual.evaluation.run import KS, NO_RERANK, Questions, as_questions
 from llama_index_contextual.ingestion.state import HasState, ProjectState
@@ -241,7 +242,7 @@ def evaluate_steps(
         }
         if RERANKER in rungs:
             prices[RERANKER] = reranking
-    return Steps(**vars(comparison), prices=prices, skipped=skipped)
+    return Steps(**vars(with_evidence_notes(comparison, origin)), prices=prices, skipped=skipped)
 
 
 def _order_notes(rungs: Mapping[str, _Rung], k: int) -> Iterator[str]:

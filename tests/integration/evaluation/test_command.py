@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -43,10 +44,36 @@ def test_the_figures_of_a_project_are_shown_and_reports_written(questions: Path,
 
 
 def test_failed_questions_are_shown(questions: Path) -> None:
-    questions.write_text(json.dumps({"question": "Does the pump run dry?", "relevant": ["absent"]}))
+    evidence = ["the pump runs dry", "bronze fittings"]
+    questions.write_text(json.dumps({"question": "Does the pump run dry?", "evidence": evidence}))
     out, _ = run(questions)
     assert ": 1 of 1 question." in out
     assert "Does the pump run dry?" in out
+
+
+ABSENT = {
+    "text": {"evidence": ["bronze fittings are exported free of duty"]},
+    "text of another file": {"file": "quarter.md", "evidence": ["the pump runs dry"]},
+    "span": {"file": "manual.txt", "evidence": [{"start": 5_000, "end": 5_090}]},
+    "page": {"file": "manual.txt", "evidence": [{"page": 7}]},
+    "chunk": {"relevant": ["absent"]},
+}
+
+
+@pytest.mark.parametrize("options", [(), ("--compare", "none,structural"), ("--sweep", "20,800"), ("--steps",)])
+def test_evidence_that_no_passage_contains_is_named_in_a_note(questions: Path, options: tuple[str, ...]) -> None:
+    absent = {kind: value for kind, value in ABSENT.items() if kind != "chunk" or "--sweep" not in options}
+    rows = [{"question": "Is it?", "id": kind, **evidence} for kind, evidence in absent.items()]
+    page = questions.with_name("r.html")
+    questions.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    refusal = f"No passage of the project contains evidence of {len(rows)} questions, such as 'text', 'text of"
+    assert refusal in run(questions, *options, code=1)[1]
+    with questions.open("a") as file:
+        file.write(json.dumps({"question": "What does TS-999 mean?", "evidence": ["the pump runs dry"]}))
+    note = f"In no passage of the project: evidence of {len(rows)} questions ('text', 'text of another file', 'span')"
+    assert note in " ".join("".join(run(questions, *options, "--report", page)).split())
+    assert note in unescape(page.read_text())
+    assert note in run(questions, *options, "--json")[0]
 
 
 def test_questions_about_missing_files_are_counted_in_a_note(questions: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from llama_index_contextual.errors import InputError
@@ -112,3 +114,21 @@ def test_recall_that_is_too_low_fails_with_the_worst_questions() -> None:
 def test_a_minimum_recall_above_one_is_an_input_error() -> None:
     with pytest.raises(InputError, match="recall is between 0 and 1"):
         assert_recall(FixedRetriever(ANSWERS), ASKED, k=5, at_least=90)
+
+
+def test_questions_can_be_dicts_with_the_keys_of_a_line() -> None:
+    asked: list[Question | dict[str, Any]] = [ASKED[0], {"question": "two", "id": 2, "relevant": ["b", "c"]}]
+    assert evaluate(FixedRetriever(ANSWERS), asked, ks=[1, 5]).mean("recall@5") == pytest.approx((1 + 1 / 2) / 2)
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({"question": "Why?"}, r"Question 2: The question has no evidence: add "),
+        ({"text": "Why?", "relevant": ["a"]}, r'Question 2: has no "question"\.'),
+        ("Why?", r'Question 2 is of type str: pass a Question, or a dict with "question" and "relevant": '),
+    ],
+)
+def test_what_is_not_a_question_is_an_input_error_with_its_number(question: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        evaluate(FixedRetriever(ANSWERS), [ASKED[0], question])
