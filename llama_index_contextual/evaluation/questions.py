@@ -176,19 +176,20 @@ class Evidence(BaseModel):
             return passage.chunk.node_id == self.chunk_id
         if self.file is not None and self.file not in passage.names:
             return False
+        if self.text is not None:
+            words = passage.words
+            shared = sum(min(n, words[word]) for word, n in self._tokens.items() if word in words)
+            return shared >= TEXT_SHARE * self._tokens.total()
         source = passage.chunk.source
         if self.span is not None:
             start, end = self.span
             overlap = min(end, source.end_char or 0) - max(start, source.start_char or 0)
             return overlap >= SPAN_SHARE * (end - start)
-        if self.pages is not None:
-            if source.page_start is None:
-                return False
-            first, last = self.pages
-            shared = min(last, source.page_end or source.page_start) - max(first, source.page_start) + 1
-            return shared >= SPAN_SHARE * (last - first + 1)
-        words = passage.words
-        return sum(min(n, words[word]) for word, n in self._tokens.items()) >= TEXT_SHARE * self._tokens.total()
+        if self.pages is None or source.page_start is None:
+            return False
+        first, last = self.pages
+        shared = min(last, source.page_end or source.page_start) - max(first, source.page_start) + 1
+        return shared >= SPAN_SHARE * (last - first + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
