@@ -91,7 +91,7 @@ def watching(project: Project, folder: Path, *, allow_many: bool = False) -> Ite
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
-@pytest.mark.parametrize(("changes", "allow_many"), [(400, False), (200, True)])
+@pytest.mark.parametrize(("changes", "allow_many"), [(200, False), (100, True)])
 def test_a_day_of_changes_ends_like_one_ingest_with_a_short_log(tmp_path: Path, changes: int, allow_many: bool) -> None:
     simulation = simulate(tmp_path, changes=changes, seed=1, allow_many=allow_many)
     assert simulation.faults == []

@@ -157,7 +157,8 @@ def test_readers_of_a_deleted_project_get_an_error_with_a_message(disk: Path) ->
         manager(disk).delete(NAME)
     thread.join()
     assert own.mixed == 0
-    assert all(error.startswith(f"{NoVersionError.__name__}: ") for error in own.errors)
+    gone = tuple(f"{error.__name__}: " for error in (NoVersionError, ProjectNotFoundError))
+    assert all(error.startswith(gone) for error in own.errors)
     with pytest.raises(ProjectNotFoundError), write_lock(project.directory):
         pass
     (disk / STOP).unlink()

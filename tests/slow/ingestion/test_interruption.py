@@ -69,7 +69,7 @@ def test_ctrl_c_waits_for_the_calls_in_flight_and_a_second_one_does_not(
 
 def ingest_pumps(root: str, address: str) -> None:
     # After Ctrl-C, the process ends when the request in flight does.
-    model = VoyageContextualEmbedding(api_base=address, max_documents_per_request=1, timeout=20)
+    model = VoyageContextualEmbedding(api_base=address, max_documents_per_request=1, timeout=12)
     documents = [Document(id_=str(at), text=f"Pump {at} runs dry. " * 30) for at in range(5)]
     ProjectManager(root).load("a", embed_model=model).ingest(documents)
 
