@@ -294,7 +294,7 @@ PdfEngine = Literal["pypdf", "pdfium"]
 
 MIN_PATHS = 100  # for a page without text: fewer paths are frames and backgrounds, more paths may be letters
 WRONG_PASSWORD = "the PDF is encrypted, and the password given for it does not open it: give the right one"
-NO_PASSWORD = "the PDF is encrypted: give its password (`passwords`, or --password)"
+NO_PASSWORD = "the PDF is encrypted: give its password (`passwords`, or `ingest --password`)"
 
 BOLD_NAME = re.compile(r"(?i)bold|black|heavy|[,-]b(?:i|old)?$")  # matches the names of bold fonts
 RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufefc]")  # letters of right-to-left scripts
