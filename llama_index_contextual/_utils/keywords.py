@@ -79,10 +79,10 @@ def options_of(*options: type) -> Mapping[str, tuple[Any, Option]]:
 def accepts(*options: type) -> Callable[[F], F]:
     """Return a decorator that adds the options in a TypedDict to the signature and docstring of a function.
 
-    The TypedDict is passed after its base classes.
-    The function takes `**options: Unpack[Options]`. `help()` and editors show the options like any other keyword
-    arguments, with their defaults and descriptions. In the docstring, the descriptions replace the `**options` line.
-    The error message for a mistyped keyword suggests the most similar option.
+    The TypedDict is passed after its base classes. The function takes `**options: Unpack[Options]`. `help()` and
+    editors show the options like any other keyword arguments, with their defaults and descriptions. In the docstring,
+    the descriptions replace the `**options` line. The error message for a mistyped keyword suggests the most similar
+    option.
     """
 
     def decorate(function: F) -> F:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -115,6 +114,21 @@ class ProjectRetriever(CheckedRetriever):
             InputError: The query is empty.
             NoVersionError: Nothing has been ingested yet.
         """
+        return self._respond(bundle, explain=explain)
+
+    @with_events
+    async def arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
+        """Asynchronous version of `respond`, which does not block the event loop."""
+        return await self._arespond(bundle, explain=explain)
+
+    # Without events, which `retrieve` and `aretrieve` send themselves.
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return [*self._respond(query_bundle).results]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return [*(await self._arespond(query_bundle)).results]
+
+    def _respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         query, notes = limit_query(bundle)
         settings = self._search_settings(explain=explain)
         response = self._indexes.run(
@@ -122,9 +136,7 @@ class ProjectRetriever(CheckedRetriever):
         )
         return _as_response(response, bundle, notes)
 
-    @with_events
-    async def arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
-        """Asynchronous version of `respond`, which does not block the event loop."""
+    async def _arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         query, notes = await asyncio.to_thread(limit_query, bundle)
         settings = self._search_settings(explain=explain)
 
@@ -133,13 +145,6 @@ class ProjectRetriever(CheckedRetriever):
             return await asearch(query_of(query), version.index, settings, **models)
 
         return _as_response(await self._indexes.arun(run), bundle, notes)
-
-    # `retrieve` and `aretrieve` send the events, so they skip the decorator of `respond` and `arespond`.
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [*inspect.unwrap(ProjectRetriever.respond)(self, query_bundle).results]
-
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [*(await inspect.unwrap(ProjectRetriever.arespond)(self, query_bundle)).results]
 
     def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
         """Run several queries on the same version, and return their results in the order of the queries."""
