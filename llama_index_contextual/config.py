@@ -446,4 +446,4 @@ def read_dotenv(path: str | Path, environment: MutableMapping[str, str]) -> None
 
 def _unquoted(value: str) -> str:
     quoted = re.fullmatch(r"(['\"])(.*?)\1\s*(?:#.*)?", value)
-    return quoted[2] if quoted else re.sub(r"(?:^|\s+)#.*$", "", value)
+    return quoted[2] if quoted else re.sub(r"(?:^|(?<!\s)\s+)#.*$", "", value)

@@ -46,7 +46,7 @@ _PLAIN = re.compile(
     re.IGNORECASE,
 )
 # Indented text after a blank line may belong to the list before it.
-_BLANK = re.compile(r"\n[ \t]*\n+(?=\S)")
+_BLANK = re.compile(r"(?:(?<!\n)\n\n++|\n[ \t]++\n++)(?=\S)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,6 +418,7 @@ class StreamFilter:
         text = ""
         while (blank := _BLANK.search(self._open, self._searched)) is not None:
             text += self._release(self._guards, blank)
+        self._searched = max(self._searched, len(self._open.rstrip()))  # a blank line needs text after it
         if not self._guards.mask:
             plain = _PLAIN.match(self._open, self._plain)
             text += plain[0] if plain else ""

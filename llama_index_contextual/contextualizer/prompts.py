@@ -41,7 +41,7 @@ search retrieval of the chunk. Answer only with the succinct context and nothing
 # ---- Prompt text -----------------------------------------------------------------------------------------------------
 
 _OUR_TAGS = ("document", "chunk")
-_TAG = re.compile(r"</?\s*([A-Za-z][\w-]*)[^<>{}]*>")
+_TAG = re.compile(r"</?\s*([A-Za-z][\w-]*+)[^<>{}]*+>")
 # Source names in answer prompts, and chunk marks such as [#1].
 _MARKS = re.compile(r"\[(\s*source\s+\d+\s*|/?#\d+)\]", re.IGNORECASE)
 _LONGEST_SENTENCE = 300
@@ -107,7 +107,7 @@ def _tags(template: str) -> tuple[str, ...]:
 def _tag_pattern(tags: tuple[str, ...]) -> re.Pattern[str]:
     names = "|".join(re.escape(tag) for tag in tags)
     # Many models separate messages with special tokens that begin with "<|".
-    return re.compile(rf"<(\s*/?\s*(?:{names})\b|\|)", re.IGNORECASE)
+    return re.compile(rf"<(\s*+(?:/\s*+)?(?:{names})\b|\|)", re.IGNORECASE)
 
 
 def _neighbours(segment: Segment, chunk: BaseNode) -> str:

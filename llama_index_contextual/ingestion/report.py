@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -299,7 +298,8 @@ def _in_groups(items: Iterable[tuple[str, str]], noun: str) -> list[str]:
     groups: dict[str, list[str]] = {}
     for place, reason in items:
         line = " ".join(f"{place}: {reason[:_LONGEST_ERROR]}".split())
-        kind = re.sub(r"\S*\d\S*", "#", reason)  # reasons of the same kind differ only in numbers and ids
+        # Reasons of the same kind differ only in numbers and ids.
+        kind = " ".join("#" if any(map(str.isdecimal, word)) else word for word in reason.split())
         groups.setdefault(kind, []).append(line)
     return [
         lines[0] if len(lines) == 1 else f"{pluralize(len(lines), noun)}, such as {lines[0]}"

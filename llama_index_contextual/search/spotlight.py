@@ -108,7 +108,7 @@ _CODE_START = re.compile(
     r"|def |class |import |from \w+ import|return\b|#include|pub |fn |let |const |var |use |//|/\*|\*/|@\w)"
 )
 _ASSIGNMENT = re.compile(r"\w\s*[+*/|&-]?=\s*\S")
-_CALL = re.compile(r"\w\([^)]*\)[;,:{]?\s*$")
+_CALL_START = re.compile(r"\w\(")
 _TINY = 1e-9  # avoids division by zero
 _MAX_WORDS = 200_000
 _LONG_WORD = 100  # longer character sequences without white space are not compared with similar words
@@ -685,8 +685,14 @@ def _is_code_line(line: str) -> bool:
         or "->" in line
         or _CODE_START.match(line)
         or ("=" in line and _ASSIGNMENT.search(line))
-        or ("(" in line and _CALL.search(line))
+        or _ends_with_call(line.rstrip())
     )
+
+
+def _ends_with_call(line: str) -> bool:
+    """Return whether a line ends with the call of a function, which a comma or another sign may follow."""
+    call = line.removesuffix(line[-1]) if line[-1] in ";,:{" else line
+    return call.endswith(")") and _CALL_START.search(call[:-1].rpartition(")")[2]) is not None
 
 
 def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyzer) -> list[dict[str, float]]:
