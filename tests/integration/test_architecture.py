@@ -197,6 +197,17 @@ def reads(name: str, call: ast.Call) -> bool:
     return all(isinstance(mode, ast.Constant) and mode.value in READ_MODES for mode in modes)
 
 
+def test_a_search_multiplies_matrices_in_blocks_that_start_no_threads() -> None:
+    """`product_in_blocks` and FAISS multiply; threads of OpenBLAS would spin while others search."""
+    products = {f"numpy.{name}" for name in ("matmul", "dot", "vdot", "inner", "tensordot", "vecdot", "matvec")}
+    wrong = []
+    for source in (source for source in sources() if part_of(source.name) == "search"):
+        operators = [node for node in ast.walk(source.tree) if isinstance(node, ast.MatMult)]
+        wrong += [f"{source.path}: @" for _ in operators]
+        wrong += [f"{source.path}:{call.lineno} calls {name}" for name, call in source.calls if name in products]
+    assert wrong == []
+
+
 def test_nothing_is_suppressed_broadly() -> None:
     suppressed = [
         ast.unparse(arg) for s in sources() for name, c in s.calls if name.endswith("suppress") for arg in c.args
