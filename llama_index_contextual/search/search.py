@@ -332,7 +332,7 @@ def best_chunks(
     """
     compared = 0 if not rerank else COMPARED if results <= COMPARED else COMPARED_OF_MANY
     chunks = index.fetch(ranking.hits.rows[: max(count, compared)].tolist())
-    spots = spots_of(ranking, chunks[: max(compared, min(count, results))], question, index.lexical)
+    spots = spots_of(ranking, chunks[: max(compared, min(count, results))], question, index.lexical, rerank=rerank)
     if rerank and chunks:
         ranking, before = ranking.with_spotlight(spotlight_shares(ranking, spots[:compared], chunks[:compared]))
         chunks[:compared] = map(chunks.__getitem__, before)

@@ -518,7 +518,12 @@ def _with_neighbours(equal: Floats, starts: NDArray[np.int64]) -> Floats:
 
 
 def spots_of(
-    ranking: Ranking, chunks: Sequence[Chunk], question: str, lexical: LexicalIndex | None = None
+    ranking: Ranking,
+    chunks: Sequence[Chunk],
+    question: str,
+    lexical: LexicalIndex | None = None,
+    *,
+    rerank: bool = True,
 ) -> list[Spot]:
     """Return, for each of the first hits of a ranking, how well its units match a question.
 
@@ -530,10 +535,13 @@ def spots_of(
         question: The question.
         lexical: Lexical index that provides the weights of the question's terms if the ranking is by meaning only. If
             it is None, only meanings are compared in that case.
+        rerank: Whether the hits are reranked by `words` and `meaning`. If they are only marked, similar words count in
+            `words` only if the ranking is by meaning.
     """
     question = replace_surrogates(question)  # WordLlama's tokenizer raises an error for surrogates
-    has_vectors = find_spec("wordllama") is not None
     semantic, terms = ranking.leg("semantic"), ranking.terms
+    # Similar words do not change the marks, so WordLlama is not loaded for them.
+    has_vectors = (rerank or semantic is not None) and find_spec("wordllama") is not None
     if terms is None and lexical is not None:
         terms = lexical.query(question)
     analyzer = Analyzer("none") if terms is None else terms.analyzer
