@@ -1,4 +1,4 @@
-"""Batch texts within providers' limits and scale vectors to unit length, without importing LlamaIndex."""
+"""Batch texts within providers' limits, and scale and multiply vectors, without importing LlamaIndex."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from llama_index_contextual._utils.tokens import count_tokens, get_tokenizer
 T = TypeVar("T")
 
 _CUT_TOKENS = 8_000
+_BLOCK = 200_000  # OpenBLAS starts threads for a product with more than 262,144 multiplications
 # OpenAI's embedding models use an older encoding, which needs up to seven times as many tokens in some scripts.
 EMBEDDING_ENCODING = "cl100k_base"
 
@@ -93,3 +94,28 @@ def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     units: NDArray[np.float32] = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
     return units
+
+
+def product_in_blocks(rows: NDArray[np.float32], columns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the matrix product of small matrices, without the threads of OpenBLAS.
+
+    These threads spin while they wait for each other. If several searches run at the same time, this takes most of the
+    processor time. The product is therefore computed in blocks of rows that are too small for threads.
+
+    Args:
+        rows: The left matrix; shape (n, dimensions).
+        columns: The right matrix; shape (dimensions, m).
+
+    Returns:
+        The products; shape (n, m).
+
+    Example:
+        >>> product_in_blocks(np.ones((2, 3)), np.ones((3, 1))).tolist()
+        [[3.0], [3.0]]
+    """
+    dimensions, count = columns.shape
+    size = max(1, _BLOCK // max(1, columns.size))
+    whole = len(rows) // size * size
+    # All whole blocks are multiplied in one call, so that other Python threads interrupt it only once.
+    blocks = np.matmul(rows[:whole].reshape(-1, size, dimensions), columns).reshape(whole, count)
+    return np.concatenate([blocks, np.matmul(rows[whole:], columns)])

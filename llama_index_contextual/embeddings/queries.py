@@ -14,7 +14,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual._utils.calls import RetryPolicy, call, describe, twin
+from llama_index_contextual._utils.calls import RetryPolicy, call, describe
 from llama_index_contextual._utils.clients import unconnected
 from llama_index_contextual.embeddings.batching import as_matrix, cut_to_input, unit_vectors
 from llama_index_contextual.errors import ModelError
@@ -28,6 +28,9 @@ _CONCURRENT_CALLS = 8
 
 class QueryEmbedder:
     """Thread-safe embedder for questions, with retries and a cache of the last 512 embeddings.
+
+    Asynchronous callers embed in the thread in which they search. The blocking client keeps its connections for all
+    threads and event loops, whereas an asynchronous client would need new connections in each event loop.
 
     A question consists of one or more texts; its embedding is the mean of their embeddings. If a text is too long for
     the model, only the beginning of the text is embedded.
@@ -53,13 +56,9 @@ class QueryEmbedder:
         """
         return self._embed(texts)[0]
 
-    aembed = twin(embed)
-
     def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the embedding of a question, scaled to length 1 unless it is zero; shape (dimensions,)."""
         return self._embed(texts)[1]
-
-    aunit = twin(unit)
 
     def _embed(self, texts: Sequence[str]) -> tuple[list[float], NDArray[np.float32]]:
         question = [cut_to_input(cut_query(text)) for text in texts]
@@ -112,5 +111,3 @@ class QueryEmbedder:
         with ThreadPoolExecutor(_CONCURRENT_CALLS) as threads:
             embeddings = dict(zip(distinct, threads.map(self.embed, distinct), strict=True))
         return [embeddings[tuple(texts)] for texts in questions]
-
-    aembed_many = twin(embed_many)

@@ -472,7 +472,7 @@ class Project:
     async def aretrieve(
         self, query: QueryType, *, explain: bool = False, **options: Unpack[SearchOptions]
     ) -> RetrievalResponse:
-        """Asynchronous version of `retrieve`, which awaits the embedding of the question."""
+        """Asynchronous version of `retrieve`, which runs in a thread; an LLM that reranks is awaited."""
         return await self._retriever(options).arespond(as_bundle(query), explain=explain)
 
     @accepts(SearchOptions)

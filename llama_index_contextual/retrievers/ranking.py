@@ -87,9 +87,6 @@ class RankingRetriever(CheckedRetriever):
         docstore = getattr(self.chunk_index, "docstore", None)
         return [] if docstore is None else list(docstore.metadata_keys())
 
-    async def aprepare(self, bundle: QueryBundle) -> None:
-        """Do the work that would block in `rank`, such as embedding the query, and cache the result."""
-
     def fetch(self, ranking: Ranking, k: int, question: str) -> list[RetrievedChunk]:
         """Return the k best nodes of a ranking, each with its evidence and its best-matching sentence or row."""
         ranking, chunks, spots = best_chunks(
@@ -102,7 +99,6 @@ class RankingRetriever(CheckedRetriever):
         return [*self.fetch(self.rank(query_bundle, k), k, query_bundle.query_str)]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        await self.aprepare(query_bundle)
         return await asyncio.to_thread(self._retrieve, query_bundle)
 
 
@@ -157,11 +153,6 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         if embedding is None:
             embedding = self._embedder.embed(query.embedding_strs)
         return semantic_leg(self.chunk_index, embedding, k, filters or self._filters, model=self._embedder.name)
-
-    async def aprepare(self, bundle: QueryBundle) -> None:
-        """Embed the query, unless it has an embedding."""
-        if bundle.embedding is None:
-            await self._embedder.aembed(bundle.embedding_strs)
 
     # VectorIndexRetriever is the first base class, so its methods would be used otherwise.
     _retrieve = RankingRetriever._retrieve
@@ -423,11 +414,6 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         """Return the specificity of a text for the first retriever that can measure it; see `specificity_of`."""
         values = (specificity_of(retriever, text) for retriever in self._retrievers)
         return next((value for value in values if value is not None), None)
-
-    async def aprepare(self, bundle: QueryBundle) -> None:
-        """Await `aprepare` of every leg."""
-        for leg in self._legs:
-            await leg.aprepare(bundle)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self._ranks_rows:

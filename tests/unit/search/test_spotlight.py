@@ -15,11 +15,13 @@ from llama_index.core.schema import TextNode
 from numpy.typing import NDArray
 
 from llama_index_contextual.embeddings.words import embedded, word_vectors
+from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale
 from llama_index_contextual.metadata import TOKEN_COUNT
 from llama_index_contextual.retrievers.ranking import NodeIndex
 from llama_index_contextual.search.rank import FusionSettings, Leg, Ranking, lexical_leg
+from llama_index_contextual.search.search import best_chunks
 from llama_index_contextual.search.spotlight import (
     DIMENSIONS,
     HeadedText,
@@ -288,6 +290,23 @@ def test_neither_reciprocal_ranks_nor_source_code_are_ranked_again(
 def test_without_wordllama_nothing_is_ranked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llama_index_contextual.search.spotlight.find_spec", lambda _: None)
     assert not shares_of(TEXTS).any()
+
+
+def test_a_lexical_search_that_only_marks_does_not_read_wordllamas_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    index, ranking = ranked(TEXTS)
+    _, chunks, spots = best_chunks(index, ranking, QUESTION, count=3, results=3, rerank=False)
+    with_vectors = spots_of(ranking, chunks, QUESTION)
+    assert [spot[:2] for spot in spots] == [spot[:2] for spot in with_vectors]
+
+    def refuse() -> None:
+        raise ModelError("The files are read.")
+
+    monkeypatch.setattr("llama_index_contextual.embeddings.words._model", refuse)
+    index, ranking = ranked([f"{text} Zephyrs hum." for text in TEXTS])  # with words that are not in the cache
+    _, _, spots = best_chunks(index, ranking, QUESTION, count=3, results=3, rerank=False)
+    assert spots[0].end > spots[0].start
+    with pytest.raises(ModelError, match="files are read"):
+        best_chunks(index, ranking, QUESTION, count=3, results=3, rerank=True)
 
 
 def test_meaning_is_measured_in_wordllamas_deviation_whichever_model_embeds() -> None:
