@@ -670,7 +670,7 @@ class Scheduler:
         ) as call:
             reply = await awithout_secrets(partial(sender.send, request))
         tokens = self._form.tokens_of(request, reply)
-        call.settle(tokens)
+        call.settle(tokens, is_estimated=not reply.is_counted)
         self._cached_tokens[request.prefix.cache_key] = tokens.cached_tokens
         self._answers += 1
         self._context_tokens += tokens.output_tokens

@@ -144,7 +144,8 @@ def parse_output(content: bytes) -> Iterator[BatchReply]:
             finish_reason=reply.finish_reason,
             input_tokens=reply.usage.input_tokens,
             cached_tokens=reply.usage.cached_tokens,
-            output_tokens=reply.usage.output_tokens,
+            output_tokens=reply.output_tokens,
+            written_tokens=reply.usage.written_tokens,
         )
 
 
@@ -439,7 +440,8 @@ class BatchReplies:
         reply = Reply(stored.text, usage, stored.finish_reason)
         if custom_id not in self.booked:
             tokens = self._form.tokens_of(request, reply)
-            self._spending.actual += self._spending.bill(self.model, tokens, sender="batch")
+            bill = self._spending.bill(self.model, tokens, sender="batch")
+            self._spending.actual += replace(bill, estimated_calls=int(not reply.is_counted))
         return reply
 
     def _unused(self, custom_id: str) -> BatchReply | None:
@@ -474,7 +476,8 @@ class BatchReplies:
         paid = Bill()
         for reply in replies:
             if reply.input_tokens is not None and reply.output_tokens is not None:
-                tokens = Tokens(1, reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens)
+                counts = reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens, reply.written_tokens or 0
+                tokens = Tokens(1, *counts)
                 paid += self._spending.bill(self.model, tokens, sender="batch")
                 self.booked.add(reply.custom_id)
         self._spending.actual += paid

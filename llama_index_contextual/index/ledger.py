@@ -21,7 +21,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -617,6 +617,8 @@ class BatchReply:
         input_tokens: Tokens of the prompt, or None if the provider did not report them.
         cached_tokens: Input tokens that the provider read from its cache.
         output_tokens: Tokens of the answer.
+        written_tokens: Input tokens that the provider wrote to its cache. They are not stored, because the cost of the
+            reply is recorded when it arrives.
     """
 
     custom_id: str
@@ -625,6 +627,7 @@ class BatchReply:
     input_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    written_tokens: int | None = field(default=None, compare=False)
 
 
 class BatchJournal:
@@ -711,4 +714,4 @@ class BatchJournal:
 
 
 def _reply_row(reply: BatchReply) -> tuple[object, ...]:
-    return astuple(replace(reply, text=storable_text(reply.text)))
+    return astuple(replace(reply, text=storable_text(reply.text)))[: len(TABLES["batch_replies"])]

@@ -299,6 +299,8 @@ async def arun(
     if run.changes_nothing and (before is not None or options.is_sync):
         return run.report()
     stages, executor = await asyncio.to_thread(make_stages), executor or Executor()
+    if before is not None and before.manifest.embed_model == stages.embed_model_name:
+        stages = replace(stages, dimensions=before.manifest.dimensions)
     with contextlib.ExitStack() as stack:
         builder = VersionBuilder(project_dir, config, before, run.plan.not_kept)
         stack.callback(builder.discard)
@@ -419,7 +421,7 @@ class _IngestRun:
             if options.is_sync:  # not an error, because files may be added to the folders later
                 return self.report()
             raise InputError(nothing_to_ingest(intake.skipped), value=self.inputs)
-        if options.retry_failed and not self._has_new_contexts(outcome):
+        if options.retry_failed and not self._has_progress(outcome):
             plan.keep.extend(plan.rework)
             plan.rework.clear()
         has_read = any(doc_id not in intake.failed for doc_id in plan.to_read)
@@ -446,10 +448,15 @@ class _IngestRun:
                 builder.dropped.discard(record.doc_id)
                 builder.keep([record])
 
-    def _has_new_contexts(self, outcome: Contextualized) -> bool:
-        """Return whether the set of chunks without an LLM context has changed in the reprocessed documents."""
-        before = {node_id for record in self.plan.rework for node_id in record.fallback_chunks}
-        return before != {failure.node_id for failure in outcome.failures}
+    def _has_progress(self, outcome: Contextualized) -> bool:
+        """Return whether the set of failed chunks has changed in the reprocessed documents."""
+        before = {
+            (step, node_id)
+            for record in self.plan.rework
+            for step, node_ids in record.failed_chunks.items()
+            for node_id in node_ids
+        }
+        return before != {(failure.step, failure.node_id) for failure in outcome.failures}
 
     def report(self, manifest: Manifest | None = None) -> IngestReport:
         """Return the report of the run.

@@ -97,6 +97,8 @@ class ProjectInfo:
         chunks: Number of chunks in the live version.
         fallback_chunks: Number of chunks that have only a structural context because the LLM failed to write a context.
             `retry_failed` retries these contexts, but refused contexts only with `max_cost`.
+        unembedded_chunks: Number of chunks for which the embedding model returned no usable vector. They are found by
+            their words only; `retry_failed` embeds them again.
         tokens: Number of tokens in the chunks; overlaps are counted twice.
         bytes: Size of the live version on disk.
         ledger: Contexts and embeddings in the ledger.
@@ -111,6 +113,7 @@ class ProjectInfo:
     documents: int
     chunks: int
     fallback_chunks: int
+    unembedded_chunks: int
     tokens: int
     bytes: int
     ledger: LedgerInfo
@@ -767,6 +770,7 @@ class Project:
                 documents=len(records),
                 chunks=live.manifest.chunks if live else 0,
                 fallback_chunks=sum(len(record.fallback_chunks) for record in records),
+                unembedded_chunks=sum(len(record.unembedded_chunks) for record in records),
                 tokens=sum(record.tokens for record in records),
                 bytes=live.manifest.size if live else 0,
                 ledger=ledger.info(),

@@ -307,7 +307,7 @@ def _runs(
         provider.latency = 0.0
         try:
             report = project.ingest(documents())
-            if any(record.fallback_chunks for record in project.documents()):
+            if any(record.has_failed_chunks for record in project.documents()):
                 report = project.retry_failed()
             if held_back := [failure for failure in report.failures if failure.is_held_back]:
                 sent = len(provider.calls())
