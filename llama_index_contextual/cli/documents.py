@@ -110,15 +110,18 @@ def estimate(
     facts: FactsFile = None,
     password: Password = None,
     batch: Batch = False,
+    retry: Annotated[bool, typer.Option("--retry")] = False,
 ) -> None:
-    """Show the cost of `ingest` or `rebuild`, without sending or writing anything.
+    """Show the cost of `ingest`, `rebuild` or `retry`, without sending or writing anything.
 
     Args:
         paths: Files as for `ingest`; without files, the estimate is for `rebuild`.
+        retry: Include the chunks that `retry` processes again.
     """
     expected = common.open_project(name).estimate(
         list(paths or ()),
         reread=reread,
+        retry_failed=retry,
         file_metadata=facts_of(facts),
         passwords=passwords_of(password),
         batch=batch,
@@ -161,6 +164,13 @@ def ingest(
     with contextlib.redirect_stdout(sys.stderr) if ray is not None else contextlib.nullcontext():
         report = common.interruptible(project, work)
     show_report(report, name)
+    _exit_if_incomplete(report)
+
+
+def _exit_if_incomplete(report: IngestReport) -> None:
+    """Exit with code 1 if a batch left contexts open, or if any of the given paths does not exist."""
+    if report.incomplete_batch is not None:
+        raise typer.Exit(1)
     _exit_if_absent(report.skipped)
 
 
@@ -194,9 +204,11 @@ def show_report(report: IngestReport, name: str) -> None:
     for label, text in report.details():
         say(f"[yellow]{label}[/] {safe(text)}", to=err)
     if report.failures:
-        retry = common.suggested_command("retry", name)
+        limit = " --max-cost DOLLARS" if report.is_held_back else ""
         say(f"{report.advice}:", to=err)
-        say(safe(f"{retry} --max-cost DOLLARS" if report.is_held_back else retry), to=err, indent=2)
+        say(safe(f"{common.suggested_command('retry', name)}{limit}"), to=err, indent=2)
+        if report.incomplete_batch is not None:
+            say(safe(f"{common.suggested_command('retry', name, '--batch')}{limit}"), to=err, indent=2)
     if report.version is None:
         say("There is no version yet: the folders contain no document that can be read.")
         return
@@ -214,22 +226,28 @@ def rebuild(name: Name, max_cost: common.MaxCost = None, quiet: common.Quiet = F
         say(safe(project.estimate().summary()), to=err)
     report = common.interruptible(project, partial(project.rebuild, max_cost=max_cost, show_progress=not quiet))
     show_report(report, name)
+    _exit_if_incomplete(report)
 
 
 @commands.command()
 def retry(
     name: Name,
     max_cost: common.MaxCost = None,
+    batch: Batch = False,
     quiet: common.Quiet = False,
 ) -> None:
-    """Request failed contexts from the LLM again.
+    """Request failed contexts from the LLM again, and embed chunks again that have no vector.
 
     With --max-cost, this includes contexts that the LLM refused to write, and contexts in a completed batch whose
     replies cannot be read but may be charged.
     """
     project = common.open_project(name)
-    report = common.interruptible(project, partial(project.retry_failed, max_cost=max_cost, show_progress=not quiet))
+    if project.config.context == "llm" and not quiet:
+        say(safe(project.estimate(retry_failed=True, batch=batch).summary()), to=err)
+    work = partial(project.retry_failed, max_cost=max_cost, batch=batch, show_progress=not quiet)
+    report = common.interruptible(project, work)
     show_report(report, name)
+    _exit_if_incomplete(report)
 
 
 # ---- synchronising with folders --------------------------------------------------------------------------------------
@@ -287,6 +305,7 @@ def sync(
         common.confirm(f"Remove {pluralize(len(plan.removed), 'document')} whose files are gone?", yes=yes)
     report = common.interruptible(project, partial(work, remove=yes or plan.removed, max_cost=max_cost))
     show_report(report, name)
+    _exit_if_incomplete(replace(report, skipped=()))
 
 
 def _check_watch(config: ProjectConfig, *, dry_run: bool, is_limited: bool) -> None:

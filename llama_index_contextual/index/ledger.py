@@ -686,15 +686,11 @@ class BatchJournal:
         ]
         return [batch for batch in batches if model in (None, batch.model)]
 
-    def has_request(self, custom_id: str) -> bool:
-        """Return whether a request has already been sent or answered. If so, it must not be sent again."""
-        return self.reply(custom_id) is not None or self.is_open(custom_id)
-
-    def is_open(self, custom_id: str) -> bool:
-        """Return whether a request has been sent and its reply has not been read yet."""
-        # A request whose batch is not recorded is not open, because its reply would never be fetched.
+    def file_of(self, custom_id: str) -> str | None:
+        """Return the upload id of a request that was sent and whose reply has not been read yet, otherwise None."""
+        # A request whose batch is not recorded is ignored, because its reply would never be fetched.
         files = [file_id for _, file_id in self._store.rows("batch_requests", "WHERE custom_id = ?", (custom_id,))]
-        return any(self._store.rows("batches", "WHERE file_id = ?", (file_id,)) for file_id in files)
+        return next((each for each in files if self._store.rows("batches", "WHERE file_id = ?", (each,))), None)
 
     def reply(self, custom_id: str) -> BatchReply | None:
         """Return the reply to a request, or None if no reply is stored."""

@@ -272,6 +272,7 @@ class CostCounter:
         contexts: LLM calls that generate the missing contexts, and their tokens, by sender. With live calls, the first
             call of each segment fills the provider's cache; in a batch, no tokens are assumed to be read from the
             cache.
+        alternative: Tokens of the same calls in a batch or, if they are sent in a batch, of single calls.
         reserve: Tokens of the longest call or of the whole batch, whose price must be reserved before sending.
     """
 
@@ -283,6 +284,7 @@ class CostCounter:
         self.context_tokens = context_tokens
         self.known_contexts = 0
         self.contexts: dict[SenderKind, Tokens] = defaultdict(Tokens)
+        self.alternative = Tokens()
         self.reserve = Tokens()
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
@@ -304,12 +306,17 @@ class CostCounter:
         """Count the calls and tokens of the context requests for a segment, and update the reserve."""
         by_sender: dict[SenderKind, list[ContextRequest]] = defaultdict(list)
         for request in requests:
-            if replies is None or not replies.is_unread(request):
-                has_reply = replies is not None and replies.has(request)
-                by_sender["batch" if has_reply else self._sender].append(request)
+            if replies is not None and replies.has(request):
+                by_sender["batch"].append(request)
+            elif replies is None or not (replies.is_unread(request) or replies.reason_unanswered(request)):
+                by_sender[self._sender].append(request)
         for sender, of_sender in by_sender.items():
-            used = replace(form, cache=None) if sender == "batch" else form
-            self.contexts[sender] += count_segment(of_sender, used, context_tokens=self.context_tokens)
+            count = partial(count_segment, of_sender, context_tokens=self.context_tokens)
+            used, other = replace(form, cache=None), form
+            if sender != "batch":
+                used, other = other, used
+            self.contexts[sender] += count(used)
+            self.alternative += count(other)
             for most in map(used.maximum, of_sender):
                 self.reserve = self.reserve + most if sender == "batch" else _larger(self.reserve, most)
 
@@ -482,7 +489,7 @@ async def acollect_replies(
     *,
     submit: bool,
     spending: Spending,
-    gives_up_unread: bool = False,
+    accepts_cost: bool = False,
     on_progress: Callable[[BatchProgress], None] | None = None,
 ) -> BatchReplies | None:
     """Wait for the batches in progress, and optionally send missing requests in new batches.
@@ -492,7 +499,8 @@ async def acollect_replies(
         jobs: Function that returns an iterator over the documents that need work; may be called more than once.
         submit: Whether to send missing requests; otherwise only wait for the batches in progress.
         spending: Account of the run, which approves requests and records the cost of replies.
-        gives_up_unread: Whether to resend requests whose reply cannot be read, although they may have been charged.
+        accepts_cost: Whether to request contexts again that the LLM refused to write or whose reply cannot be read,
+            although they may have been charged.
         on_progress: Called with the progress of the batches.
 
     Returns:
@@ -501,7 +509,7 @@ async def acollect_replies(
     Raises:
         ConfigurationError: The contexts are not written by an LLM, or its provider has no Batch API.
         BudgetExceededError: A batch could exceed the limit; it was not sent.
-        ModelError: The provider rejects the requests or is unreachable.
+        ModelError: The provider rejects the upload or is unreachable.
     """
     writer = stages.contextualizer
     if not isinstance(writer, LLMContextualizer):
@@ -516,7 +524,8 @@ async def acollect_replies(
             )
         return None
     journal = stages.ledger.batches
-    replies = BatchReplies(journal, writer.model, spending, llm=writer.llm)
+    replies = BatchReplies(journal, writer.model, spending, llm=writer.llm, live=writer.service_tier or "live")
+    writer = writer.model_copy(update={"retries_refused": accepts_cost})
     if not submit and not journal.open_batches(writer.model):
         return replies if journal.has_replies() else None
 
@@ -529,7 +538,7 @@ async def acollect_replies(
         writer.llm,
         replies,
         requests if submit else None,
-        gives_up_unread=gives_up_unread,
+        gives_up_unread=accepts_cost,
         on_progress=on_progress,
     )
     return replies

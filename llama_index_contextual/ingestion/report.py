@@ -20,6 +20,7 @@ from llama_index_contextual.contextualizer.base import (
     Contextualized,
 )
 from llama_index_contextual.contextualizer.cost import Bill, money
+from llama_index_contextual.contextualizer.sending import IncompleteBatch
 from llama_index_contextual.index import files
 from llama_index_contextual.readers import FileWarning, SkippedFile
 
@@ -152,6 +153,7 @@ class IngestReport:
         failures: Chunks without a context from the LLM, which have the structural context instead, and chunks without
             a usable vector, which are found by their words only.
         short_contexts: Ids of chunks whose context has fewer than 15 tokens.
+        incomplete_batch: Requests that batches left without a usable reply, with the cost of a retry, or None.
         context_lengths: Lengths of the contexts that an LLM wrote in this run, or None if it wrote none.
         chunks: Number of chunks in the version.
         contexts_paid: Number of contexts requested from a provider in this run.
@@ -173,6 +175,7 @@ class IngestReport:
     skipped: Sequence[SkippedFile] = ()
     warnings: Sequence[FileWarning] = ()
     failures: Sequence[ChunkFailure] = ()
+    incomplete_batch: IncompleteBatch | None = None
     short_contexts: Sequence[str] = ()
     context_lengths: ContextLengths | None = None
     chunks: int = 0
@@ -254,6 +257,7 @@ class IngestReport:
             *(("note", f"{warning.path}: {warning.message}") for warning in self.warnings),
             *([("note", f"{short} with fewer than {THIN_TOKENS} tokens")] if self.short_contexts else []),
             *([("note", f"contexts: {lengths}")] if lengths and lengths.is_off_target else []),
+            *([("note", f"{self.incomplete_batch}")] if self.incomplete_batch is not None else []),
             *(("no LLM context for", line) for line in _in_groups(failed["context"], "chunk")),
             *(("no vector for", line) for line in _in_groups(failed["embedding"], "chunk")),
         ]
@@ -267,8 +271,11 @@ class IngestReport:
         lines += [f"  {receipt}." for receipt in [self.receipt()] if receipt]
         lines += [f"  {label} {text}" for label, text in self.details()]
         if self.failures:
-            call = f"project.retry_failed({'max_cost=...' if self.is_held_back else ''})"
-            lines.append(f"  {self.advice}: {call}")
+            limit = ["max_cost=..."] if self.is_held_back else []
+            calls = [f"project.retry_failed({', '.join(limit)})"]
+            if self.incomplete_batch is not None:
+                calls.append(f"project.retry_failed({', '.join([*limit, 'batch=True'])})")
+            lines.append(f"  {self.advice}: {' or '.join(calls)}")
         return "\n".join(lines)
 
     __repr__ = __str__
