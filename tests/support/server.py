@@ -351,6 +351,8 @@ class LoopbackProvider(Recorder, Faults):
             answer = await self._run_model(request, None)
         except ApiError as error:
             answer = error.answer()
+        if self.tamper is not None:
+            self.tamper(request, answer)
         self.record_batch_line(request, answer)
         return answer
 

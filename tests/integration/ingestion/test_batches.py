@@ -14,9 +14,10 @@ from llama_index_contextual.errors import BudgetExceededError, ConfigurationErro
 from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.benchmarks.budgets import SMALL, cost_at, write_documents
+from tests.benchmarks.budgets import SMALL, write_documents
 from tests.integration.ingestion.support import interrupt_batch, nodes_of, passages
 from tests.support.batches import BatchPlan
+from tests.support.charges import cost_at
 from tests.support.cli import run
 from tests.support.records import Request
 from tests.support.replies import Reply, default_reply

@@ -17,9 +17,9 @@ from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.benchmarks.budgets import cost_at
 from tests.integration.ingestion.support import files_of, interrupt_batch, nodes_of
 from tests.support.batches import BatchPlan
+from tests.support.charges import cost_at
 from tests.support.cli import run
 from tests.support.log_check import check
 from tests.support.server import LoopbackProvider
