@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 import operator
+import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -508,7 +509,7 @@ class Spending:
         self._is_exceeded = False
         self._needed = 0.0
         self._changed = asyncio.Event()
-        self._writing = asyncio.Lock()
+        self._writing, self._write_lock = asyncio.Lock(), threading.Lock()
         self._written: float | None = None
 
     def require_price(self, model: str) -> None:
@@ -640,11 +641,13 @@ class Spending:
         except BaseException as error:
             if usage.is_answered:  # the answer was rejected, but is charged
                 self._book_embedding(call, tokens, usage)
+                await self.acommit()
             else:
                 (call.forfeit if may_be_charged(error) else call.release)()
                 self.actual += self.embedding_bill(model, usage.reported)
             raise
         self._book_embedding(call, tokens, usage)
+        await self.acommit()
 
     def _book_embedding(self, call: Reservation, tokens: int, usage: EmbeddingUsage) -> None:
         model, reported = call.model, usage.tokens
@@ -828,7 +831,11 @@ class Spending:
         """
         if self._receipts is None:
             return
-        bill = self.actual
+        with self._write_lock:  # otherwise, an older state could replace a newer one
+            self._write(self._receipts, ahead, ended)
+
+    def _write(self, receipts: Receipts, ahead: float, ended: float | None) -> None:
+        covered, bill = self._committed + ahead, self.actual
         receipt = replace(
             self._receipt,
             started=self._receipt.started or time.time(),
@@ -847,16 +854,19 @@ class Spending:
             batches={file_id: batch.unsettled_dollars for file_id, batch in self._batches.items()},
             prices=self.prices.version,
         )
-        covered = self._committed + ahead
-        self._receipt = self._receipts.write(receipt)
+        self._receipt = receipts.write(receipt)
         self._written = covered
+
+    async def acommit(self) -> None:
+        """Ensure that the receipt on disk covers a call that has just been settled and cost more than its reserve."""
+        await self._write_ahead(0.0)
 
     async def _write_ahead(self, bound: float) -> None:
         """Ensure that the receipt on disk covers the calls in flight, but write it only once for several calls."""
         if self._receipts is None:
             return
         async with self._writing:
-            if self._written is None or self._committed > self._written:
+            if self._written is None or self._committed > self._written + _ROUNDING:
                 await run_to_completion(partial(self.write, ahead=_CALLS_BETWEEN_WRITES * bound))
 
 

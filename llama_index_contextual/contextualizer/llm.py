@@ -677,6 +677,7 @@ class Scheduler:
             reply = await awithout_secrets(partial(sender.send, request))
         tokens = self._form.tokens_of(request, reply)
         call.settle(tokens, is_estimated=not reply.is_counted)
+        await self._spending.acommit()
         self._cached_tokens[request.prefix.cache_key] = tokens.cached_tokens
         self._answers += 1
         self._context_tokens += tokens.output_tokens

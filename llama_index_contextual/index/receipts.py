@@ -93,7 +93,8 @@ class RunCost:
 class ProjectCost:
     """Total cost of a project so far: contexts, document embeddings and answers.
 
-    Query embeddings are not included.
+    Embeddings of queries are not included, nor is the single text that may be embedded to recognise a model that was
+    passed as an object.
 
     Attributes:
         runs: The runs that made calls, oldest first.

@@ -31,7 +31,7 @@ from tests.support.records import CHAT_PATH, CONTEXTUAL_PATH, EMBEDDINGS_PATH, R
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
 
-PRICES = dict.fromkeys(("openai-like:nomic", "openai:nomic"), {"input": 0.02})
+PRICES = {name: {"input": 0.02} for name in ("openai-like:nomic", "openai:nomic")}
 SMALL = {"segment_size": 2_000, "chunk_size": 200, "chunk_overlap": 20}
 
 
