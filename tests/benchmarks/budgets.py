@@ -60,6 +60,7 @@ class Case:
         trouble: Scripts faults.
         share: The limit in proportion to the estimate, or None for none.
         batch: Whether contexts are asked for in batches.
+        parts: Size of the documents.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Case:
     trouble: Callable[[LoopbackProvider], object] = lambda provider: None
     share: float | None = None
     batch: bool = False
+    parts: int = 24
 
 
 CASES = (
@@ -112,7 +114,10 @@ ENDPOINTS: Mapping[str, tuple[str, dict[str, Any]]] = {
 
 
 def _tampered(name: str, tamper: Tamper, config: dict[str, Any], **options: Any) -> Case:
-    return Case(name=name, config=config, trouble=lambda provider: setattr(provider, "tamper", tamper), **options)
+    def trouble(provider: LoopbackProvider) -> None:
+        provider.tamper = tamper
+
+    return Case(name=name, config=config, trouble=trouble, parts=6, **options)
 
 
 CASES += tuple(
@@ -250,7 +255,7 @@ def main() -> None:
     print(f"{'case':<30}{'limit':>10}{'counted':>10}{'said':>10}{'in all':>10}{'booked':>10}  ends with")
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
-        makers: list[Callable[[Path], Row]] = [lambda f, c=case: run_case(c, f, parts=24) for case in CASES]
+        makers: list[Callable[[Path], Row]] = [lambda f, c=case: run_case(c, f, parts=c.parts) for case in CASES]
         makers += [
             lambda f, s=stop, n=n: run_interrupted(f, s, calls=n, parts=24)
             for stop in (signal.SIGINT, signal.SIGKILL)
