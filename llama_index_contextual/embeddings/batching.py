@@ -45,16 +45,50 @@ def pack(items: Iterable[T], weigh: Callable[[T], tuple[int, ...]], limits: tupl
         yield packed
 
 
+MAX_LENGTH = 1e6
+"""Maximum length of a usable vector; the vectors of embedding models have a length of about 1, and rarely of 1,000."""
+
+
+def as_row(vector: Sequence[float]) -> NDArray[np.float32]:
+    """Return a vector as an array, which is empty if the vector is invalid; numbers that are too large are infinite."""
+    try:
+        with np.errstate(over="ignore"):
+            row = np.array(vector, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError):
+        return np.zeros(0, dtype=np.float32)
+    return row if row.ndim == 1 else np.zeros(0, dtype=np.float32)
+
+
 def as_matrix(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
     """Return vectors as the rows of a matrix, or an empty array if a vector is invalid or the lengths differ."""
-    try:
-        # Rows are converted one at a time, so that other threads can run in between. Numbers that are too large become
-        # infinite.
-        with np.errstate(over="ignore"):
-            matrix = np.stack([np.array(row, dtype=np.float32) for row in rows])
-    except (TypeError, ValueError):
+    # Rows are converted one at a time, so that other threads can run in between.
+    arrays = [as_row(row) for row in rows]
+    if not arrays or {len(array) for array in arrays} != {len(arrays[0])} or not len(arrays[0]):
         return np.zeros(0, dtype=np.float32)
-    return matrix if matrix.ndim == 2 else np.zeros(0, dtype=np.float32)
+    return np.stack(arrays)
+
+
+def fault_of(row: NDArray[np.float32], *, allows_zero: bool = False) -> str | None:
+    """Return what is wrong with a vector, or None if it can be compared with other vectors.
+
+    Args:
+        row: The vector, which is empty if it is invalid.
+        allows_zero: Whether the vector may be zero, as those of bags of words may.
+
+    Example:
+        >>> fault_of(np.array([3.0, np.nan], dtype=np.float32))
+        'contains values that are not finite numbers'
+        >>> fault_of(np.array([3.0, 4.0], dtype=np.float32)) is None
+        True
+    """
+    if not row.size:
+        return "is not a list of numbers"
+    if not np.isfinite(row).all():
+        return "contains values that are not finite numbers"
+    length = float(np.linalg.norm(row.astype(np.float64)))
+    if length > MAX_LENGTH:
+        return f"has the length {length:.1g}"
+    return None if length or allows_zero else "is zero"
 
 
 def embedding_tokens(text: str) -> int:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.calls import RetryPolicy, call, describe
 from llama_index_contextual._utils.clients import unconnected
-from llama_index_contextual.embeddings.batching import as_matrix, cut_to_input, unit_vectors
+from llama_index_contextual.embeddings.batching import as_row, cut_to_input, fault_of, unit_vectors
+from llama_index_contextual.embeddings.replies import check_replies
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.analysis import cut_query
-from llama_index_contextual.models import model_name
+from llama_index_contextual.models import model_name, provider_of
 
 _RETRY = RetryPolicy(attempts=3)
 _CACHE_SIZE = 512
@@ -81,24 +82,24 @@ class QueryEmbedder:
     def _client(self) -> BaseEmbedding:
         process = os.getpid()
         if process not in self._clients:
-            self._clients[process] = unconnected(self.model)
+            self._clients[process] = check_replies(unconnected(self.model), self.name, synchronous=True)
         return self._clients[process]
 
     def _store(self, key: bytes, embedding: object) -> tuple[list[float], NDArray[np.float32]]:
         """Check and cache an embedding from the model; return it as a list and as the unit vector used for searching.
 
         Raises:
-            ModelError: The embedding is empty, or contains values that are not finite numbers.
+            ModelError: The embedding cannot be compared with other vectors.
         """
-        row = as_matrix([cast("list[float]", embedding)])
-        if row.ndim != 2 or not row.size or not np.isfinite(row).all():
-            size = f"{row.size} dimensions" if row.ndim == 2 else "no embedding"
+        row = as_row(cast("list[float]", embedding))
+        # The local model and models of the user may count words, and a question may have none that they know.
+        if (fault := fault_of(row, allows_zero=provider_of(self.name) is None)) is not None:
             raise ModelError(
-                f"The embedding model {self.name!r} did not return finite numbers ({size}): run the same query again,"
-                f" or choose another model.",
+                f"{self.name!r} returned an embedding of the query that {fault}: run the same query again, or choose"
+                f" another embedding model.",
                 setting="embed_model",
             )
-        both = embedding if isinstance(embedding, list) else row[0].tolist(), unit_vectors(row)[0]
+        both = embedding if isinstance(embedding, list) else row.tolist(), unit_vectors(row[np.newaxis])[0]
         self._cache.put(key, both)
         return both
 

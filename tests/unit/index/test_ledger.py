@@ -91,7 +91,7 @@ def test_a_pending_batch_does_not_restore_removed_data(ledger: Ledger) -> None:
     ledger.batches.uploaded("file", model="m", custom_ids=["one", "two"])
     ledger.keep_only((), ())
     assert ledger.batches.open_batches() == []
-    assert not ledger.batches.has_request("one")
+    assert ledger.batches.reply("one") is ledger.batches.file_of("one") is None
     assert ledger.info().batched_requests == 0
 
 

@@ -270,7 +270,7 @@ async def test_a_model_that_does_not_answer_with_finite_numbers_is_named(
     retriever: SemanticRetriever, answer: Any
 ) -> None:
     broken = SemanticRetriever(retriever._index, embed_model=Broken(answer=answer))
-    message = "The embedding model 'CountingEmbedding:counting' did not return"
+    message = "^'CountingEmbedding:counting' returned an embedding of the query that"
     with pytest.raises(ModelError, match=message):
         broken.rank(QUERY, 3)
     with pytest.raises(ModelError, match=message):
