@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -12,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.analysis import cut_query
 
-_LOAD_LOCK = threading.Lock()
+_LOAD_LOCK = Lock()
 
 
 def embedded(texts: Sequence[str]) -> NDArray[np.float32]:
