@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.config import JsonDict
 from pydantic_core import PydanticUndefined
 
+from llama_index_contextual._utils.files import read_file
 from llama_index_contextual._utils.templates import check_template
 from llama_index_contextual.errors import ConfigurationError
 
@@ -394,6 +395,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 ADDRESSES = ("OLLAMA_HOST",)
 """Environment variables with the addresses of providers that need no key."""
 
+_MAX_DOTENV = 1_000_000
+"""Size in bytes from which a file is not a `.env` file."""
 _LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
 
 
@@ -432,9 +435,9 @@ def read_dotenv(path: str | Path, environment: MutableMapping[str, str]) -> None
         environment: Environment variables, such as `os.environ`.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig", errors="replace").splitlines()
+        lines = read_file(Path(path), _MAX_DOTENV).decode("utf-8-sig", errors="replace").splitlines()
     except OSError:
-        return  # the file does not exist
+        return  # the file does not exist, or is not a file
     values = {match[1]: _unquoted(match[2]) for line in lines if (match := _LINE.match(line))}
     known = {name for name in values if name.startswith(PREFIX)} | {*ADDRESSES}
     for key, addresses in KEYS.items():

@@ -9,12 +9,12 @@ used unchanged.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.redaction import watch
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class PerLoop(Generic[T]):
 
     def __init__(self, load: Callable[[], T]) -> None:
         self._load = load
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._by_loop: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[T, None], T]] = {}
 
     async def running(self) -> T:

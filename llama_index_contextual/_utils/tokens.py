@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,12 +19,14 @@ import numpy as np
 import tiktoken
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.locks import Lock
+
 ENCODING = "o200k_base"
 PIECE_SIZE = 100_000
 
 _CHECK_SIZE = 1 << 20
 _CACHE_VARIABLE = "TIKTOKEN_CACHE_DIR"
-_environment = threading.Lock()
+_environment = Lock()
 
 # Positions at which a token always ends: the tokenizer first splits the text before a space, and before a line feed or
 # a punctuation mark that follows a letter or digit. The apostrophe is excluded (it's, we'll).

@@ -7,7 +7,6 @@ would take several times as long as the first search, configure the root logger,
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
 from llama_index_contextual.errors import ModelError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _TOKENIZER, _WEIGHTS = "tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_256.safetensors"
 _DIMENSIONS = 256
-_LOAD_LOCK = threading.Lock()
+_LOAD_LOCK = Lock()
 
 
 def embedded(texts: Sequence[str]) -> NDArray[np.float32]:

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import os
 import re
 import sqlite3
 import time
@@ -273,7 +274,7 @@ class Ledger(Database):
         file = None if path is None else Path(path)
         self._name = "The ledger in memory" if file is None else file.name
         self._warned = False
-        if read_only and (file is None or not file.exists() or file.stat().st_size == 0):
+        if read_only and (file is None or is_missing(file)):
             file, read_only = None, False
         if read_only:
             super().__init__(file, access="inspect", patience=PATIENCE_READING)
@@ -535,6 +536,11 @@ class Ledger(Database):
             "SELECT count(output_tokens), avg(output_tokens) FROM contexts WHERE model = ? AND context != ''", (model,)
         )
         return float(mean) if number >= 20 else None
+
+
+def is_missing(path: Path) -> bool:
+    """Return whether a ledger does not exist or is an empty file."""
+    return not os.path.lexists(path) or (path.is_file() and not path.stat().st_size)
 
 
 def damaged_ledgers(project_dir: Path) -> list[Path]:

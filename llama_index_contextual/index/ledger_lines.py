@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.files import open_file
+from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual.errors import InputError, LedgerError, Remedy
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import FIELDS, LEDGER_FILE, TABLES, Ledger, Row, is_plausible
@@ -129,11 +130,11 @@ def read_ledger(ledger: Ledger, path: Path) -> LedgerRows:
     counts = Counter[str]()
 
     def rows() -> Iterator[tuple[str, Row]]:
-        with open(path, "rb") as file:  # in binary mode, because JSON strings may contain other line separators
+        with open_file(path) as file:  # in binary mode, because JSON strings may contain other line separators
             for number, line in enumerate(file, start=1):
                 try:
-                    table, row = _row_of(json.loads(line))
-                except (ValueError, TypeError, KeyError, RecursionError) as error:
+                    table, row = _row_of(parse_json(line))
+                except (ValueError, TypeError, KeyError) as error:
                     raise InputError(
                         f"{path.name}, line {number}, is not a ledger row ({error}), and nothing was imported: export"
                         f" the ledger again, or remove the line.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale, top
@@ -151,7 +151,7 @@ def _scanned(matrix: Any, shape: tuple[int, int], query: NDArray[np.float32]) ->
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
-_READING = threading.Lock()  # the limit on the number of bytes is global in FAISS
+_READING = Lock()  # the limit on the number of bytes is global in FAISS
 
 # OpenMP keeps worker threads for each calling thread. A forked child lacks these threads, but would wait for them.
 if hasattr(os, "register_at_fork"):  # Windows does not fork

@@ -584,7 +584,7 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
     directory = version_directory(state.directory, live)
     whole = read_manifest(directory)
     damaged = [entry.name for entry in whole.parts if faults[entry.name]]
-    missing = [record for part in damaged for record in records_of(state.directory, part)]
+    missing = [record for part in damaged for record in records_of(state.directory, part, faults)]
     with contextlib.closing(OpenVersion(directory, without=damaged)) as before:
         lost = set(before.lost_documents())
         missing += (record for record in before.records if record.doc_id in lost)

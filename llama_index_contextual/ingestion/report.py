@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.locks import Lock
+from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual.contextualizer.base import (
     MAX_CONTEXT_TOKENS,
     MIN_CONTEXT_TOKENS,
@@ -299,17 +299,23 @@ def store_skipped(project_dir: Path, skipped: Sequence[SkippedFile]) -> None:
     """Store the files that the last ingestion skipped, for `read_skipped`."""
     path = project_dir / SKIPPED_FILE
     rows = json.dumps(sorted((file.path, file.reason) for file in skipped)).encode() if skipped else None
-    stored = path.read_bytes() if path.exists() else None
-    if rows is None and stored is not None:
+    if rows is None and path.is_file():
         files.remove(path)
-    elif rows is not None and rows != stored:
+    elif rows is not None and rows != _stored_skipped(path):
         files.replace(path, rows)
+
+
+def _stored_skipped(path: Path) -> bytes | None:
+    try:
+        return files.read(path)
+    except OSError:
+        return None
 
 
 def read_skipped(project_dir: Path) -> list[SkippedFile]:
     """Return the files that the last ingestion skipped, or an empty result if the list is missing or damaged."""
     try:
-        rows = json.loads((project_dir / SKIPPED_FILE).read_bytes())
+        rows = parse_json(files.read(project_dir / SKIPPED_FILE))
         return [SkippedFile(str(path), str(reason)) for path, reason in rows]
     except (OSError, ValueError, TypeError):
         return []
@@ -360,7 +366,7 @@ class ProgressCounter:
 
     def __init__(self, report: ReportProgress | None, state: IngestProgress) -> None:
         self._report, self.state = report, state
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.spent: Callable[[], float | None] = float
         self.set()
 

@@ -15,6 +15,7 @@ from llama_index_contextual.errors import (
     InputError,
     ProjectError,
     ProjectExistsError,
+    ProjectNotFoundError,
     Remedy,
 )
 from llama_index_contextual.index import files
@@ -163,10 +164,12 @@ class ProjectManager:
         Raises:
             ProjectNotFoundError: There is no project with this name.
         """
-        directory = self._existing(name)
+        directory = no_link(self.root / check_name(name))
         try:
             project = self.load(name)
-        except ProjectError:  # the report contains the error
+        except ProjectError as error:  # the report contains the error
+            if isinstance(error, ProjectNotFoundError) and not (directory / VERSIONS).is_dir():
+                raise
             return (repair_project if repair else verify_project)(directory)
         return project.verify(repair=repair)
 

@@ -48,7 +48,7 @@ from llama_index_contextual.errors import CorruptVersionError, FormatError, Inpu
 from llama_index_contextual.index.filters import restricting_filters
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerInfo
 from llama_index_contextual.index.manifest import DocumentRecord, read_manifest
-from llama_index_contextual.index.project_file import write_lock
+from llama_index_contextual.index.project_file import require_existing, write_lock
 from llama_index_contextual.index.receipts import ProjectCost
 from llama_index_contextual.index.verify import ForgetReport, VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.versions import current_name, rollback, version_directory, version_names
@@ -703,7 +703,7 @@ class Project:
         Raises:
             CorruptVersionError: CURRENT is damaged; the message lists the versions.
         """
-        live = current_name(self.directory)
+        live = current_name(require_existing(self.directory))
         directories = (version_directory(self.directory, name) for name in version_names(self.directory))
         return [version for version in (_version_info(directory, live) for directory in directories) if version]
 
@@ -766,12 +766,13 @@ class Project:
         All answers from a model on the same day count as one run; question embeddings are not included. Calls that
         timed out, and calls from a run that was killed, are included at their maximum price.
         """
-        with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
+        path = require_existing(self.directory) / LEDGER_FILE
+        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
             return ledger.receipts.cost()
 
     def info(self) -> ProjectInfo:
         """Return the settings, size and cost of the project."""
-        live = None if current_name(self.directory) is None else self.state.live.current()
+        live = None if current_name(require_existing(self.directory)) is None else self.state.live.current()
         records = live.records if live else ()
         with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
             return ProjectInfo(

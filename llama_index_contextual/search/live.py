@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.locks import Lock, Slots
 from llama_index_contextual.errors import (
     ConfigurationError,
     ContextualError,
@@ -77,11 +77,14 @@ class LiveIndexes:
         self._project_dir = project_dir
         self._name = name
         self._load_embed_model = load_embed_model
-        self._lock = threading.Lock()
-        self._opened: SearchableVersion | None = None
-        self._stamp: Stamp | None = None
+        self._lock = Lock(self._forget)
+        self._forget()
         self._embedder: QueryEmbedder | None = None
         self._restricted: LRUCache[str, RestrictedIndexes] = LRUCache(_RESTRICTIONS)
+
+    def _forget(self) -> None:
+        self._opened: SearchableVersion | None = None
+        self._stamp: Stamp | None = None
 
     @property
     def rerankers(self) -> Rerankers:
@@ -208,7 +211,10 @@ class RestrictedIndexes(LiveIndexes):
         self.scope = filters.model_dump_json()
         self._live = live
         self._filters = filters
-        self._restricting = threading.Lock()
+        self._restricting = Lock(self._forget_visible)
+        self._forget_visible()
+
+    def _forget_visible(self) -> None:
         self._visible: RestrictedVersion | None = None
 
     def current(self) -> RestrictedVersion:
@@ -227,12 +233,12 @@ class RestrictedIndexes(LiveIndexes):
         return not isinstance(current, RestrictedVersion) or self._live._is_superseded(current.whole)
 
 
-def _slots() -> threading.BoundedSemaphore:
+def _slots() -> Slots:
     """Return a semaphore that limits the number of threads that rank at the same time.
 
     Threads compete for the interpreter: with more threads than cores, fewer queries are answered per second.
     """
-    return threading.BoundedSemaphore((os.cpu_count() or 1) + 1)
+    return Slots((os.cpu_count() or 1) + 1)
 
 
 class SearchableVersion(OpenVersion):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.tokens import replace_surrogates
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.batching import cut_to_input, product_in_blocks, unit_vectors
@@ -287,7 +287,7 @@ class Spotlight:
     def __init__(self, analyzer: Analyzer, embed: Callable[[Sequence[str]], Floats] | None = None) -> None:
         self.analyzer = analyzer
         self._embed = embed
-        self._lock = threading.Lock()
+        self._lock = Lock(self._forget)
         self._forget()
 
     def _forget(self) -> None:

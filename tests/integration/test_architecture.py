@@ -30,7 +30,7 @@ FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__", "os.system
 FORBIDDEN_PREFIXES = ("os.exec", "os.spawn", "pty.", "asyncio.create_subprocess_shell")
 FORBIDDEN_KEYWORDS = frozenset({"shell", "allow_pickle"})
 
-OPENERS = ("readers/files", "readers/office", "readers/ocr")
+OPENERS = ("_utils/files", "readers/files", "readers/office", "readers/ocr")
 READ_MODES = frozenset({"r", "rb", "rt"})
 WRITING_CALLS = frozenset(
     {
@@ -165,15 +165,33 @@ def test_no_assert_reports_a_user_error() -> None:
     assert wrong == []
 
 
+def test_every_lock_is_replaced_in_a_forked_process() -> None:
+    primitives = {f"threading.{name}" for name in ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")}
+    users = {source.path for source in sources() for name, _ in source.calls if name in primitives}
+    assert users == {"_utils/locks.py"}
+
+
 def test_only_the_index_writes_files() -> None:
     wrong = [
         f"{source.path}: {name}"
         for source in sources()
         for name in writing_calls(source)
-        # The readers open files by their descriptors, for reading; parts of archives and images are opened in memory.
+        # Regular files are opened by their descriptors, for reading; parts of archives and images are opened in memory.
         if part_of(source.name) != "index" and (source.path, name) not in [(f"{path}.py", "open") for path in OPENERS]
     ]
     assert wrong == []
+
+
+def test_files_of_a_project_are_opened_in_one_place_which_never_waits_for_a_pipe() -> None:
+    wrong = [
+        f"{source.path}:{call.lineno} calls {name}"
+        for source in sources()
+        for name, call in source.calls
+        if part_of(source.name) in ("index", "ingestion", "project")
+        and (name.endswith((".read_bytes", ".read_text")) or (name in ("open", "io.open") and reads(name, call)))
+    ]
+    of_documents = ("version.read_text", "self.read_text")  # methods of a version
+    assert [call for call in wrong if not call.endswith(of_documents)] == []
 
 
 def writing_calls(source: Source) -> Iterator[str]:
