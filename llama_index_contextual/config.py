@@ -355,6 +355,16 @@ RETRIEVAL_FIELDS = frozenset(
 """Fields that can be changed without building a new version."""
 
 
+def default(name: str) -> Any:
+    """Return the default value of a setting.
+
+    Example:
+        >>> default("top_k")
+        20
+    """
+    return ProjectConfig.model_fields[name].get_default(call_default_factory=True)
+
+
 def described(name: str) -> str:
     """Return the description of a setting.
 

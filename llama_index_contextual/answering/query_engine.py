@@ -52,6 +52,7 @@ from llama_index_contextual.answering.streaming import (
     blocking,
     split_reasoning,
 )
+from llama_index_contextual.config import default
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.answers import ANSWERS_FILE, AnswerFile
 from llama_index_contextual.index.versions import live_if_sound
@@ -156,8 +157,8 @@ class AnswerOptions:
         system_prompt: Text that replaces the rules and the style; {not_found} is a placeholder for `not_found`.
     """
 
-    style: str = "instruction"
-    answer_tokens: int = 8000
+    style: str = default("style")
+    answer_tokens: int = default("answer_tokens")
     context: bool = True
     min_confidence: float | None = None
     not_found: str = prompts.NOT_FOUND

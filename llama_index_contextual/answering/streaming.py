@@ -30,6 +30,7 @@ from llama_index_contextual.answering.citations import CitationFilter
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
 from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, Meter, field_of
+from llama_index_contextual.config import default
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.models import address_of, model_name, provider_of
@@ -63,8 +64,8 @@ class Timeouts:
         ConfigurationError: A timeout is not greater than 0.
     """
 
-    first_token: float = 30.0
-    between_tokens: float = 10.0
+    first_token: float = default("first_token_timeout")
+    between_tokens: float = default("between_tokens_timeout")
     whole: float = 60.0
 
     def __post_init__(self) -> None:

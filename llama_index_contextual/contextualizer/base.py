@@ -28,6 +28,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.redaction import get_logger, scrub
 from llama_index_contextual._utils.tokens import count_tokens
+from llama_index_contextual.config import default
 from llama_index_contextual.contextualizer.opening import opening_of
 from llama_index_contextual.embeddings.batching import pack
 from llama_index_contextual.errors import ContextualError
@@ -285,7 +286,7 @@ class Contextualizer(TransformComponent):
 
     model_config = ConfigDict(extra="forbid")
 
-    segment_size: int = Field(default=8000, gt=0)
+    segment_size: int = Field(default=default("segment_size"), gt=0)
 
     @abstractmethod
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:

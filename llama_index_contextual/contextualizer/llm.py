@@ -38,7 +38,7 @@ from llama_index_contextual._utils.calls import (
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual._utils.templates import ContextPrompt, check_template, require_known
-from llama_index_contextual.config import DEFAULT_LLM
+from llama_index_contextual.config import DEFAULT_LLM, default
 from llama_index_contextual.contextualizer import prompts
 from llama_index_contextual.contextualizer.base import (
     ChunkContext,
@@ -126,7 +126,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     model: str = DEFAULT_LLM
     prompt: str = DEFAULT_PROMPT
     variables: dict[str, str] = Field(default_factory=dict)
-    num_workers: int = Field(default=8, gt=0)
+    num_workers: int = Field(default=default("llm_concurrency"), gt=0)
     call_timeout: float | None = Field(default=None, gt=0)
     requests_per_minute: int | None = Field(default=None, gt=0)
     tokens_per_minute: int | None = Field(default=None, gt=0)

@@ -32,7 +32,7 @@ from llama_index_contextual.answering.batch import QA, Predictions, answer_many
 from llama_index_contextual.answering.build import EngineBuilder, EngineOptions
 from llama_index_contextual.answering.query_engine import AnswerCache
 from llama_index_contextual.answering.response import AnswerAccount
-from llama_index_contextual.config import LOCAL, SPOTLIGHT, ContextKind, Mode, ProjectConfig
+from llama_index_contextual.config import LOCAL, SPOTLIGHT, ContextKind, Mode, ProjectConfig, default
 from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable, Tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import InputError, Remedy
@@ -935,7 +935,7 @@ def sweep_answers(
     reranks: Sequence[str] = (),
     modes: Sequence[Mode] = (),
     top_ks: Sequence[int] = (3, 5, 10),
-    concurrency: int = 8,
+    concurrency: int = default("llm_concurrency"),
     max_cost: float | None = None,
     progress: ShowVariants | None = None,
     **options: Unpack[EngineOptions],

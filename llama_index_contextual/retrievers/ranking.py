@@ -24,7 +24,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index.retrievers.bm25 import BM25Retriever
 from numpy.typing import NDArray
 
-from llama_index_contextual.config import Fusion
+from llama_index_contextual.config import Fusion, default
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, ChunkIndex, Hits, Scale
@@ -32,8 +32,8 @@ from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundle, query_of, specificity_of
+from llama_index_contextual.search.confidence import RANKED
 from llama_index_contextual.search.rank import (
-    CANDIDATES,
     FusionSettings,
     Leg,
     Ranking,
@@ -47,7 +47,7 @@ from llama_index_contextual.search.rank import (
 )
 from llama_index_contextual.search.response import LEGS
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.search.search import best_chunks, number_of_results, require_positive
+from llama_index_contextual.search.search import SearchSettings, best_chunks, number_of_results, require_positive
 from llama_index_contextual.stores import IndexVectorStore
 
 
@@ -62,7 +62,7 @@ class RankingRetriever(CheckedRetriever):
 
     chunk_index: ChunkIndex
     similarity_top_k: int
-    spotlight = False
+    spotlight: bool
 
     # `rank` is not an abstract method, because LlamaIndex creates a span for every call of an abstract method, which
     # takes longer than ranking a thousand chunks.
@@ -72,7 +72,8 @@ class RankingRetriever(CheckedRetriever):
         Raises:
             InputError: k is not positive, or the query does not fit the index.
         """
-        leg = self.leg(as_bundle(query), require_positive(k), filters)
+        # To the same depth for all usual values of k, so that the results do not depend on k.
+        leg = self.leg(as_bundle(query), max(RANKED, require_positive(k)), filters)
         return Ranking(leg.hits, self.chunk_index.ids, [leg])
 
     def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
@@ -96,7 +97,7 @@ class RankingRetriever(CheckedRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         k = self.similarity_top_k
-        return [*self.fetch(self.rank(query_bundle, k), k, query_bundle.query_str)]
+        return [*self.fetch(self.rank(query_bundle, k), k, query_of(query_bundle).text)]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return await asyncio.to_thread(self._retrieve, query_bundle)
@@ -110,9 +111,10 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
 
     Args:
         index: The index of a project: `project.index`.
-        similarity_top_k: Number of results that `retrieve` returns; 20 by default.
+        similarity_top_k: Number of results that `retrieve` returns; None for the default of the `top_k` setting.
         top_k: The same as `similarity_top_k`.
         filters: Metadata filters; only nodes that pass them are ranked.
+        spotlight: Whether the first nodes are reranked by their best sentence or table row.
         embed_model: Model that embeds the query; None uses the model of the index.
         callback_manager: Manager that receives LlamaIndex's events.
 
@@ -127,6 +129,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         similarity_top_k: int | None = None,
         top_k: int | None = None,
         filters: MetadataFilters | None = None,
+        spotlight: bool = SearchSettings.spotlight,
         embed_model: BaseEmbedding | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
@@ -134,11 +137,12 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
             raise InputError("SemanticRetriever needs the index of a project; for others use index.as_retriever().")
         super().__init__(
             index,
-            similarity_top_k=number_of_results(similarity_top_k, top_k, 20),
+            similarity_top_k=number_of_results(similarity_top_k, top_k, SearchSettings.k),
             filters=filters,
             embed_model=embed_model,
             callback_manager=callback_manager,
         )
+        self.spotlight = spotlight
         self.chunk_index = index.vector_store.client
         self._embedder = QueryEmbedder(self._embed_model)
 
@@ -149,9 +153,8 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
             InputError: The query's embedding does not fit the index.
             ModelError: The embedding model cannot be reached.
         """
-        embedding = query.embedding
-        if embedding is None:
-            embedding = self._embedder.embed(query.embedding_strs)
+        question = query_of(query)
+        embedding = self._embedder.unit(question.embedded) if question.embedding is None else question.embedding
         return semantic_leg(self.chunk_index, embedding, k, filters or self._filters, model=self._embedder.name)
 
     # VectorIndexRetriever is the first base class, so its methods would be used otherwise.
@@ -173,7 +176,7 @@ class NodeIndex:
     dimensions: int | None = None
     documents: DocumentIndex | None = None
 
-    def __init__(self, nodes: Sequence[BaseNode], *, language: str = "english") -> None:
+    def __init__(self, nodes: Sequence[BaseNode], *, language: str = default("language")) -> None:
         self.docstore = NodeTable()
         self.docstore.add(nodes)
         texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in self.docstore.iterate())
@@ -206,9 +209,10 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
 
     Args:
         index: An index with terms, such as `project.live_version.index`.
-        similarity_top_k: Number of results that `retrieve` returns; 20 by default.
+        similarity_top_k: Number of results that `retrieve` returns; None for the default of the `top_k` setting.
         top_k: The same as `similarity_top_k`.
         filters: Metadata filters; only nodes that pass them are ranked.
+        spotlight: Whether the first nodes are reranked by their best sentence or table row.
         callback_manager: Manager that receives LlamaIndex's events.
 
     Raises:
@@ -229,6 +233,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         similarity_top_k: int | None = None,
         top_k: int | None = None,
         filters: MetadataFilters | None = None,
+        spotlight: bool = SearchSettings.spotlight,
         callback_manager: CallbackManager | None = None,
     ) -> None:
         if index.lexical is None:
@@ -236,7 +241,8 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         # BM25Retriever.__init__ would build an index and keep every node as JSON.
         RankingRetriever.__init__(self, callback_manager)
         self.chunk_index = index
-        self.similarity_top_k = number_of_results(similarity_top_k, top_k, 20)
+        self.similarity_top_k = number_of_results(similarity_top_k, top_k, SearchSettings.k)
+        self.spotlight = spotlight
         self._lexical, self._filters = index.lexical, filters
 
     @classmethod
@@ -246,7 +252,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         nodes: Sequence[BaseNode] | None = None,
         docstore: BaseDocumentStore | None = None,
         *,
-        language: str = "english",
+        language: str = default("language"),
         **options: Any,
     ) -> Self:
         """Build an in-memory index from nodes, from a document store, or from the nodes of another index.
@@ -299,11 +305,15 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
     LlamaIndex's own code is used with the same weighted fusion by node id. The nodes that the retrievers return are not
     changed.
 
+    The defaults are those of a project, so that a `SemanticRetriever` and a `LexicalRetriever` for the index of a
+    project give the results of `project.retrieve`, unless its settings have been changed.
+
     Args:
         retrievers: The retrievers to fuse ("legs").
-        retriever_weights: One weight per leg, not all zero; None for equal weights. If only one of several legs has a
-            weight above 0, the result has the order of that leg, without document scores.
-        similarity_top_k: Number of results that `retrieve` returns; 20 by default.
+        retriever_weights: One weight per leg, not all zero. None for the weights of a project's settings if one of two
+            legs searches vectors and the other is a BM25 retriever, or for equal weights. If only one of several legs
+            has a weight above 0, the result has the order of that leg, without document scores.
+        similarity_top_k: Number of results that `retrieve` returns; None for the default of the `top_k` setting.
         top_k: The same as `similarity_top_k`.
         candidates: Number of hits taken from each leg before fusion, if the legs rank rows of the same index. Other
             retrievers use their own number of results.
@@ -333,20 +343,21 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         retriever_weights: list[float] | None = None,
         similarity_top_k: int | None = None,
         top_k: int | None = None,
-        candidates: int = CANDIDATES,
-        fusion: Fusion = "rrf",
-        rrf_k: float = 10.0,
-        document_weight: float = 0.1,
-        sibling_weight: float = 0.5,
-        spotlight: bool = False,
+        candidates: int = FusionSettings.candidates,
+        fusion: Fusion = FusionSettings.by,
+        rrf_k: float = FusionSettings.rrf_k,
+        document_weight: float = FusionSettings.document_weight,
+        sibling_weight: float = FusionSettings.sibling_weight,
+        spotlight: bool = SearchSettings.spotlight,
         filters: MetadataFilters | None = None,
         llm: LLM | None = None,
         num_queries: int = 1,
         **kwargs: Any,
     ) -> None:
         try:
-            leg_weights = [1.0] * len(retrievers) if retriever_weights is None else retriever_weights
-            weights = normalise_weights(leg_weights, len(retrievers))
+            weights = _default_weights(retrievers)
+            if retriever_weights is not None:
+                weights = normalise_weights(retriever_weights, len(retrievers))
         except ValueError as error:
             raise ConfigurationError(f"HybridRetriever: {error}.", setting="retriever_weights") from None
         for name, weight in (("document_weight", document_weight), ("sibling_weight", sibling_weight)):
@@ -359,7 +370,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             # Without an LLM, the base class would use Settings.llm, which requires a key even for a single query.
             llm=llm or (MockLLM() if num_queries <= 1 else None),
             mode=FUSION_MODES.RECIPROCAL_RANK,
-            similarity_top_k=number_of_results(similarity_top_k, top_k, 20),
+            similarity_top_k=number_of_results(similarity_top_k, top_k, SearchSettings.k),
             num_queries=num_queries,
             retriever_weights=weights,
             **kwargs,
@@ -448,3 +459,16 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             RetrievedChunk(rank=rank, score=score, **chunks[node_id])
             for rank, (node_id, score) in enumerate(ranking, start=1)
         ]
+
+
+def _default_weights(retrievers: Sequence[BaseRetriever]) -> list[float]:
+    """Return the weights of a project for a vector retriever and a BM25 retriever, or equal weights for others.
+
+    Raises:
+        ValueError: There are no retrievers.
+    """
+    kinds = [isinstance(one, VectorIndexRetriever) - isinstance(one, BM25Retriever) for one in retrievers]
+    if sorted(kinds) == [-1, 1]:
+        semantic, lexical = FusionSettings.weights
+        return [semantic if kind > 0 else lexical for kind in kinds]
+    return normalise_weights([1.0] * len(retrievers), len(retrievers))

@@ -19,21 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.redaction import get_logger
-from llama_index_contextual.config import SPOTLIGHT, Mode, ProjectConfig, RerankThreshold
+from llama_index_contextual.config import SPOTLIGHT, Mode, ProjectConfig, RerankThreshold, default
 from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.index.base import Chunk, ChunkIndex
 from llama_index_contextual.search.confidence import RANKED, READ, SCORED_HITS, ConfidenceEstimate, estimate_confidence
 from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_reranked
-from llama_index_contextual.search.rank import (
-    FusionSettings,
-    Ranking,
-    fused,
-    hits_of,
-    lexical_leg,
-    semantic_leg,
-)
+from llama_index_contextual.search.rank import FusionSettings, Ranking, fused, hits_of, lexical_leg, semantic_leg
 from llama_index_contextual.search.response import Explanation, Hit, QueryBlend, RerankerUse, SearchResponse
 from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY, Spot, spotlight_shares, spots_of
 
@@ -43,13 +36,6 @@ if TYPE_CHECKING:
     from llama_index_contextual.search.rerank import Reranked, Reranker
 
 logger = get_logger(__name__)
-
-SIBLING_WEIGHT = 1.0
-"""Share of the best chunk's score that is added to each chunk of the same document.
-
-The share improves the results for collections of similar documents, such as contracts, and has little effect otherwise.
-`document_weight=0` disables it too, so that documents do not affect the scores.
-"""
 
 _WORD = re.compile(r"\w+")
 _POSSESSIVE = re.compile(r"['’]s$")
@@ -105,7 +91,7 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """Settings for a search.
+    """Settings for a search. The defaults are those of a project.
 
     Attributes:
         mode: Indexes to search. If the version lacks one of them, only the other index is used, with a warning.
@@ -121,15 +107,15 @@ class SearchSettings:
         explain: Whether to explain the order of the results.
     """
 
-    mode: Mode = "hybrid"
-    k: int = 20
+    mode: Mode = default("mode")
+    k: int = default("top_k")
     filters: MetadataFilters | None = None
     fusion: FusionSettings = field(default_factory=FusionSettings)
     acronyms: Mapping[str, str] = field(default_factory=dict)
-    spotlight: bool = False
-    rerank_candidates: int = 0
-    rerank_threshold: RerankThreshold = None
-    min_confidence: float | None = None
+    spotlight: bool = default("rerank") is not None
+    rerank_candidates: int = default("rerank_candidates")
+    rerank_threshold: RerankThreshold = default("rerank_threshold")
+    min_confidence: float | None = default("min_confidence")
     explain: bool = False
 
     @classmethod
@@ -141,13 +127,7 @@ class SearchSettings:
             mode=mode,
             k=k,
             filters=filters,
-            fusion=FusionSettings(
-                by=config.fusion,
-                weights=(config.semantic_weight, 1 - config.semantic_weight),
-                rrf_k=config.rrf_k,
-                document_weight=config.document_weight,
-                sibling_weight=SIBLING_WEIGHT if config.document_weight else 0.0,
-            ),
+            fusion=FusionSettings.of(config),
             acronyms=config.acronym_table,
             spotlight=config.rerank is not None,
             rerank_candidates=config.rerank_candidates,

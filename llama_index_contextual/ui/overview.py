@@ -263,14 +263,14 @@ def retry_command(project: Project) -> str:
 
 
 def inspection_page(
-    project: Project, questions: Sequence[str] = (), *, top_k: int = 10, document_folders: Sequence[Path] = ()
+    project: Project, questions: Sequence[str] = (), *, top_k: int | None = None, document_folders: Sequence[Path] = ()
 ) -> str:
     """Return a self-contained page about the live version of a project.
 
     Args:
         project: The project.
         questions: Queries whose results the page explains.
-        top_k: Number of results for each query.
+        top_k: Number of results for each query; None uses the project's `top_k`.
         document_folders: Folders with copies of the original files, for images of their pages, if the files are no
             longer where they were ingested.
 
@@ -308,7 +308,7 @@ def write_page(
     path: Path,
     questions: Sequence[str] = (),
     *,
-    top_k: int = 10,
+    top_k: int | None = None,
     document_folders: Sequence[Path] = (),
 ) -> Path:
     """Write the result of `inspection_page` to a file, replacing an existing file, and return the path.

@@ -65,6 +65,7 @@ def test_the_scale_is_that_of_the_similarities_to_all_chunks(retriever: Semantic
 def test_ranking_fetches_no_node_and_a_search_fetches_once(retriever: SemanticRetriever, index: PassageIndex) -> None:
     ranking = retriever.rank(QUERY, 3)
     assert index.fetches == []
+    retriever.spotlight = False
     hits = retriever.fetch(ranking, 3, QUERY)
     assert index.fetches == [[node_id for node_id, _ in ranking.first(3)]]
     assert [(hit.node_id, hit.score) for hit in hits] == ranking.first(3)
