@@ -221,6 +221,11 @@ _BEFORE_TEXT = 3
 _CHAT_TOKENS = 7
 
 
+# For an answer that reached its limit, and for a model of unknown limit.
+_MORE = 4
+_SPACIOUS = 2_000
+
+
 @dataclass(frozen=True)
 class CacheRules:
     """Rules for a provider's prompt cache.
@@ -336,7 +341,12 @@ class CallForm:
 
     def maximum(self, request: ContextRequest) -> Tokens:
         """Return the maximum token counts of a call, whose whole prompt is assumed to be written to the cache."""
-        return Tokens.maximum(self.input_tokens(request), self.max_tokens)
+        return Tokens.maximum(self.input_tokens(request), request.answer_tokens or self.max_tokens)
+
+    @property
+    def more_tokens(self) -> int | None:
+        """Maximum number of tokens for another answer after one that was too short; None if the user sets the limit."""
+        return max(_MORE * self.max_tokens, _SPACIOUS) if self.user_limit is None else None
 
     def tokens_of(self, request: ContextRequest, reply: Reply) -> Tokens:
         """Return the token counts reported for an answered call.
