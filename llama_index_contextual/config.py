@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, MutableMapping
@@ -17,6 +16,7 @@ from pydantic_core import PydanticUndefined
 
 from llama_index_contextual._utils.files import read_file
 from llama_index_contextual._utils.templates import check_template
+from llama_index_contextual._utils.text import parse_json, represent
 from llama_index_contextual.errors import ConfigurationError
 
 LOCAL = "local"
@@ -388,7 +388,7 @@ def _as_sentence(error: ValidationError) -> ConfigurationError:
         close = get_close_matches(name, known, n=1)
         advice = f"Did you mean {close[0]!r}?" if close else f"Known settings: {', '.join(known)}."
         return ConfigurationError(f"Unknown setting {name!r}. {advice}", setting=name)
-    return ConfigurationError(f"Setting {name!r} cannot be {first['input']!r}: {message}.", setting=name)
+    return ConfigurationError(f"Setting {name!r} cannot be {represent(first['input'])}: {message}.", setting=name)
 
 
 # ---- the environment -------------------------------------------------------------------------------------------------
@@ -427,8 +427,8 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, Any]:
 def parsed_value(text: str) -> Any:
     """Parse the value of a setting as JSON; if it is not valid JSON, return the string unchanged."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         return text
 
 

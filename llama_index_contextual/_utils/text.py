@@ -1,4 +1,4 @@
-"""Text helpers: excerpts around query terms, numbers with nouns, and JSON."""
+"""Text helpers: excerpts around query terms, numbers with nouns, values, and JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import reprlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
@@ -68,6 +69,14 @@ def pluralize(number: int, noun: str) -> str:
         ('1 chunk', '0 chunks', '1,234 paid contexts')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def represent(value: object) -> str:
+    """Return the `repr` of a value, shortened if the value is nested too deeply."""
+    try:
+        return repr(value)
+    except RecursionError:
+        return reprlib.repr(value)
 
 
 def parse_json(text: str | bytes) -> Any:

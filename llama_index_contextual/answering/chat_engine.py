@@ -21,6 +21,7 @@ from llama_index.core.storage.chat_store.base import BaseChatStore
 
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens
 from llama_index_contextual.answering.intent import IntentRetriever, empty_response, unsearched_intent
 from llama_index_contextual.answering.prompts import CONDENSE, conversation_text, require_template
@@ -163,7 +164,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
             InputError: The file does not contain a conversation.
         """
         try:
-            rows = json.loads(Path(path).read_bytes())
+            rows = parse_json(Path(path).read_bytes())
             messages = [ChatMessage(role=row["role"], content=row["content"]) for row in rows]
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path} is not a conversation written by `save`.", value=str(path)) from error

@@ -30,6 +30,7 @@ from llama_index.core.settings import Settings
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync, twin
 from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering import prompts
 from llama_index_contextual.answering.citations import Passage, check_citations, fold
@@ -122,7 +123,7 @@ class AnswerCache:
     def get(self, key: str) -> WrittenAnswer | None:
         """Return the cached answer, or None."""
         content = self._file.get(key + self._scope)
-        return None if content is None else WrittenAnswer(**json.loads(content))
+        return None if content is None else WrittenAnswer(**parse_json(content))
 
     def put(self, key: str, answer: WrittenAnswer, *, version: str | None) -> None:
         """Add an answer that is based on the given version, if answers from this version may be added."""

@@ -35,7 +35,7 @@ from llama_index_contextual.config import (
     environment_settings,
     read_dotenv,
 )
-from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
+from llama_index_contextual.errors import ContextualError, ProjectNotFoundError, end_sentence
 
 if TYPE_CHECKING:
     from llama_index_contextual.index.ledger_lines import LedgerRows
@@ -350,7 +350,7 @@ def verify(
     for problem in report.problems:
         colour = "yellow" if problem.harmless else "red"
         advice = f"To repair it: {safe(problem.remedy)}"
-        lines.append(f"[{colour}]{safe(problem.file)}[/] {safe(problem.message)}. {advice}")
+        lines.append(f"[{colour}]{safe(problem.file)}[/] {end_sentence(safe(problem.message))} {advice}")
     if not report.problems:
         lines.append(f"No damage in {pluralize(len(report.versions), 'version')} and the ledger.")
     common.say_result(report, "\n".join(lines))

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import math
 import operator
-import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, MetadataMode
 
 from llama_index_contextual._utils.calls import may_be_charged, run_to_completion
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import TokenPrice
@@ -519,7 +519,7 @@ class Spending:
         self._is_exceeded = False
         self._needed = 0.0
         self._changed = asyncio.Event()
-        self._writing, self._write_lock = asyncio.Lock(), threading.Lock()
+        self._writing, self._write_lock = asyncio.Lock(), Lock()
         self._written: float | None = None
 
     def require_price(self, model: str) -> None:

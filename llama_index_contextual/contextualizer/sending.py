@@ -24,7 +24,7 @@ from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, re
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.reasoning import without_reasoning
 from llama_index_contextual._utils.redaction import get_logger, scrub
-from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.contextualizer.cost import Bill, CallForm, Reservation, SenderKind, Spending, Tokens, money
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply, Usage, reply_of
@@ -170,11 +170,11 @@ def parse_output(content: bytes) -> Iterator[BatchReply]:
     """Yield the replies in an output file, in order; skip lines that are not replies from a model."""
     for line in content.split(b"\n"):
         try:
-            raw = json.loads(line)
+            raw = parse_json(line)
             custom_id, body = raw["custom_id"], raw["response"]["body"]
             if not body["choices"] or not isinstance(custom_id, str) or storable_text(custom_id) != custom_id:
                 continue
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             continue  # requests without a reply are sent again
         reply = reply_of(body)
         text, output_tokens = without_reasoning(reply.text, is_cut=reply.finish_reason == "length"), reply.output_tokens

@@ -144,6 +144,12 @@ def write_with(path: Path, fill: Callable[[IO[bytes]], object], *, sync: bool = 
             system.sync(path)
 
 
+def create_empty(path: Path) -> None:
+    """Create an empty file that is not world-writable, unless there is something with this name."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o664))
+
+
 def require_folder(path: Path) -> None:
     """Check that the folder for a new file exists.
 

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
-from llama_index_contextual._utils.files import require_regular
+from llama_index_contextual._utils.files import require_open_files, require_regular
 from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.errors import NoSpaceError, ReadOnlyVersionError
 
@@ -158,6 +158,8 @@ def _needs_space(path: Path | None) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         code = getattr(error, "sqlite_errorcode", 0)
+        if code & 0xFF == sqlite3.SQLITE_CANTOPEN:
+            require_open_files()
         if code not in (sqlite3.SQLITE_FULL, *_CANNOT_WRITE):
             raise
         reason = f"its disk is full, or a quota or a limit of file sizes (`ulimit -f`) is reached ({error})"

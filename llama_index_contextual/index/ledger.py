@@ -32,6 +32,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.files import require_open_files
 from llama_index_contextual.errors import (
     CorruptVersionError,
     FormatError,
@@ -302,6 +303,8 @@ class Ledger(Database):
         except (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError):
             raise  # caused by the call, not by the file
         except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN:
+                require_open_files()
             raise translate_error(error, self._name) from error
 
     def _has_tables(self) -> bool:

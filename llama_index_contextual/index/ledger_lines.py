@@ -17,7 +17,7 @@ from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual.errors import InputError, LedgerError, Remedy
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import FIELDS, LEDGER_FILE, TABLES, Ledger, Row, is_plausible
-from llama_index_contextual.index.project_file import project_ledger, write_lock
+from llama_index_contextual.index.project_file import project_ledger, require_existing, write_lock
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.metadata import storable_text
 
@@ -62,8 +62,10 @@ def export_ledger(project_dir: str | Path, path: str | Path) -> LedgerRows:
 
     Raises:
         LedgerError: A provider is still working on a batch, so its replies would be missing.
+        ProjectNotFoundError: The directory does not exist.
     """
-    with contextlib.closing(Ledger(Path(project_dir) / LEDGER_FILE, read_only=True)) as ledger:
+    directory = require_existing(Path(project_dir))
+    with contextlib.closing(Ledger(directory / LEDGER_FILE, read_only=True)) as ledger:
         return write_ledger(ledger, Path(path))
 
 

@@ -19,8 +19,8 @@ import regex  # type: ignore[import-untyped]  # the package ships no types
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict
 
+from llama_index_contextual._utils.files import require_open_files
 from llama_index_contextual._utils.keywords import nearest
-from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -203,7 +203,7 @@ def _read_or_none(project_dir: Path) -> _Content | None:
 def _read(project_dir: Path) -> _Content:
     name = project_dir.name
     try:
-        raw = parse_json(files.read(project_dir / PROJECT_FILE))
+        raw = json.loads(files.read(project_dir / PROJECT_FILE))
         require_format(raw, f"{name}/{PROJECT_FILE}", name=name)
         # A file written by hand may have no checksum. Defaults are used for missing settings.
         expected = raw.pop(_CHECKSUM, None)
@@ -214,7 +214,7 @@ def _read(project_dir: Path) -> _Content:
                 name=name,
             )
         return _Content(**raw)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProjectError(
             f"{name}/{PROJECT_FILE} is damaged ({type(error).__name__}): restore it, or delete it and create the"
             f" project again; contexts in its ledger are not paid for twice.",
@@ -262,12 +262,14 @@ def directory_lock(directory: Path, *, name: str, busy: str) -> Iterator[None]:
         raise deleted_error(name)  # FileLock would create the directory
     lock = FileLock(directory / LOCK_FILE, timeout=0)
     try:
+        files.create_empty(directory / LOCK_FILE)  # FileLock would let everybody write to it if the umask is 000
         lock.acquire()
     except Timeout as error:
         raise ProjectLockedError(
             f"Another process is {busy} {name!r}: wait until it has finished.", name=name
         ) from error
     except OSError as error:
+        require_open_files()
         raise ProjectError(
             f"Project {name!r} cannot be changed ({error.strerror or error}): make its folder writable for this user.",
             name=name,

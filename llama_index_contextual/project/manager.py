@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Unpack
 
+from llama_index_contextual._utils.files import explains_limit
 from llama_index_contextual._utils.keywords import accepts
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
@@ -54,6 +55,7 @@ so that readers see an empty project; project.json is deleted last, so that an i
 _OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})
 
 
+@explains_limit
 class ProjectManager:
     """Manager for the projects in a root folder.
 

@@ -32,6 +32,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import twin
+from llama_index_contextual._utils.files import explains_limit
 from llama_index_contextual._utils.keywords import accepts
 from llama_index_contextual.answering.build import (
     ChatEngineOptions,
@@ -146,6 +147,7 @@ class VersionInfo:
     automatic: bool = False
 
 
+@explains_limit
 class Project:
     """A single knowledge base, with its documents, contexts and indexes in its own directory.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
+from typing import Any
 
 import numpy as np
+from dataclasses_json import config
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
@@ -33,6 +35,14 @@ from llama_index_contextual.search.time_words import explicit_times
 _WORDS = Analyzer("none")
 
 
+def _messages_to_json(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    return [message.model_dump(mode="json") for message in messages]
+
+
+def _messages_from_json(rows: Sequence[dict[str, Any]]) -> list[ChatMessage]:
+    return [ChatMessage.model_validate(row) for row in rows]
+
+
 @dataclass
 class ConversationQuery(WeightedQuery):
     """A question and the conversation before it.
@@ -48,7 +58,9 @@ class ConversationQuery(WeightedQuery):
         ('And for water?', 'user')
     """
 
-    history: Sequence[ChatMessage] = ()
+    history: Sequence[ChatMessage] = field(
+        default=(), metadata=config(encoder=_messages_to_json, decoder=_messages_from_json)
+    )
     rewrite: str | None = None
 
     def __post_init__(self) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
+from operator import itemgetter
+from pathlib import Path
 from typing import Any, Self
 
+import bm25s
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -21,12 +25,16 @@ from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import MetadataFilters
+from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from llama_index.retrievers.bm25 import BM25Retriever
+from llama_index.retrievers.bm25.base import DEFAULT_PERSIST_FILENAME
+from llama_index.vector_stores.faiss import FaissVectorStore
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import Fusion, default
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.index import files
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, ChunkIndex, Hits, Scale
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
@@ -48,7 +56,11 @@ from llama_index_contextual.search.rank import (
 from llama_index_contextual.search.response import LEGS
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.search.search import SearchSettings, best_chunks, number_of_results, require_positive
-from llama_index_contextual.stores import IndexVectorStore
+from llama_index_contextual.stores import IndexVectorStore, stock_bm25, write_bm25
+
+_L2 = 1  # faiss.METRIC_L2, without the import, which is slow
+_STOCK_OPTIONS = ("stemmer", "token_pattern", "skip_stemming", "tokenizer")
+"""Options of LlamaIndex's BM25Retriever for its own tokenizer."""
 
 
 class RankingRetriever(CheckedRetriever):
@@ -63,6 +75,11 @@ class RankingRetriever(CheckedRetriever):
     chunk_index: ChunkIndex
     similarity_top_k: int
     spotlight: bool
+
+    @property
+    def ranks_rows(self) -> bool:
+        """Whether `rank` can be used. Otherwise, only `retrieve` can."""
+        return True
 
     # `rank` is not an abstract method, because LlamaIndex creates a span for every call of an abstract method, which
     # takes longer than ranking a thousand chunks.
@@ -85,7 +102,7 @@ class RankingRetriever(CheckedRetriever):
 
         The list is empty if the index has no document store.
         """
-        docstore = getattr(self.chunk_index, "docstore", None)
+        docstore = getattr(self.chunk_index, "docstore", None) if self.ranks_rows else None
         return [] if docstore is None else list(docstore.metadata_keys())
 
     def fetch(self, ranking: Ranking, k: int, question: str) -> list[RetrievedChunk]:
@@ -109,17 +126,18 @@ class RankingRetriever(CheckedRetriever):
 class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
     """Rank chunks by the cosine similarity of their contextualised embeddings to the query's embedding.
 
+    Any other LlamaIndex index is searched by its vector store, whose scores are returned. Distances, which a FAISS
+    index with the L2 metric returns, are negated, so that the highest score is the best.
+
     Args:
-        index: The index of a project: `project.index`.
+        index: The index of a project, `project.index`, or any other VectorStoreIndex.
         similarity_top_k: Number of results that `retrieve` returns; None for the default of the `top_k` setting.
         top_k: The same as `similarity_top_k`.
         filters: Metadata filters; only nodes that pass them are ranked.
-        spotlight: Whether the first nodes are reranked by their best sentence or table row.
+        spotlight: Whether the first nodes are reranked by their best sentence or table row, if the index belongs to a
+            project. For other indexes, use `SpotlightRerank`.
         embed_model: Model that embeds the query; None uses the model of the index.
         callback_manager: Manager that receives LlamaIndex's events.
-
-    Raises:
-        InputError: The index does not belong to a project.
     """
 
     def __init__(
@@ -133,8 +151,6 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         embed_model: BaseEmbedding | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        if not isinstance(index.vector_store, IndexVectorStore):
-            raise InputError("SemanticRetriever needs the index of a project; for others use index.as_retriever().")
         super().__init__(
             index,
             similarity_top_k=number_of_results(similarity_top_k, top_k, SearchSettings.k),
@@ -143,8 +159,23 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
             callback_manager=callback_manager,
         )
         self.spotlight = spotlight
-        self.chunk_index = index.vector_store.client
         self._embedder = QueryEmbedder(self._embed_model)
+
+    @property
+    def ranks_rows(self) -> bool:
+        """True if the index belongs to a project."""
+        return isinstance(self._vector_store, IndexVectorStore)
+
+    @property
+    def chunk_index(self) -> ChunkIndex:  # type: ignore[override]
+        """The index of the project.
+
+        Raises:
+            InputError: The index does not belong to a project.
+        """
+        if not isinstance(self._vector_store, IndexVectorStore):
+            raise InputError("SemanticRetriever ranks rows only in the index of a project: use retrieve().")
+        return self._vector_store.client
 
     def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
         """Rank the k best chunks by cosine similarity. A zero vector has no hits.
@@ -157,9 +188,42 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         embedding = self._embedder.unit(question.embedded) if question.embedding is None else question.embedding
         return semantic_leg(self.chunk_index, embedding, k, filters or self._filters, model=self._embedder.name)
 
-    # VectorIndexRetriever is the first base class, so its methods would be used otherwise.
-    _retrieve = RankingRetriever._retrieve
-    _aretrieve = RankingRetriever._aretrieve
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        if self.ranks_rows:
+            return RankingRetriever._retrieve(self, query_bundle)
+        return self._results(self._get_nodes_with_embeddings(self._embedded(query_bundle)))
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        if self.ranks_rows:
+            return await RankingRetriever._aretrieve(self, query_bundle)
+        bundle = await asyncio.to_thread(self._embedded, query_bundle)
+        return self._results(await self._aget_nodes_with_embeddings(bundle))
+
+    def _embedded(self, bundle: QueryBundle) -> QueryBundle:
+        """Return a query with its embedding, if the vector store needs one."""
+        question = query_of(bundle)
+        embedding = bundle.embedding
+        if embedding is None and self._needs_embedding():
+            embedding = self._embedder.embed(question.embedded)
+        return QueryBundle(question.text, embedding=embedding)
+
+    def _results(self, hits: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+        return [
+            RetrievedChunk.of(rank, NodeWithScore(node=hit.node, score=score))
+            for rank, (hit, score) in enumerate(_similarities(hits, self._vector_store), start=1)
+        ]
+
+
+def _similarities(hits: Sequence[NodeWithScore], store: object) -> list[tuple[NodeWithScore, float]]:
+    """Return hits with their scores, best first.
+
+    Args:
+        hits: The hits.
+        store: The vector store that returned them. With the L2 metric, FAISS returns distances, which are negated.
+    """
+    has_distances = isinstance(store, FaissVectorStore) and store.client.metric_type == _L2
+    scored = [(hit, -(hit.score or 0.0) if has_distances else hit.score or 0.0) for hit in hits]
+    return sorted(scored, key=itemgetter(1), reverse=True)
 
 
 # ---- lexical ---------------------------------------------------------------------------------------------------------
@@ -214,6 +278,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         filters: Metadata filters; only nodes that pass them are ranked.
         spotlight: Whether the first nodes are reranked by their best sentence or table row.
         callback_manager: Manager that receives LlamaIndex's events.
+        verbose: As for LlamaIndex's retrievers.
 
     Raises:
         InputError: The index has no terms.
@@ -235,11 +300,18 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         filters: MetadataFilters | None = None,
         spotlight: bool = SearchSettings.spotlight,
         callback_manager: CallbackManager | None = None,
+        verbose: bool = False,
     ) -> None:
+        if not hasattr(index, "lexical"):
+            raise InputError(
+                "LexicalRetriever needs an index with terms, such as `project.live_version.index`: for nodes, a"
+                " document store or a LlamaIndex index, use LexicalRetriever.from_defaults().",
+                value=index,
+            )
         if index.lexical is None:
             raise InputError("This version has no lexical index: create the project with indexes='hybrid'.")
         # BM25Retriever.__init__ would build an index and keep every node as JSON.
-        RankingRetriever.__init__(self, callback_manager)
+        RankingRetriever.__init__(self, callback_manager, verbose=verbose)
         self.chunk_index = index
         self.similarity_top_k = number_of_results(similarity_top_k, top_k, SearchSettings.k)
         self.spotlight = spotlight
@@ -252,26 +324,35 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         nodes: Sequence[BaseNode] | None = None,
         docstore: BaseDocumentStore | None = None,
         *,
-        language: str = default("language"),
+        language: str | None = None,
         **options: Any,
     ) -> Self:
         """Build an in-memory index from nodes, from a document store, or from the nodes of another index.
+
+        Nothing is built for the index of a project, `project.index`, if the project has a lexical index.
 
         Args:
             index: A LlamaIndex index with a document store.
             nodes: The nodes.
             docstore: A document store.
-            language: Language of the stemmer; see `Analyzer`.
+            language: Language of the stemmer, see `Analyzer`; None for the language of the project or the default of
+                the `language` setting.
             **options: Further arguments for the constructor.
 
         Raises:
-            InputError: None or more than one of `index`, `nodes` and `docstore` is given.
+            InputError: None or more than one of `index`, `nodes` and `docstore` is given, or an option belongs to the
+                tokenizer of LlamaIndex's BM25Retriever.
         """
         if sum(source is not None for source in (index, nodes, docstore)) != 1:
             raise InputError("Give exactly one of index, nodes and docstore.")
+        if unused := [name for name in _STOCK_OPTIONS if options.pop(name, None)]:
+            raise InputError(f"LexicalRetriever has its own tokenizer: omit `{unused[0]}`, or choose a `language`.")
+        vectors = None if index is None else index.vector_store
+        if language is None and isinstance(vectors, IndexVectorStore) and vectors.client.lexical is not None:
+            return cls(vectors.client, **options)
         store = docstore if index is None else index.docstore
         given = list(nodes or []) if store is None else list(store.docs.values())
-        return cls(NodeIndex(given, language=language), **options)
+        return cls(NodeIndex(given, language=language or default("language")), **options)
 
     def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
         """Rank the k best chunks with a BM25 score above 0."""
@@ -285,13 +366,55 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
     _retrieve = RankingRetriever._retrieve
     _aretrieve = RankingRetriever._aretrieve
 
+    def get_persist_args(self) -> dict[str, Any]:
+        """Return the options that `persist` writes."""
+        language = self._lexical.analyzer.language
+        return {"similarity_top_k": self.similarity_top_k, "verbose": self._verbose, "language": language}
+
     def persist(self, path: str, encoding: str = "utf-8", **kwargs: Any) -> None:
-        """Raise an error, because only the indexes of a project are stored on disk.
+        """Write the chunks to a directory for `from_persist_dir`, also for that of LlamaIndex's BM25Retriever.
+
+        Args:
+            path: The directory; files with the same names are replaced.
+            encoding: Encoding of the file with the options.
+            **kwargs: Ignored.
 
         Raises:
-            InputError: Always.
+            InputError: The retriever has filters, or no chunk contains a word for LlamaIndex's BM25Retriever.
         """
-        raise InputError("A LexicalRetriever is not persisted: create a project, whose indexes are on disk.")
+        if self._filters is not None:
+            raise InputError(
+                "Filters are not persisted: persist a retriever without filters, and pass filters= to from_persist_dir."
+            )
+        chunks = self.chunk_index.fetch(range(len(self.chunk_index.ids)))
+        stock = stock_bm25([chunk.node for chunk in chunks], top_k=self.similarity_top_k)
+        if stock is None:
+            raise InputError("No chunk contains a word that LlamaIndex's BM25Retriever indexes: nothing was written.")
+        directory = Path(path)
+        write_bm25(stock, directory, encoding)
+        files.replace(directory / DEFAULT_PERSIST_FILENAME, json.dumps(self.get_persist_args()).encode(encoding))
+
+    @classmethod
+    def from_persist_dir(cls, path: str, encoding: str = "utf-8", **options: Any) -> Self:
+        """Build an in-memory index of the chunks that `persist` or LlamaIndex's BM25Retriever has written.
+
+        Args:
+            path: The directory.
+            encoding: Encoding of the file with the options.
+            **options: Further arguments for `from_defaults`, which override those that were written.
+
+        Raises:
+            InputError: The directory was not written by `persist`.
+        """
+        try:
+            stored = {**json.loads((Path(path) / DEFAULT_PERSIST_FILENAME).read_text(encoding))}
+            nodes = [metadata_dict_to_node(row) for row in bm25s.BM25.load(path, load_corpus=True).corpus]
+            written = {name: stored[name] for name in ("similarity_top_k", "language") if name in stored}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path} was not written by `persist` of a BM25 retriever: {error}", value=path) from error
+        if "top_k" in options:
+            del written["similarity_top_k"]
+        return cls.from_defaults(nodes=nodes, **{**written, **options})
 
 
 # ---- hybrid ----------------------------------------------------------------------------------------------------------
@@ -354,6 +477,10 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         num_queries: int = 1,
         **kwargs: Any,
     ) -> None:
+        if "mode" in kwargs:
+            raise ConfigurationError(
+                "HybridRetriever: use `fusion`, 'score' or 'rrf', instead of `mode`.", setting="mode"
+            )
         try:
             weights = _default_weights(retrievers)
             if retriever_weights is not None:
@@ -386,7 +513,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         self.spotlight = spotlight
         self._filters = filters
         self._legs = [one for one in retrievers if isinstance(one, RankingRetriever)]
-        if filters is not None and not self._ranks_rows:
+        if filters is not None and not self.ranks_rows:
             raise ConfigurationError(
                 "HybridRetriever: filters need a SemanticRetriever and a LexicalRetriever over the same chunks, and a"
                 " single query: pass filters to each retriever instead.",
@@ -394,9 +521,10 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             )
 
     @property
-    def _ranks_rows(self) -> bool:
+    def ranks_rows(self) -> bool:
         """True if the legs can be fused by row: all of them rank the same rows, and there is a single query."""
         legs = [one for one in self._retrievers if isinstance(one, SemanticRetriever | LexicalRetriever)]
+        legs = [leg for leg in legs if leg.ranks_rows]
         rows = {id(getattr(leg.chunk_index, "docstore", leg.chunk_index)) for leg in legs}
         return self.num_queries <= 1 and len(legs) == len(self._retrievers) and len(rows) == 1
 
@@ -411,7 +539,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         Raises:
             InputError: k is not positive, or the legs do not rank the rows of the same index.
         """
-        if not self._ranks_rows:
+        if not self.ranks_rows:
             raise InputError(
                 "HybridRetriever ranks rows only if it has a SemanticRetriever and a LexicalRetriever over the same"
                 " chunks, and a single query: use retrieve()."
@@ -427,12 +555,12 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         return next((value for value in values if value is not None), None)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        if self._ranks_rows:
+        if self.ranks_rows:
             return super(QueryFusionRetriever, self)._retrieve(query_bundle)
         return super()._retrieve(query_bundle)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        if self._ranks_rows:
+        if self.ranks_rows:
             return await super(QueryFusionRetriever, self)._aretrieve(query_bundle)
         return await super()._aretrieve(query_bundle)
 
@@ -442,14 +570,15 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         The results are new objects that contain the evidence of the original hits.
         """
         rankings, chunks = [], dict[str, dict[str, Any]]()
-        for hits in results.values():
-            ordered = sorted(hits, key=lambda hit: hit.score or 0.0, reverse=True)
-            rankings.append([(hit.node.node_id, hit.score or 0.0) for hit in ordered])
+        for (_, leg), hits in results.items():
+            retriever = self._retrievers[leg]
+            store = None if isinstance(retriever, SemanticRetriever) else getattr(retriever, "_vector_store", None)
+            rankings.append([(hit.node.node_id, score) for hit, score in _similarities(hits, store)])
             for hit in hits:
                 fields = chunks.setdefault(hit.node.node_id, {"node": hit.node})
-                for leg in LEGS:
-                    if (evidence := getattr(hit, leg, None)) is not None:
-                        fields.setdefault(leg, evidence)
+                for name in LEGS:
+                    if (evidence := getattr(hit, name, None)) is not None:
+                        fields.setdefault(name, evidence)
         weights = [self._retriever_weights[leg] for _, leg in results]
         if self.settings.by == "score":
             ranking = score_fusion(rankings, weights)

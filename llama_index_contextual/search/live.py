@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.files import explains_limit
 from llama_index_contextual._utils.locks import Lock, Slots
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -45,6 +46,7 @@ _FILES_REMOVED = (ContextualError, OSError, sqlite3.Error)
 _RESTRICTIONS = 8  # number of copies of a version for different filters that are kept in memory
 
 
+@explains_limit
 class LiveIndexes:
     """The indexes of a project's live version, which is looked up again for each query.
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
 from llama_index_contextual._utils.clients import PerLoop
 from llama_index_contextual._utils.locks import Lock
-from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens, replace_surrogates
 from llama_index_contextual.config import AUTO, SPOTLIGHT, ProjectConfig, RerankThreshold
 from llama_index_contextual.embeddings.windows import WindowSplitter
@@ -562,7 +562,7 @@ def _ids(array: str) -> list[int] | None:
     Return None if the text is not such an array.
     """
     try:
-        items = json.loads(array)
+        items = parse_json(array)
     except ValueError:
         return None
     numbers = []

@@ -523,7 +523,7 @@ def spots_of(
     question: str,
     lexical: LexicalIndex | None = None,
     *,
-    rerank: bool = True,
+    rerank: bool,
 ) -> list[Spot]:
     """Return, for each of the first hits of a ranking, how well its units match a question.
 

@@ -19,7 +19,8 @@ from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import Mode, ProjectConfig, default
 from llama_index_contextual.search.rank import FusionSettings
 from llama_index_contextual.search.search import SearchSettings
-from tests.support.source import sources
+from llama_index_contextual.search.spotlight import COMPARED
+from tests.support.source import ROOT, sources
 
 OTHER_NAMES = {"similarity_top_k": "top_k", "num_workers": "llm_concurrency", "concurrency": "llm_concurrency"}
 """Settings with another name in LlamaIndex's interfaces."""
@@ -144,3 +145,10 @@ def test_components_have_the_defaults_of_a_project() -> None:
 @pytest.mark.parametrize("name", ["candidates", "document_weight", "rrf_k", "sibling_weight"])
 def test_the_hybrid_retriever_has_the_settings_of_fusion(name: str) -> None:
     assert inspect.signature(HybridRetriever).parameters[name].default == getattr(FusionSettings(), name)
+
+
+def test_the_page_about_fusion_states_the_defaults() -> None:
+    semantic, lexical = FusionSettings().weights
+    page = " ".join((ROOT / "docs/concepts/fusion.md").read_text(encoding="utf-8").split())
+    assert f"with the weights {semantic} and {lexical}" in page
+    assert f"of the first {COMPARED} hits" in page

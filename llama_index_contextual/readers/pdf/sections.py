@@ -732,7 +732,8 @@ def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
     numbered: dict[str, tuple[str, ...]] = {}
     last = ""
     for each in found:
-        base = CONTINUED.sub("", each.title).rstrip(_BEFORE_CONTINUED).lstrip()
+        mark = CONTINUED.search(each.title)
+        base = (each.title[: mark.start()].rstrip(_BEFORE_CONTINUED) if mark else each.title).strip()
         folded = letters(base)
         is_continued = base != each.title
         if each.label is not None:

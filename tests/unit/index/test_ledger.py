@@ -253,7 +253,7 @@ def row(**changes: Any) -> bytes:
         (b'{"table": "embeddings", "key": "k", "vector": "AAAA", "model": "m", "created": 1.0}', "not a row of"),
         (b"[1, 2]", "must be a mapping"),
         (b'"text"', "must be a mapping"),
-        (b"[" * 100_000, "recursion"),
+        (b"[" * 100_000, "nested too deeply"),
         (b'{"key": "\xff"}', "can't decode"),
         (row(extra=1), "'extra' is missing or unknown"),
         (b'{"key": "k", "context": "c"}', "'model' is missing or unknown"),

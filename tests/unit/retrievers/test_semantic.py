@@ -102,10 +102,12 @@ async def test_a_given_embedding_is_not_computed_again(
     assert embedding.queries == []
 
 
-def test_another_kind_of_vector_store_is_refused(embedding: CountingEmbedding) -> None:
-    index = VectorStoreIndex(passages(), embed_model=embedding)
-    with pytest.raises(InputError, match=r"needs the index of a project; for others use index\.as_retriever"):
-        SemanticRetriever(index)
+def test_rows_of_another_kind_of_index_are_not_ranked(embedding: CountingEmbedding) -> None:
+    semantic = SemanticRetriever(VectorStoreIndex(passages(), embed_model=embedding))
+    assert not semantic.ranks_rows
+    assert semantic.metadata_keys() == []
+    with pytest.raises(InputError, match=r"ranks rows only in the index of a project: use retrieve\(\)"):
+        semantic.rank(QUERY, 1)
 
 
 # ---- the user's query ------------------------------------------------------------------------------------------------

@@ -248,7 +248,7 @@ def ranked(texts: Sequence[str], fusion: FusionSettings | None = None) -> tuple[
 
 def shares_of(texts: Sequence[str], fusion: FusionSettings | None = None, *, tokens: int = 800) -> NDArray[np.float64]:
     ranking, chunks = ranked(texts, fusion)[1], [chunk(text, tokens) for text in texts]
-    return spotlight_shares(ranking, spots_of(ranking, chunks, QUESTION), chunks)
+    return spotlight_shares(ranking, spots_of(ranking, chunks, QUESTION, rerank=True), chunks)
 
 
 def test_the_words_of_the_best_unit_count_in_the_unit_of_the_ranking() -> None:
@@ -295,7 +295,7 @@ def test_without_wordllama_nothing_is_ranked_again(monkeypatch: pytest.MonkeyPat
 def test_a_lexical_search_that_only_marks_does_not_read_wordllamas_files(monkeypatch: pytest.MonkeyPatch) -> None:
     index, ranking = ranked(TEXTS)
     _, chunks, spots = best_chunks(index, ranking, QUESTION, count=3, results=3, rerank=False)
-    with_vectors = spots_of(ranking, chunks, QUESTION)
+    with_vectors = spots_of(ranking, chunks, QUESTION, rerank=True)
     assert [spot[:2] for spot in spots] == [spot[:2] for spot in with_vectors]
 
     def refuse() -> None:
@@ -315,7 +315,7 @@ def test_meaning_is_measured_in_wordllamas_deviation_whichever_model_embeds() ->
     leg = Leg("semantic", Hits(np.arange(3), np.array([0.9, 0.8, 0.7])), Scale(0.1, 0.2), vector=vector, model="other")
     ranking = Ranking(leg.hits, index.ids, [leg])
     chunks = [chunk(text) for text in TEXTS]
-    shares = spotlight_shares(ranking, spots_of(ranking, chunks, QUESTION), chunks)
+    shares = spotlight_shares(ranking, spots_of(ranking, chunks, QUESTION, rerank=True), chunks)
     question = embedded([QUESTION])[0]
     direction = question[:DIMENSIONS] / np.linalg.norm(question[:DIMENSIONS])
     sentence = embedded(["The garden fee is 3 euros."])[0][:DIMENSIONS]
