@@ -224,6 +224,8 @@ async def _ask_project(project: Project, question: str) -> CallToolResult:
     response = cast(GroundedResponse, await engine.aquery(question))
     sources = [f"[Source {number}] {defused(str(one))} ({models.place(one)})" for number, one in response.shown_sources]
     doubt = response.retrieval.doubt() if response.found and response.retrieval else ""
+    if response.is_missing:
+        raise ToolError(f"There is no answer. {response.partial}")
     partial = f"The answer is incomplete: {response.partial}" if response.partial else ""
     note = " ".join(filter(None, [doubt, partial])) or None
     answer = Answer(answer=str(response), note=note, sources=sources, passages=[])

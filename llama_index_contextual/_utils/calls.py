@@ -343,6 +343,9 @@ _REJECTED = re.compile(
 )
 
 
+_NAME = re.compile(r"[\w-]+(?:\.[\w-]+)*")
+
+
 def rejected_parameter(error: BaseException, names: Collection[str]) -> str | None:
     """Return the parameter of a request that the provider does not accept for the model, or None.
 
@@ -353,9 +356,9 @@ def rejected_parameter(error: BaseException, names: Collection[str]) -> str | No
     text = f"{getattr(error, 'param', None)} {error}"
     if getattr(error, "status_code", None) not in (400, 422) or is_too_long(error) or not _REJECTED.search(text):
         return None
-    patterns = {name: rf"(?<![\w-]){name.replace('_', '[_.]')}(?![\w-])" for name in names}
-    places = {match.start(): name for name in names if (match := re.search(patterns[name], text))}
-    return places[min(places)] if places else None  # a parameter that is named later is the one to use instead
+    words = (match[0] for match in _NAME.finditer(text))
+    parts = (part for word in words for part in (word.replace(".", "_"), *word.split(".")))
+    return next((part for part in parts if part in names), None)  # a later one may be the one to use instead
 
 
 _FAULTS: Mapping[ReplyFault, str] = {

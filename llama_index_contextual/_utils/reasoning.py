@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, cast
 
 _STEM = (
     r"think|thought|reason|reflect|reflexion|scratch|analy[sz]|ponder|deliberat|monolog|rationale|cogitat|introspect"
-    r"|chain[_-]?of|inner_|思考|思维|推理"
+    r"|chain[_-]?of|inner_|ruminat|contemplat|brainstorm|(?<![a-z])(?:cot|plan(?:ning)?)(?![a-z])|思考|思维|推理"
 )
 _NAME = rf"[^\s<>＜＞/|｜&;=@.\"'`()\[\]▷]{{0,40}}(?:{_STEM})[^\s<>＜＞/|｜&;=@.\"'`()\[\]▷]{{0,40}}"
 _OPEN, _CLOSE = r"(?:[<＜]|&lt;)", r"(?:[>＞]|&gt;)"
@@ -28,9 +28,10 @@ _MARK = re.compile(
     rf"{_OPEN}\s{{0,3}}(?P<slash>/?)\s{{0,3}}(?P<tag>{_NAME})(?:\s[^<>＜＞]{{0,200}}?)?(?P<empty>/?){_CLOSE}"
     rf"|{_OPEN}(?P<details>details\s[^<>]{{0,100}}?(?:{_STEM})[^<>]{{0,100}}|/details){_CLOSE}"
     r"|[<＜](?:[|｜](?P<control>[^<>＜＞|｜\s]{1,60})[|｜]?|(?P<suffixed>/?[^\W\d]\w{0,40})[|｜])[>＞]"
-    r"|<(?P<special>/?s|[be]os|pad|(?:start|end)_of_(?:turn|utterance|text))>"
-    r"|<(?P<wrapper>/?(?:(?:final[_-]?)?(?:answer|response|output|solution|result)|final))>"
-    r"|\[(?P<bracket>/?(?:think(?:ing)?|thoughts?|reason(?:ing)?|reflection|scratch_?pad|inst))\]"
+    r"|<(?P<special>/?s|[be]os|pad|(?:start|end)_of_(?:turn|utterance|text)|unused9[45])>"
+    r"|<(?P<wrapper>/?(?:(?:final[_-]?)?(?:answer|response|reply|output|solution|result)|final|ans|content))>"
+    r"|\[(?P<bracket>/?(?:(?:begin|start|end|stop)[ _](?:of[ _])?)?"
+    r"(?:think(?:ing)?|thoughts?|reason(?:ing)?|reflection|scratch_?pad)|/?inst)\]"
     rf"|◁(?P<triangle>/?{_NAME})▷"
     r"|(?P<glued>assistant(?:final|analysis|commentary)|(?-i:analysis(?=[A-Z])))",
     re.IGNORECASE,
@@ -39,7 +40,8 @@ _GLUED = ("assistantfinal", "assistantanalysis", "assistantcommentary", "analysi
 _LONGEST_GLUED = max(map(len, _GLUED))
 _LOOK_AHEAD = 2  # characters after a mark that show whether it is only mentioned
 _BEGINNING_OF_MARK = re.compile(
-    r"(?:[<＜◁][^<>＜＞▷◁]{0,320}|&(?:l(?:t(?:;[^<>&]{0,320}(?:&(?:g(?:t)?)?)?)?)?)?|\[/?[a-z_]{0,12})\Z", re.IGNORECASE
+    r"(?:[<＜◁][^<>＜＞▷◁]{0,320}|&(?:l(?:t(?:;[^<>&]{0,320}(?:&(?:g(?:t)?)?)?)?)?)?|\[/?[a-z_ ]{0,24})\Z",
+    re.IGNORECASE,
 )
 _LONGEST = 340
 
@@ -75,11 +77,12 @@ _CONTROLS: Mapping[_Kind, re.Pattern[str]] = {
             "close": rf"^(?:/|end|stop|close).*(?:{_STEM})|(?:{_STEM})\w*_?(?:end|stop|close|suffix)$",
             "open": _STEM,
             "header_end": r"^(?:end_header_id|end_of_role|message|content)$",
-            "header": r"^(?:start|begin|im_start|start_header_id|start_of_(?:turn|role)|channel|turn)$",
-            "blank": r"^(?:(?:begin|start)_?of_?(?:text|sentence|sequence)|bos|pad|unk|s$|/?inst)",
-            "other": r"tool|function|call|constrain|^(?:user|system|human|observation|developer|ipython)",
-            "wrapper": r"response|answer|solution|output|result|box|reply|summary|conclusion",
-            "end": r"^(?:/?s|im_end|eo[a-z](?:_id)?|end|end_?of_?(?:text|turn|sentence|utterance|message).*|return)$",
+            "header": r"^(?:start|begin|im_start|unused94|start_header_id|start_of_(?:turn|role)|channel|turn)$",
+            "blank": r"^(?:(?:begin|start)_?of_?(?:text|sentence|sequence)|bos|pad|unk|s$|/?inst|constrain)",
+            "other": r"tool|function|call|^(?:user|system|human|observation|developer|ipython)",
+            "wrapper": r"response|answer|solution|output|result|box|reply|summary|conclusion|^(?:/|start_|end_)text$",
+            "end": r"^(?:/?s|im_end|unused95|eo[a-z](?:_id)?|end|return"
+            r"|end_?of_?(?:text|turn|sentence|utterance|message).*)$",
             "assistant": r"^(?:assistant|model|bot|chatbot)(?:_token)?$",
             "final": r"^final$",
         },
@@ -91,10 +94,15 @@ _REASONING_ROLE = re.compile(_STEM, re.IGNORECASE)
 _NAMED_ROLE = re.compile(r"\s*(?:assistant|model|user|system|tool|analysis|commentary|final|thought)?", re.IGNORECASE)
 _LONGEST_ROLE = 60
 
-# The channels of Granite are sentences.
-_SENTENCES = re.compile(
-    r"\A\s*here(?:['’]s| is) my (?:thought|thinking|reasoning)[^\n:]{0,40}:"
-    r".*?(?:^\W{0,4}here(?:['’]s| is) my (?:final )?(?:response|answer)[^\n:]{0,20}:\s*|\Z)",
+# Reasoning at the beginning of a reply that has no marks: the channels of Granite are sentences, and some models write
+# a code block or an element to unfold.
+_OPENING = re.compile(
+    r"\A\s*(?:"
+    r"here(?:['’]s| is) my (?:thought|thinking|reasoning)[^\n:]{0,40}:"
+    r".*?(?:^\W{0,4}here(?:['’]s| is) my (?:final )?(?:response|answer)[^\n:]{0,20}:\s*|\Z)"
+    r"|(?P<fence>```|~~~)(?:think(?:ing)?|thoughts?|reasoning)[ \t]*\n.*?(?:^(?P=fence)\s*|\Z)"
+    r"|<details[^<>]{0,100}>\s{0,3}<summary>[^<>]{0,40}(?:thinking|thought|reasoning)[^<>]{0,40}</summary>"
+    r".*?(?:</details>\s*|\Z))",
     re.IGNORECASE | re.DOTALL | re.MULTILINE,
 )
 
@@ -117,7 +125,7 @@ def _mark_of(match: re.Match[str]) -> _Mark:
     elif family == "glued":
         kind = "final" if name.endswith("final") else "other" if name.endswith("commentary") else "open"
     elif family in ("details", "triangle") or (family == "bracket" and not name.endswith("inst")):
-        kind = "close" if name.startswith("/") else "open"
+        kind = "close" if name.startswith(("/", "end", "stop")) else "open"
     elif family == "suffixed" and name in ("turn", "channel"):  # Gemma's `<|turn>` begins and `<turn|>` ends a message
         kind = "end"
     else:
@@ -147,6 +155,8 @@ _DELIBERATION = re.compile(
 _SENTENCE_END = frozenset(".!?:;…。！？：；)]}»”\"'*_>")
 _QUOTES, _CLOSING_QUOTES = frozenset("`'\"“„«‘("), frozenset("`'\"”“»’)")
 _PUNCTUATION = frozenset(".,;:!?)")
+_BULLETS = frozenset("-*+|>•")
+_DEPTHS: Mapping[_Kind, int] = {"open": 1, "close": -1}
 
 
 def without_reasoning(reply: str, *, is_cut: bool = False) -> str:
@@ -162,25 +172,36 @@ def without_reasoning(reply: str, *, is_cut: bool = False) -> str:
         >>> without_reasoning("The tag `<think>` begins the reasoning.")
         'The tag `<think>` begins the reasoning.'
     """
-    if _MARK.search(reply) is None and _SENTENCES.match(reply) is None and _BEGINNING_OF_MARK.search(reply) is None:
+    if _MARK.search(reply) is None and _OPENING.match(reply) is None and _BEGINNING_OF_MARK.search(reply) is None:
         return reply
     stream = ReasoningFilter(opening=math.inf)
     return "".join([*stream.feed(reply), *stream.flush(is_cut=is_cut)])
+
+
+def looks_like_reasoning(text: str) -> bool:
+    """Return whether a text without marks begins like reasoning.
+
+    Example:
+        >>> looks_like_reasoning("Okay, the user wants a context."), looks_like_reasoning("The notice period.")
+        (True, False)
+    """
+    opening = text[:OPENING_CHARACTERS]
+    return _DELIBERATION.search(opening) is not None or _OPENING.match(opening) is not None
 
 
 class ReasoningFilter:
     """Filter that removes reasoning and control tokens from a streamed reply.
 
     Some servers omit the mark that begins the reasoning, because it is part of their prompt. The opening of a reply is
-    therefore kept back until it is long enough and does not look like reasoning, until `settle` is called, or until a
-    mark ends the reasoning. Then answer text is returned at once. An opening that looks like reasoning is kept back
-    until the end of the reply.
+    therefore kept back until it is long enough and does not look like reasoning, or until a mark ends the reasoning.
+    Then answer text is returned at once. An opening that looks like reasoning is kept back until the end of the reply.
 
     Args:
         opening: Number of characters to keep back; 0 if the reply cannot begin with unmarked reasoning.
 
     Attributes:
         has_reasoning: Whether reasoning has been removed so far.
+        has_shown_reasoning: Whether the text returned so far begins with reasoning, whose mark has come too late.
 
     Example:
         >>> stream = ReasoningFilter()
@@ -189,31 +210,23 @@ class ReasoningFilter:
     """
 
     def __init__(self, *, opening: float = OPENING_CHARACTERS) -> None:
-        self.has_reasoning = False
+        self.has_reasoning = self.has_shown_reasoning = False
         self._opening = opening
         self._state: Literal["answer", "reasoning", "header", "ignored"] = "answer"
         self._rest = ""  # text that may be the beginning of a mark
         self._pieces: list[str] = []  # answer text that has not been returned yet
         self._answer = _Layout()
-        self._has_wrapper = self._has_mention = False
+        self._has_wrapper = False
+        self._mentions = 0  # of marks that begin reasoning, without those of marks that end it
+        self._dropped: list[str] = []
         self._header = ""
         self._reasoning = _Reasoning("")
-
-    @property
-    def is_keeping_back(self) -> bool:
-        """Whether the text so far may turn out to be reasoning."""
-        return self._opening > 0
 
     def feed(self, piece: str) -> list[str]:
         """Add a piece of the reply and return the pieces of the answer that can be shown, which may be none."""
         self._read(self._rest + piece)
-        return self._take() if self._answer.length < self._opening else self.settle()
-
-    def settle(self) -> list[str]:
-        """Return the opening unless it looks like reasoning."""
-        if self.is_keeping_back and self._state == "answer":
-            opening = "".join(self._pieces)[:OPENING_CHARACTERS]
-            self._opening = math.inf if _DELIBERATION.search(opening) else 0
+        if self._state == "answer" and 0 < self._opening <= self._answer.length:
+            self._opening = math.inf if looks_like_reasoning("".join(self._pieces)) else 0
         return self._take()
 
     def flush(self, *, is_cut: bool = False) -> list[str]:
@@ -228,16 +241,22 @@ class ReasoningFilter:
             self._end_header()
         if self._state == "reasoning":
             self._end_reasoning(is_cut=is_cut)
-        if self.is_keeping_back:
+        if not self._answer.has_text and not is_cut:
+            self._pieces = self._dropped
+        if self._is_keeping_back:
             opening = "".join(self._pieces)
-            answer = _SENTENCES.sub("", opening, count=1)
+            answer = _OPENING.sub("", opening, count=1)
             if answer != opening:
                 self._pieces, self.has_reasoning = [answer] if answer else [], True
         self._opening = 0
         return self._take()
 
+    @property
+    def _is_keeping_back(self) -> bool:
+        return self._opening > 0
+
     def _take(self) -> list[str]:
-        if self.is_keeping_back:
+        if self._is_keeping_back:
             return []
         pieces, self._pieces = self._pieces, []
         return pieces
@@ -261,7 +280,8 @@ class ReasoningFilter:
 
     def _is_cut_mark(self, rest: str) -> bool:
         """Return whether the end of a reply is a mark that was cut off."""
-        is_cut = _CUT_MARK.match(rest) or (not self._answer.has_text and _ANY_CUT_MARK.match(rest))
+        is_closing = self._has_wrapper and rest.startswith("</")
+        is_cut = is_closing or _CUT_MARK.match(rest) or (not self._answer.has_text and _ANY_CUT_MARK.match(rest))
         return bool(is_cut) and not self._answer.is_code
 
     def _add(self, text: str) -> None:
@@ -283,7 +303,7 @@ class ReasoningFilter:
         """Process a mark that is followed by the characters in `after`."""
         if self._state == "answer":
             if self._is_content(mark, after):
-                self._has_mention = True
+                self._mentions = max(0, self._mentions + _DEPTHS.get(mark.kind, 0))
                 self._add(mark.text)
             else:
                 self._apply_to_answer(mark)
@@ -293,8 +313,9 @@ class ReasoningFilter:
         elif mark.kind == "header":
             self._header, self._state = "", "header"
         elif self._state == "header":
-            self._end_header()
-            if mark.kind != "header_end":
+            if mark.kind != "blank":  # such as the format of the answer
+                self._end_header()
+            if mark.kind not in ("blank", "header_end"):
                 self._apply(mark, after)
         elif mark.kind == "final":
             self._begin_final()
@@ -356,12 +377,16 @@ class ReasoningFilter:
         following = after[:1]
         if answer.last in _QUOTES:
             return following in _CLOSING_QUOTES
-        if not answer.is_after_word:
+        if mark.kind == "close" and self._mentions and answer.last not in ("\n", ""):
+            return following != "\n"
+        if answer.is_after_bullet and (following == ":" or after == " |"):
+            return True
+        if not (answer.is_after_word or answer.is_after_bullet):
             return False
-        if following in _PUNCTUATION:
+        if following in _PUNCTUATION or (mark.kind == "header" and answer.is_after_word):
             return True
         is_between_words = len(after) == _LOOK_AHEAD and after[0] == " " and (after[1].islower() or after[1].isdigit())
-        return is_between_words and (mark.kind != "close" or self._has_mention)
+        return is_between_words and mark.kind != "close"
 
     def _begin_reasoning(self, mark: _Mark) -> None:
         # The token alone is dropped if an unknown control token does not begin reasoning.
@@ -382,7 +407,11 @@ class ReasoningFilter:
 
     def _drop_opening(self) -> None:
         """Remove the text before a mark that ends reasoning without a mark at its beginning."""
-        if self.is_keeping_back:
+        if not self._is_keeping_back:
+            self.has_shown_reasoning = self.has_shown_reasoning or self._answer.has_text
+        else:
+            if self.has_reasoning:  # a mark too many may follow the answer
+                self._dropped = self._pieces
             self.has_reasoning = self.has_reasoning or self._answer.has_text
             self._pieces, self._answer = [], _Layout()
 
@@ -511,6 +540,11 @@ class _Layout:
     def is_after_word(self) -> bool:
         """Whether the answer ends with a word and a space."""
         return self.last == " " and (self._before_last.isalnum() or self._before_last in ",;")
+
+    @property
+    def is_after_bullet(self) -> bool:
+        """Whether the line so far is the mark of a list item, a quotation or a row of a table, and a space."""
+        return self.last == " " and self._line.strip() in _BULLETS
 
     @property
     def is_at_sentence_start(self) -> bool:

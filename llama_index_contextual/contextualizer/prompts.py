@@ -20,7 +20,7 @@ from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import ReplyError
-from llama_index_contextual._utils.reasoning import without_reasoning
+from llama_index_contextual._utils.reasoning import looks_like_reasoning, without_reasoning
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.replies import text_of
 from llama_index_contextual._utils.templates import ContextPrompt
@@ -206,6 +206,8 @@ def extract_context(
         return Extraction(None, REFUSED)
     is_cut = finish_reason == "length"
     text = _without_wrapping(without_reasoning(answer, is_cut=is_cut))
+    if is_cut and looks_like_reasoning(text):
+        return Extraction(None, _CUT_REASONING)
     if not text:
         return _empty(finish_reason, has_reasoning=has_reasoning or bool(_without_wrapping(answer)))
     if len(text.split()) <= _SHORT_REFUSAL and _REFUSAL.match(text):
