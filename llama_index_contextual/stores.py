@@ -54,6 +54,7 @@ from llama_index_contextual.index.kvstore import refuse_write
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, MANIFEST
 from llama_index_contextual.index.version import OpenVersion, VersionIndex, VersionNodes
 from llama_index_contextual.index.versions import VERSIONS
+from llama_index_contextual.metadata import has_surrogate
 
 if TYPE_CHECKING:
     from llama_index.retrievers.bm25 import BM25Retriever
@@ -338,7 +339,7 @@ class VersionStorageContext(StorageContext):
             **named: File names as keyword arguments, such as `docstore_fname`.
 
         Raises:
-            InputError: The directory is a published version.
+            InputError: The directory is a published version, or its path is not valid UTF-8.
 
         Example:
             >>> project.storage_context.persist("stock")  # doctest: +SKIP
@@ -356,6 +357,7 @@ class VersionStorageContext(StorageContext):
         directory = Path(persist_dir).resolve()
         if (directory / MANIFEST).exists():
             raise InputError(f"{directory} is a published version: persist into another directory.", value=persist_dir)
+        _require_text(directory)
         files.make_directory(directory)
         stock = self.to_stock()
         files.let_write(directory, lambda: stock.persist(directory, *names, **named))
@@ -375,6 +377,16 @@ class VersionStorageContext(StorageContext):
             index_store.add_index_struct(IndexDict(index_id=INDEX_ID, nodes_dict=rows))
             stock.vector_stores[DEFAULT_VECTOR_STORE] = vectors.to_stock()
         return stock
+
+
+def _require_text(directory: Path) -> None:
+    """Check that LlamaIndex's stores can be written to a directory; FAISS needs a path that is valid UTF-8."""
+    if has_surrogate(str(directory)):
+        raise InputError(
+            f"{directory} cannot contain LlamaIndex's stores, because its path is not valid UTF-8: choose another"
+            f" directory.",
+            value=directory,
+        )
 
 
 def stock_bm25(nodes: list[BaseNode], *, top_k: int = default("top_k")) -> BM25Retriever | None:
@@ -451,8 +463,9 @@ def export_version(context: VersionStorageContext, directory: Path) -> None:
         directory: Target directory, which must be empty or not exist.
 
     Raises:
-        InputError: The directory is not empty.
+        InputError: The directory is not empty, or its path is not valid UTF-8.
     """
+    _require_text(directory)
     if directory.exists() and any(directory.iterdir()):
         raise InputError(f"{directory} is not empty: export into a new directory.", value=directory)
     directory = directory.resolve()

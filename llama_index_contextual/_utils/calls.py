@@ -260,6 +260,8 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
         return f"The provider of {model!r} cannot be reached: check the address and the network, then try again."
     if isinstance(status, int) and status >= 500:
         return f"The provider of {model!r} keeps returning {status} (server error): run the same call again later."
+    if isinstance(error, RecursionError):
+        return f"{model!r} failed: its reply is nested too deeply; run the same call again, or choose another model."
     text = scrub(" ".join(str(error).split()))  # before truncation: part of a key would not be recognised
     return f"{model!r} failed: {type(error).__name__}: {text[:300]}"
 
@@ -269,7 +271,8 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(make())
+        with asyncio.Runner() as runner:  # before the coroutine is created, which must then be awaited
+            return runner.run(make())
     running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
 
     async def main() -> T:

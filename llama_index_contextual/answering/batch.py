@@ -26,7 +26,7 @@ from llama_index_contextual.errors import ContextualError, InputError
 from llama_index_contextual.index import files
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_CITATION = re.compile(r"\[sources? [^\]]*\]", re.IGNORECASE)
+_CITATION = re.compile(r"\[sources? [^\[\]]*\]", re.IGNORECASE)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 

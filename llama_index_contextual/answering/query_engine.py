@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import string
+import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from copy import copy
@@ -31,6 +31,7 @@ from llama_index.core.settings import Settings
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync, twin
 from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering import prompts
 from llama_index_contextual.answering.citations import Passage, check_citations, fold
@@ -61,7 +62,7 @@ from llama_index_contextual.index.versions import live_if_sound
 from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.models import is_named, model_name, settings_llm
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, MergedChunk
-from llama_index_contextual.retrievers.base import as_bundle, limit_query, without_span
+from llama_index_contextual.retrievers.base import alimit_query, as_bundle, limit_query, without_span
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse
@@ -90,6 +91,7 @@ class WrittenAnswer:
 VersionName = Callable[[], str | None]
 
 _QUESTION_MARKS = "?¿？؟ "
+_WORD = re.compile(r"\w+")
 
 
 class AnswerCache:
@@ -127,7 +129,7 @@ class AnswerCache:
     def get(self, key: str) -> WrittenAnswer | None:
         """Return the cached answer, or None."""
         content = self._file.get(key + self._scope)
-        return None if content is None else WrittenAnswer(**json.loads(content))
+        return None if content is None else WrittenAnswer(**parse_json(content))
 
     def put(self, key: str, answer: WrittenAnswer, *, version: str | None, form: str = "", question: str = "") -> None:
         """Add an answer that is based on the given version, if answers from this version may be added.
@@ -165,17 +167,17 @@ def question_form(question: str) -> str:
     and "us".
 
     Example:
-        >>> question_form(" What does Error  TS-999 mean ?"), question_form("What does the WHO recommend?")
-        ('what does error ts-999 mean', 'what does the WHO recommend')
+        >>> question_form(" What does Error  TS-999 mean ?"), question_form("What is the WHO's advice?")
+        ('what does error ts-999 mean', "what is the WHO's advice")
     """
-    words = normalise_query(question).strip(_QUESTION_MARKS).split()
-    in_capitals = len(words) > 1 and all(word.upper() == word for word in words)
-    return " ".join(word.casefold() if in_capitals or not _is_acronym(word) else word for word in words)
+    text = normalise_query(question).strip(_QUESTION_MARKS)
+    if text.isupper() and text.count(" ") > 1:
+        return text.casefold()
+    return _WORD.sub(lambda match: match[0] if _is_acronym(match[0]) else match[0].casefold(), text)
 
 
 def _is_acronym(word: str) -> bool:
-    core = word.strip(string.punctuation)
-    return len(core) > 1 and core.isupper() and is_function_word(core.casefold())
+    return len(word) > 1 and word.isupper() and is_function_word(word.casefold())
 
 
 # ---- engine ----------------------------------------------------------------------------------------------------------
@@ -221,6 +223,8 @@ class Draft:
         ready: The answer, if no model call is needed because there are no passages or the answer is in the cache.
         key: Key of the answer in the cache; None if there is no cache.
         form: Key in the cache that the question shares with its other spellings; None if there is no cache.
+        spellings: Other spellings of the question that have answers in the cache. The search may find other passages
+            for them, so that their prompts have other keys.
         calls: Usage of the model calls that were made to prepare the prompt.
     """
 
@@ -231,6 +235,7 @@ class Draft:
     ready: GroundedResponse | None = None
     key: str | None = None
     form: str | None = None
+    spellings: Sequence[str] = ()
     calls: Sequence[AnswerUsage] = ()
 
 
@@ -375,29 +380,20 @@ class GroundedQueryEngine(BaseQueryEngine):
         Raises:
             InputError: The question is empty or has the wrong type.
         """
-        draft = await self._adraft(as_bundle(query), history, calls)
-        for spelling in await asyncio.to_thread(self._other_spellings, draft):
-            respelled = copy(as_bundle(query))
+        query = as_bundle(query)
+        draft = await self._adraft(query, history, calls)
+        for spelling in draft.spellings:
+            respelled = copy(query)
             respelled.query_str = spelling
             other = await self._adraft(respelled, history, draft.calls)
             draft = replace(draft, calls=other.calls)
             if other.ready is not None and other.ready.from_cache:
-                retrieval = replace(other.retrieval, query=draft.retrieval.query)
+                retrieval = replace(other.retrieval, query=query.query_str)
                 ready = replace(other.ready, retrieval=retrieval)
                 return replace(other, question=draft.question, retrieval=retrieval, ready=ready)
         return draft
 
     draft = twin(adraft)
-
-    def _other_spellings(self, draft: Draft) -> list[str]:
-        """Return other spellings of the question whose answers are in the cache, if its own answer is not.
-
-        The search may find other passages for them, so that the prompt has another key.
-        """
-        if self.cache is None or draft.form is None or draft.ready is not None:
-            return []
-        own = normalise_query(draft.question)
-        return [question for question in self.cache.questions(draft.form) if normalise_query(question) != own]
 
     async def _adraft(self, query: QueryBundle, history: Sequence[ChatMessage], calls: Sequence[AnswerUsage]) -> Draft:
         with self._event(CBEventType.RETRIEVE, cut_text(query.query_str)) as event, calls_made() as made:
@@ -453,7 +449,10 @@ class GroundedQueryEngine(BaseQueryEngine):
         form = question_form(self.retriever.explicit(searched.query_str))
         key = self._key(self._messages(form, passages if hits else None, history), response, form)
         if (written := self.cache.get(key)) is None:
-            return replace(draft, key=key, form=self._key(self._messages(form, None, history), response, form))
+            shared = self._key(self._messages(form, None, history), response, form)
+            own = searched.query_str
+            others = [text for text in self.cache.questions(shared) if normalise_query(text) != own]
+            return replace(draft, key=key, form=shared, spellings=others)
         answer = replace(self._check_answer(draft, written), from_cache=True, usage=self._account.book(calls))
         return replace(draft, ready=_with_metadata(answer))
 
@@ -502,8 +501,8 @@ class GroundedQueryEngine(BaseQueryEngine):
             nodes: The passages; only passages that fit the budget go into the prompt.
             additional_source_nodes: Nodes to add to the `source_nodes` of the answer; they cannot be cited.
         """
-        _, notes = await asyncio.to_thread(limit_query, query_bundle)
-        question = cut_text(as_bundle(query_bundle).query_str)
+        _, notes = await alimit_query(query_bundle)
+        question = cut_text(query_bundle.query_str)
         retrieval = with_warnings(RetrievalResponse.of_nodes(question, nodes), notes)
         draft = await self.aprepare(question, retrieval)
         response = await self.aanswer(draft, streaming=self.streaming)

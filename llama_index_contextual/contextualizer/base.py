@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from llama_index.core.schema import BaseNode, TransformComponent
 from pydantic import ConfigDict, Field
@@ -202,7 +202,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class ChunkFailure:
-    """A chunk whose context could not be written as requested.
+    """A chunk whose context could not be written as requested, or that could not be embedded.
 
     Attributes:
         node_id: Id of the chunk.
@@ -210,12 +210,14 @@ class ChunkFailure:
         error: Description of the error and how to fix it.
         is_held_back: Whether `retry_failed` requires `max_cost` to request the context again, because the LLM refused
             to write it, or because the provider may charge for a reply that cannot be read.
+        step: The step that failed: "context" or "embedding".
     """
 
     node_id: str
     doc_id: str
     error: str
     is_held_back: bool = False
+    step: Literal["context", "embedding"] = "context"
 
 
 @dataclass(frozen=True)

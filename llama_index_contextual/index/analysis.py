@@ -146,13 +146,13 @@ def cut_query(text: str) -> str:
 
 
 def cut_text(text: str) -> str:
-    """Shorten a text to its first 32,000 characters, cut at a space if possible.
+    """Shorten a text to its first 32,000 characters, cut at a space if possible; a longer text is normalised first.
 
     Long runs of combining marks are shortened too (see `MAX_MARKS`), and surrogates, which UTF-8 cannot encode, are
     replaced.
     """
     if len(text) > MAX_CHARACTERS:
-        text = text.lstrip()
+        text = normalise_query(text)
     if len(text) > MAX_CHARACTERS:
         words, space, rest = text[: MAX_CHARACTERS + 1].rpartition(" ")
         text = words if space and len(rest) < MAX_CHARACTERS // 2 else text[:MAX_CHARACTERS]

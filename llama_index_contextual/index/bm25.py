@@ -113,7 +113,7 @@ class TermCounts:
             directory: Directory of the index.
             texts: Number of texts in the index.
         """
-        terms = json.loads((directory / _VOCABULARY_FILE).read_bytes())
+        terms = json.loads(files.read(directory / _VOCABULARY_FILE))
         everything = files.mmap(directory / COUNTS_FILE, np.int32)
         first = 2 * (len(terms) + 1)
         entries = (len(everything) - first - texts) // 2

@@ -6,7 +6,6 @@ import filecmp
 import json
 import os
 import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ from llama_index.core.schema import BaseNode, Document
 from llama_index.core.utils import get_tqdm_iterable
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import default
 from llama_index_contextual.errors import InputError, ReadError
@@ -137,7 +137,7 @@ class DocumentReader:
         self._idle: queue.SimpleQueue[ParserProcess] = queue.SimpleQueue()
         self._current: Path | None = None  # the file that `read_all` yields next
         self._ocr: OcrReader | None = None
-        self._ocr_lock = threading.Lock()
+        self._ocr_lock = Lock()
 
     def __enter__(self) -> Self:
         return self

@@ -105,9 +105,6 @@ class RankingRetriever(CheckedRetriever):
         docstore = getattr(self.chunk_index, "docstore", None) if self.ranks_rows else None
         return [] if docstore is None else list(docstore.metadata_keys())
 
-    async def aprepare(self, bundle: QueryBundle) -> None:
-        """Do the work that would block in `rank`, such as embedding the query, and cache the result."""
-
     def fetch(self, ranking: Ranking, k: int, question: str) -> list[RetrievedChunk]:
         """Return the k best nodes of a ranking, each with its evidence and its best-matching sentence or row."""
         ranking, chunks, spots = best_chunks(
@@ -120,7 +117,6 @@ class RankingRetriever(CheckedRetriever):
         return [*self.fetch(self.rank(query_bundle, k), k, query_of(query_bundle).text)]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        await self.aprepare(query_bundle)
         return await asyncio.to_thread(self._retrieve, query_bundle)
 
 
@@ -192,12 +188,6 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         embedding = self._embedder.unit(question.embedded) if question.embedding is None else question.embedding
         return semantic_leg(self.chunk_index, embedding, k, filters or self._filters, model=self._embedder.name)
 
-    async def aprepare(self, bundle: QueryBundle) -> None:
-        """Embed the query, unless it has an embedding."""
-        question = query_of(bundle)
-        if question.embedding is None:
-            await self._embedder.aunit(question.embedded)
-
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self.ranks_rows:
             return RankingRetriever._retrieve(self, query_bundle)
@@ -206,9 +196,8 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self.ranks_rows:
             return await RankingRetriever._aretrieve(self, query_bundle)
-        if self._needs_embedding():
-            await self.aprepare(query_bundle)
-        return self._results(await self._aget_nodes_with_embeddings(self._embedded(query_bundle)))
+        bundle = await asyncio.to_thread(self._embedded, query_bundle)
+        return self._results(await self._aget_nodes_with_embeddings(bundle))
 
     def _embedded(self, bundle: QueryBundle) -> QueryBundle:
         """Return a query with its embedding, if the vector store needs one."""
@@ -564,11 +553,6 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         """Return the specificity of a text for the first retriever that can measure it; see `specificity_of`."""
         values = (specificity_of(retriever, text) for retriever in self._retrievers)
         return next((value for value in values if value is not None), None)
-
-    async def aprepare(self, bundle: QueryBundle) -> None:
-        """Await `aprepare` of every leg."""
-        for leg in self._legs:
-            await leg.aprepare(bundle)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self.ranks_rows:

@@ -105,7 +105,7 @@ def project_values(project: Project) -> dict[str, Any]:
         "info": whole and whole.info(),
         "versions": list(reversed(whole.versions())) if whole else (),
         "cost": whole and whole.cost(),
-        "failed": [record for record in project.documents() if record.fallback_chunks],
+        "failed": [record for record in project.documents() if record.has_failed_chunks],
         "retry": retry_command(project),
         "money": money,
         "day": day,
@@ -145,6 +145,8 @@ def run_facts(run: RunCost) -> str:
         facts.append(f"{run.cached_tokens:,} from the cache")
     if run.embedding_tokens:
         facts.append(f"{run.embedding_tokens:,} tokens embedded by {run.embed_model}")
+    if run.is_estimated:
+        facts.append("estimated, because the provider did not report all tokens")
     return "; ".join(facts)
 
 

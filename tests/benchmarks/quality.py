@@ -36,7 +36,7 @@ from llama_index_contextual.evaluation.compare import bootstrap_interval, permut
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.benchmarks.replay import ReplayingLLM
-from tests.benchmarks.sets import KS, SETS, QuestionSet, load, ndcg, recall, score
+from tests.benchmarks.sets import ALL_SETS, KS, SETS, QuestionSet, load, ndcg, recall, score
 from tests.benchmarks.transformer import transformer
 
 Ranks = Sequence[Sequence[int | None]]
@@ -106,7 +106,7 @@ def options(description: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options that the benchmarks of ranking share."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
+    parser.add_argument("--sets", nargs="*", choices=ALL_SETS, default=list(SETS))
     parser.add_argument("--contexts", nargs="*", choices=CONTEXTS, default=list(CONTEXTS))
     parser.add_argument("--embedding", type=Path, help="folder of a sentence-transformers model; default: WordLlama")
     parser.add_argument("--chunk-size", type=int, default=800, help="tokens; 180 for a model that reads 256")

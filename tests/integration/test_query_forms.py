@@ -26,7 +26,7 @@ from llama_index_contextual import (
 from llama_index_contextual.agno import ContextualKnowledge, ContextualTools
 from llama_index_contextual.config import Mode
 from llama_index_contextual.embeddings.queries import QueryEmbedder
-from llama_index_contextual.index.analysis import cut_query, normalise_query
+from llama_index_contextual.index.analysis import MAX_CHARACTERS, cut_query, normalise_query
 from llama_index_contextual.postprocessor import ContextWindowPacker, SpotlightRerank
 from llama_index_contextual.retrievers import ConversationQuery
 from llama_index_contextual.retrievers.base import WeightedQuery
@@ -151,7 +151,8 @@ def test_the_form_of_a_question_changes_no_result(project: Project, door: str, m
     expected = ask(QUESTION)
     assert expected
     for name, form in FORMS.items():
-        assert ask(form) == expected, name
+        if door != "mcp" or len(form) <= MAX_CHARACTERS:  # longer arguments are refused
+            assert ask(form) == expected, name
 
 
 def test_all_doors_are_compared(project: Project) -> None:

@@ -26,7 +26,7 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
 from llama_index_contextual.search.rank import FusionSettings
-from llama_index_contextual.search.search import Query, SearchSettings, asearch, search
+from llama_index_contextual.search.search import Query, SearchSettings, find_candidates, search
 from llama_index_contextual.stores import IndexVectorStore
 from tests.support.filter_oracle import passes
 from tests.support.models import CountingEmbedding
@@ -159,7 +159,8 @@ async def test_every_index_gives_the_same_response(
             wanted = search(Query.of(query), indexes["files"], settings, embedder=embedder)
             found = search(Query.of(query), indexes[kind], settings, embedder=embedder)
             assert rounded(found.to_dict()) == rounded(wanted.to_dict())
-            assert await asearch(Query.of(query), indexes[kind], settings, embedder=embedder) == found
+            candidates = find_candidates(Query.of(query), indexes[kind], settings, embedder=embedder)
+            assert await candidates.arespond() == found
     assert wanted.results == (), "nothing passes the last filter"
 
 
