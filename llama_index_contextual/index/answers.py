@@ -70,8 +70,8 @@ class AnswerFile:
     def questions(self, form: str) -> list[str]:
         """Return the questions of a form to which answers are stored, the most recent first; at most three."""
         query = (
-            "SELECT question FROM answers WHERE form = ? GROUP BY question ORDER BY max(number) DESC LIMIT"
-            f" {_MAX_QUESTIONS}"
+            "SELECT question FROM answers WHERE form = ? AND typeof(question) = 'text'"
+            f" GROUP BY question ORDER BY max(number) DESC LIMIT {_MAX_QUESTIONS}"
         )
         if not self.path.exists():
             return []

@@ -191,7 +191,7 @@ def compare_components(
 
 
 def differences_from_project(project: Project, texts: Sequence[str], mode: Mode) -> dict[str, int]:
-    """Return the number of questions with other results than from `Project.retrieve`, by door or form of the question."""
+    """Return the number of questions with other results than from `Project.retrieve`, by door or form."""
     expected = [results(project.retrieve(text, mode=mode)) for text in texts]
     component, retriever = by_hand(project, mode), project.as_retriever(mode=mode)
     doors: dict[str, Callable[[str], Iterable[NodeWithScore]]] = {
