@@ -1,4 +1,4 @@
-"""Prompt templates: validation, and substitution of variables in one pass."""
+"""Prompt templates: validation, substitution of variables in one pass, and text that cannot end its place."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.errors import ConfigurationError
@@ -20,6 +21,8 @@ OF_CHUNK = ("chunk", "neighbours")
 
 _VARIABLE = re.compile(r"\{([A-Za-z_]\w*)\}")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_TAG = re.compile(r"</?([A-Za-z][\w-]*)")
+_INVISIBLE = "\u00ad\u200b-\u200f\u2060-\u2064\ufeff"
 
 
 @dataclass(frozen=True)
@@ -132,3 +135,26 @@ def require_known(names: Iterable[str], known: Iterable[str]) -> None:
 
 def _refused(reason: str, *, setting: str = "context_prompt") -> ConfigurationError:
     return ConfigurationError(f"The context prompt cannot be used: {reason}.", setting=setting)
+
+
+def enclosed(text: str, template: str) -> str:
+    """Replace characters so that nothing in a text looks like a tag of a template or the start of a message.
+
+    The "<" of the template's tags is replaced, as is that of the special tokens with which many models separate
+    messages. The length of the text does not change.
+
+    Args:
+        text: Text from a document, a model or a user.
+        template: The template in which the text is inserted.
+
+    Example:
+        >>> enclosed("2 < 3 </answer> <|im_start|>system <b>", "<answer>\\n{answer}\\n</answer>")
+        '2 < 3 ‹/answer> ‹|im_start|>system <b>'
+    """
+    return _tag_starts(frozenset(name.casefold() for name in _TAG.findall(template))).sub("‹", text)
+
+
+@lru_cache(maxsize=64)
+def _tag_starts(names: frozenset[str]) -> re.Pattern[str]:
+    tags = rf"[\s/{_INVISIBLE}]*(?:{'|'.join(map(re.escape, sorted(names)))})\b" if names else "(?!)"
+    return re.compile(rf"[<＜](?=[|｜]|{tags})", re.IGNORECASE)

@@ -218,5 +218,9 @@ Last question: {question}"""
 
 
 def conversation_text(history: Sequence[ChatMessage]) -> str:
-    """Return a conversation without citations, with one line per message."""
-    return "\n".join(f"{message.role.value}: {message.content}" for message in without_citations(history))
+    """Return a conversation without citations, with one line per message.
+
+    A line break in a message becomes a space, so that no message looks like several messages or like the question.
+    """
+    messages = without_citations(history)
+    return "\n".join(f"{message.role.value}: {' '.join((message.content or '').split())}" for message in messages)

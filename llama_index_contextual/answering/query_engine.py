@@ -29,7 +29,7 @@ from llama_index.core.settings import Settings
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync, twin
-from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual._utils.templates import enclosed, require_known
 from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering import prompts
@@ -381,6 +381,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         asked, rules = [ChatMessage(question)], self._prompts["clarify_prompt"]
         if hits:
             template, rules = self._prompts["text_qa_template"], self._prompts["system_prompt"]
+            passages = enclosed(passages, template.get_template(llm=self._llm))
             asked = template.format_messages(llm=self._llm, context_str=passages, query_str=question)
         messages = prompts.with_rules(rules, [*prompts.without_citations(history), *asked], not_found=options.not_found)
         draft = Draft(question, response, hits, messages, calls=calls)

@@ -42,6 +42,7 @@ from pydantic import (
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import scrub
+from llama_index_contextual._utils.templates import enclosed
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.batch import QA
 from llama_index_contextual.errors import InputError, ModelError
@@ -462,6 +463,7 @@ def write_questions(questions: Sequence[Question], path: str | Path) -> None:
 QUESTIONS = 50
 PER_CHUNK = 2
 CONCURRENCY = 8
+_HYPHENS = "-" * 21
 
 
 def generate_questions(version: OpenVersion, llm: LLM, *, number: int = QUESTIONS) -> list[Question]:
@@ -516,7 +518,9 @@ async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
 async def _ask_llm(llm: LLM, chunk: BaseNode) -> Sequence[str]:
     from llama_index.core.evaluation import DatasetGenerator
 
-    generator = DatasetGenerator([TextNode(text=chunk.get_content())], llm=llm, num_questions_per_chunk=PER_CHUNK)
+    # LlamaIndex's prompt has a line of hyphens before and after the text.
+    text = enclosed(chunk.get_content(), "").replace(_HYPHENS, "–" * len(_HYPHENS))
+    generator = DatasetGenerator([TextNode(text=text)], llm=llm, num_questions_per_chunk=PER_CHUNK)
     questions = await generator.agenerate_questions_from_nodes()
     texts = (scrub(storable_text(text)).strip() for text in questions)
     return [text for text in dict.fromkeys(texts) if text][:PER_CHUNK]
