@@ -355,6 +355,16 @@ RETRIEVAL_FIELDS = frozenset(
 """Fields that can be changed without building a new version."""
 
 
+def default(name: str) -> Any:
+    """Return the default value of a setting.
+
+    Example:
+        >>> default("top_k")
+        20
+    """
+    return ProjectConfig.model_fields[name].get_default(call_default_factory=True)
+
+
 def described(name: str) -> str:
     """Return the description of a setting.
 
@@ -449,4 +459,4 @@ def read_dotenv(path: str | Path, environment: MutableMapping[str, str]) -> None
 
 def _unquoted(value: str) -> str:
     quoted = re.fullmatch(r"(['\"])(.*?)\1\s*(?:#.*)?", value)
-    return quoted[2] if quoted else re.sub(r"(?:^|\s+)#.*$", "", value)
+    return quoted[2] if quoted else re.sub(r"(?:^|(?<!\s)\s+)#.*$", "", value)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from llama_index_contextual._utils.locks import Lock
@@ -77,8 +78,13 @@ def _http_like(client: httpx.AsyncClient) -> httpx.AsyncClient:
     return type(client)(base_url=client.base_url, timeout=client.timeout, follow_redirects=client.follow_redirects)
 
 
-async def _lend(model: T) -> AsyncGenerator[T, None]:
+async def _lend(model: T, *, retries: bool = True) -> AsyncGenerator[T, None]:
     copy: Any = unconnected(model)
+    if copy is not model and not retries:
+        holders: tuple[Any, ...] = copy, getattr(copy, "_aclient", None)
+        for holder in holders:
+            if getattr(holder, "max_retries", None):
+                holder.max_retries = 0
     try:
         yield copy
     finally:
@@ -88,27 +94,12 @@ async def _lend(model: T) -> AsyncGenerator[T, None]:
             await (client.aclose if hasattr(client, "aclose") else client.close)()
 
 
-def sort_vectors(model: Any) -> None:
-    """Sort the vectors in each OpenAI embedding response by their `index` field, which LlamaIndex ignores.
-
-    This changes the client that the model has created. A client passed by the user is left unchanged.
-    """
-    if not hasattr(model, "_get_aclient") or getattr(model, "_async_http_client", None) is not None:
-        return
-    embeddings = model._get_aclient().embeddings
-    create = embeddings.create
-
-    async def in_order(**options: Any) -> Any:
-        answer = await create(**options)
-        answer.data.sort(key=lambda item: getattr(item, "index", None) or 0)
-        return answer
-
-    embeddings.create = in_order
-
-
 def own_client(model: T) -> AbstractAsyncContextManager[T]:
-    """Return a context manager for a copy of a LlamaIndex model with its own client, which is closed on exit."""
-    return asynccontextmanager(_lend)(model)
+    """Return a context manager for a copy of a LlamaIndex model with its own client, which is closed on exit.
+
+    The copy does not retry calls; the caller does, so that the cost of each attempt is recorded.
+    """
+    return asynccontextmanager(partial(_lend, retries=False))(model)
 
 
 class PerLoop(Generic[T]):

@@ -32,7 +32,7 @@ from llama_index_contextual.errors import ConfigurationError, InputError, ModelE
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.metadata import storable_text
-from llama_index_contextual.retrievers.base import limit_query
+from llama_index_contextual.retrievers.base import alimit_query
 from llama_index_contextual.retrievers.conversational import ConversationQuery
 
 ChatMode = Literal["blend", "condense", "simple"]
@@ -203,7 +203,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
     # ---- Search ------------------------------------------------------------------------------------------------------
 
     async def _adraft(self, message: str, chat_history: list[ChatMessage] | None) -> Draft:
-        await asyncio.to_thread(limit_query, message)  # raises an error if the message is empty or not a string
+        await alimit_query(message)  # raises an error if the message is empty or not a string
         if chat_history is not None:
             await self.memory.aset(list(chat_history))
         recent = self._recent(await self.memory.aget_all())

@@ -30,6 +30,7 @@ from llama_index_contextual.answering.citations import CitationFilter
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
 from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, Meter, field_of
+from llama_index_contextual.config import default
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.models import address_of, model_name, provider_of
@@ -47,7 +48,7 @@ _PLAIN = re.compile(
     re.IGNORECASE,
 )
 # Indented text after a blank line may belong to the list before it.
-_BLANK = re.compile(r"\n[ \t]*\n+(?=\S)")
+_BLANK = re.compile(r"(?:(?<!\n)\n\n++|\n[ \t]++\n++)(?=\S)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +64,8 @@ class Timeouts:
         ConfigurationError: A timeout is not greater than 0.
     """
 
-    first_token: float = 30.0
-    between_tokens: float = 10.0
+    first_token: float = default("first_token_timeout")
+    between_tokens: float = default("between_tokens_timeout")
     whole: float = 60.0
 
     def __post_init__(self) -> None:
@@ -419,6 +420,7 @@ class StreamFilter:
         text = ""
         while (blank := _BLANK.search(self._open, self._searched)) is not None:
             text += self._release(self._guards, blank)
+        self._searched = max(self._searched, len(self._open.rstrip()))  # a blank line needs text after it
         if not self._guards.mask:
             plain = _PLAIN.match(self._open, self._plain)
             text += plain[0] if plain else ""

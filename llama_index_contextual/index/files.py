@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.files import open_file, read_file
 from llama_index_contextual.errors import InputError, NoSpaceError
 
-T = TypeVar("T", np.int32, np.float32)
+T = TypeVar("T", np.uint8, np.int32, np.float32)
 
 _BLOCK = 1 << 20
 _MAX_BYTES = 1 << 30

@@ -22,7 +22,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -626,6 +626,8 @@ class BatchReply:
         input_tokens: Tokens of the prompt, or None if the provider did not report them.
         cached_tokens: Input tokens that the provider read from its cache.
         output_tokens: Tokens of the answer.
+        written_tokens: Input tokens that the provider wrote to its cache. They are not stored, because the cost of the
+            reply is recorded when it arrives.
     """
 
     custom_id: str
@@ -634,6 +636,7 @@ class BatchReply:
     input_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    written_tokens: int | None = field(default=None, compare=False)
 
 
 class BatchJournal:
@@ -692,15 +695,11 @@ class BatchJournal:
         ]
         return [batch for batch in batches if model in (None, batch.model)]
 
-    def has_request(self, custom_id: str) -> bool:
-        """Return whether a request has already been sent or answered. If so, it must not be sent again."""
-        return self.reply(custom_id) is not None or self.is_open(custom_id)
-
-    def is_open(self, custom_id: str) -> bool:
-        """Return whether a request has been sent and its reply has not been read yet."""
-        # A request whose batch is not recorded is not open, because its reply would never be fetched.
+    def file_of(self, custom_id: str) -> str | None:
+        """Return the upload id of a request that was sent and whose reply has not been read yet, otherwise None."""
+        # A request whose batch is not recorded is ignored, because its reply would never be fetched.
         files = [file_id for _, file_id in self._store.rows("batch_requests", "WHERE custom_id = ?", (custom_id,))]
-        return any(self._store.rows("batches", "WHERE file_id = ?", (file_id,)) for file_id in files)
+        return next((each for each in files if self._store.rows("batches", "WHERE file_id = ?", (each,))), None)
 
     def reply(self, custom_id: str) -> BatchReply | None:
         """Return the reply to a request, or None if no reply is stored."""
@@ -720,4 +719,4 @@ class BatchJournal:
 
 
 def _reply_row(reply: BatchReply) -> tuple[object, ...]:
-    return astuple(replace(reply, text=storable_text(reply.text)))
+    return astuple(replace(reply, text=storable_text(reply.text)))[: len(TABLES["batch_replies"])]

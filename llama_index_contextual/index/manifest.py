@@ -253,6 +253,7 @@ class DocumentRecord:
         tokens: Number of tokens in the chunks; overlaps are counted twice.
         characters: Length of the text in characters.
         fallback_chunks: Ids of chunks for which the LLM failed to write a context.
+        unembedded_chunks: Ids of chunks for which the embedding model returned no usable vector.
     """
 
     doc_id: str
@@ -265,9 +266,21 @@ class DocumentRecord:
     tokens: int = 0
     characters: int = 0
     fallback_chunks: Sequence[str] = ()
+    unembedded_chunks: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fallback_chunks", tuple(self.fallback_chunks))  # a list when read from JSON
+        for name in ("fallback_chunks", "unembedded_chunks"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # a list when read from JSON
+
+    @property
+    def failed_chunks(self) -> Mapping[str, Sequence[str]]:
+        """Ids of the chunks that `retry_failed` processes again, by the step that failed."""
+        return {"context": self.fallback_chunks, "embedding": self.unembedded_chunks}
+
+    @property
+    def has_failed_chunks(self) -> bool:
+        """Whether `retry_failed` processes chunks of the document again."""
+        return bool(self.fallback_chunks or self.unembedded_chunks)
 
 
 class Records(list[DocumentRecord]):

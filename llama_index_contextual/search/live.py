@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -173,16 +172,6 @@ class LiveIndexes:
                 if not self._is_superseded(current):
                     raise
 
-    async def arun(self, query: Callable[[SearchableVersion], Awaitable[T]]) -> T:
-        """Asynchronous version of `run`."""
-        while True:
-            current = await asyncio.to_thread(self.current)
-            try:
-                return await query(current)
-            except _FILES_REMOVED:
-                if not self._is_superseded(current):
-                    raise
-
     def _is_superseded(self, current: SearchableVersion) -> bool:
         """Return whether another version is now live; if so, the files of the given version may have been removed."""
         with self._lock:
@@ -192,7 +181,7 @@ class LiveIndexes:
 class PinnedIndexes(LiveIndexes):
     """The indexes of one version, for a call with several steps that must all use the same documents.
 
-    Use it inside `LiveIndexes.run` or `arun`, which repeats the call if the version is removed in the meantime.
+    Use it inside `LiveIndexes.run`, which repeats the call if the version is removed in the meantime.
 
     Args:
         live: The indexes of the project.

@@ -155,9 +155,7 @@ def test_the_root_logger_is_left_alone() -> None:
     wrong = []
     for source in sources():
         for name, call in source.calls:
-            is_root = name == "logging.getLogger" and not call.args
-            # WordLlama sets the root logger up when it is imported; this module sets it back.
-            if (is_root and source.path != "embeddings/words.py") or name == "logging.basicConfig":
+            if (name == "logging.getLogger" and not call.args) or name == "logging.basicConfig":
                 wrong.append(f"{source.path}:{call.lineno}")
     assert wrong == []
 
@@ -215,6 +213,17 @@ def reads(name: str, call: ast.Call) -> bool:
     modes = [*call.args[1 if name in ("open", "io.open") else 0 :][:1]]
     modes += [keyword.value for keyword in call.keywords if keyword.arg == "mode"]
     return all(isinstance(mode, ast.Constant) and mode.value in READ_MODES for mode in modes)
+
+
+def test_a_search_multiplies_matrices_in_blocks_that_start_no_threads() -> None:
+    """`product_in_blocks` and FAISS multiply; threads of OpenBLAS would spin while others search."""
+    products = {f"numpy.{name}" for name in ("matmul", "dot", "vdot", "inner", "tensordot", "vecdot", "matvec")}
+    wrong = []
+    for source in (source for source in sources() if part_of(source.name) == "search"):
+        operators = [node for node in ast.walk(source.tree) if isinstance(node, ast.MatMult)]
+        wrong += [f"{source.path}: @" for _ in operators]
+        wrong += [f"{source.path}:{call.lineno} calls {name}" for name, call in source.calls if name in products]
+    assert wrong == []
 
 
 def test_nothing_is_suppressed_broadly() -> None:
