@@ -382,8 +382,9 @@ class GroundedQueryEngine(BaseQueryEngine):
         asked, rules = [ChatMessage(question)], self._prompts["clarify_prompt"]
         if hits:
             template, rules = self._prompts["text_qa_template"], self._prompts["system_prompt"]
-            passages = enclosed(passages, template.get_template(llm=self._llm))
-            asked = template.format_messages(llm=self._llm, context_str=passages, query_str=question)
+            text = template.get_template(llm=self._llm)
+            values = {"context_str": enclosed(passages, text), "query_str": enclosed(question, text)}
+            asked = template.format_messages(llm=self._llm, **values)
         messages = prompts.with_rules(rules, [*prompts.without_citations(history), *asked], not_found=options.not_found)
         draft = Draft(question, response, hits, messages, calls=calls)
         if self.cache is None or not self._has_names():

@@ -463,7 +463,6 @@ def write_questions(questions: Sequence[Question], path: str | Path) -> None:
 QUESTIONS = 50
 PER_CHUNK = 2
 CONCURRENCY = 8
-_HYPHENS = "-" * 21
 
 
 def generate_questions(version: OpenVersion, llm: LLM, *, number: int = QUESTIONS) -> list[Question]:
@@ -516,10 +515,9 @@ async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
 
 
 async def _ask_llm(llm: LLM, chunk: BaseNode) -> Sequence[str]:
-    from llama_index.core.evaluation import DatasetGenerator
+    from llama_index.core.evaluation.dataset_generation import DEFAULT_QUESTION_GENERATION_PROMPT, DatasetGenerator
 
-    # LlamaIndex's prompt has a line of hyphens before and after the text.
-    text = enclosed(chunk.get_content(), "").replace(_HYPHENS, "–" * len(_HYPHENS))
+    text = enclosed(chunk.get_content(), DEFAULT_QUESTION_GENERATION_PROMPT)
     generator = DatasetGenerator([TextNode(text=text)], llm=llm, num_questions_per_chunk=PER_CHUNK)
     questions = await generator.agenerate_questions_from_nodes()
     texts = (scrub(storable_text(text)).strip() for text in questions)
