@@ -20,7 +20,7 @@ from llama_index.core.schema import QueryBundle
 from llama_index.core.storage.chat_store.base import BaseChatStore
 
 from llama_index_contextual._utils.calls import run_sync
-from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual._utils.templates import enclosed, require_known
 from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens
 from llama_index_contextual.answering.intent import IntentRetriever, empty_response, unsearched_intent
@@ -227,7 +227,9 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         if self.mode != "condense" or not conversation:
             return None
         try:
-            history, question = conversation_text(conversation), cut_query(message)
+            template = self._condense_prompt.get_template()
+            history = enclosed(conversation_text(conversation), template)
+            question = enclosed(cut_query(message), template)
             messages = self._condense_prompt.format_messages(history=history, question=question)
             completion = await self.engine.answer_stream.acomplete(messages)
         except ModelError:

@@ -30,7 +30,7 @@ from llama_index.core.settings import Settings
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync, twin
-from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual._utils.templates import enclosed, require_known
 from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering import prompts
@@ -461,7 +461,9 @@ class GroundedQueryEngine(BaseQueryEngine):
         asked, rules = [ChatMessage(question)], self._prompts["clarify_prompt"]
         if passages is not None:
             template, rules = self._prompts["text_qa_template"], self._prompts["system_prompt"]
-            asked = template.format_messages(llm=self._llm, context_str=passages, query_str=question)
+            text = template.get_template(llm=self._llm)
+            values = {"context_str": enclosed(passages, text), "query_str": enclosed(question, text)}
+            asked = template.format_messages(llm=self._llm, **values)
         conversation = prompts.without_citations(history)
         return prompts.with_rules(rules, [*conversation, *asked], not_found=self.options.not_found)
 

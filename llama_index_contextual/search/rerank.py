@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
 from llama_index_contextual._utils.clients import PerLoop
 from llama_index_contextual._utils.locks import Lock
+from llama_index_contextual._utils.templates import enclosed
 from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens, replace_surrogates
 from llama_index_contextual.config import AUTO, SPOTLIGHT, ProjectConfig, RerankThreshold
@@ -487,9 +488,11 @@ class LLMReranker(Reranker, PromptMixin):
     async def _ask(self, **values: str) -> str:
         await asyncio.to_thread(self._load)  # the first call is slow
         llm = await self._llm.running()
+        template = self._prompt.get_template(llm=llm)
+        texts = {name: enclosed(text, template) for name, text in values.items()}
         try:
             async with asyncio.timeout(self.timeout):
-                return await acall(lambda: llm.apredict(self._prompt, **values), _RETRY)
+                return await acall(lambda: llm.apredict(self._prompt, **texts), _RETRY)
         except TimeoutError as error:
             raise ModelError(
                 f"{model_name(llm)!r} did not sort the passages within {self.timeout:g} seconds: increase call_timeout,"
