@@ -50,6 +50,9 @@ class Provider:
             requires a value.
         address: Environment variables that may contain the address, in order of precedence; if none is set, the default
             of the class applies.
+        needs_address: Whether the address must be set, because the default of the class is the server of another
+            provider.
+        port: Port of an address that has neither a scheme nor a port.
         address_option: Name of the argument for the address; the same in both classes.
         llm_options: Keyword arguments for the LLM class.
         timeout_option: Name of the timeout argument of the LLM class.
@@ -78,6 +81,8 @@ class Provider:
     key: str | None = None
     optional_key: str | None = None
     address: tuple[str, ...] = ()
+    needs_address: bool = False
+    port: int | None = None
     address_option: str = "api_base"
     llm_options: Mapping[str, Any] = field(default_factory=dict)
     timeout_option: str = "timeout"
@@ -127,6 +132,7 @@ PROVIDERS: Mapping[str, Provider] = {
         embedding="llama_index.embeddings.openai_like:OpenAILikeEmbedding",
         optional_key="OPENAI_API_KEY",
         address=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
+        needs_address=True,
         llm_options={"max_retries": 0, "reuse_client": False, "is_chat_model": True, "temperature": 0.0},
         embedding_options={"max_retries": 0, "reuse_client": False},
         class_names=frozenset({"OpenAILike", "OpenAILikeEmbedding"}),
@@ -150,6 +156,7 @@ PROVIDERS: Mapping[str, Provider] = {
         llm="llama_index.llms.ollama:Ollama",
         embedding="llama_index.embeddings.ollama:OllamaEmbedding",
         address=("OLLAMA_HOST",),
+        port=11434,
         address_option="base_url",
         llm_options={"request_timeout": 300.0},
         timeout_option="request_timeout",
@@ -274,7 +281,9 @@ def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Pr
                 f"Either set it in the environment or in a file `.env`, or {advice.command_line}",
             ),
         )
-    address = next((os.environ[key] for key in traits.address if os.environ.get(key)), None)
+    address = _address_in_environment(traits)
+    if address is None and traits.needs_address:
+        raise ModelError(_missing_address(name, traits), setting=setting)
     options = {traits.address_option: address} if address else {}
     if traits.optional_key is not None and not os.environ.get(traits.optional_key):
         options["api_key"] = "-"
@@ -283,6 +292,19 @@ def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Pr
         return traits, model, getattr(importlib.import_module(module), attribute), options
     except ImportError as error:
         raise ModelError(_missing_package(name, traits, module), setting=setting) from error
+
+
+def _address_in_environment(traits: Provider) -> str | None:
+    """Return the address in the environment variables of a provider, with a scheme, or None if none is set."""
+    address = next((os.environ[key] for key in traits.address if os.environ.get(key)), None)
+    if address is None or "://" in address:
+        return address
+    has_port = traits.port is None or re.search(r":\d+(?:/|$)", address)
+    return f"http://{address}" if has_port else f"http://{address.rstrip('/')}:{traits.port}"
+
+
+def _missing_address(name: str, traits: Provider) -> str:
+    return f"{name!r} needs {traits.address[0]}, which is not set: the address of its server, as http://127.0.0.1:8000/v1."
 
 
 def _missing_package(name: str, traits: Provider, module: str) -> str:
@@ -392,6 +414,8 @@ def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) 
         return _missing_package(name, traits, module)
     if traits.key and not os.environ.get(traits.key):
         return f"{name!r} needs {traits.key}, which is not set."
+    if traits.needs_address and _address_in_environment(traits) is None:
+        return _missing_address(name, traits)
     return None
 
 
@@ -404,17 +428,25 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 def model_name(model: BaseEmbedding | LLM, model_id: str | None = None) -> str:
     """Return the name of a model, such as "openai:gpt-4.1"; if the model has no name, "unknown" follows the colon.
 
-    If the provider is in the table, this name can be used in the settings to load the same model.
+    If the provider is in the table, this name can be used in the settings to load the same model. A subclass of a
+    provider's class may call another server, so it is named after itself.
 
     Args:
         model: The object.
         model_id: Name to use instead of the model's own name.
     """
     kind = model.class_name()
+    if _provider_named(kind) is not None and "class_name" not in vars(type(model)):
+        kind = type(model).__name__  # the class inherits `class_name` from its parent
+    provider = _provider_named(kind) or kind
+    return LOCAL if provider == LOCAL else f"{provider}:{model_id or _own_name(model) or _UNNAMED}"
+
+
+def _provider_named(kind: str) -> str | None:
+    """Return the provider whose models have a class name, or None."""
     if kind == "WordLlamaEmbedding":
         return LOCAL
-    provider = next((name for name, traits in PROVIDERS.items() if kind in traits.class_names), kind)
-    return f"{provider}:{model_id or _own_name(model) or _UNNAMED}"
+    return next((name for name, traits in PROVIDERS.items() if kind in traits.class_names), None)
 
 
 def _own_name(model: BaseEmbedding | LLM) -> str | None:

@@ -1,4 +1,4 @@
-"""A provider of models on the loopback interface, for tests: OpenAI's API, Voyage's and Ollama's.
+"""A provider of models on the loopback interface, for tests: the APIs of OpenAI, Azure, Voyage, Ollama and Anthropic.
 
 It is a real HTTP server: the real clients talk to it, directly or through LlamaIndex, and nothing is patched. Answers
 are deterministic; usage, cached tokens and limits follow the rules of the service. Without settings, a chat call
@@ -44,6 +44,7 @@ import contextlib
 import itertools
 import json
 import logging
+import re
 import threading
 import time
 from collections import deque
@@ -56,7 +57,7 @@ from typing import Any
 from aiohttp import web
 
 from llama_index_contextual._utils.tokens import get_tokenizer
-from tests.support import ollama
+from tests.support import anthropic, ollama
 from tests.support.batches import Batches, BatchPlan, Files
 from tests.support.embeddings import check_embeddings, embeddings_answer
 from tests.support.faults import Fault, Faults
@@ -71,6 +72,8 @@ LISTED_MODELS = ("gpt-4o-mini", "gpt-4.1-mini", "text-embedding-3-small", "text-
 BACKLOG = 512
 # Replies of tests may block (on an event, say); each needs a thread of its own then.
 REPLY_THREADS = 128
+
+_AZURE = re.compile(r"^/openai/deployments/[^/]+/")
 
 ScriptedReply = str | Reply | ReplyFunction | ApiError
 
@@ -229,7 +232,7 @@ class LoopbackProvider(Recorder, Faults):
         request = Request(
             id=next(self._ids),
             method=message.method,
-            path=message.path,
+            path=_AZURE.sub("/v1/", message.path),
             headers={name.lower(): value for name, value in message.headers.items()},
             raw=raw,
             body=_parsed(message.content_type, raw),
@@ -322,6 +325,8 @@ class LoopbackProvider(Recorder, Faults):
         match request.method, request.path.strip("/").split("/")[1:]:
             case "POST", ["chat", "completions"] | ["embeddings"] | ["contextualizedembeddings"]:
                 return await self._run_model(request, fault)
+            case "POST", ["messages"]:
+                return anthropic.messages_answer(request, await self._next_reply(request))
             case "POST", ["show" | "embed" | "chat"]:
                 return await self._run_ollama(request, fault)
             case "GET", ["models"]:
