@@ -15,6 +15,7 @@ import httpx
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 
+from llama_index_contextual._utils.clients import address_of
 from llama_index_contextual._utils.http import is_loopback
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli.common import PROGRAM, with_environment
@@ -27,7 +28,14 @@ from llama_index_contextual.index.verify import LEFTOVER, command_for, verify_pr
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.ingestion.state import ProjectState
-from llama_index_contextual.models import address_of, is_creatable, is_in_process, load_llm, missing_for, model_folder
+from llama_index_contextual.models import (
+    is_creatable,
+    is_in_process,
+    load_llm,
+    missing_for,
+    model_folder,
+    settings_without_effect,
+)
 from llama_index_contextual.project.manager import missing_for_models
 from llama_index_contextual.search.cross_encoders import FASTEMBED
 
@@ -127,8 +135,10 @@ def _models(state: ProjectState, *, online: bool) -> Iterator[Check]:
     recorded = state.recorded_model  # it was passed as an object instead of the model in the settings
     for missing in missing_for_models(config, passed=() if recorded is None else ("embed_model",)):
         yield Check(name, missing, _remedy(state.directory, ModelError(missing)))
-    for llm in dict.fromkeys((config.llm, config.answer_llm or config.llm)):
-        if missing_for(llm, setting="llm") is None:
+    for useless in settings_without_effect(config):
+        yield Check(name, useless, _command(state.directory, "settings"), harmless=True)
+    for llm in dict.fromkeys((config.llm, config.answer_llm)):
+        if llm is not None and missing_for(llm, setting="llm") is None:
             yield from _server(name, llm, load_llm(llm), online=online)
     rerank = config.rerank or SPOTLIGHT
     extra, package = ("fastembed",) * 2 if rerank.startswith(FASTEMBED) else ("rerank", "sentence_transformers")
@@ -139,9 +149,9 @@ def _models(state: ProjectState, *, online: bool) -> Iterator[Check]:
         return
     if recorded is not None and not is_creatable(embedding):
         yield Check(name, f"{embedding} was passed as an object: in Python, pass it to load; commands cannot create it")
-    elif missing := missing_for(embedding, setting="embed_model"):
+    elif (problem := missing_for(embedding, setting="embed_model")) is not None:
         if recorded is not None:
-            yield Check(name, missing, _remedy(state.directory, ModelError(missing)))
+            yield Check(name, problem, _remedy(state.directory, ModelError(problem)))
     elif online or not (recorded or _is_on_hub(embedding)):
         yield from _server(name, embedding, state.embed_model, online=online)
     else:

@@ -106,6 +106,7 @@ class ProjectManager:
             logger.info(note)
         project = Project(directory, config, **models)
         project.created = True
+        project.state.warn_of_settings()
         return project
 
     @accepts(ModelObjects)
@@ -247,7 +248,7 @@ def missing_for_models(config: ProjectConfig, *, passed: Collection[str] = ()) -
     if "embed_model" not in passed and config.builds_semantic:
         notes.append(missing_for(config.embed_model, setting="embed_model"))
     if "llm" not in passed:
-        of_llm = missing_for(config.llm, setting="llm")
+        of_llm = None if config.llm is None else missing_for(config.llm, setting="llm")
         if config.context == "llm":
             notes.append(of_llm)
         if config.answer_llm is not None:
