@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
+from llama_index_contextual.search.rank import FusionSettings
+from llama_index_contextual.search.spotlight import COMPARED
+
 ASSETS = Path(__file__).resolve().parent / "assets"
 WIDTH = 560
 
@@ -227,9 +230,12 @@ def versions() -> Drawing:
 
 def fusion() -> Drawing:
     """How two rankings become one."""
+    semantic, lexical = FusionSettings.weights
+    documents = FusionSettings.document_weight
     d = Drawing(
         548,
-        "The scores of both rankings are measured in standard deviations, weighted by 0.35 and 0.65, and added. The"
+        f"The scores of both rankings are measured in standard deviations, weighted by {semantic} and {lexical}, and"
+        " added. The"
         " weight of the document, its best chunk and, for the first hits, the best sentence are added too; confidence"
         " comes from the best passage and the best sentence.",
     )
@@ -237,20 +243,32 @@ def fusion() -> Drawing:
     d.box(290, 24, 250, "Lexical ranking", ["BM25, words and exact terms"])
     d.arrow(145, 72, 145, 102)
     d.arrow(415, 72, 415, 102)
-    d.box(20, 104, 250, "in standard deviations", ["× 0.35"])
-    d.box(290, 104, 250, "in standard deviations", ["× 0.65"])
+    d.box(20, 104, 250, "in standard deviations", [f"× {semantic}"])
+    d.box(290, 104, 250, "in standard deviations", [f"× {lexical}"])
     d.arrow(145, 152, 230, 190)
     d.arrow(415, 152, 330, 190)
     d.box(170, 192, 220, "Sum", ["score of the chunk"])
     d.arrow(280, 240, 280, 270)
-    d.box(100, 272, 360, "+ document × 0.15 + its best chunk", ["file name, title, opening; the document's best hit"])
+    d.box(
+        100,
+        272,
+        360,
+        f"+ document × {documents} + its best chunk",
+        ["file name, title, opening; the document's best hit"],
+    )
     d.arrow(280, 320, 280, 350)
-    d.box(100, 352, 360, "+ best sentence or table row of the chunk", ["for the first 20 hits, by words and meaning"])
+    d.box(
+        100,
+        352,
+        360,
+        "+ best sentence or table row of the chunk",
+        [f"for the first {COMPARED} hits, by words and meaning"],
+    )
     d.arrow(190, 400, 150, 436)
     d.arrow(370, 400, 410, 436)
     d.box(20, 438, 250, "Order of the results", ["with the share of each part"])
     d.box(290, 438, 250, "Confidence", ["do these documents answer?"])
-    d.text(20, 512, "The weights 0.35, 0.65 and 0.15 are settings.", "small")
+    d.text(20, 512, f"The weights {semantic}, {lexical} and {documents} are settings.", "small")
     d.text(20, 532, 'With fusion="rrf": ranks instead of scores, no best chunk, no best sentence.', "small")
     return d
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, MutableMapping
@@ -15,7 +14,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.config import JsonDict
 from pydantic_core import PydanticUndefined
 
+from llama_index_contextual._utils.files import read_file
 from llama_index_contextual._utils.templates import check_template
+from llama_index_contextual._utils.text import parse_json, represent
 from llama_index_contextual.errors import ConfigurationError
 
 LOCAL = "local"
@@ -368,6 +369,16 @@ RETRIEVAL_FIELDS = frozenset(
 """Fields that can be changed without building a new version."""
 
 
+def default(name: str) -> Any:
+    """Return the default value of a setting.
+
+    Example:
+        >>> default("top_k")
+        20
+    """
+    return ProjectConfig.model_fields[name].get_default(call_default_factory=True)
+
+
 def described(name: str) -> str:
     """Return the description of a setting.
 
@@ -391,7 +402,7 @@ def _as_sentence(error: ValidationError) -> ConfigurationError:
         close = get_close_matches(name, known, n=1)
         advice = f"Did you mean {close[0]!r}?" if close else f"Known settings: {', '.join(known)}."
         return ConfigurationError(f"Unknown setting {name!r}. {advice}", setting=name)
-    return ConfigurationError(f"Setting {name!r} cannot be {first['input']!r}: {message}.", setting=name)
+    return ConfigurationError(f"Setting {name!r} cannot be {represent(first['input'])}: {message}.", setting=name)
 
 
 # ---- the environment -------------------------------------------------------------------------------------------------
@@ -408,6 +419,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 ADDRESSES = ("OLLAMA_HOST",)
 """Environment variables with the addresses of providers that need no key."""
 
+_MAX_DOTENV = 1_000_000
+"""Size in bytes from which a file is not a `.env` file."""
 _LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
 
 
@@ -428,8 +441,8 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, Any]:
 def parsed_value(text: str) -> Any:
     """Parse the value of a setting as JSON; if it is not valid JSON, return the string unchanged."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         return text
 
 
@@ -446,9 +459,9 @@ def read_dotenv(path: str | Path, environment: MutableMapping[str, str]) -> None
         environment: Environment variables, such as `os.environ`.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig", errors="replace").splitlines()
+        lines = read_file(Path(path), _MAX_DOTENV).decode("utf-8-sig", errors="replace").splitlines()
     except OSError:
-        return  # the file does not exist
+        return  # the file does not exist, or is not a file
     values = {match[1]: _unquoted(match[2]) for line in lines if (match := _LINE.match(line))}
     known = {name for name in values if name.startswith(PREFIX)} | {*ADDRESSES}
     for key, addresses in KEYS.items():
@@ -460,4 +473,4 @@ def read_dotenv(path: str | Path, environment: MutableMapping[str, str]) -> None
 
 def _unquoted(value: str) -> str:
     quoted = re.fullmatch(r"(['\"])(.*?)\1\s*(?:#.*)?", value)
-    return quoted[2] if quoted else re.sub(r"(?:^|\s+)#.*$", "", value)
+    return quoted[2] if quoted else re.sub(r"(?:^|(?<!\s)\s+)#.*$", "", value)

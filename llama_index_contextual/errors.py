@@ -20,6 +20,7 @@ command line.
     │   ├── LedgerError               the ledger cannot be opened, read or written, for example because a disk is full
     │   │   └── LedgerBusyError       another process has locked the ledger
     │   ├── NoSpaceError              the disk is full, or a quota or file size limit has been reached
+    │   ├── OpenFilesError            this process or system has too many files open
     │   └── ReadOnlyVersionError      a published version cannot be changed
     ├── BackendError                  the vector store of a project cannot be reached, or rejects a request
     ├── BudgetExceededError           the next call could cost more than `max_cost` allows
@@ -29,11 +30,15 @@ command line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llama_index_contextual._utils.redaction import scrub
+
+_ENDS = (".", "!", "?")
+_DOUBLED = re.compile(r"(?<=[\w)'\"`])([.,])\1(?=\s|$)")
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,8 @@ class ContextualError(Exception):
     """
 
     def __init__(self, message: str = "", *, remedy: Remedy | None = None) -> None:
-        self.problem = scrub(str(message))
+        # A message may end with a sentence of another error, which has its own full stop.
+        self.problem = _DOUBLED.sub(r"\1", scrub(_without_surrogates(str(message))))
         self.remedy = remedy
         super().__init__(self.problem if remedy is None else with_advice(self.problem, scrub(remedy.python)))
 
@@ -199,6 +205,16 @@ class NoSpaceError(ProjectError, OSError):
         self.file = file
 
 
+class OpenFilesError(ProjectError, OSError):
+    """No more files can be opened, because this process or the system has too many files open."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Too many files are open: raise the limit (`ulimit -n 1024`), or close files and connections, then try"
+            " again; paid results are kept."
+        )
+
+
 class ReadOnlyVersionError(ProjectError):
     """A published version cannot be changed."""
 
@@ -256,6 +272,11 @@ class ContextualizationError(ContextualError):
         self.node_ids = node_ids
 
 
+def _without_surrogates(message: str) -> str:
+    """Escape lone surrogates, which cannot be printed; the name of a file may contain them."""
+    return message.encode(errors="backslashreplace").decode()
+
+
 def with_advice(problem: str, advice: str) -> str:
     """Combine a problem and the advice on it into a message.
 
@@ -265,12 +286,21 @@ def with_advice(problem: str, advice: str) -> str:
         >>> with_advice("Set the price", "or omit --max-cost")
         'Set the price, or omit --max-cost.'
     """
-    ends = (".", "!", "?")
     if not advice:
-        return problem if problem.endswith(ends) else f"{problem}."
-    if problem.endswith(ends):
+        return end_sentence(problem)
+    if problem.endswith(_ENDS):
         text = f"{problem} {advice[0].upper()}{advice[1:]}"
     else:
         separator = ", " if advice.startswith("or ") else "; " if advice.startswith("did you mean") else ": "
         text = f"{problem}{separator}{advice}"
-    return text if text.endswith(ends) else f"{text}."
+    return end_sentence(text)
+
+
+def end_sentence(text: str) -> str:
+    """Return a text with a full stop at its end, unless it ends with a mark.
+
+    Example:
+        >>> end_sentence("The disk is full"), end_sentence("The disk is full.")
+        ('The disk is full.', 'The disk is full.')
+    """
+    return text if text.endswith(_ENDS) else f"{text}."

@@ -18,6 +18,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual.errors import InputError
 
 if TYPE_CHECKING:  # the process that parses PDFs does not import LlamaIndex
@@ -220,9 +221,9 @@ class DocumentMap:
     @classmethod
     def from_metadata(cls, metadata: dict[str, Any]) -> DocumentMap:
         """Create a map from the reserved keys of a Document. Missing keys are treated as empty."""
-        pages = json.loads(metadata.get(PAGES, "{}"))
-        headings = json.loads(metadata.get(HEADINGS, "[]"))
-        tables = json.loads(metadata.get(TABLES, "[]"))
+        pages = parse_json(metadata.get(PAGES, "{}"))
+        headings = parse_json(metadata.get(HEADINGS, "[]"))
+        tables = parse_json(metadata.get(TABLES, "[]"))
         return cls(
             page_starts=tuple(pages.get("starts", ())),
             page_labels=tuple(pages.get("labels", ())),
@@ -234,7 +235,7 @@ class DocumentMap:
 
 def places_of(metadata: Mapping[str, Any]) -> list[Place]:
     """Return the places of a chunk, or an empty list if it lies in one section on one page."""
-    return [Place(*row) for row in json.loads(metadata.get(PLACES) or "[]")]
+    return [Place(*row) for row in parse_json(metadata.get(PLACES) or "[]")]
 
 
 def is_own_key(key: str) -> bool:
@@ -337,6 +338,17 @@ def shape_fault(metadata: object) -> str | None:
     return None
 
 
+_MAX_NESTING = 100
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Return whether lists and dicts are nested more deeply than the given number of levels."""
+    if not isinstance(value, Mapping | list | tuple):
+        return False
+    items = value.values() if isinstance(value, Mapping) else value
+    return levels == 0 or any(_is_deeper(item, levels - 1) for item in items)
+
+
 def json_fault(value: object) -> str | None:
     """Explain why a metadata value cannot be written as JSON and how to fix it, or return None.
 
@@ -344,9 +356,12 @@ def json_fault(value: object) -> str | None:
     """
     try:
         json.dumps(value, default=str)
-    except (TypeError, ValueError, RecursionError) as error:  # invalid keys, a cycle, or deep nesting
+        is_too_deep = _is_deeper(value, _MAX_NESTING)
+    except RecursionError:
+        is_too_deep = True
+    except (TypeError, ValueError) as error:  # invalid keys, or a cycle
         return f"cannot be written as JSON ({error}): use simple values"
-    return None
+    return "is nested too deeply: use simple values" if is_too_deep else None
 
 
 def facts_line(facts: Mapping[str, Any]) -> str:

@@ -136,8 +136,8 @@ PROVIDERS: Mapping[str, Provider] = {
         plain_models=re.compile(r"gpt-3\.5|gpt-4|chatgpt-4|gpt-5-chat"),
         # https://platform.openai.com/docs/guides/reasoning; a model rejects an unsupported effort with an error.
         efforts=(
-            (re.compile(r".*-(?:chat|pro|search)\b|o1-(?:mini|preview|pro)"), None),
-            (re.compile(r"o\d|.*codex"), "low"),
+            (re.compile(r"^.*-(?:chat|pro|search)\b|^o1-(?:mini|preview|pro)"), None),
+            (re.compile(r"^o\d|^.*codex"), "low"),
             (re.compile(r"gpt-5(?:-mini|-nano)?(?:-\d{4}-|$|:)"), "minimal"),
             (re.compile(r"gpt-(?:5\.[1-9]|[6-9])"), "none"),
         ),

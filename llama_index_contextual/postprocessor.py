@@ -24,7 +24,7 @@ from pydantic import ConfigDict, Field
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual._utils.tokens import count_tokens, replace_surrogates
-from llama_index_contextual.config import LOCAL
+from llama_index_contextual.config import LOCAL, default
 from llama_index_contextual.embeddings.words import embedded, word_vectors
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.analysis import Analyzer, cut_query
@@ -32,7 +32,7 @@ from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 from llama_index_contextual.search.response import Mark
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.search.spotlight import HeadedText, Spot, Spotlight, is_code
+from llama_index_contextual.search.spotlight import COMPARED, HeadedText, Spot, Spotlight, is_code
 
 _dispatcher = get_dispatcher(__name__)
 logger = get_logger(__name__)
@@ -357,7 +357,7 @@ class ContextWindowPacker(NamedPostprocessor):
         >>> engine = project.as_query_engine(node_postprocessors=[packer])  # doctest: +SKIP
     """
 
-    max_tokens: int = Field(default=4000, ge=1)
+    max_tokens: int = Field(default=default("answer_tokens"), ge=1)
     """Maximum number of tokens of all passages together."""
     compress: bool = False
     """Whether to cut a passage that does not fit to its best run of sentences."""
@@ -501,9 +501,9 @@ class SpotlightRerank(NamedPostprocessor):
 
     top_n: int | None = Field(default=None, gt=0)
     """Number of nodes to return; None returns all of them."""
-    candidates: int = Field(default=20, gt=0)
+    candidates: int = Field(default=COMPARED, gt=0)
     """Number of first nodes that are reranked; the others follow."""
-    language: str = "english"
+    language: str = default("language")
     """Language of the texts: a Snowball stemmer's name, or `none`."""
     words_weight: float = Field(default=0.2, ge=0, allow_inf_nan=False)
     """Weight of the words that the best place shares."""

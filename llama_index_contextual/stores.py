@@ -10,6 +10,7 @@ bm25/                                                 BM25Retriever
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,18 +45,24 @@ from llama_index.core.vector_stores.types import (
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
+from llama_index_contextual.config import default
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import files
+from llama_index_contextual.index.analysis import stop_word_list
 from llama_index_contextual.index.kvstore import refuse_write
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, MANIFEST
 from llama_index_contextual.index.version import OpenVersion, VersionIndex, VersionNodes
 from llama_index_contextual.index.versions import VERSIONS
+from llama_index_contextual.metadata import has_surrogate
 
 if TYPE_CHECKING:
+    from llama_index.retrievers.bm25 import BM25Retriever
     from llama_index.vector_stores.faiss import FaissVectorStore
 
 INDEX_ID = "contextual"
+
+_STOCK_WORD = re.compile(r"\b\w\w+\b")  # the token pattern of LlamaIndex's BM25Retriever
 
 _UNFINISHED = ".unfinished-export"
 _NODES = f"{DEFAULT_NAMESPACE}{DEFAULT_COLLECTION_DATA_SUFFIX}"
@@ -296,6 +303,23 @@ class VersionStorageContext(StorageContext):
     docstore: IndexDocumentStore
     has_lexical: bool = False
 
+    @classmethod
+    def from_defaults(cls, *args: Any, **kwargs: Any) -> Self:
+        """Raise an error, because the stores of a version cannot be chosen.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError(
+            "A VersionStorageContext is opened with open_storage_context(): use LlamaIndex's StorageContext for other"
+            " stores, including those that `persist` has written."
+        )
+
+    @classmethod
+    def from_dict(cls, *args: Any, **kwargs: Any) -> Self:
+        """Raise an error, as `from_defaults` does."""
+        return cls.from_defaults()
+
     def persist(  # type: ignore[override]  # LlamaIndex's parameters, without their names
         self,
         persist_dir: str | os.PathLike[str] = DEFAULT_PERSIST_DIR,
@@ -315,7 +339,7 @@ class VersionStorageContext(StorageContext):
             **named: File names as keyword arguments, such as `docstore_fname`.
 
         Raises:
-            InputError: The directory is a published version.
+            InputError: The directory is a published version, or its path is not valid UTF-8.
 
         Example:
             >>> project.storage_context.persist("stock")  # doctest: +SKIP
@@ -333,14 +357,14 @@ class VersionStorageContext(StorageContext):
         directory = Path(persist_dir).resolve()
         if (directory / MANIFEST).exists():
             raise InputError(f"{directory} is a published version: persist into another directory.", value=persist_dir)
+        _require_text(directory)
         files.make_directory(directory)
         stock = self.to_stock()
         files.let_write(directory, lambda: stock.persist(directory, *names, **named))
         nodes = list(stock.docstore.docs.values())
-        if self.has_lexical and any(node.get_content(metadata_mode=MetadataMode.EMBED).strip() for node in nodes):
+        if self.has_lexical and (retriever := stock_bm25(nodes)) is not None:
             files.remove_tree(directory / BM25_DIRECTORY)
-            files.make_directory(directory / BM25_DIRECTORY)
-            files.let_write(directory / BM25_DIRECTORY, lambda: _export_bm25(nodes, directory / BM25_DIRECTORY))
+            write_bm25(retriever, directory / BM25_DIRECTORY)
 
     def to_stock(self) -> StorageContext:
         """Return a copy of the contents in LlamaIndex's own stores."""
@@ -355,12 +379,34 @@ class VersionStorageContext(StorageContext):
         return stock
 
 
-def _export_bm25(nodes: list[BaseNode], directory: Path) -> None:
-    """Build an index for LlamaIndex's BM25Retriever, which tokenises text differently from this package."""
+def _require_text(directory: Path) -> None:
+    """Check that LlamaIndex's stores can be written to a directory; FAISS needs a path that is valid UTF-8."""
+    if has_surrogate(str(directory)):
+        raise InputError(
+            f"{directory} cannot contain LlamaIndex's stores, because its path is not valid UTF-8: choose another"
+            f" directory.",
+            value=directory,
+        )
+
+
+def stock_bm25(nodes: list[BaseNode], *, top_k: int = default("top_k")) -> BM25Retriever | None:
+    """Return LlamaIndex's own retriever for nodes, which tokenises text differently from this package.
+
+    Return None if no node contains a word that LlamaIndex's retriever indexes.
+    """
     from llama_index.retrievers.bm25 import BM25Retriever
 
-    retriever = BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(20, len(nodes)))
-    retriever.persist(str(directory), show_progress=False)
+    stop_words = stop_word_list("STOPWORDS_EN")
+    texts = (node.get_content(metadata_mode=MetadataMode.EMBED).lower() for node in nodes)
+    if not any(word not in stop_words for text in texts for word in _STOCK_WORD.findall(text)):
+        return None
+    return BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(top_k, len(nodes)))
+
+
+def write_bm25(retriever: BM25Retriever, directory: Path, encoding: str = "utf-8") -> None:
+    """Write LlamaIndex's own retriever to a directory."""
+    files.make_directory(directory)
+    files.let_write(directory, lambda: retriever.persist(str(directory), encoding, show_progress=False))
 
 
 def storage_context_of(version: OpenVersion) -> VersionStorageContext:
@@ -417,8 +463,9 @@ def export_version(context: VersionStorageContext, directory: Path) -> None:
         directory: Target directory, which must be empty or not exist.
 
     Raises:
-        InputError: The directory is not empty.
+        InputError: The directory is not empty, or its path is not valid UTF-8.
     """
+    _require_text(directory)
     if directory.exists() and any(directory.iterdir()):
         raise InputError(f"{directory} is not empty: export into a new directory.", value=directory)
     directory = directory.resolve()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
+
+from llama_index_contextual._utils.locks import Lock
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -31,7 +32,7 @@ class LRUCache(Generic[K, V]):
         self._weigh = weigh
         self._weight = 0
         self._entries: OrderedDict[K, V] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock(self._forget)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -57,5 +58,8 @@ class LRUCache(Generic[K, V]):
     def clear(self) -> None:
         """Remove all entries."""
         with self._lock:
-            self._entries.clear()
-            self._weight = 0
+            self._forget()
+
+    def _forget(self) -> None:
+        self._entries.clear()
+        self._weight = 0

@@ -278,6 +278,8 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
         return f"The provider of {model!r} cannot be reached: check the address and the network, then try again."
     if isinstance(status, int) and status >= 500:
         return f"The provider of {model!r} keeps returning {status} (server error): run the same call again later."
+    if isinstance(error, RecursionError):
+        return f"{model!r} failed: its reply is nested too deeply; run the same call again, or choose another model."
     text = scrub(" ".join(str(error).split()))  # before truncation: part of a key would not be recognised
     return f"{model!r} failed: {type(error).__name__}: {text[:300]}"
 
@@ -350,7 +352,9 @@ def take_runner() -> asyncio.Runner:
     try:
         return _idle.pop()
     except IndexError:
-        return asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        runner.get_loop()  # before a coroutine is created, which must then be awaited
+        return runner
 
 
 def keep_runner(runner: asyncio.Runner) -> None:

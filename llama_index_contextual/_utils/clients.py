@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.redaction import watch
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _read_streams_to_the_end(model: Any) -> None:
     The `openai` package stops reading at the event [DONE], which precedes the end of the response. httpx then closes
     the connection.
     """
-    client = model._get_aclient() if hasattr(model, "_get_aclient") else None
+    client: Any = model._get_aclient() if hasattr(model, "_get_aclient") else None
     if not hasattr(client, "_make_sse_decoder"):
         return
     make_decoder = client._make_sse_decoder
@@ -178,28 +178,22 @@ def _read_streams_to_the_end(model: Any) -> None:
     client._make_sse_decoder = make_reading_decoder
 
 
-def sort_vectors(model: Any) -> None:
-    """Sort the vectors in each OpenAI embedding response by their `index` field, which LlamaIndex ignores.
-
-    This changes the client that the model has created. A client passed by the user is left unchanged.
-    """
-    if not hasattr(model, "_get_aclient") or getattr(model, "_async_http_client", None) is not None:
-        return
-    embeddings = model._get_aclient().embeddings
-    create = embeddings.create
-
-    async def in_order(**options: Any) -> Any:
-        answer = await create(**options)
-        answer.data.sort(key=lambda item: getattr(item, "index", None) or 0)
-        return answer
-
-    embeddings.create = in_order
-
-
 def own_client(model: T) -> AbstractAsyncContextManager[T]:
-    """Return a context manager for a copy of a LlamaIndex model with its own client, which is closed on exit."""
+    """Return a context manager for a copy of a LlamaIndex model with its own client, which is closed on exit.
+
+    The copy does not retry calls; the caller does, so that the cost of each attempt is recorded.
+    """
     copy = unconnected(model)
+    if copy is not model:
+        _do_not_retry(copy)
     return asynccontextmanager(_lend)(copy, is_copy=copy is not model)
+
+
+def _do_not_retry(copy: Any) -> None:
+    holders: tuple[Any, ...] = copy, getattr(copy, "_aclient", None)
+    for holder in holders:
+        if getattr(holder, "max_retries", None):
+            holder.max_retries = 0
 
 
 class PerLoop(Generic[T]):
@@ -214,7 +208,7 @@ class PerLoop(Generic[T]):
 
     def __init__(self, load: Callable[[], T]) -> None:
         self._load = load
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._by_loop: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[T, None], T]] = {}
         self.refused: set[str] = set()
 

@@ -1,13 +1,16 @@
-"""Text helpers: excerpts around query terms, and numbers with nouns."""
+"""Text helpers: excerpts around query terms, numbers with nouns, values, and JSON."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
+import reprlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 MAX_TERMS = 256
 """Maximum number of terms to search for; additional terms are ignored."""
@@ -66,3 +69,23 @@ def pluralize(number: int, noun: str) -> str:
         ('1 chunk', '0 chunks', '1,234 paid contexts')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def represent(value: object) -> str:
+    """Return the `repr` of a value, shortened if the value is nested too deeply."""
+    try:
+        return repr(value)
+    except RecursionError:
+        return reprlib.repr(value)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON.
+
+    Raises:
+        ValueError: The text is not JSON, or is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

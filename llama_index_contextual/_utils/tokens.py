@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,12 +19,14 @@ import numpy as np
 import tiktoken
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.locks import Lock
+
 ENCODING = "o200k_base"
 PIECE_SIZE = 100_000
 
 _CHECK_SIZE = 1 << 20
 _CACHE_VARIABLE = "TIKTOKEN_CACHE_DIR"
-_environment = threading.Lock()
+_environment = Lock()
 
 # Positions at which a token always ends: the tokenizer first splits the text before a space, and before a line feed or
 # a punctuation mark that follows a letter or digit. The apostrophe is excluded (it's, we'll).
@@ -68,6 +69,28 @@ def count_tokens(text: str, *, encoding: str = ENCODING) -> int:
     tokenizer = get_tokenizer() if encoding == ENCODING else get_tokenizer(encoding)
     encode = tokenizer.encode_ordinary
     return sum(len(encode(text[start:stop])) for start, stop in pieces(text))
+
+
+MAX_REPORTED_TOKENS = 2**31
+"""Upper limit for a plausible token count in a provider's reply."""
+
+
+def reported_tokens(count: object) -> int | None:
+    """Return a token count from a provider's reply as an integer, or None if it is not a plausible count.
+
+    Some servers send numbers as strings or with a fraction.
+
+    Example:
+        >>> reported_tokens(12), reported_tokens("12"), reported_tokens(12.0)
+        (12, 12, 12)
+        >>> reported_tokens(-1), reported_tokens(True), reported_tokens("many"), reported_tokens(10**30)
+        (None, None, None, None)
+    """
+    if isinstance(count, str) and count.isdecimal() and len(count) < len(str(MAX_REPORTED_TOKENS)):
+        count = int(count)
+    if isinstance(count, float) and count.is_integer():
+        count = int(count)
+    return count if type(count) is int and 0 <= count <= MAX_REPORTED_TOKENS else None
 
 
 def token_widths(text: str, *, piece_size: int = PIECE_SIZE) -> NDArray[np.uint8]:

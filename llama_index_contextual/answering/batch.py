@@ -21,11 +21,12 @@ from llama_index_contextual._utils.calls import twin
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, add_up
+from llama_index_contextual.config import default
 from llama_index_contextual.errors import ContextualError, InputError
 from llama_index_contextual.index import files
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_CITATION = re.compile(r"\[sources? [^\]]*\]", re.IGNORECASE)
+_CITATION = re.compile(r"\[sources? [^\[\]]*\]", re.IGNORECASE)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -275,7 +276,7 @@ def engine_settings(engine: GroundedQueryEngine) -> dict[str, Any]:
 
 
 async def aanswer_many(
-    engine: GroundedQueryEngine, questions: Sequence[QA | str], *, concurrency: int = 8
+    engine: GroundedQueryEngine, questions: Sequence[QA | str], *, concurrency: int = default("llm_concurrency")
 ) -> Predictions:
     """Answer many questions concurrently. Errors in individual answers are included in the result.
 

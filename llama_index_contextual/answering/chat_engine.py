@@ -21,6 +21,7 @@ from llama_index.core.storage.chat_store.base import BaseChatStore
 
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens
 from llama_index_contextual.answering.intent import IntentRetriever, empty_response, unsearched_intent
 from llama_index_contextual.answering.prompts import CONDENSE, conversation_text, require_template
@@ -31,7 +32,7 @@ from llama_index_contextual.errors import ConfigurationError, InputError, ModelE
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.metadata import storable_text
-from llama_index_contextual.retrievers.base import limit_query
+from llama_index_contextual.retrievers.base import alimit_query
 from llama_index_contextual.retrievers.conversational import ConversationQuery
 
 ChatMode = Literal["blend", "condense", "simple"]
@@ -163,7 +164,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
             InputError: The file does not contain a conversation.
         """
         try:
-            rows = json.loads(Path(path).read_bytes())
+            rows = parse_json(Path(path).read_bytes())
             messages = [ChatMessage(role=row["role"], content=row["content"]) for row in rows]
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path} is not a conversation written by `save`.", value=str(path)) from error
@@ -202,7 +203,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
     # ---- Search ------------------------------------------------------------------------------------------------------
 
     async def _adraft(self, message: str, chat_history: list[ChatMessage] | None) -> Draft:
-        await asyncio.to_thread(limit_query, message)  # raises an error if the message is empty or not a string
+        await alimit_query(message)  # raises an error if the message is empty or not a string
         if chat_history is not None:
             await self.memory.aset(list(chat_history))
         recent = self._recent(await self.memory.aget_all())

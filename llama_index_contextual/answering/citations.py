@@ -128,7 +128,7 @@ _MARKED = re.compile(
 )
 _BLOCK = re.compile(r"^(?:[ \t]*>[^\n]*(?:\n|\Z))+", re.MULTILINE)
 _BLOCK_MARK = re.compile(r"^[ \t]*>[ \t]?", re.MULTILINE)
-_ELISION = re.compile(r"\s*[\[(]?(?:…|\.\s?\.\s?\.)[\])]?\s*")
+_ELISION = re.compile(r"[\[(]?(?:…|\.\s?\.\s?\.)[\])]?")
 _ENDS = " \t\n.,;:!?…()[]"
 
 
@@ -229,7 +229,7 @@ def quotations_of(answer: str) -> list[Quotation]:
     quotations = []
     blocks = [(block.start(), block.end()) for block in _BLOCK.finditer(answer)]
     for start, end in blocks:
-        text = re.sub(r"\s*\[Sources? [^\]]*\]\s*", " ", _BLOCK_MARK.sub("", answer[start:end])).strip()
+        text = re.sub(r"(?<!\s)\s*\[Sources? [^\[\]]*\]\s*", " ", _BLOCK_MARK.sub("", answer[start:end])).strip()
         quotations.append(Quotation(text=text, start=start, end=end))
     for match in _MARKED.finditer(answer):
         if not any(start <= match.start() < end for start, end in blocks):
@@ -427,7 +427,7 @@ def citations_of(answer: str) -> list[_Citation]:
 
 def uncited(text: str) -> str:
     """Remove the citations, and the white space before them, from a text."""
-    return re.sub(rf"[ \t]*{_CITATION.pattern}", "", text, flags=re.IGNORECASE)
+    return re.sub(rf"(?<![ \t])[ \t]*{_CITATION.pattern}", "", text, flags=re.IGNORECASE)
 
 
 class CitationFilter:

@@ -50,8 +50,11 @@ def mask_personal_data(text: str, *, kinds: Collection[PersonalData] = KINDS, re
         'Write to •••@•••••••.•••, not to 4111 1111 1111 1112.'
     """
     for kind in KINDS:
+        pieces, at = [], 0
         for start, end in _spans(kind, text, region) if kind in kinds else ():
-            text = text[:start] + re.sub(r"\w", MASK, text[start:end]) + text[end:]
+            pieces += [text[at:start], re.sub(r"\w", MASK, text[start:end])]
+            at = end
+        text = "".join((*pieces, text[at:]))
     return text
 
 
@@ -96,17 +99,18 @@ def _spans(kind: PersonalData, text: str, region: str) -> list[tuple[int, int]]:
 SCHEMES = frozenset({"http", "https", "mailto", "tel"})
 """Permitted URL schemes for links; links within the document are also permitted."""
 
+_LONGEST_SPAN = 2_000  # characters of a code span
 # A fence without indentation cannot belong to a list, and a code span on one line cannot extend into another block.
 _CODE = re.compile(
-    r"^(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})[^\n]*\n.*?(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)"
-    r"|(?<![\\`])(?P<ticks>`+)(?!`)[^\n]+?(?<!`)(?P=ticks)(?!`)",
+    r"^(?P<fence>`{3,}+(?=[^`\n]*$)|~{3,}+)[^\n]*\n.*?(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)"
+    rf"|(?<![\\`])(?P<ticks>`++)[^\n]{{1,{_LONGEST_SPAN}}}?(?<!`)(?P=ticks)(?!`)",
     re.MULTILINE | re.DOTALL,
 )
 _TAG_START = re.compile(r"<(?=[A-Za-z/!?])(?!(?:https?://|mailto:)[^<>\s]*>)")
-_PLACE = r"(?P<place><[^<>\n]*>|(?:[^()\s]|\((?:[^()\s]|\([^()\s]*\))*\))*)"
-_LINK = re.compile(rf"!?\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\(\s*{_PLACE}[^()]*\)")
+_PLACE = r"(?P<place><[^<>\n]*+>|(?:[^()\s]++|\((?:[^()\s]++|\([^()\s]*+\))*+\))*+)"
+_LINK = re.compile(rf"!?\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\(\s*+{_PLACE}[^()]*+\)")
 _OPEN_LINK = re.compile(r"(\]\(\s*<?)([^\s<>)]*)")
-_DEFINITION = re.compile(r"^([ ]{0,3}\[[^\]\n]+\]:[ \t]*\n?[ \t]*)(<[^<>\n]*>|\S+)[^\n]*$", re.MULTILINE)
+_DEFINITION = re.compile(r"^([ ]{0,3}\[[^\]\n]+\]:[ \t]*+(?:\n[ \t]*+)?)(<[^<>\n]*>|\S+)[^\n]*$", re.MULTILINE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 

@@ -287,11 +287,11 @@ def read_intent(answer: str) -> Intent | None:
     return named[0] if len(named) == 1 else None
 
 
-_SIDES = re.compile(
-    r"(?:differences? between|compare|comparing|similarit\w+ between|distinguish between) (?P<a>.+?) "
-    r"(?:and|with|to|from) (?P<b>[^?.!]+)|(?<![^?.!,])(?P<c>[^?.!,]+?) (?:vs\.?|versus) (?P<d>[^?.!,]+)",
-    re.IGNORECASE,
+_COMPARISON = re.compile(
+    r"(?:differences? between|compare|comparing|similarit(?:y|ies) between|distinguish between) ", re.IGNORECASE
 )
+_SECOND_SIDE = re.compile(r" (?:and|with|to|from) ([^?.!]+)", re.IGNORECASE)
+_VERSUS = re.compile(r"(?<![^?.!,])([^?.!,]+?) (?:vs\.?|versus) ([^?.!,]+)", re.IGNORECASE)
 
 
 def aspects_of(question: str) -> Sequence[str]:
@@ -301,11 +301,12 @@ def aspects_of(question: str) -> Sequence[str]:
         >>> aspects_of("What is the difference between debit cards and credit cards?")
         ('debit cards', 'credit cards')
     """
-    # Collapse white space first, because a pattern for runs of white space would backtrack too much.
-    match = _SIDES.search(" ".join(question[:_MAX_CHARS].split()))
-    if match is None:
-        return ()
-    return tuple(match[name].strip() for name in ("abcd"[at] for at in range(4)) if match[name])
+    text = " ".join(question[:_MAX_CHARS].split())
+    comparison, versus = _COMPARISON.search(text), _VERSUS.search(text)
+    second = _SECOND_SIDE.search(text, comparison.end() + 1) if comparison else None
+    if comparison and second and (versus is None or comparison.start() <= versus.start()):
+        return text[comparison.end() : second.start()].strip(), second[1].strip()
+    return (versus[1].strip(), versus[2].strip()) if versus else ()
 
 
 _PLANS_BY_INTENT = TypeAdapter(dict[Intent, SearchPlan])

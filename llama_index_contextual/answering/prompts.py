@@ -53,7 +53,7 @@ Question: {query_str}"""
 
 _NO_BRACKET = r"[^\[\]［］【】〔〕]"
 _SOURCE_MARK = re.compile(
-    rf"[\[［【〔](\s*sources?\s*[:：]?\s*[^\[\]［］【】〔〕\d]*\d{_NO_BRACKET}*|\d{_NO_BRACKET}{{0,200}}†{_NO_BRACKET}*)[\]］】〕]"
+    rf"[\[［【〔](\s*+source(?>{_NO_BRACKET}*\d){_NO_BRACKET}*+|\d(?>{_NO_BRACKET}{{0,200}}†){_NO_BRACKET}*+)[\]］】〕]"
     r"((?:[\[【]\d{1,2}[\]】])*)",
     re.IGNORECASE,
 )

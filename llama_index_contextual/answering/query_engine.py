@@ -30,6 +30,7 @@ from llama_index.core.settings import Settings
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync, twin
 from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering import prompts
 from llama_index_contextual.answering.citations import Passage, check_citations, fold
@@ -52,12 +53,13 @@ from llama_index_contextual.answering.streaming import (
     blocking,
     split_reasoning,
 )
+from llama_index_contextual.config import default
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.answers import ANSWERS_FILE, AnswerFile
 from llama_index_contextual.index.versions import live_if_sound
 from llama_index_contextual.models import is_named, model_name, settings_llm
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, MergedChunk
-from llama_index_contextual.retrievers.base import as_bundle, limit_query, without_span
+from llama_index_contextual.retrievers.base import alimit_query, as_bundle, without_span
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse
@@ -121,7 +123,7 @@ class AnswerCache:
     def get(self, key: str) -> WrittenAnswer | None:
         """Return the cached answer, or None."""
         content = self._file.get(key + self._scope)
-        return None if content is None else WrittenAnswer(**json.loads(content))
+        return None if content is None else WrittenAnswer(**parse_json(content))
 
     def put(self, key: str, answer: WrittenAnswer, *, version: str | None) -> None:
         """Add an answer that is based on the given version, if answers from this version may be added."""
@@ -156,8 +158,8 @@ class AnswerOptions:
         system_prompt: Text that replaces the rules and the style; {not_found} is a placeholder for `not_found`.
     """
 
-    style: str = "instruction"
-    answer_tokens: int = 8000
+    style: str = default("style")
+    answer_tokens: int = default("answer_tokens")
     context: bool = True
     min_confidence: float | None = None
     not_found: str = prompts.NOT_FOUND
@@ -330,7 +332,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             InputError: The question is empty or has the wrong type.
         """
         # The part of a long question that is not searched is not sent to the model either.
-        query, notes = await asyncio.to_thread(limit_query, query)
+        query, notes = await alimit_query(query)
         with self._event(CBEventType.RETRIEVE, query.query_str) as event, calls_made() as made:
             response = await self.retriever.arespond(query)
             if self.wider is not None and self._needs_wider(response):
@@ -427,7 +429,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             nodes: The passages; only passages that fit the budget go into the prompt.
             additional_source_nodes: Nodes to add to the `source_nodes` of the answer; they cannot be cited.
         """
-        query, notes = await asyncio.to_thread(limit_query, query_bundle)
+        query, notes = await alimit_query(query_bundle)
         found = with_warnings(RetrievalResponse.of_nodes(query.query_str, nodes), notes)
         draft = await self.aprepare(query.query_str, found)
         response = await self.aanswer(draft, streaming=self.streaming)

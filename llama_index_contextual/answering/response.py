@@ -21,7 +21,7 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.base.response.schema import AsyncStreamingResponse, Response, StreamingResponse
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual._utils.tokens import count_tokens
+from llama_index_contextual._utils.tokens import count_tokens, reported_tokens
 from llama_index_contextual.answering.citations import CitationReport
 from llama_index_contextual.config import TokenPrice
 from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
@@ -60,7 +60,7 @@ class AnswerUsage(Tokens):
     def __str__(self) -> str:
         about = "about " if self.is_estimated else ""
         cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
-        price = "price unknown" if self.dollars is None else f"{about}{money(self.dollars)}"
+        price = "price unknown" if self.dollars is None else money(self.dollars, is_estimated=self.is_estimated)
         calls = f"{pluralize(self.calls, 'call')}, " if self.calls > 1 else ""
         return (
             f"{' + '.join(self.models)}: {calls}{about}{self.input_tokens:,} tokens in{cached},"
@@ -115,15 +115,17 @@ class Meter:
         for holder in (raw, field_of(raw, "message")):
             reported = field_of(holder, "usage")
             usage = usage_of(reported)
-            output = usage.output_tokens if usage.output_tokens is not None else field_of(reported, "output_tokens")
+            output = usage.output_tokens
+            if output is None:
+                output = reported_tokens(field_of(reported, "output_tokens"))
             self._input = self._input if usage.input_tokens is None else usage.input_tokens
-            self._output = output if type(output) is int else self._output
+            self._output = self._output if output is None else output
             self._cached = usage.cached_tokens or self._cached
             self._written = usage.written_tokens or self._written
 
     def record(self, text: str) -> AnswerUsage:
         """Return the token usage of the call whose reply is `text`, and add it to the list from `calls_made`."""
-        sent, replied = self._input, self._output
+        sent, replied = self._input, self._output if self._output or not text else None
         if sent is None:
             sent = sum(count_tokens(message.content or "") + _TOKENS_OF_MESSAGE for message in self._messages)
         call = AnswerUsage(
@@ -133,7 +135,7 @@ class Meter:
             cached_tokens=self._cached,
             output_tokens=count_tokens(text) if replied is None else replied,
             written_tokens=self._written,
-            is_estimated=self._input is None or self._output is None,
+            is_estimated=self._input is None or replied is None,
         )
         if (made := _calls.get()) is not None:
             made.append(call)

@@ -32,6 +32,7 @@ from llama_index_contextual._utils.calls import (
     take_runner,
 )
 from llama_index_contextual._utils.clients import LOCAL_TIMEOUT, address_of, shared_clients
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.redaction import KeyFilter
 from llama_index_contextual.answering.citations import CitationFilter
 from llama_index_contextual.answering.guards import Guards, is_closed
@@ -54,7 +55,7 @@ _PLAIN = re.compile(
     re.IGNORECASE,
 )
 # Indented text after a blank line may belong to the list before it.
-_BLANK = re.compile(r"\n[ \t]*\n+(?=\S)")
+_BLANK = re.compile(r"(?:(?<!\n)\n\n++|\n[ \t]++\n++)(?=\S)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,16 +412,16 @@ async def thread_stream(
         stopped.set()
 
 
-_locks: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_locks: WeakValueDictionary[int, Lock] = WeakValueDictionary()
 
 
-def lock_of(llm: LLM) -> Any:
+def lock_of(llm: LLM) -> Lock | None:
     """Return the lock shared by all users of a synchronous LLM, or None for an asynchronous LLM."""
     # Look for the class that defines the method; the methods themselves cannot be compared, because instrumentation
     # wraps them at each access.
     if next((kind for kind in type(llm).__mro__ if "astream_chat" in vars(kind)), None) is not CustomLLM:
         return None
-    return _locks.setdefault(id(llm), threading.Lock())
+    return _locks.setdefault(id(llm), Lock())
 
 
 # ---- Separating the answer from the reasoning ------------------------------------------------------------------------
@@ -479,6 +480,7 @@ class StreamFilter:
         text = ""
         while (blank := _BLANK.search(self._open, self._searched)) is not None:
             text += self._release(self._guards, blank)
+        self._searched = max(self._searched, len(self._open.rstrip()))  # a blank line needs text after it
         if not self._guards.mask:
             plain = _PLAIN.match(self._open, self._plain)
             text += plain[0] if plain else ""

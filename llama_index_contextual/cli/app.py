@@ -35,7 +35,7 @@ from llama_index_contextual.config import (
     environment_settings,
     read_dotenv,
 )
-from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
+from llama_index_contextual.errors import ContextualError, ProjectNotFoundError, end_sentence
 
 if TYPE_CHECKING:
     from llama_index_contextual.index.ledger_lines import LedgerRows
@@ -196,14 +196,19 @@ def info(name: Name) -> None:
 
 
 def _show_info(info: ProjectInfo) -> None:
-    fallback = f"{pluralize(info.fallback_chunks, 'chunk')} without an LLM context (see `retry`)"
+    from llama_index_contextual.ingestion.report import describe_failed
+
+    failed = {
+        "fallback": describe_failed(info.fallback_chunks, 0),
+        "unembedded": describe_failed(0, info.unembedded_chunks),
+    }
     pending = info.ledger.batched_requests
     rows = [
         ("project", info.name),
         ("live version", info.version or "none yet"),
         ("documents", f"{info.documents:,}"),
         ("chunks", f"{info.chunks:,} ({pluralize(info.tokens, 'token')})"),
-        *([("fallback", fallback)] if info.fallback_chunks else []),
+        *((label, f"{chunks} (see `retry`)") for label, chunks in failed.items() if chunks),
         ("on disk", f"{info.bytes / 1e6:,.1f} MB"),
         ("ledger", f"{pluralize(info.ledger.contexts, 'context')}, {pluralize(info.ledger.embeddings, 'embedding')}"),
         *([("in batches", f"{pluralize(pending, 'request')} pending")] if pending else []),
@@ -222,7 +227,8 @@ def _total_cost(cost: ProjectCost) -> str:
 
     booked = f", of which {money(cost.booked)} for calls of unknown price" if cost.booked else ""
     unpriced = f", and {pluralize(cost.without_price, 'run')} without a known price" if cost.without_price else ""
-    return f"{money(cost.dollars)} in {pluralize(len(cost.runs), 'run')}{booked}{unpriced}"
+    total = money(cost.dollars, is_estimated=cost.is_estimated)
+    return f"{total} in {pluralize(len(cost.runs), 'run')}{booked}{unpriced}"
 
 
 @app.command()
@@ -240,9 +246,11 @@ def _show_cost(cost: ProjectCost) -> None:
         parts = [" + ".join(name for name in (run.llm, run.embed_model) if name)]
         parts += [pluralize(run.calls, "call")] if run.calls else []
         parts += [f"{pluralize(run.embedding_tokens, 'token')} embedded"] if run.embedding_tokens else []
+        parts += ["estimated: the provider did not report all tokens"] if run.is_estimated else []
         parts += [f"{money(run.booked)} booked for calls without a reply"] if run.booked else []
         parts += ["running or killed"] if run.ended is None else []
-        say(f"{day}  {run.purpose:<8}{money(run.dollars)}  [dim]{safe('; '.join(parts))}[/]")
+        dollars = money(run.dollars, is_estimated=run.is_estimated)
+        say(f"{day}  {run.purpose:<8}{dollars}  [dim]{safe('; '.join(parts))}[/]")
     say(f"total: {safe(_total_cost(cost))}; the embeddings of questions are not included")
 
 
@@ -342,7 +350,7 @@ def verify(
     for problem in report.problems:
         colour = "yellow" if problem.harmless else "red"
         advice = f"To repair it: {safe(problem.remedy)}"
-        lines.append(f"[{colour}]{safe(problem.file)}[/] {safe(problem.message)}. {advice}")
+        lines.append(f"[{colour}]{safe(problem.file)}[/] {end_sentence(safe(problem.message))} {advice}")
     if not report.problems:
         lines.append(f"No damage in {pluralize(len(report.versions), 'version')} and the ledger.")
     common.say_result(report, "\n".join(lines))

@@ -25,9 +25,10 @@ from rich.padding import Padding
 from rich.text import Text
 from typer.core import TyperCommand
 
+from llama_index_contextual._utils.files import TOO_MANY_FILES
 from llama_index_contextual._utils.keywords import split_docstring
 from llama_index_contextual._utils.redaction import scrub
-from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual.config import (
     PREFIX,
     RETRIEVAL_FIELDS,
@@ -39,8 +40,10 @@ from llama_index_contextual.config import (
 from llama_index_contextual.errors import (
     ConfigurationError,
     ContextualError,
+    OpenFilesError,
     PathNotFoundError,
     SettingWarning,
+    end_sentence,
     with_advice,
 )
 
@@ -174,10 +177,12 @@ def wants_json() -> bool:
 
 def cli_message(error: ContextualError | OSError | sqlite3.Error) -> str:
     """Return an error message whose advice refers to commands and options that the user can copy."""
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else f"{error}."
+    if isinstance(error, OSError) and error.errno in TOO_MANY_FILES:
+        error = OpenFilesError()
+    if isinstance(error, OSError) and not isinstance(error, ContextualError):
+        return end_sentence(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     if not isinstance(error, ContextualError):
-        return f"SQLite: {error}."
+        return end_sentence(f"SQLite: {error}")
     if error.remedy is None:
         return str(error)
     context = running.get().context
@@ -338,8 +343,8 @@ def read_object(path: Path, form: str) -> dict[str, Any]:
         ConfigurationError: The file cannot be read, or it does not contain a JSON object.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
+        value = parse_json(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be read as JSON ({error}): {form}.") from error
     if not isinstance(value, dict):
         raise ConfigurationError(f"{path} is not a JSON object: {form}.")

@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -109,15 +110,18 @@ def estimate(
     facts: FactsFile = None,
     password: Password = None,
     batch: Batch = False,
+    retry: Annotated[bool, typer.Option("--retry")] = False,
 ) -> None:
-    """Show the cost of `ingest` or `rebuild`, without sending or writing anything.
+    """Show the cost of `ingest`, `rebuild` or `retry`, without sending or writing anything.
 
     Args:
         paths: Files as for `ingest`; without files, the estimate is for `rebuild`.
+        retry: Include the chunks that `retry` processes again.
     """
     expected = common.open_project(name).estimate(
         list(paths or ()),
         reread=reread,
+        retry_failed=retry,
         file_metadata=facts_of(facts),
         passwords=passwords_of(password),
         batch=batch,
@@ -160,6 +164,13 @@ def ingest(
     with contextlib.redirect_stdout(sys.stderr) if ray is not None else contextlib.nullcontext():
         report = common.interruptible(project, work)
     show_report(report, name)
+    _exit_if_incomplete(report)
+
+
+def _exit_if_incomplete(report: IngestReport) -> None:
+    """Exit with code 1 if a batch left contexts open, or if any of the given paths does not exist."""
+    if report.incomplete_batch is not None:
+        raise typer.Exit(1)
     _exit_if_absent(report.skipped)
 
 
@@ -190,14 +201,14 @@ def show_report(report: IngestReport, name: str) -> None:
     if common.wants_json():
         common.say_json(report.to_dict())
         return
-    from llama_index_contextual.ingestion.report import RETRY
-
     for label, text in report.details():
         say(f"[yellow]{label}[/] {safe(text)}", to=err)
     if report.failures:
-        retry = common.suggested_command("retry", name)
-        say(f"{RETRY}:", to=err)
-        say(safe(f"{retry} --max-cost DOLLARS" if report.is_held_back else retry), to=err, indent=2)
+        limit = " --max-cost DOLLARS" if report.is_held_back else ""
+        say(f"{report.advice}:", to=err)
+        say(safe(f"{common.suggested_command('retry', name)}{limit}"), to=err, indent=2)
+        if report.incomplete_batch is not None:
+            say(safe(f"{common.suggested_command('retry', name, '--batch')}{limit}"), to=err, indent=2)
     if report.version is None:
         say("There is no version yet: the folders contain no document that can be read.")
         return
@@ -215,22 +226,28 @@ def rebuild(name: Name, max_cost: common.MaxCost = None, quiet: common.Quiet = F
         say(safe(project.estimate().summary()), to=err)
     report = common.interruptible(project, partial(project.rebuild, max_cost=max_cost, show_progress=not quiet))
     show_report(report, name)
+    _exit_if_incomplete(report)
 
 
 @commands.command()
 def retry(
     name: Name,
     max_cost: common.MaxCost = None,
+    batch: Batch = False,
     quiet: common.Quiet = False,
 ) -> None:
-    """Request failed contexts from the LLM again.
+    """Request failed contexts from the LLM again, and embed chunks again that have no vector.
 
     With --max-cost, this includes contexts that the LLM refused to write, and contexts in a completed batch whose
     replies cannot be read but may be charged.
     """
     project = common.open_project(name)
-    report = common.interruptible(project, partial(project.retry_failed, max_cost=max_cost, show_progress=not quiet))
+    if project.config.context == "llm" and not quiet:
+        say(safe(project.estimate(retry_failed=True, batch=batch).summary()), to=err)
+    work = partial(project.retry_failed, max_cost=max_cost, batch=batch, show_progress=not quiet)
+    report = common.interruptible(project, work)
     show_report(report, name)
+    _exit_if_incomplete(report)
 
 
 # ---- synchronising with folders --------------------------------------------------------------------------------------
@@ -288,6 +305,7 @@ def sync(
         common.confirm(f"Remove {pluralize(len(plan.removed), 'document')} whose files are gone?", yes=yes)
     report = common.interruptible(project, partial(work, remove=yes or plan.removed, max_cost=max_cost))
     show_report(report, name)
+    _exit_if_incomplete(replace(report, skipped=()))
 
 
 def _check_watch(config: ProjectConfig, *, dry_run: bool, is_limited: bool) -> None:
@@ -430,6 +448,8 @@ class Watch:
 
     def _show(self, report: IngestReport) -> None:
         """Print one line for the changes, and one for each new problem."""
+        from llama_index_contextual.ingestion.report import describe_failed
+
         changes = _describe_changes(report)
         is_news = changes or self._error or report.version != self._version
         if common.wants_json():
@@ -437,7 +457,8 @@ class Watch:
                 typer.echo(json.dumps(report.to_dict()))  # echo flushes, so the reading program receives the line
             return
         if is_news:
-            failed = f"{pluralize(len(report.failures), 'chunk')} without an LLM context, see `retry`"
+            steps = Counter(failure.step for failure in report.failures)
+            failed = f"{describe_failed(steps['context'], steps['embedding'])}, see `retry`"
             state = "in sync again" if self._error else "" if changes else "in sync"
             news = "; ".join(filter(None, (changes, failed if report.failures else "", state)))
             _log(f"[bold]{report.version or 'no version'}[/] {safe(news)}", to=common.out)
@@ -479,7 +500,8 @@ def _describe_changes(report: IngestReport) -> str:
     if not names:
         return ""
     counts = " ".join(f"{sign}{len(ids):,}" for sign, ids in kinds if ids)
-    cost = f"; {money(report.paid.dollars)}" if report.receipt() and report.paid is not None else ""
+    paid = report.paid if report.receipt() else None
+    cost = "" if paid is None else f"; {money(paid.dollars, is_estimated=paid.is_estimated)}"
     return f"{counts}: {_name_two(names)}{cost}"
 
 
@@ -567,16 +589,21 @@ def _show_documents(records: Sequence[DocumentRecord]) -> None:
     """Print documents with titles and totals. Ids are never truncated or wrapped, so that they can be copied."""
     for record in records:
         title = "" if record.title in (None, "", record.doc_id, record.file_name) else record.title or ""
-        sizes = _sizes(record.chunks, record.tokens, len(record.fallback_chunks))
+        sizes = _sizes(record.chunks, record.tokens, len(record.fallback_chunks), len(record.unembedded_chunks))
         facts = f"{common.snippet(title, 60)} · {sizes}" if title else sizes
         common.out.print(f"[bold]{safe(record.doc_id)}[/]  [dim]{facts}[/]", soft_wrap=True)
-    numbers = ((record.chunks, record.tokens, len(record.fallback_chunks)) for record in records)
+    numbers = (
+        (record.chunks, record.tokens, len(record.fallback_chunks), len(record.unembedded_chunks)) for record in records
+    )
     totals = _sizes(*map(sum, zip(*numbers, strict=True))) if records else "none yet"
     say(f"\n{pluralize(len(records), 'document')}: {totals}")
 
 
-def _sizes(chunks: int, tokens: int, fallbacks: int) -> str:
-    failed = f" · [yellow]{pluralize(fallbacks, 'chunk')} without an LLM context (see `retry`)[/]" if fallbacks else ""
+def _sizes(chunks: int, tokens: int, fallbacks: int, unembedded: int) -> str:
+    from llama_index_contextual.ingestion.report import describe_failed
+
+    problem = describe_failed(fallbacks, unembedded)
+    failed = f" · [yellow]{problem} (see `retry`)[/]" if problem else ""
     return f"{pluralize(chunks, 'chunk')} · {pluralize(tokens, 'token')}{failed}"
 
 

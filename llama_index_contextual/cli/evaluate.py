@@ -12,6 +12,7 @@ from rich.table import Table
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
 from llama_index_contextual.cli.common import Commands, Name, err, safe, say
+from llama_index_contextual.config import default
 from llama_index_contextual.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def evaluate_project(
     sweep: Annotated[str | None, typer.Option(metavar="SIZES")] = None,
     steps: Annotated[bool, typer.Option("--steps")] = False,
     rerank: Annotated[str | None, typer.Option(metavar="NAME")] = None,
-    top_k: Annotated[int, typer.Option(metavar="NUMBER", min=1)] = 20,
+    top_k: Annotated[int, typer.Option(metavar="NUMBER", min=1)] = default("top_k"),
     sample: Annotated[int | None, typer.Option(metavar="NUMBER")] = None,
     number: Annotated[int, typer.Option(metavar="NUMBER")] = 50,
     save: Annotated[Path | None, typer.Option(metavar="FILE")] = None,

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from llama_index.core.schema import BaseNode, TransformComponent
 from pydantic import ConfigDict, Field
@@ -28,6 +28,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.redaction import get_logger, scrub
 from llama_index_contextual._utils.tokens import count_tokens
+from llama_index_contextual.config import default
 from llama_index_contextual.contextualizer.opening import opening_of
 from llama_index_contextual.embeddings.batching import pack
 from llama_index_contextual.errors import ContextualError
@@ -201,7 +202,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class ChunkFailure:
-    """A chunk whose context could not be written as requested.
+    """A chunk whose context could not be written as requested, or that could not be embedded.
 
     Attributes:
         node_id: Id of the chunk.
@@ -209,12 +210,14 @@ class ChunkFailure:
         error: Description of the error and how to fix it.
         is_held_back: Whether `retry_failed` requires `max_cost` to request the context again, because the LLM refused
             to write it, or because the provider may charge for a reply that cannot be read.
+        step: The step that failed: "context" or "embedding".
     """
 
     node_id: str
     doc_id: str
     error: str
     is_held_back: bool = False
+    step: Literal["context", "embedding"] = "context"
 
 
 @dataclass(frozen=True)
@@ -283,7 +286,7 @@ class Contextualizer(TransformComponent):
 
     model_config = ConfigDict(extra="forbid")
 
-    segment_size: int = Field(default=8000, gt=0)
+    segment_size: int = Field(default=default("segment_size"), gt=0)
 
     @abstractmethod
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:

@@ -18,6 +18,7 @@ import asyncio
 import math
 import operator
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import astuple, dataclass, field, replace
@@ -29,6 +30,7 @@ from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, MetadataMode
 
 from llama_index_contextual._utils.calls import may_be_charged, run_to_completion
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import TokenPrice
@@ -42,6 +44,7 @@ from llama_index_contextual.contextualizer.base import (
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply
 from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, document_parts
+from llama_index_contextual.embeddings.replies import EmbeddingUsage
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError, ContextualError, Remedy
 from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
 from llama_index_contextual.index.receipts import Receipts, RunCost
@@ -146,18 +149,25 @@ class PriceTable:
         return FACTORS[sender] * total / _MILLION
 
 
-def money(dollars: float | None) -> str:
+def money(dollars: float | None, *, is_estimated: bool = False) -> str:
     """Format an amount with cents, or with two significant digits if it is less than ten cents.
+
+    Args:
+        dollars: The amount, or None if it is unknown.
+        is_estimated: Whether tokens in it were counted locally, because the provider did not report them.
 
     Example:
         >>> money(1234.5), money(0.0123), money(0.0), money(None)
         ('$1,234.50', '$0.012', '$0.00', 'an unknown price')
+        >>> money(1.5, is_estimated=True)
+        'about $1.50'
     """
     if dollars is None:
         return "an unknown price"
+    about = "about " if is_estimated else ""
     if dollars >= 0.1 or not dollars:
-        return f"${dollars:,.2f}"
-    return f"${float(f'{dollars:.2g}'):.10f}".rstrip("0")
+        return f"{about}${dollars:,.2f}"
+    return f"{about}${float(f'{dollars:.2g}'):.10f}".rstrip("0")
 
 
 MARGIN = 1.5
@@ -329,16 +339,16 @@ class CallForm:
         return Tokens.maximum(self.input_tokens(request), self.max_tokens)
 
     def tokens_of(self, request: ContextRequest, reply: Reply) -> Tokens:
-        """Return the token counts reported for an answered call. Missing counts are computed locally."""
-        usage = reply.usage
-        output = usage.output_tokens
-        return Tokens(
-            calls=1,
-            input_tokens=self.input_tokens(request) if usage.input_tokens is None else usage.input_tokens,
-            cached_tokens=usage.cached_tokens or 0,
-            output_tokens=count_tokens(reply.text) + self.hidden_tokens if output is None else output,
-            written_tokens=usage.written_tokens or 0,
-        )
+        """Return the token counts reported for an answered call.
+
+        Missing counts are computed locally, assuming that nothing was read from the cache.
+        """
+        usage, output = reply.usage, reply.output_tokens
+        if output is None:
+            output = count_tokens(reply.text) + self.hidden_tokens
+        if usage.input_tokens is None:
+            return Tokens.maximum(self.input_tokens(request), output)
+        return Tokens(1, usage.input_tokens, usage.cached_tokens or 0, output, usage.written_tokens or 0)
 
 
 def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> float:
@@ -395,6 +405,9 @@ class Bill:
         unsettled_calls: Number of calls that may be charged but whose cost is unknown, because they timed out or were
             interrupted, or because their reply in a batch was not read.
         unsettled_dollars: Maximum cost of these calls, which is included in `dollars`.
+        estimated_calls: Number of calls in `contexts` whose tokens were counted locally, because the provider did not
+            report them.
+        estimated_embedding_tokens: Number of embedded tokens that were counted locally for the same reason.
     """
 
     contexts: Tokens = field(default_factory=Tokens)
@@ -402,6 +415,8 @@ class Bill:
     dollars: float | None = 0.0
     unsettled_calls: int = 0
     unsettled_dollars: float = 0.0
+    estimated_calls: int = 0
+    estimated_embedding_tokens: int = 0
 
     def __add__(self, other: Bill) -> Bill:
         return Bill(
@@ -410,7 +425,23 @@ class Bill:
             None if self.dollars is None or other.dollars is None else self.dollars + other.dollars,
             self.unsettled_calls + other.unsettled_calls,
             self.unsettled_dollars + other.unsettled_dollars,
+            self.estimated_calls + other.estimated_calls,
+            self.estimated_embedding_tokens + other.estimated_embedding_tokens,
         )
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether some tokens were counted locally, because the provider did not report them."""
+        return bool(self.estimated_calls or self.estimated_embedding_tokens)
+
+    def describe_estimated(self) -> str:
+        """Describe the tokens that were counted locally; return an empty string if there are none."""
+        parts = []
+        if self.estimated_calls:
+            parts.append(f"the tokens of {pluralize(self.estimated_calls, 'call')}")
+        if self.estimated_embedding_tokens:
+            parts.append(pluralize(self.estimated_embedding_tokens, "embedded token"))
+        return f"estimated: the provider did not report {' and '.join(parts)}" if parts else ""
 
     def describe_unsettled(self) -> str:
         """Describe the calls whose cost is unknown; return an empty string if there are none."""
@@ -473,11 +504,12 @@ class Spending:
         self._in_flight = 0.0
         self._batches: dict[str, Bill] = {}
         self._stopped: ContextualError | None = None
-        self._factor = 1.0
+        self._factors: defaultdict[str, float] = defaultdict(lambda: 1.0)
+        self._uncertain: defaultdict[str, Bill] = defaultdict(Bill)
         self._is_exceeded = False
         self._needed = 0.0
         self._changed = asyncio.Event()
-        self._writing = asyncio.Lock()
+        self._writing, self._write_lock = asyncio.Lock(), Lock()
         self._written: float | None = None
 
     def require_price(self, model: str) -> None:
@@ -562,11 +594,11 @@ class Spending:
             raise self._stopped
         self.require_price(model)
         list_price = self.prices.dollars(model, maximum, sender=sender)
-        needed = bound = (list_price or 0.0) * self._factor
+        needed = bound = (list_price or 0.0) * self._factors[model]
         if self.max_cost is not None:
             room = self.max_cost + _ROUNDING - self._committed
             if bound > room and expected is not None and not self.calls_in_flight and (tokens := expected()):
-                needed = (self.prices.dollars(model, tokens, sender=sender) or 0.0) * self._factor
+                needed = (self.prices.dollars(model, tokens, sender=sender) or 0.0) * self._factors[model]
             if self._is_exceeded or needed > room:
                 self._needed = max(self._needed, bound)
                 return None
@@ -590,34 +622,85 @@ class Spending:
             raise
 
     @asynccontextmanager
-    async def embedding(self, model: str, tokens: int) -> AsyncIterator[None]:
-        """Reserve the cost of an embedding request and record it as spent when the block ends.
+    async def embedding(self, model: str, tokens: int) -> AsyncIterator[EmbeddingUsage]:
+        """Reserve the cost of an embedding request, and record its actual cost when the block ends.
+
+        The block reports the provider's token count to the object that is provided. If the provider reports no count,
+        the tokens are estimated.
+
+        Args:
+            model: Name of the model, as in the settings.
+            tokens: Number of tokens in the request, counted locally.
 
         Raises:
             BudgetExceededError: The request could exceed the limit.
         """
-        async with self.call(model, Tokens.maximum(tokens, 0)) as call:
-            yield
-        call.book(self.embedding_bill(model, tokens))
+        call, usage = await self.areserve(model, Tokens.maximum(tokens, 0)), EmbeddingUsage()
+        try:
+            yield usage
+        except BaseException as error:
+            if usage.is_answered:  # the answer was rejected, but is charged
+                self._book_embedding(call, tokens, usage)
+                await self.acommit()
+            else:
+                (call.forfeit if may_be_charged(error) else call.release)()
+                self.actual += self.embedding_bill(model, usage.reported)
+            raise
+        self._book_embedding(call, tokens, usage)
+        await self.acommit()
+
+    def _book_embedding(self, call: Reservation, tokens: int, usage: EmbeddingUsage) -> None:
+        model, reported = call.model, usage.tokens
+        if reported is not None:
+            self._raise_factor(model, reported / tokens if tokens else 1.0)
+            call.book(self.embedding_bill(model, reported))
+            return
+        estimate = max(math.ceil(tokens * self._factors[model]), usage.reported)
+        bill = replace(self.embedding_bill(model, estimate), estimated_embedding_tokens=estimate)
+        self._uncertain[model] += bill
+        call.book(bill)
 
     @asynccontextmanager
-    async def free_call(self, _tokens: int) -> AsyncIterator[None]:
+    async def free_call(self, _tokens: int) -> AsyncIterator[EmbeddingUsage]:
         """Allow a free request, unless the run has been stopped; in that case, raise the error that stopped it."""
         if self._stopped is not None:
             raise self._stopped
-        yield
+        yield EmbeddingUsage()
 
-    def close_call(self, bound: float, *, factor: float = 1.0) -> None:
+    def forfeit(self, model: str, bill: Bill) -> None:
+        """Record the maximum cost of a call whose actual cost is unknown."""
+        self._uncertain[model] += bill
+        self.actual += bill
+
+    def close_call(self, model: str, bound: float, *, factor: float = 1.0) -> None:
         """Release the reserve of a call.
 
         Args:
+            model: Name of the model.
             bound: The reserved amount in dollars.
-            factor: Actual cost divided by the maximum cost of its tokens; later reserves are multiplied by it.
+            factor: Actual cost divided by the maximum cost of its tokens; later reserves for the same model are
+                multiplied by it.
         """
         self.calls_in_flight -= 1
         self._in_flight = self._in_flight - bound if self.calls_in_flight else 0.0
-        self._factor = max(self._factor, factor)
+        self._raise_factor(model, factor)
         self._notify()
+
+    def _raise_factor(self, model: str, factor: float) -> None:
+        """Multiply reserves for a model by a factor, and also the amounts recorded for calls of unknown cost."""
+        growth = factor / self._factors[model] - 1.0
+        if growth <= 0:
+            return
+        self._factors[model] = factor
+        uncertain = self._uncertain[model]
+        more = Bill(
+            embedding_tokens=math.ceil(growth * uncertain.embedding_tokens),
+            dollars=None if uncertain.dollars is None else growth * uncertain.dollars,
+            unsettled_dollars=growth * uncertain.unsettled_dollars,
+            estimated_embedding_tokens=math.ceil(growth * uncertain.estimated_embedding_tokens),
+        )
+        self._uncertain[model] += more
+        self.actual += more
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -640,12 +723,15 @@ class Spending:
         self._is_exceeded = True
         self._notify()
         limit, spent = self.max_cost or 0.0, self._committed
-        unsettled = self.booked.describe_unsettled()
-        enough = self._sufficient_limit()
-        python = f"max_cost={enough}" if enough else "a higher max_cost (`estimate` names one)"
-        command_line = f"--max-cost {enough}" if enough else "a higher --max-cost (`estimate` names one)"
+        total, unsettled = money(spent, is_estimated=self.actual.is_estimated), self.booked.describe_unsettled()
+        enough, higher = self._sufficient_limit(), "(`estimate` names one)"
+        if (factor := max(self._factors.values(), default=1.0)) > MARGIN:
+            times = f"{factor:.1f}" if factor < 10 else f"{factor:,.0f}"
+            higher = f"(about {times} times what `estimate` names, because the provider counts more tokens)"
+        python = f"max_cost={enough}" if enough else f"a higher max_cost {higher}"
+        command_line = f"--max-cost {enough}" if enough else f"a higher --max-cost {higher}"
         return BudgetExceededError(
-            f"The cost limit of {money(limit)} is reached: {money(spent)} is spent"
+            f"The cost limit of {money(limit)} is reached: {total} is spent"
             f"{f', {unsettled},' if unsettled else ''} and the next call could exceed the limit. Nothing is published;"
             f" the ledger keeps the contexts that were paid for.",
             spent=spent,
@@ -661,11 +747,17 @@ class Spending:
         planned, paid, share = self.estimated, self.actual, self.planned_share()
         if not share or not planned.contexts.calls or planned.dollars is None or paid.dollars is None:
             return None
-        per_call = planned.dollars / planned.contexts.calls
+        embedded, to_embed = self._embedding_dollars(paid), self._embedding_dollars(planned)
+        per_call = (planned.dollars - to_embed) / planned.contexts.calls
         if paid.contexts.calls:
-            per_call = max(per_call, (paid.dollars - paid.unsettled_dollars) / paid.contexts.calls)
-        missing = max(1.0, planned.contexts.calls / share - paid.contexts.calls)
-        return round_up(MARGIN * per_call * missing + self._needed)
+            per_call = max(per_call, (paid.dollars - embedded - paid.unsettled_dollars) / paid.contexts.calls)
+        missing = per_call * max(1.0, planned.contexts.calls / share - paid.contexts.calls)
+        missing += max(0.0, to_embed / share * self._factors[self._receipt.embed_model or ""] - embedded)
+        return round_up(MARGIN * missing + self._needed)
+
+    def _embedding_dollars(self, bill: Bill) -> float:
+        model = self._receipt.embed_model
+        return 0.0 if model is None else self.embedding_bill(model, bill.embedding_tokens).dollars or 0.0
 
     # ---- Batches ---------------------------------------------------------------------------------------------------
 
@@ -739,7 +831,11 @@ class Spending:
         """
         if self._receipts is None:
             return
-        bill = self.actual
+        with self._write_lock:  # otherwise, an older state could replace a newer one
+            self._write(self._receipts, ahead, ended)
+
+    def _write(self, receipts: Receipts, ahead: float, ended: float | None) -> None:
+        covered, bill = self._committed + ahead, self.actual
         receipt = replace(
             self._receipt,
             started=self._receipt.started or time.time(),
@@ -749,6 +845,8 @@ class Spending:
             cached_tokens=bill.contexts.cached_tokens,
             output_tokens=bill.contexts.output_tokens,
             embedding_tokens=bill.embedding_tokens,
+            estimated_calls=bill.estimated_calls,
+            estimated_embedding_tokens=bill.estimated_embedding_tokens,
             paid=None if bill.dollars is None else bill.dollars - bill.unsettled_dollars,
             unsettled_calls=bill.unsettled_calls,
             unsettled=bill.unsettled_dollars,
@@ -756,16 +854,19 @@ class Spending:
             batches={file_id: batch.unsettled_dollars for file_id, batch in self._batches.items()},
             prices=self.prices.version,
         )
-        covered = self._committed + ahead
-        self._receipt = self._receipts.write(receipt)
+        self._receipt = receipts.write(receipt)
         self._written = covered
+
+    async def acommit(self) -> None:
+        """Ensure that the receipt on disk covers a call that has just been settled and cost more than its reserve."""
+        await self._write_ahead(0.0)
 
     async def _write_ahead(self, bound: float) -> None:
         """Ensure that the receipt on disk covers the calls in flight, but write it only once for several calls."""
         if self._receipts is None:
             return
         async with self._writing:
-            if self._written is None or self._committed > self._written:
+            if self._written is None or self._committed > self._written + _ROUNDING:
                 await run_to_completion(partial(self.write, ahead=_CALLS_BETWEEN_WRITES * bound))
 
 
@@ -787,22 +888,29 @@ class Reservation:
     list_price: float | None
     bound: float
 
-    def settle(self, tokens: Tokens) -> None:
-        """Record the actual cost of an LLM call that generated a context, given its token counts."""
-        self.book(self.spending.bill(self.model, tokens, sender=self.sender))
+    def settle(self, tokens: Tokens, *, is_estimated: bool = False) -> None:
+        """Record the actual cost of an LLM call that generated a context.
+
+        Args:
+            tokens: Token counts of the call.
+            is_estimated: Whether some of them were counted locally.
+        """
+        bill = self.spending.bill(self.model, tokens, sender=self.sender)
+        self.book(replace(bill, estimated_calls=1) if is_estimated else bill)
 
     def book(self, bill: Bill) -> None:
         """Record the actual cost of the call."""
         self.spending.actual += bill
-        self.spending.close_call(self.bound, factor=(bill.dollars or 0.0) / self.list_price if self.list_price else 1.0)
+        factor = (bill.dollars or 0.0) / self.list_price if self.list_price else 1.0
+        self.spending.close_call(self.model, self.bound, factor=factor)
 
     def release(self) -> None:
         """Release the reserve because the call was rejected by the provider or was not sent."""
-        self.spending.close_call(self.bound)
+        self.spending.close_call(self.model, self.bound)
 
     def forfeit(self) -> None:
         """Record the reserve as spent, because the call was sent and may be charged."""
-        self.spending.actual += self.unsettled()
+        self.spending.forfeit(self.model, self.unsettled())
         self.release()
 
     def unsettled(self) -> Bill:

@@ -38,7 +38,7 @@ from llama_index_contextual._utils.calls import (
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual._utils.templates import ContextPrompt, check_template, require_known
-from llama_index_contextual.config import DEFAULT_LLM
+from llama_index_contextual.config import DEFAULT_LLM, default
 from llama_index_contextual.contextualizer import prompts
 from llama_index_contextual.contextualizer.base import (
     ChunkContext,
@@ -107,7 +107,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             document causes every context to be requested again.
         spending: Account that approves each call before it is sent, and records its cost.
         sender: Object that answers requests instead of the LLM.
-        replies: Batch replies; contexts without a reply are requested with live calls.
+        replies: Batch replies; contexts whose request was in no batch are requested with live calls.
         retry: Retry policy for failed calls.
 
     Raises:
@@ -126,7 +126,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     model: str = DEFAULT_LLM
     prompt: str = DEFAULT_PROMPT
     variables: dict[str, str] = Field(default_factory=dict)
-    num_workers: int = Field(default=8, gt=0)
+    num_workers: int = Field(default=default("llm_concurrency"), gt=0)
     call_timeout: float | None = Field(default=None, gt=0)
     requests_per_minute: int | None = Field(default=None, gt=0)
     tokens_per_minute: int | None = Field(default=None, gt=0)
@@ -448,11 +448,15 @@ class ContextRun:
             The context or the failure, and True if the request must not be repeated.
         """
         replies = self._settings.replies
-        if replies is not None and replies.is_unread(request):
-            return ChunkContext.failed(_UNREAD, is_held_back=True), True
+        stored = None if replies is None else replies.take(request)
+        if replies is not None and stored is None:
+            if replies.is_unread(request):
+                return ChunkContext.failed(_UNREAD, is_held_back=True), True
+            if (reason := replies.reason_unanswered(request)) is not None:
+                replies.note_open(request)
+                return ChunkContext.failed(reason), True
         async with AsyncExitStack() as flight:
             try:
-                stored = None if replies is None else replies.take(request)
                 live = self._scheduler.call(request)
                 reply = await flight.enter_async_context(live) if stored is None else stored
             except STOPPING:
@@ -468,7 +472,9 @@ class ContextRun:
             if problem == prompts.REFUSED:
                 await self._store(request, reply, "")
                 return self._refusal, True
-        return ChunkContext.failed(f"{self._settings.model!r} {problem}."), False
+        if replies is not None and stored is not None:
+            replies.note_open(request)
+        return ChunkContext.failed(f"{self._settings.model!r} {problem}."), stored is not None
 
     async def _store(self, request: ContextRequest, reply: Reply, context: str) -> None:
         """Commit a context, or an empty string for a refusal, to the ledger.
@@ -670,7 +676,8 @@ class Scheduler:
         ) as call:
             reply = await awithout_secrets(partial(sender.send, request))
         tokens = self._form.tokens_of(request, reply)
-        call.settle(tokens)
+        call.settle(tokens, is_estimated=not reply.is_counted)
+        await self._spending.acommit()
         self._cached_tokens[request.prefix.cache_key] = tokens.cached_tokens
         self._answers += 1
         self._context_tokens += tokens.output_tokens

@@ -20,7 +20,7 @@ from llama_index.core.schema import BaseNode
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.templates import ContextPrompt
-from llama_index_contextual._utils.tokens import count_tokens
+from llama_index_contextual._utils.tokens import count_tokens, reported_tokens
 from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, Segment, truncate
 from llama_index_contextual.index.ledger import ContentKeys
 from llama_index_contextual.metadata import storable_text
@@ -41,7 +41,7 @@ search retrieval of the chunk. Answer only with the succinct context and nothing
 # ---- Prompt text -----------------------------------------------------------------------------------------------------
 
 _OUR_TAGS = ("document", "chunk")
-_TAG = re.compile(r"</?\s*([A-Za-z][\w-]*)[^<>{}]*>")
+_TAG = re.compile(r"</?\s*([A-Za-z][\w-]*+)[^<>{}]*+>")
 # Source names in answer prompts, and chunk marks such as [#1].
 _MARKS = re.compile(r"\[(\s*source\s+\d+\s*|/?#\d+)\]", re.IGNORECASE)
 _LONGEST_SENTENCE = 300
@@ -107,7 +107,7 @@ def _tags(template: str) -> tuple[str, ...]:
 def _tag_pattern(tags: tuple[str, ...]) -> re.Pattern[str]:
     names = "|".join(re.escape(tag) for tag in tags)
     # Many models separate messages with special tokens that begin with "<|".
-    return re.compile(rf"<(\s*/?\s*(?:{names})\b|\|)", re.IGNORECASE)
+    return re.compile(rf"<(\s*+(?:/\s*+)?(?:{names})\b|\|)", re.IGNORECASE)
 
 
 def _neighbours(segment: Segment, chunk: BaseNode) -> str:
@@ -326,9 +326,6 @@ def context_requests(
 
 # ---- Replies ---------------------------------------------------------------------------------------------------------
 
-_MOST_TOKENS = 2**31
-"""Upper limit for a plausible token count; SQLite may be unable to store larger numbers."""
-
 _FINISHED = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls"}
 
 
@@ -364,6 +361,16 @@ class Reply:
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
 
+    @property
+    def output_tokens(self) -> int | None:
+        """Tokens of the answer as counted by the provider, or None; a text without tokens is implausible."""
+        return self.usage.output_tokens if self.usage.output_tokens or not self.text else None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the provider reported the tokens of both the prompt and the answer."""
+        return self.usage.input_tokens is not None and self.output_tokens is not None
+
 
 def reply_of(raw: Any) -> Reply:
     """Convert a provider's raw answer, which is an object from its client or parsed JSON, to a `Reply`.
@@ -383,23 +390,27 @@ def reply_of(raw: Any) -> Reply:
 
 
 def usage_of(usage: Any) -> Usage:
-    """Return a provider's token counts; missing counts are None.
+    """Return a provider's token counts; counts that are missing or implausible are None.
 
-    Anthropic's input token count excludes cache reads and writes; the count returned here includes them.
+    Anthropic's input token count excludes cache reads and writes; the count returned here includes them. A prompt
+    without tokens is implausible, and no more tokens can be cached than the prompt has.
     """
-    if (prompt := _tokens(usage, "prompt_tokens")) is not None:
+    if prompt := _tokens(usage, "prompt_tokens"):
         details = _get(usage, "prompt_tokens_details")
         cached, written = _tokens(details, "cached_tokens"), _tokens(details, "cache_write_tokens")
-        return Usage(prompt, cached, _tokens(usage, "completion_tokens"), written)
-    if (uncached := _tokens(usage, "input_tokens")) is not None:
+        output = _tokens(usage, "completion_tokens")
+    elif (uncached := _tokens(usage, "input_tokens")) is not None:
         cached, written = _tokens(usage, "cache_read_input_tokens"), _tokens(usage, "cache_creation_input_tokens")
-        return Usage(uncached + (cached or 0) + (written or 0), cached, _tokens(usage, "output_tokens"), written)
-    return Usage()
+        prompt, output = uncached + (cached or 0) + (written or 0), _tokens(usage, "output_tokens")
+    if not prompt:
+        return Usage()
+    cached = None if cached is None else min(cached, prompt)
+    written = None if written is None else min(written, prompt - (cached or 0))
+    return Usage(prompt, cached, output, written)
 
 
 def _tokens(holder: Any, name: str) -> int | None:
-    value = _get(holder, name)
-    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
+    return reported_tokens(_get(holder, name))
 
 
 def _get(holder: Any, name: str) -> Any:

@@ -3,14 +3,15 @@
 `LiveSender` sends one request. For batches, requests are uploaded as JSON Lines files, and replies are read from output
 files. `asend_batches` does both for a run: it uses a `BatchRunner` to submit batches and collect their replies. The
 journal in the ledger records the batches in progress, so that a later run can collect their replies. `BatchReplies`
-reserves and records the cost of the requests, and provides the replies to the run that writes contexts. That run sends
-the remaining requests live.
+reserves and records the cost of the requests, and provides the replies to the run that writes contexts. That run never
+sends a request live that was in one of its batches, because a live call can cost twice as much.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +23,8 @@ from llama_index.core.llms import LLM, ChatMessage
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import get_logger, scrub
-from llama_index_contextual.contextualizer.cost import Bill, CallForm, Reservation, Spending, Tokens
+from llama_index_contextual._utils.text import parse_json, pluralize
+from llama_index_contextual.contextualizer.cost import Bill, CallForm, Reservation, SenderKind, Spending, Tokens, money
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply, Usage, reply_of
 from llama_index_contextual.embeddings.batching import pack
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
@@ -131,11 +133,11 @@ def parse_output(content: bytes) -> Iterator[BatchReply]:
     """Yield the replies in an output file, in order; skip lines that are not replies from a model."""
     for line in content.split(b"\n"):
         try:
-            raw = json.loads(line)
+            raw = parse_json(line)
             custom_id, body = raw["custom_id"], raw["response"]["body"]
             if not body["choices"] or not isinstance(custom_id, str) or storable_text(custom_id) != custom_id:
                 continue
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             continue  # requests without a reply are sent again
         reply = reply_of(body)
         yield BatchReply(
@@ -144,14 +146,33 @@ def parse_output(content: bytes) -> Iterator[BatchReply]:
             finish_reason=reply.finish_reason,
             input_tokens=reply.usage.input_tokens,
             cached_tokens=reply.usage.cached_tokens,
-            output_tokens=reply.usage.output_tokens,
+            output_tokens=reply.output_tokens,
+            written_tokens=reply.usage.written_tokens,
         )
+
+
+def parse_errors(content: bytes) -> dict[str, str]:
+    """Return the provider's messages in an error file, by request id."""
+    messages = {}
+    for line in content.split(b"\n"):
+        try:
+            raw = json.loads(line)
+            error = raw.get("error") or raw["response"]["body"]["error"]
+            messages[str(raw["custom_id"])] = scrub(storable_text(str(error["message"])))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue
+    return messages
 
 
 # ---- Batches ---------------------------------------------------------------------------------------------------------
 
 POLL_SECONDS = 20.0
 FINISHED = frozenset({"completed", "expired", "cancelled", "failed"})
+_UNANSWERED = {
+    "completed": "the provider failed to answer its request in a batch",
+    "expired": "its batch expired before the request was answered",
+    "cancelled": "its batch was cancelled before the request was answered",
+}
 _NOT_SENT_AGAIN = "Its requests without a reply may be charged: they stay booked, and are not sent again."
 
 
@@ -197,7 +218,7 @@ class BatchRunner:
         self._replies, self._journal, self._model = replies, replies.journal, replies.model
         self._client, self._body, self._on_progress = client, body, on_progress
         self._policy = policy or RetryPolicy()
-        self._requests = self._done = self._unanswered = 0
+        self._requests = self._done = 0
         self.unread: dict[str, int] = {}
 
     async def submit(self, requests: Iterable[ContextRequest]) -> int:
@@ -223,23 +244,20 @@ class BatchRunner:
         seen: set[str] = set()  # identical documents have identical requests, but ids in a batch must be unique
         for request in requests:
             custom_id = self._replies.id_of(request)
-            if custom_id not in seen and not self._journal.has_request(custom_id):
+            if custom_id not in seen and not self._replies.is_sent(custom_id):
                 seen.add(custom_id)
                 self._replies.reserve(custom_id, request)
                 yield custom_id, request_line(custom_id, self._body(request))
 
-    async def collect(self) -> int:
+    async def collect(self) -> None:
         """Wait until all batches are finished, and store the replies of each batch as soon as it is finished.
 
-        Replies of a batch that expired or was cancelled are kept; its other requests can be submitted again. If the
-        provider may charge for more requests than there are replies, the batch stays open: none of its requests is
-        submitted again, and the next run tries again to read its replies.
-
-        Returns:
-            The number of requests without a reply that can be submitted again.
+        Replies of a batch that expired, failed or was cancelled are kept; its other requests remain unanswered, and
+        `replies` records why. If the provider may charge for more requests than there are replies, the batch stays
+        open: none of its requests is submitted again, and the next run tries again to read its replies.
 
         Raises:
-            ModelError: The provider rejected a batch or is unreachable.
+            ModelError: The provider is unreachable.
         """
         await self._resume_uploads()
         self._requests += sum(batch.requests for batch in self._unfinished())
@@ -252,8 +270,6 @@ class BatchRunner:
                 self._on_progress(BatchProgress(batches=unfinished, requests=self._requests, done=self._done + running))
             if unfinished:
                 await asyncio.sleep(POLL_SECONDS)
-        unanswered, self._unanswered = self._unanswered, 0
-        return unanswered
 
     def _unfinished(self) -> list[OpenBatch]:
         return [batch for batch in self._journal.open_batches(self._model) if batch.file_id not in self.unread]
@@ -291,16 +307,12 @@ class BatchRunner:
         else:
             charged = 0 if remote.status == "failed" else len(missing)
         unread = max(0, charged - len(replies))
+        if not unread:
+            answered = {reply.custom_id for reply in replies}
+            errors = parse_errors(await self._output(remote.error_file_id)) if len(answered) < len(missing) else {}
+            reason = _UNANSWERED.get(remote.status) or f"the provider refused its batch: {_fault(remote)}"
+            self._replies.unanswered.update({key: errors.get(key, reason) for key in missing - answered})
         self._finish(batch, replies, unread=unread)
-        if remote.status == "failed":
-            raise ModelError(
-                f"The provider of {self._model!r} refused the batch {batch.batch_id}: {_fault(remote)} None of its"
-                f" requests was answered.",
-                setting="llm",
-                remedy=Remedy(
-                    "Run the same call again, with or without batch", "Run the command again, with or without --batch"
-                ),
-            )
         if len(replies) < batch.requests:
             logger.warning(
                 "Batch %s is %s with %d of %d replies%s",
@@ -308,9 +320,7 @@ class BatchRunner:
                 remote.status,
                 len(replies),
                 batch.requests,
-                f", although the provider counts {charged}. {_NOT_SENT_AGAIN}"
-                if unread
-                else "; the other requests are sent again.",
+                f", although the provider counts {charged}. {_NOT_SENT_AGAIN}" if unread else ".",
             )
         return 0
 
@@ -333,7 +343,6 @@ class BatchRunner:
             self.unread[batch.file_id] = unread
         else:
             self._journal.closed(batch.file_id, replies)
-            self._unanswered += batch.requests - len(replies)
 
     async def _resume_uploads(self) -> None:
         """For each upload whose batch was not recorded because of an interruption, find or create the batch."""
@@ -351,7 +360,9 @@ class BatchRunner:
             except ModelError as error:
                 if _status(error) not in (400, 404):
                     raise
-                logger.warning("Upload %s was rejected by the provider; its requests are sent again.", orphan.file_id)
+                logger.warning("Upload %s was rejected by the provider.", orphan.file_id)
+                reason = "the provider rejected the file with its request"
+                self._replies.unanswered.update(dict.fromkeys(self._journal.requests(orphan.file_id), reason))
                 self._finish(orphan, [], unread=0)
 
     async def _batch_ids(self, file_ids: Collection[str]) -> dict[str, str]:
@@ -383,38 +394,75 @@ def _status(error: ModelError) -> int | None:
 
 def _fault(batch: Any) -> str:
     data = (batch.errors.data if batch.errors else None) or []
-    message = str(data[0].message or data[0].code) if data else "no reason was given."
-    return message if message.endswith(".") else f"{message}."
+    return scrub(str(data[0].message or data[0].code)).rstrip(".") if data else "no reason was given"
 
 
 # ---- Replies and their cost ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class IncompleteBatch:
+    """Requests that batches left without a usable reply, and the expected cost of requesting their contexts again.
+
+    Attributes:
+        requests: Number of requests.
+        live_dollars: Cost of live calls, or None if the price of the model is unknown.
+        batch_dollars: Cost of a new batch, or None if the price of the model is unknown.
+    """
+
+    requests: int
+    live_dollars: float | None
+    batch_dollars: float | None
+
+    def __str__(self) -> str:
+        live, batch = money(self.live_dollars, is_estimated=True), money(self.batch_dollars, is_estimated=True)
+        return (
+            f"{pluralize(self.requests, 'context')} could not be taken from a batch, and nothing was sent live: live"
+            f" calls would cost {live}, and a new batch {batch}"
+        )
 
 
 class BatchReplies:
     """Batch replies and their cost.
 
     The maximum cost of a request is reserved while its batch is in progress; the actual cost is recorded when the reply
-    arrives. Each reply is used only once, so a repeated request is sent live.
+    arrives. Each reply is used only once.
 
     Args:
         journal: Journal that stores the replies.
         model: Name of the LLM, as in the settings.
         spending: Account of the run.
         llm: The LLM if it was passed as an object.
+        live: How a retry without a batch would send requests, which determines its price.
 
     Attributes:
+        sends_live: Whether requests that were in no batch may be sent live.
+        unanswered: Requests that a batch left unanswered, by id, each with the reason. They are not sent live in the
+            same run.
         booked: Ids of the requests whose cost was recorded when their reply arrived, so that it is not recorded twice.
         given_up: Batches whose unread requests may be sent again, as a mapping from upload ids to the number of unread
             requests that may be charged.
     """
 
-    def __init__(self, journal: BatchJournal, model: str, spending: Spending, *, llm: LLM | None = None) -> None:
+    def __init__(
+        self,
+        journal: BatchJournal,
+        model: str,
+        spending: Spending,
+        *,
+        llm: LLM | None = None,
+        live: SenderKind = "live",
+    ) -> None:
         self.journal, self.model = journal, model
+        self.sends_live = True
+        self.unanswered: dict[str, str] = {}
         self.booked: set[str] = set()
         self.given_up: dict[str, int] = {}
-        self._spending, self._form = spending, CallForm.of(model, llm)
+        self._spending, self._form, self._live = spending, CallForm.of(model, llm), live
         self._used: set[str] = set()
         self._reserved: dict[str, Reservation] = {}
+        self._first: dict[str, ContextRequest] = {}
+        self._open: dict[SenderKind, Tokens] = defaultdict(Tokens)
 
     def id_of(self, request: ContextRequest) -> str:
         """Return the id of a request, a hash of the model and the prompt."""
@@ -424,9 +472,41 @@ class BatchReplies:
         """Return whether there is an unused reply to a request."""
         return self._unused(self.id_of(request)) is not None
 
+    def is_sent(self, custom_id: str) -> bool:
+        """Return whether a request has a reply or is in a batch, so that it must not be sent in another batch."""
+        return self.journal.reply(custom_id) is not None or self._is_open(custom_id)
+
     def is_unread(self, request: ContextRequest) -> bool:
         """Return whether a request must not be sent because its reply is in a batch and could not be read."""
-        return not self.given_up and self.journal.is_open(self.id_of(request))
+        return self._is_open(self.id_of(request))
+
+    def _is_open(self, custom_id: str) -> bool:
+        file_id = self.journal.file_of(custom_id)
+        return file_id is not None and file_id not in self.given_up
+
+    def reason_unanswered(self, request: ContextRequest) -> str | None:
+        """Return why a request without a reply must not be sent live, or None if it may be sent."""
+        reason = None if self.sends_live else "its request was in no batch"
+        return self.unanswered.get(self.id_of(request), reason)
+
+    def note_open(self, request: ContextRequest) -> None:
+        """Add the expected cost of a request that the run leaves open to the cost of a retry."""
+        first = self._first.setdefault(request.prefix.cache_key, request)
+        length, output = self._form.input_tokens(request), round(self._spending.context_tokens)
+        cached = 0 if first is request else self._form.cached_tokens(first, request)
+        self._open[self._live] += Tokens(1, length, cached, output, self._form.written_tokens(request, cached))
+        self._open["batch"] += Tokens(1, length, 0, output)
+
+    @property
+    def incomplete(self) -> IncompleteBatch | None:
+        """The requests that the run leaves open, with the cost of a retry, or None if there are none."""
+        if not self._open:
+            return None
+        live, batch = (
+            self._spending.prices.dollars(self.model, self._open[sender], sender=sender)
+            for sender in (self._live, "batch")
+        )
+        return IncompleteBatch(self._open["batch"].calls, live, batch)
 
     def take(self, request: ContextRequest) -> Reply | None:
         """Return the reply to a request and mark it as used, or return None if there is no unused reply."""
@@ -439,7 +519,8 @@ class BatchReplies:
         reply = Reply(stored.text, usage, stored.finish_reason)
         if custom_id not in self.booked:
             tokens = self._form.tokens_of(request, reply)
-            self._spending.actual += self._spending.bill(self.model, tokens, sender="batch")
+            bill = self._spending.bill(self.model, tokens, sender="batch")
+            self._spending.actual += replace(bill, estimated_calls=int(not reply.is_counted))
         return reply
 
     def _unused(self, custom_id: str) -> BatchReply | None:
@@ -461,6 +542,8 @@ class BatchReplies:
 
     def note_upload(self, file_id: str, custom_ids: Sequence[str]) -> None:
         """Keep the reserves of uploaded requests until their replies arrive."""
+        for custom_id in custom_ids:
+            self.unanswered.pop(custom_id, None)
         self._spending.reserve_batch(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
 
     def book(self, batch: OpenBatch, replies: Sequence[BatchReply], *, unread: int) -> None:
@@ -474,7 +557,8 @@ class BatchReplies:
         paid = Bill()
         for reply in replies:
             if reply.input_tokens is not None and reply.output_tokens is not None:
-                tokens = Tokens(1, reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens)
+                counts = reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens, reply.written_tokens or 0
+                tokens = Tokens(1, *counts)
                 paid += self._spending.bill(self.model, tokens, sender="batch")
                 self.booked.add(reply.custom_id)
         self._spending.actual += paid
@@ -496,9 +580,6 @@ class BatchReplies:
 
 
 # ---- Batches of a run ------------------------------------------------------------------------------------------------
-
-ROUNDS = 3
-"""Maximum number of batches in which a request is sent before it is sent live."""
 
 
 class _Bodies(LiveSender):
@@ -526,15 +607,14 @@ async def asend_batches(
     Args:
         llm: The LLM; None loads the model named in `replies`.
         replies: Object that receives the replies, approves the requests and records their cost.
-        requests: Function that returns the requests that need an answer; it may be called more than once. None sends
-            nothing.
+        requests: Function that returns the requests that need an answer. None sends nothing.
         gives_up_unread: Whether to resend requests whose reply cannot be read, although they may have been charged.
         on_progress: Called with the progress of the batches.
 
     Raises:
         ConfigurationError: The provider has no Batch API.
         BudgetExceededError: A batch could exceed the limit; it was not sent.
-        ModelError: The provider rejects the requests or is unreachable.
+        ModelError: The provider rejects the upload or is unreachable.
     """
     model = replies.model
     provider = provider_of(model)
@@ -544,17 +624,16 @@ async def asend_batches(
             setting="llm",
             remedy=Remedy("omit batch", "omit --batch"),
         )
+    replies.sends_live = requests is None
     async with own_client(llm or load_llm(model)) as connected:
         client = cast(Any, connected)._get_aclient()
         runner = BatchRunner(replies, client, _Bodies(connected).body, on_progress=on_progress)
         await runner.collect()
         if gives_up_unread:
             replies.given_up = dict(runner.unread)
-        for _ in range(ROUNDS):
-            if requests is None:
-                break
-            replies.release_unsent()
-            await runner.submit(requests())
-            if not await runner.collect():
-                break
-    replies.release_unsent()
+        if requests is not None:
+            try:
+                await runner.submit(requests())
+            finally:
+                replies.release_unsent()
+            await runner.collect()

@@ -1,4 +1,4 @@
-"""Batch texts within providers' limits and scale vectors to unit length, without importing LlamaIndex."""
+"""Batch texts within providers' limits, and scale and multiply vectors, without importing LlamaIndex."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from llama_index_contextual._utils.tokens import count_tokens, get_tokenizer
 T = TypeVar("T")
 
 _CUT_TOKENS = 8_000
+_BLOCK = 200_000  # OpenBLAS starts threads for a product with more than 262,144 multiplications
 # OpenAI's embedding models use an older encoding, which needs up to seven times as many tokens in some scripts.
 EMBEDDING_ENCODING = "cl100k_base"
 
@@ -44,16 +45,50 @@ def pack(items: Iterable[T], weigh: Callable[[T], tuple[int, ...]], limits: tupl
         yield packed
 
 
+MAX_LENGTH = 1e6
+"""Maximum length of a usable vector; the vectors of embedding models have a length of about 1, and rarely of 1,000."""
+
+
+def as_row(vector: Sequence[float]) -> NDArray[np.float32]:
+    """Return a vector as an array, which is empty if the vector is invalid; numbers that are too large are infinite."""
+    try:
+        with np.errstate(over="ignore"):
+            row = np.array(vector, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError):
+        return np.zeros(0, dtype=np.float32)
+    return row if row.ndim == 1 else np.zeros(0, dtype=np.float32)
+
+
 def as_matrix(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
     """Return vectors as the rows of a matrix, or an empty array if a vector is invalid or the lengths differ."""
-    try:
-        # Rows are converted one at a time, so that other threads can run in between. Numbers that are too large become
-        # infinite.
-        with np.errstate(over="ignore"):
-            matrix = np.stack([np.array(row, dtype=np.float32) for row in rows])
-    except (TypeError, ValueError):
+    # Rows are converted one at a time, so that other threads can run in between.
+    arrays = [as_row(row) for row in rows]
+    if not arrays or {len(array) for array in arrays} != {len(arrays[0])} or not len(arrays[0]):
         return np.zeros(0, dtype=np.float32)
-    return matrix if matrix.ndim == 2 else np.zeros(0, dtype=np.float32)
+    return np.stack(arrays)
+
+
+def fault_of(row: NDArray[np.float32], *, allows_zero: bool = False) -> str | None:
+    """Return what is wrong with a vector, or None if it can be compared with other vectors.
+
+    Args:
+        row: The vector, which is empty if it is invalid.
+        allows_zero: Whether the vector may be zero, as those of bags of words may.
+
+    Example:
+        >>> fault_of(np.array([3.0, np.nan], dtype=np.float32))
+        'contains values that are not finite numbers'
+        >>> fault_of(np.array([3.0, 4.0], dtype=np.float32)) is None
+        True
+    """
+    if not row.size:
+        return "is not a list of numbers"
+    if not np.isfinite(row).all():
+        return "contains values that are not finite numbers"
+    length = float(np.linalg.norm(row.astype(np.float64)))
+    if length > MAX_LENGTH:
+        return f"has the length {length:.1g}"
+    return None if length or allows_zero else "is zero"
 
 
 def embedding_tokens(text: str) -> int:
@@ -93,3 +128,28 @@ def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     units: NDArray[np.float32] = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
     return units
+
+
+def product_in_blocks(rows: NDArray[np.float32], columns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the matrix product of small matrices, without the threads of OpenBLAS.
+
+    These threads spin while they wait for each other. If several searches run at the same time, this takes most of the
+    processor time. The product is therefore computed in blocks of rows that are too small for threads.
+
+    Args:
+        rows: The left matrix; shape (n, dimensions).
+        columns: The right matrix; shape (dimensions, m).
+
+    Returns:
+        The products; shape (n, m).
+
+    Example:
+        >>> product_in_blocks(np.ones((2, 3)), np.ones((3, 1))).tolist()
+        [[3.0], [3.0]]
+    """
+    dimensions, count = columns.shape
+    size = max(1, _BLOCK // max(1, columns.size))
+    whole = len(rows) // size * size
+    # All whole blocks are multiplied in one call, so that other Python threads interrupt it only once.
+    blocks = np.matmul(rows[:whole].reshape(-1, size, dimensions), columns).reshape(whole, count)
+    return np.concatenate([blocks, np.matmul(rows[whole:], columns)])

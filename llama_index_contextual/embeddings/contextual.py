@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -23,20 +25,37 @@ from pydantic import Field
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
-from llama_index_contextual._utils.clients import own_client, sort_vectors
+from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual.config import LOCAL
-from llama_index_contextual.embeddings.batching import as_matrix, embedding_tokens, pack, unit_vectors
+from llama_index_contextual.embeddings.batching import (
+    MAX_LENGTH,
+    as_row,
+    embedding_tokens,
+    fault_of,
+    pack,
+    unit_vectors,
+)
+from llama_index_contextual.embeddings.replies import (
+    EmbeddingUsage,
+    check_replies,
+    count_error,
+    record_usage,
+    require_number,
+)
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
 
 MAX_TOKENS_PER_REQUEST = 300_000
 MAX_TOKENS_PER_INPUT = 8_192
 
 Vectors = NDArray[np.float32]
-Booking = Callable[[int], AbstractAsyncContextManager[None]]
+Booking = Callable[[int], AbstractAsyncContextManager[EmbeddingUsage]]
 """Function that takes the number of tokens in a request and returns a context manager that records its cost.
 
-The function is called for each attempt.
+The context manager provides the object to which the provider's token count is reported. The function is called for each
+attempt.
 """
+
+T = TypeVar("T")
 
 
 class BatchEmbedding(BaseEmbedding):
@@ -202,10 +221,33 @@ def _pack_document(texts: Sequence[str], segments: Sequence[object], model: Cont
 
 # ---- Requests --------------------------------------------------------------------------------------------------------
 
+MOST_UNUSABLE = 16
+"""Number of texts, or of documents for a contextual model, without a usable vector in a row after which no more are
+sent, because the model seems to be broken."""
 
-def book_nothing(_tokens: int) -> AbstractAsyncContextManager[None]:
-    """Return a context manager that records nothing."""
-    return nullcontext()
+
+@asynccontextmanager
+async def book_nothing(_tokens: int) -> AsyncIterator[EmbeddingUsage]:
+    """Provide a usage that is not recorded."""
+    yield EmbeddingUsage()
+
+
+@dataclass(frozen=True)
+class GroupVectors:
+    """Vectors of a group of texts.
+
+    Attributes:
+        rows: Unit vectors, one row for each text; the rows of unusable vectors contain zeros.
+        faults: What is wrong with each unusable vector, by row.
+    """
+
+    rows: Vectors
+    faults: Mapping[int, str]
+
+    @property
+    def has_usable(self) -> bool:
+        """Whether at least one vector is usable."""
+        return len(self.faults) < len(self.rows)
 
 
 async def aembed(
@@ -214,10 +256,16 @@ async def aembed(
     """Embed texts and return their unit vectors as the rows of a matrix.
 
     For the arguments and errors, see `aembed_groups`.
+
+    Raises:
+        ModelError: A vector is unusable.
     """
     rows: dict[int, Vectors] = {}
     async for answer in aembed_groups(model, [[text] for text in texts], name=name, policy=policy):
-        rows.update(answer)
+        for at, vectors in answer.items():
+            for fault in vectors.faults.values():
+                raise unusable_error(name, fault)
+            rows[at] = vectors.rows
     return np.concatenate([rows[at] for at in range(len(texts))]) if rows else np.zeros((0, 0), dtype=np.float32)
 
 
@@ -228,14 +276,15 @@ async def aembed_groups(
     name: str,
     policy: RetryPolicy | None = None,
     booking: Booking = book_nothing,
-) -> AsyncGenerator[dict[int, Vectors], None]:
-    """Embed groups of texts and, after each request, yield a mapping of group indices to matrices of unit vectors.
-
-    Each matrix has one row for each text in the group.
+) -> AsyncGenerator[dict[int, GroupVectors], None]:
+    """Embed groups of texts and, after each request, yield a mapping of group indices to the vectors of the groups.
 
     A contextual model embeds the texts of a group together, within its own limits. OpenAI's limits are used for every
     other model except the local model, which has no limits. The local model returns a zero vector for a text without
     known words.
+
+    A group with an unusable vector is requested once more, because the cause may be temporary. If the vector is still
+    unusable, the other vectors of the group are nevertheless returned.
 
     Args:
         model: Any LlamaIndex embedding.
@@ -247,39 +296,97 @@ async def aembed_groups(
 
     Raises:
         InputError: A text is too long for the model; nothing was sent.
-        ModelError: The model failed after all retries, did not return one vector per text, or returned vectors that
-            are not finite.
+        ModelError: The model failed after all retries, did not return one vector per text, or returned many unusable
+            vectors in a row.
     """
     sizes = [[0] * len(texts) for texts in groups]
     if name != LOCAL:
         sizes = await asyncio.to_thread(lambda: [[*map(embedding_tokens, texts)] for texts in groups])
-    tokens = [*map(sum, sizes)]
     if isinstance(model, ContextualEmbedding):
         requests = await asyncio.to_thread(model.requests_for, groups)
     else:
         require_fitting(list(chain.from_iterable(sizes)), name, MAX_TOKENS_PER_INPUT)
-        limits = model.embed_batch_size, MAX_TOKENS_PER_REQUEST
-        requests = pack(range(len(groups)), lambda at: (len(groups[at]), tokens[at]), limits)
-    length = getattr(model, "dimensions", None)
+        requests = _pack(model, [(len(texts), sum(tokens)) for texts, tokens in zip(groups, sizes, strict=True)])
+    check, consecutive = _VectorCheck(name, getattr(model, "dimensions", None)), 0
     async with own_client(model) as connected:
-        if connected is not model:
-            sort_vectors(connected)
-        for places in requests:
+        checking = await _retry(partial(asyncio.to_thread, check_replies, connected, name), policy, name)
+        sender = _Sender(checking, name, policy, booking)
+
+        async def request(places: Sequence[int]) -> dict[int, GroupVectors]:
             sent = [list(groups[at]) for at in places]
-            attempt = partial(_send, connected, sent, booking, sum(tokens[at] for at in places))
-            vectors = await asyncio.to_thread(_vectors, await _retry(attempt, policy, name), sent, name, length)
-            if name != LOCAL and not vectors.any(axis=1).all():
-                # Zero vectors may be caused by a provider error, so request them once more.
-                vectors = await asyncio.to_thread(_vectors, await _retry(attempt, policy, name), sent, name, length)
-            length = vectors.shape[1]
-            ends = np.cumsum([len(texts) for texts in sent])[:-1]
-            yield dict(zip(places, np.split(vectors, ends), strict=True))
+            answer = await sender.send(sent, [sizes[at] for at in places])
+            return dict(zip(places, await asyncio.to_thread(check.vectors, answer, sent), strict=True))
+
+        for places in requests:
+            vectors = await request(places)
+            if usable := {at: vectors[at] for at in places if not vectors[at].faults}:
+                consecutive = 0
+                yield usable
+            if again := [at for at in places if at not in usable]:
+                vectors = await request(again)
+                if not usable:
+                    consecutive = 0 if any(vectors[at].has_usable for at in again) else consecutive + len(again)
+                if consecutive >= MOST_UNUSABLE:
+                    raise unusable_error(name, next(iter(vectors[again[-1]].faults.values())))
+                yield vectors
 
 
-async def _retry(
-    attempt: Callable[[], Awaitable[Sequence[Any]]], policy: RetryPolicy | None, name: str
-) -> Sequence[Any]:
-    """Send one request, with retries, and return the vectors of each group.
+def _pack(model: BaseEmbedding, weights: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """Distribute items over requests and yield the indices of the items in each request.
+
+    Args:
+        model: The model, which limits the number of texts in a request.
+        weights: Number of texts and of tokens in each item.
+    """
+    return pack(range(len(weights)), weights.__getitem__, (model.embed_batch_size, MAX_TOKENS_PER_REQUEST))
+
+
+@dataclass(frozen=True)
+class _Sender:
+    """Sender of requests to an embedding model, with retries.
+
+    Attributes:
+        model: The model.
+        name: Name of the model, for error messages.
+        policy: Retry policy for failed calls.
+        booking: Function that records the cost of each attempt.
+    """
+
+    model: BaseEmbedding
+    name: str
+    policy: RetryPolicy | None
+    booking: Booking
+
+    async def send(self, groups: list[list[str]], sizes: list[list[int]]) -> Sequence[Sequence[Any]]:
+        """Return the vectors of each group; `sizes` contains the number of tokens in each text."""
+        model, tokens = self.model, list(chain.from_iterable(sizes))
+        if isinstance(model, ContextualEmbedding):
+            embed = partial(asyncio.to_thread, model._get_document_embeddings, groups)
+            answer = await self._attempt(embed, sum(tokens))
+            require_shape(answer, groups, name=self.name)
+            return answer
+        texts = list(chain.from_iterable(groups))
+        vectors: list[list[float]] = []
+        # LlamaIndex would send the parts of a group that exceeds the limits at the same time.
+        for part in _pack(model, [(1, size) for size in tokens]):
+            embed_texts = partial(model.aget_text_embedding_batch, [texts[at] for at in part])
+            of_part = await self._attempt(embed_texts, sum(tokens[at] for at in part))
+            require_number(len(of_part), len(part), name=self.name)
+            vectors += of_part
+        rows = iter(vectors)
+        return [list(islice(rows, len(group))) for group in groups]
+
+    async def _attempt(self, send: Callable[[], Awaitable[T]], tokens: int) -> T:
+        async def attempt() -> T:
+            async with self.booking(tokens) as usage:
+                with record_usage(usage):
+                    return await send()
+
+        return await _retry(attempt, self.policy, self.name)
+
+
+async def _retry(attempt: Callable[[], Awaitable[T]], policy: RetryPolicy | None, name: str) -> T:
+    """Return the result of a call, with retries.
 
     Raises:
         ModelError: The model failed after all retries.
@@ -292,39 +399,64 @@ async def _retry(
         raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error
 
 
-async def _send(model: BaseEmbedding, groups: list[list[str]], booking: Booking, tokens: int) -> Sequence[Any]:
-    """Send one request, without retries, and return the vectors of each group."""
-    async with booking(tokens):
-        if isinstance(model, ContextualEmbedding):
-            return await asyncio.to_thread(model._get_document_embeddings, groups)
-        vectors = iter(await model.aget_text_embedding_batch(list(chain.from_iterable(groups))))
-        of_groups = [list(islice(vectors, len(texts))) for texts in groups]
-        surplus = list(vectors)
-        return [*of_groups, surplus] if surplus else of_groups
+class _VectorCheck:
+    """Check of the vectors that a model returns.
 
-
-def _vectors(answer: Sequence[Any], groups: Sequence[Sequence[str]], name: str, dimensions: object) -> Vectors:
-    """Check the vectors in a model's answer and return them as unit vectors, one row for each text.
-
-    Raises:
-        ModelError: There are too many or too few vectors, or the vectors are not finite or differ in length.
+    Args:
+        name: Name of the model.
+        dimensions: Requested length of the vectors, or None; the first vectors then determine the length.
     """
-    require_shape(answer, groups, name=name)
-    vectors = as_matrix(list(chain.from_iterable(answer)))
-    if vectors.ndim != 2 or not vectors.shape[1] or dimensions not in (None, vectors.shape[1]):
-        size = dimensions or "the same number of"
-        raise ModelError(
-            f"{name!r} did not return vectors of {size} dimensions: set the dimensions that the embedding model"
-            f" supports, or choose another one.",
-            setting="embed_model",
-        )
-    if not np.isfinite(vectors).all():
-        raise ModelError(
-            f"{name!r} returned vectors that are not finite numbers: run the same call again, or choose another"
-            f" embedding model.",
-            setting="embed_model",
-        )
-    return unit_vectors(vectors)
+
+    def __init__(self, name: str, dimensions: int | None) -> None:
+        self._allows_zeros, self._dimensions = name == LOCAL, dimensions
+
+    def vectors(self, answer: Sequence[Sequence[Any]], groups: Sequence[Sequence[str]]) -> list[GroupVectors]:
+        """Return the vectors of a reply as unit vectors, with the faults of those that are unusable."""
+        rows = [as_row(vector) for vector in chain.from_iterable(answer)]
+        length = self._dimensions = self._dimensions or _most_frequent(len(row) for row in rows if len(row))
+        matrix = np.zeros((len(rows), length or 0), dtype=np.float32)
+        faults: dict[int, str] = {}
+        for at, row in enumerate(rows):
+            if length and len(row) == length:
+                matrix[at] = row
+            else:
+                size = f"{length}" if length else "the same number as the others"
+                faults[at] = fault_of(row, allows_zero=True) or f"has {len(row)} dimensions instead of {size}"
+        lengths = np.linalg.norm(matrix.astype(np.float64), axis=1)
+        for at in np.flatnonzero(~((lengths > 0) & (lengths <= MAX_LENGTH))).tolist():
+            if at not in faults and (fault := fault_of(rows[at], allows_zero=self._allows_zeros)) is not None:
+                faults[at] = fault
+        matrix[list(faults)] = 0.0
+        units, result, start = unit_vectors(matrix), [], 0
+        for texts in groups:
+            of_group = {row: faults[start + row] for row in range(len(texts)) if start + row in faults}
+            result.append(GroupVectors(units[start : start + len(texts)], of_group))
+            start += len(texts)
+        return result
+
+
+def _most_frequent(lengths: Iterable[int]) -> int | None:
+    """Return the most frequent length, or None if it is not unique."""
+    (first, number), (_, second) = [*Counter(lengths).most_common(2), (0, 0), (0, 0)][:2]
+    return first if number > second else None
+
+
+def unusable(name: str, fault: str) -> str:
+    """Return a sentence about an unusable vector.
+
+    Args:
+        name: Name of the model.
+        fault: What is wrong with the vector.
+    """
+    return f"{name!r} returned a vector that {fault}."
+
+
+def unusable_error(name: str, fault: str) -> ModelError:
+    """Return the error for a model that returned an unusable vector; for the arguments, see `unusable`."""
+    return ModelError(
+        f"{unusable(name, fault)} Run the same call again, or choose another embedding model or number of dimensions.",
+        setting="embed_model",
+    )
 
 
 def require_shape(answer: Sequence[Any], groups: Sequence[Sequence[str]], *, name: str) -> None:
@@ -339,11 +471,7 @@ def require_shape(answer: Sequence[Any], groups: Sequence[Sequence[str]], *, nam
         lengths = []
     expected = [len(texts) for texts in groups]
     if lengths != expected:
-        raise ModelError(
-            f"{name!r} did not return one vector per text ({sum(lengths)} for {sum(expected)}): run the same call"
-            f" again, or choose another embedding model.",
-            setting="embed_model",
-        )
+        raise count_error(sum(lengths), sum(expected), name=name)
 
 
 def require_fitting(counts: Sequence[int], name: str, limit: int) -> None:

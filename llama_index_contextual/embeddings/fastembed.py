@@ -6,7 +6,6 @@ LlamaIndex's own class for fastembed does not add prefixes, and its package cann
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,14 @@ from fastembed import TextEmbedding
 from fastembed.common.model_description import ModelSource, PoolingType
 from pydantic import Field, PrivateAttr
 
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.embeddings.contextual import BatchEmbedding
 from llama_index_contextual.embeddings.windows import known_model
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import model_folder
 
 # Hugging Face tokenizers raise "Already borrowed" if two threads share a tokenizer; ONNX Runtime has its own threads.
-_ONE_AT_A_TIME = threading.Lock()
+_ONE_AT_A_TIME = Lock()
 
 
 class OnnxEmbedding(BatchEmbedding):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ from llama_index.core.utils import get_cache_dir
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from sentence_transformers.util import load_file_path
 
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.embeddings.windows import known_model
 from llama_index_contextual.models import model_folder
 
 # Tokenizers from transformers raise "Already borrowed" if two threads share a tokenizer; PyTorch has its own threads.
-_ONE_AT_A_TIME = threading.Lock()
+_ONE_AT_A_TIME = Lock()
 
 _QUERY_PROMPTS = ("query", "retrieval.query", "s2p_query")
 _PASSAGE_PROMPTS = ("document", "passage", "corpus", "text", "retrieval.passage")

@@ -14,12 +14,13 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual._utils.calls import RetryPolicy, call, describe, twin
+from llama_index_contextual._utils.calls import RetryPolicy, call, describe
 from llama_index_contextual._utils.clients import unconnected
-from llama_index_contextual.embeddings.batching import as_matrix, cut_to_input, unit_vectors
+from llama_index_contextual.embeddings.batching import as_row, cut_to_input, fault_of, unit_vectors
+from llama_index_contextual.embeddings.replies import check_replies
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.analysis import cut_query
-from llama_index_contextual.models import model_name
+from llama_index_contextual.models import model_name, provider_of
 
 _RETRY = RetryPolicy(attempts=3)
 _CACHE_SIZE = 512
@@ -28,6 +29,9 @@ _CONCURRENT_CALLS = 8
 
 class QueryEmbedder:
     """Thread-safe embedder for questions, with retries and a cache of the last 512 embeddings.
+
+    Asynchronous callers embed in the thread in which they search. The blocking client keeps its connections for all
+    threads and event loops, whereas an asynchronous client would need new connections in each event loop.
 
     A question consists of one or more texts; its embedding is the mean of their embeddings. If a text is too long for
     the model, only the beginning of the text is embedded.
@@ -53,13 +57,9 @@ class QueryEmbedder:
         """
         return self._embed(texts)[0]
 
-    aembed = twin(embed)
-
     def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the embedding of a question, scaled to length 1 unless it is zero; shape (dimensions,)."""
         return self._embed(texts)[1]
-
-    aunit = twin(unit)
 
     def _embed(self, texts: Sequence[str]) -> tuple[list[float], NDArray[np.float32]]:
         question = [cut_to_input(cut_query(text)) for text in texts]
@@ -82,24 +82,24 @@ class QueryEmbedder:
     def _client(self) -> BaseEmbedding:
         process = os.getpid()
         if process not in self._clients:
-            self._clients[process] = unconnected(self.model)
+            self._clients[process] = check_replies(unconnected(self.model), self.name, synchronous=True)
         return self._clients[process]
 
     def _store(self, key: bytes, embedding: object) -> tuple[list[float], NDArray[np.float32]]:
         """Check and cache an embedding from the model; return it as a list and as the unit vector used for searching.
 
         Raises:
-            ModelError: The embedding is empty, or contains values that are not finite numbers.
+            ModelError: The embedding cannot be compared with other vectors.
         """
-        row = as_matrix([cast("list[float]", embedding)])
-        if row.ndim != 2 or not row.size or not np.isfinite(row).all():
-            size = f"{row.size} dimensions" if row.ndim == 2 else "no embedding"
+        row = as_row(cast("list[float]", embedding))
+        # The local model and models of the user may count words, and a question may have none that they know.
+        if (fault := fault_of(row, allows_zero=provider_of(self.name) is None)) is not None:
             raise ModelError(
-                f"The embedding model {self.name!r} did not return finite numbers ({size}): run the same query again,"
-                f" or choose another model.",
+                f"{self.name!r} returned an embedding of the query that {fault}: run the same query again, or choose"
+                f" another embedding model.",
                 setting="embed_model",
             )
-        both = embedding if isinstance(embedding, list) else row[0].tolist(), unit_vectors(row)[0]
+        both = embedding if isinstance(embedding, list) else row.tolist(), unit_vectors(row[np.newaxis])[0]
         self._cache.put(key, both)
         return both
 
@@ -112,5 +112,3 @@ class QueryEmbedder:
         with ThreadPoolExecutor(_CONCURRENT_CALLS) as threads:
             embeddings = dict(zip(distinct, threads.map(self.embed, distinct), strict=True))
         return [embeddings[tuple(texts)] for texts in questions]
-
-    aembed_many = twin(embed_many)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, SecretStr
@@ -10,6 +11,7 @@ from pydantic import Field, SecretStr
 from llama_index_contextual._utils.calls import ProviderError, retry_after, without_secrets
 from llama_index_contextual._utils.redaction import watch
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
+from llama_index_contextual.embeddings.replies import as_numbers, in_order, note_call, report_usage, tokens_of
 from llama_index_contextual.errors import ModelError, Remedy
 
 KEY = "VOYAGE_API_KEY"
@@ -74,15 +76,24 @@ class VoyageContextualEmbedding(ContextualEmbedding):
         body: dict[str, Any] = {"inputs": inputs, "model": self.model_name, "input_type": input_type}
         if self.dimensions is not None:
             body["output_dimension"] = self.dimensions
+        note_call()
         answer = without_secrets(lambda: self._post(body))
+        report_usage(tokens_of(answer))
         try:
-            return [[item["embedding"] for item in _in_order(each["data"])] for each in _in_order(answer["data"])]
+            lists = [each["data"] for each in self._in_order(answer["data"], inputs)]
+            return [
+                [as_numbers(item["embedding"]) for item in self._in_order(items, texts)]
+                for items, texts in zip(lists, inputs, strict=True)
+            ]
         except (KeyError, TypeError) as error:
             raise ModelError(
                 f"The answer for {self.model_name!r} is not that of Voyage's API ({type(error).__name__}: {error}): run"
                 f" the same call again, and check api_base.",
                 setting="embed_model",
             ) from error
+
+    def _in_order(self, items: list[dict[str, Any]], inputs: Sequence[object]) -> list[dict[str, Any]]:
+        return in_order(items, lambda item: item["index"], expected=len(inputs), name=self.model_name)
 
     def _post(self, body: dict[str, Any]) -> Any:
         """Send a request with the given body and return the parsed body of the response.
@@ -114,7 +125,3 @@ class VoyageContextualEmbedding(ContextualEmbedding):
                 remedy=Remedy("set it, or pass api_key=", "set it in the environment or in a file `.env`"),
             )
         return key
-
-
-def _in_order(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(items, key=lambda item: item["index"])

@@ -32,7 +32,7 @@ from llama_index_contextual.answering.batch import QA, Predictions, answer_many
 from llama_index_contextual.answering.build import EngineBuilder, EngineOptions
 from llama_index_contextual.answering.query_engine import AnswerCache
 from llama_index_contextual.answering.response import AnswerAccount
-from llama_index_contextual.config import LOCAL, SPOTLIGHT, ContextKind, Mode, ProjectConfig
+from llama_index_contextual.config import LOCAL, SPOTLIGHT, ContextKind, Mode, ProjectConfig, default
 from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable, Tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import InputError, Remedy
@@ -441,6 +441,11 @@ class Variant:
         """Number of chunks that have only a structural context because the LLM failed."""
         return sum(len(record.fallback_chunks) for record in self.live.current().records)
 
+    @property
+    def unembedded(self) -> int:
+        """Number of chunks for which the embedding model returned no usable vector."""
+        return sum(len(record.unembedded_chunks) for record in self.live.current().records)
+
     def as_retriever(self, *, similarity_top_k: int, mode: Mode | None = None) -> ProjectRetriever:
         """Return a retriever that returns `similarity_top_k` results."""
         return ProjectRetriever(self.live, self.config, mode=mode, similarity_top_k=similarity_top_k)
@@ -725,6 +730,8 @@ def variant_notes(origin: ProjectState, built: Mapping[str, Variant], excluded: 
         if variant.failures:
             failed = pluralize(variant.failures, "chunk")
             yield f"The LLM failed for {failed} of {name!r}: their context is structural."
+        if variant.unembedded:
+            yield f"The embedding model failed for {pluralize(variant.unembedded, 'chunk')} of {name!r}."
 
 
 # ---- Sweeps over settings --------------------------------------------------------------------------------------------
@@ -928,7 +935,7 @@ def sweep_answers(
     reranks: Sequence[str] = (),
     modes: Sequence[Mode] = (),
     top_ks: Sequence[int] = (3, 5, 10),
-    concurrency: int = 8,
+    concurrency: int = default("llm_concurrency"),
     max_cost: float | None = None,
     progress: ShowVariants | None = None,
     **options: Unpack[EngineOptions],

@@ -33,6 +33,7 @@ from typing import NamedTuple, TypeVar
 import regex  # type: ignore[import-untyped]  # the package ships no types
 
 from llama_index_contextual._utils.tokens import replace_surrogates
+from llama_index_contextual.config import default
 from llama_index_contextual.errors import ConfigurationError
 
 # Letters of scripts that are cut into pairs: Thai, Lao, Myanmar, Khmer, Hangul, kana, Han.
@@ -187,7 +188,7 @@ class Analyzer:
         ['fy2018', '2018', 'fiscal', '2018', 'fy2018']
     """
 
-    def __init__(self, language: str = "english", *, has_periods: bool = False) -> None:
+    def __init__(self, language: str = default("language"), *, has_periods: bool = False) -> None:
         self.language = language
         self.has_periods = has_periods
         self._terms_of = Memory(self.analyse, _MAX_QUERY_TOKENS)

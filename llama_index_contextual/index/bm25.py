@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual.config import default
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import (
     Analyzer,
@@ -112,7 +113,7 @@ class TermCounts:
             directory: Directory of the index.
             texts: Number of texts in the index.
         """
-        terms = json.loads((directory / _VOCABULARY_FILE).read_bytes())
+        terms = json.loads(files.read(directory / _VOCABULARY_FILE))
         everything = files.mmap(directory / COUNTS_FILE, np.int32)
         first = 2 * (len(terms) + 1)
         entries = (len(everything) - first - texts) // 2
@@ -232,7 +233,7 @@ class LexicalIndex:
         self._postings: LRUCache[str, Postings] = LRUCache(_CACHED_POSTINGS, lambda postings: len(postings[0]))
 
     @classmethod
-    def build(cls, texts: Iterable[str], *, language: str = "english") -> LexicalIndex:
+    def build(cls, texts: Iterable[str], *, language: str = default("language")) -> LexicalIndex:
         """Build an index in which row i is the i-th text."""
         builder = LexicalIndexBuilder(language=language)
         builder.add_texts(texts)
@@ -445,7 +446,7 @@ class LexicalIndexBuilder(TermCountsBuilder):
         language: Name of a Snowball stemmer, or `none`.
     """
 
-    def __init__(self, *, language: str = "english") -> None:
+    def __init__(self, *, language: str = default("language")) -> None:
         super().__init__()
         self.analyzer = Analyzer(language, has_periods=True)
         self._numbers = Memory(self._term_numbers)

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual.config import default
 from llama_index_contextual.index.analysis import is_period
 from llama_index_contextual.index.bm25 import (
     PERIOD_WEIGHT,
@@ -75,7 +76,7 @@ class DocumentIndex:
         self.rows = rows
 
     @classmethod
-    def build(cls, documents: Iterable[Sequence[BaseNode]], *, language: str = "english") -> DocumentIndex:
+    def build(cls, documents: Iterable[Sequence[BaseNode]], *, language: str = default("language")) -> DocumentIndex:
         """Build an index of documents, each given as its chunks, in the order of the document store."""
         chunks = list(documents)
         rows = np.repeat(np.arange(len(chunks), dtype=np.int32), [len(nodes) for nodes in chunks])

@@ -21,11 +21,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.files import open_file, read_file
 from llama_index_contextual.errors import InputError, NoSpaceError
 
-T = TypeVar("T", np.int32, np.float32)
+T = TypeVar("T", np.uint8, np.int32, np.float32)
 
 _BLOCK = 1 << 20
+_MAX_BYTES = 1 << 30
+"""Maximum size of a file that is read as a whole; the records of a million documents take about half of it."""
 
 NEW = ".new"
 """Suffix of a file that is being written and will replace another file."""
@@ -141,6 +144,12 @@ def write_with(path: Path, fill: Callable[[IO[bytes]], object], *, sync: bool = 
             system.sync(path)
 
 
+def create_empty(path: Path) -> None:
+    """Create an empty file that is not world-writable, unless there is something with this name."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o664))
+
+
 def require_folder(path: Path) -> None:
     """Check that the folder for a new file exists.
 
@@ -157,7 +166,7 @@ def replace(path: Path, data: bytes) -> None:
     """Replace the content of a file atomically.
 
     Raises:
-        InputError: The folder does not exist.
+        InputError: The folder does not exist, or the file is a folder.
     """
     replace_with(path, lambda file: file.write(data))
 
@@ -166,9 +175,11 @@ def replace_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     """Replace a file atomically with the content that `fill(file)` writes.
 
     Raises:
-        InputError: The folder does not exist.
+        InputError: The folder does not exist, or the file is a folder.
     """
     require_folder(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: remove it, or choose another file.", value=str(path))
     temporary = path.with_name(f"{path.name}{NEW}")
     try:
         write_with(temporary, fill)
@@ -179,8 +190,14 @@ def replace_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file and sync the copy and its directory. The target appears only when the copy is complete."""
-    with open(source, "rb") as file:
+    """Copy a file and sync the copy and its directory. The target appears only when the copy is complete.
+
+    Raises:
+        NoSpaceError: The disk has no room for the copy.
+    """
+    with open_file(source) as file:
+        if os.fstat(file.fileno()).st_size > free_bytes(target.parent):
+            raise NoSpaceError(str(target), _NO_SPACE[errno.ENOSPC])
         replace_with(target, lambda into: shutil.copyfileobj(file, into, _BLOCK))
 
 
@@ -232,6 +249,15 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
     write_with(path, lambda file: file.write(np.ascontiguousarray(array).data), sync=False)
 
 
+def read(path: Path) -> bytes:
+    """Return the content of a file that is read as a whole.
+
+    Raises:
+        OSError: The file cannot be read, is not a regular file, or is too large.
+    """
+    return read_file(path, _MAX_BYTES)
+
+
 def mmap(path: Path, dtype: type[T]) -> NDArray[T]:
     """Return the numbers in a file, which must not be empty, as a memory-mapped, one-dimensional array."""
     # Slicing a memory-mapped array is slow; slicing a view of the same memory is not.
@@ -250,11 +276,11 @@ def walk(directory: Path) -> Iterator[Path]:
 
 def xxh3(path: Path) -> str:
     """Return the 128-bit xxh3 checksum of a file in hexadecimal, which is used to detect damage quickly."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return str(hashlib.file_digest(file, xxhash.xxh3_128).hexdigest())
 
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal, which is a cryptographic checksum."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
+from llama_index_contextual._utils.files import require_open_files, require_regular
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.errors import NoSpaceError, ReadOnlyVersionError
 
 T = TypeVar("T")
@@ -60,10 +61,10 @@ class Database:
         self.path = path
         self.access = access
         self.patience = patience
-        self._lock = threading.RLock()
+        self._lock = Lock(delays_fork=True)  # SQLite has locks of its own
         # A forked child opens the file again; a database in memory is copied by the fork.
         self._opened: dict[int, sqlite3.Connection] = {}
-        with self._errors():
+        with self._lock, self._errors():
             self._wait_for_lock(lambda: self._connection)
         if access == "build":
             self.execute(KV_TABLE)
@@ -157,6 +158,8 @@ def _needs_space(path: Path | None) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         code = getattr(error, "sqlite_errorcode", 0)
+        if code & 0xFF == sqlite3.SQLITE_CANTOPEN:
+            require_open_files()
         if code not in (sqlite3.SQLITE_FULL, *_CANNOT_WRITE):
             raise
         reason = f"its disk is full, or a quota or a limit of file sizes (`ulimit -f`) is reached ({error})"
@@ -172,18 +175,34 @@ def refuse_write() -> NoReturn:
 
 
 _INHERITED: list[sqlite3.Connection] = []
+_closing = Lock(delays_fork=True)
 
 
 def _close_connection(connection: sqlite3.Connection, process: int) -> None:
     """Close a connection, unless this is a forked child of the process that opened it."""
     if process == os.getpid():
-        connection.close()
+        with _closing:
+            connection.close()
     else:
         _INHERITED.append(connection)  # so that it is not closed by the garbage collector either
 
 
+def _require_regular(path: Path) -> None:
+    """Check that a file, if it exists, is a regular file, because SQLite would take a pipe for an empty database."""
+    try:
+        require_regular(path, path.stat())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        damage = sqlite3.DatabaseError(error.strerror)
+        damage.sqlite_errorcode = sqlite3.SQLITE_NOTADB
+        raise damage from error
+
+
 def _connect(path: Path | None, access: Access) -> sqlite3.Connection:
     mode = {"read": "?mode=ro&immutable=1", "inspect": "?mode=rw"}.get(access, "")
+    if path is not None:
+        _require_regular(path)
     name = ":memory:" if path is None else f"{path.resolve().as_uri()}{mode}"
     connection = sqlite3.connect(name, uri=path is not None, check_same_thread=False, isolation_level=None)
     try:

@@ -16,12 +16,13 @@ import contextlib
 import hashlib
 import json
 import logging
+import os
 import re
 import sqlite3
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +32,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.files import require_open_files
 from llama_index_contextual.errors import (
     CorruptVersionError,
     FormatError,
@@ -273,7 +275,7 @@ class Ledger(Database):
         file = None if path is None else Path(path)
         self._name = "The ledger in memory" if file is None else file.name
         self._warned = False
-        if read_only and (file is None or not file.exists() or file.stat().st_size == 0):
+        if read_only and (file is None or is_missing(file)):
             file, read_only = None, False
         if read_only:
             super().__init__(file, access="inspect", patience=PATIENCE_READING)
@@ -301,6 +303,8 @@ class Ledger(Database):
         except (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError):
             raise  # caused by the call, not by the file
         except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN:
+                require_open_files()
             raise translate_error(error, self._name) from error
 
     def _has_tables(self) -> bool:
@@ -537,6 +541,11 @@ class Ledger(Database):
         return float(mean) if number >= 20 else None
 
 
+def is_missing(path: Path) -> bool:
+    """Return whether a ledger does not exist or is an empty file."""
+    return not os.path.lexists(path) or (path.is_file() and not path.stat().st_size)
+
+
 def damaged_ledgers(project_dir: Path) -> list[Path]:
     """Return the paths of the damaged ledgers that repairs have kept, and of their journals."""
     return sorted(project_dir.glob(f"{LEDGER_FILE}{DAMAGED}*"))
@@ -617,6 +626,8 @@ class BatchReply:
         input_tokens: Tokens of the prompt, or None if the provider did not report them.
         cached_tokens: Input tokens that the provider read from its cache.
         output_tokens: Tokens of the answer.
+        written_tokens: Input tokens that the provider wrote to its cache. They are not stored, because the cost of the
+            reply is recorded when it arrives.
     """
 
     custom_id: str
@@ -625,6 +636,7 @@ class BatchReply:
     input_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    written_tokens: int | None = field(default=None, compare=False)
 
 
 class BatchJournal:
@@ -683,15 +695,11 @@ class BatchJournal:
         ]
         return [batch for batch in batches if model in (None, batch.model)]
 
-    def has_request(self, custom_id: str) -> bool:
-        """Return whether a request has already been sent or answered. If so, it must not be sent again."""
-        return self.reply(custom_id) is not None or self.is_open(custom_id)
-
-    def is_open(self, custom_id: str) -> bool:
-        """Return whether a request has been sent and its reply has not been read yet."""
-        # A request whose batch is not recorded is not open, because its reply would never be fetched.
+    def file_of(self, custom_id: str) -> str | None:
+        """Return the upload id of a request that was sent and whose reply has not been read yet, otherwise None."""
+        # A request whose batch is not recorded is ignored, because its reply would never be fetched.
         files = [file_id for _, file_id in self._store.rows("batch_requests", "WHERE custom_id = ?", (custom_id,))]
-        return any(self._store.rows("batches", "WHERE file_id = ?", (file_id,)) for file_id in files)
+        return next((each for each in files if self._store.rows("batches", "WHERE file_id = ?", (each,))), None)
 
     def reply(self, custom_id: str) -> BatchReply | None:
         """Return the reply to a request, or None if no reply is stored."""
@@ -711,4 +719,4 @@ class BatchJournal:
 
 
 def _reply_row(reply: BatchReply) -> tuple[object, ...]:
-    return astuple(replace(reply, text=storable_text(reply.text)))
+    return astuple(replace(reply, text=storable_text(reply.text)))[: len(TABLES["batch_replies"])]

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.files import open_file
+from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual.errors import InputError, LedgerError, Remedy
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import FIELDS, LEDGER_FILE, TABLES, Ledger, Row, is_plausible
-from llama_index_contextual.index.project_file import project_ledger, write_lock
+from llama_index_contextual.index.project_file import project_ledger, require_existing, write_lock
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.metadata import storable_text
 
@@ -61,8 +62,10 @@ def export_ledger(project_dir: str | Path, path: str | Path) -> LedgerRows:
 
     Raises:
         LedgerError: A provider is still working on a batch, so its replies would be missing.
+        ProjectNotFoundError: The directory does not exist.
     """
-    with contextlib.closing(Ledger(Path(project_dir) / LEDGER_FILE, read_only=True)) as ledger:
+    directory = require_existing(Path(project_dir))
+    with contextlib.closing(Ledger(directory / LEDGER_FILE, read_only=True)) as ledger:
         return write_ledger(ledger, Path(path))
 
 
@@ -129,11 +132,11 @@ def read_ledger(ledger: Ledger, path: Path) -> LedgerRows:
     counts = Counter[str]()
 
     def rows() -> Iterator[tuple[str, Row]]:
-        with open(path, "rb") as file:  # in binary mode, because JSON strings may contain other line separators
+        with open_file(path) as file:  # in binary mode, because JSON strings may contain other line separators
             for number, line in enumerate(file, start=1):
                 try:
-                    table, row = _row_of(json.loads(line))
-                except (ValueError, TypeError, KeyError, RecursionError) as error:
+                    table, row = _row_of(parse_json(line))
+                except (ValueError, TypeError, KeyError) as error:
                     raise InputError(
                         f"{path.name}, line {number}, is not a ledger row ({error}), and nothing was imported: export"
                         f" the ledger again, or remove the line.",

@@ -32,6 +32,7 @@ from typing import Annotated, Any, Literal
 import xxhash
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from llama_index_contextual._utils.files import NOT_A_FILE, open_file, require_regular
 from llama_index_contextual.errors import CorruptVersionError, FormatError, Remedy
 from llama_index_contextual.index import files
 
@@ -252,6 +253,7 @@ class DocumentRecord:
         tokens: Number of tokens in the chunks; overlaps are counted twice.
         characters: Length of the text in characters.
         fallback_chunks: Ids of chunks for which the LLM failed to write a context.
+        unembedded_chunks: Ids of chunks for which the embedding model returned no usable vector.
     """
 
     doc_id: str
@@ -264,9 +266,21 @@ class DocumentRecord:
     tokens: int = 0
     characters: int = 0
     fallback_chunks: Sequence[str] = ()
+    unembedded_chunks: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fallback_chunks", tuple(self.fallback_chunks))  # a list when read from JSON
+        for name in ("fallback_chunks", "unembedded_chunks"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # a list when read from JSON
+
+    @property
+    def failed_chunks(self) -> Mapping[str, Sequence[str]]:
+        """Ids of the chunks that `retry_failed` processes again, by the step that failed."""
+        return {"context": self.fallback_chunks, "embedding": self.unembedded_chunks}
+
+    @property
+    def has_failed_chunks(self) -> bool:
+        """Whether `retry_failed` processes chunks of the document again."""
+        return bool(self.fallback_chunks or self.unembedded_chunks)
 
 
 class Records(list[DocumentRecord]):
@@ -343,7 +357,10 @@ _FLOAT = 4
 Check = Literal["size", "xxh3", "sha256"]
 """Method for checking a file: its size only, a fast checksum, or a cryptographic checksum."""
 
-DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
+DAMAGE = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EFBIG),
+    NOT_A_FILE,
+)
 """Operating system error numbers that indicate damage. Other errors, such as missing permissions, may be temporary."""
 _TRY_AGAIN = Remedy(
     "Make the files of the project readable for this process, and try again",
@@ -390,21 +407,23 @@ def check_files(directory: Path, described: Mapping[str, FileEntry], check: Chec
     for name, expected in described.items():
         path, shown = directory / name, _display_name(directory, name)
         try:
-            if not path.is_file():
-                raise damage_error(shown, "is missing")
-            if (size := path.stat().st_size) != expected.bytes:
+            status = path.stat()
+            require_regular(path, status)
+            if (size := status.st_size) != expected.bytes:
                 raise damage_error(shown, f"has {size} bytes instead of {expected.bytes}")
             if check != "size" and getattr(files, check)(path) != getattr(expected, check):
                 raise damage_error(shown, "has changed since it was published")
             if name == FAISS_FILE:
                 check_faiss(path, shown=shown)
+        except FileNotFoundError as error:
+            raise damage_error(shown, "is missing") from error
         except OSError as error:
             raise _reading_error(shown, error) from error
 
 
 def _content(path: Path, shown: str) -> bytes:
     try:
-        return path.read_bytes()
+        return files.read(path)
     except FileNotFoundError as error:
         raise damage_error(shown, "is missing") from error
     except OSError as error:
@@ -436,7 +455,7 @@ def check_faiss(path: Path, *, shown: str | None = None) -> None:
         CorruptVersionError: The file is not a flat FAISS index, or its size does not match.
     """
     shown = shown or path.name
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         head = file.read(_FLAT_HEADER.size)
     if not head.startswith(_FLAT_IP) or len(head) < _FLAT_HEADER.size:
         raise damage_error(shown, "is not a flat FAISS index")

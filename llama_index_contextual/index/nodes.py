@@ -7,7 +7,6 @@ stored. If `AutoMergingRetriever` requests a segment, the segment is assembled f
 from __future__ import annotations
 
 import json
-import threading
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.kvstore import Access, Database, refuse_write
 from llama_index_contextual.metadata import has_surrogate, require_storable
@@ -157,7 +157,7 @@ class NodeTable(Nodes):
 
     def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
         self._kv = Database(path, access=access)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._ids: list[str] | None = None
         self._columns: LRUCache[str, Column] = LRUCache(_KEPT_COLUMNS)
         if access != "read":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index import files
@@ -73,7 +73,7 @@ class Part:
         self.files = entry.files
         self._states = self._file_states()  # recorded before the files are verified
         self._users = 0
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._values: dict[str, Any] = {}
 
     # ---- sharing -----------------------------------------------------------------------------------------------------

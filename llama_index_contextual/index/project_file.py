@@ -19,6 +19,7 @@ import regex  # type: ignore[import-untyped]  # the package ships no types
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict
 
+from llama_index_contextual._utils.files import require_open_files
 from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
@@ -31,7 +32,7 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.index.manifest import FORMAT, checksum, require_format
+from llama_index_contextual.index.manifest import DAMAGE, FORMAT, checksum, require_format
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.versions import remove_leftovers
 
@@ -72,7 +73,7 @@ class _Content(BaseModel):
 
 def is_project(project_dir: Path) -> bool:
     """Return whether a directory is a project."""
-    return (project_dir / PROJECT_FILE).is_file()
+    return os.path.lexists(project_dir / PROJECT_FILE)
 
 
 def check_name(name: str) -> str:
@@ -202,7 +203,7 @@ def _read_or_none(project_dir: Path) -> _Content | None:
 def _read(project_dir: Path) -> _Content:
     name = project_dir.name
     try:
-        raw = json.loads((project_dir / PROJECT_FILE).read_bytes())
+        raw = json.loads(files.read(project_dir / PROJECT_FILE))
         require_format(raw, f"{name}/{PROJECT_FILE}", name=name)
         # A file written by hand may have no checksum. Defaults are used for missing settings.
         expected = raw.pop(_CHECKSUM, None)
@@ -213,9 +214,18 @@ def _read(project_dir: Path) -> _Content:
                 name=name,
             )
         return _Content(**raw)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProjectError(
             f"{name}/{PROJECT_FILE} is damaged ({type(error).__name__}): restore it, or delete it and create the"
+            f" project again; contexts in its ledger are not paid for twice.",
+            name=name,
+        ) from error
+    except OSError as error:
+        is_missing = isinstance(error, FileNotFoundError) and not is_project(project_dir)
+        if is_missing or error.errno not in DAMAGE:
+            raise
+        raise ProjectError(
+            f"{name}/{PROJECT_FILE} cannot be read ({error.strerror or error}): restore it, or delete it and create the"
             f" project again; contexts in its ledger are not paid for twice.",
             name=name,
         ) from error
@@ -249,16 +259,17 @@ def directory_lock(directory: Path, *, name: str, busy: str) -> Iterator[None]:
         ProjectError: The lock file cannot be written to.
     """
     if not directory.is_dir():
-        # FileLock would create the directory.
-        raise deleted_error(name)
+        raise deleted_error(name)  # FileLock would create the directory
     lock = FileLock(directory / LOCK_FILE, timeout=0)
     try:
+        files.create_empty(directory / LOCK_FILE)  # FileLock would let everybody write to it if the umask is 000
         lock.acquire()
     except Timeout as error:
         raise ProjectLockedError(
             f"Another process is {busy} {name!r}: wait until it has finished.", name=name
         ) from error
     except OSError as error:
+        require_open_files()
         raise ProjectError(
             f"Project {name!r} cannot be changed ({error.strerror or error}): make its folder writable for this user.",
             name=name,
@@ -271,9 +282,23 @@ def directory_lock(directory: Path, *, name: str, busy: str) -> Iterator[None]:
         lock.release()
 
 
+def require_existing(project_dir: Path) -> Path:
+    """Check that the directory of an open project still exists, and return it.
+
+    Raises:
+        ProjectNotFoundError: The project was deleted or moved.
+    """
+    if not project_dir.is_dir():
+        raise deleted_error(project_dir.name)
+    return project_dir
+
+
 def deleted_error(name: str) -> ProjectNotFoundError:
     """Return the error for a project that was deleted or moved after it had been opened."""
-    return ProjectNotFoundError(f"Project {name!r} no longer exists: it was deleted or moved.", name=name)
+    return ProjectNotFoundError(
+        f"Project {name!r} no longer exists: it was deleted or moved; if it was renamed, load it by its new name.",
+        name=name,
+    )
 
 
 @contextlib.contextmanager

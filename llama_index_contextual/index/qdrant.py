@@ -18,7 +18,6 @@ import functools
 import json
 import logging
 import os
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.calls import ProviderError, RetryPolicy, call, is_connection_error
+from llama_index_contextual._utils.locks import Lock
+from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
     BackendError,
@@ -507,7 +508,7 @@ def connect(url: str, key: str | None) -> Any:
         ) from error
 
 
-_lock = threading.Lock()
+_lock = Lock()
 _clients: dict[tuple[str, str | None, int], tuple[Any, Any]] = {}
 
 
@@ -519,11 +520,17 @@ def _client(url: str, key: str | None, process: int) -> tuple[Any, contextlib.Ab
     """
     with _lock:
         if (url, key, process) not in _clients:
-            lock = contextlib.nullcontext() if url.startswith(_SERVER) else threading.RLock()
+            lock = contextlib.nullcontext() if url.startswith(_SERVER) else Lock()
             client = connect(url, key)
-            atexit.register(client.close)  # closed while modules can still be imported
+            atexit.register(_close, client, process)  # closed while modules can still be imported
             _clients[url, key, process] = client, lock
         return _clients[url, key, process]
+
+
+def _close(client: Any, process: int) -> None:
+    """Close a client, unless this is a forked child of the process that opened it."""
+    if process == os.getpid():
+        client.close()
 
 
 def _unwrapped(send: Callable[[], T]) -> T:
@@ -568,7 +575,7 @@ def read_collection(project_dir: Path) -> Collection | None:
         ProjectError: The file is damaged.
     """
     try:
-        return Collection(**json.loads((project_dir / COLLECTION_FILE).read_bytes()))
+        return Collection(**parse_json(files.read(project_dir / COLLECTION_FILE)))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:

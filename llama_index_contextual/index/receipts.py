@@ -43,6 +43,8 @@ class RunCost:
         cached_tokens: Number of input tokens that the provider read from its cache.
         output_tokens: Number of tokens in the LLM's answers.
         embedding_tokens: Number of tokens in the embedded texts.
+        estimated_embedding_tokens: Number of these tokens that were counted locally, because the provider did not
+            report token counts.
         paid: Cost in dollars of calls that returned a response, or None if a price is unknown.
         unsettled_calls: Number of calls that timed out or were interrupted, and may have been charged.
         unsettled: Maximum cost of the unsettled calls in dollars.
@@ -63,6 +65,7 @@ class RunCost:
     cached_tokens: int = 0
     output_tokens: int = 0
     embedding_tokens: int = 0
+    estimated_embedding_tokens: int = 0
     paid: float | None = 0.0
     unsettled_calls: int = 0
     unsettled: float = 0.0
@@ -76,6 +79,11 @@ class RunCost:
         return self.unsettled + self.in_flight + sum(self.batches.values())
 
     @property
+    def is_estimated(self) -> bool:
+        """Whether some tokens were counted locally, because the provider did not report token counts."""
+        return bool(self.estimated_calls or self.estimated_embedding_tokens)
+
+    @property
     def dollars(self) -> float | None:
         """Maximum cost of the run in dollars, or None if a price is unknown."""
         return None if self.paid is None else self.paid + self.booked
@@ -85,7 +93,8 @@ class RunCost:
 class ProjectCost:
     """Total cost of a project so far: contexts, document embeddings and answers.
 
-    Query embeddings are not included.
+    Embeddings of queries are not included, nor is the single text that may be embedded to recognise a model that was
+    passed as an object.
 
     Attributes:
         runs: The runs that made calls, oldest first.
@@ -114,14 +123,20 @@ class ProjectCost:
         return sum(run.booked for run in self.runs if run.dollars is not None)
 
     @property
+    def is_estimated(self) -> bool:
+        """Whether some tokens of some runs were counted locally, because the provider did not report token counts."""
+        return any(run.is_estimated for run in self.runs)
+
+    @property
     def without_price(self) -> int:
         """Number of runs whose price is unknown."""
         return sum(run.dollars is None for run in self.runs)
 
     def to_dict(self) -> dict[str, object]:
         """Return the costs as a dict that can be written as JSON."""
-        runs = [{**asdict(run), "dollars": run.dollars} for run in self.runs]
+        runs = [{**asdict(run), "dollars": run.dollars, "is_estimated": run.is_estimated} for run in self.runs]
         totals = {"dollars": self.dollars, "answers": self.answers, "booked": self.booked}
+        totals["is_estimated"] = self.is_estimated
         return {**totals, "runs": runs, "damaged": self.damaged}
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import glob
 import itertools
 import os
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.readers.files import content_hash, unescaped
@@ -69,7 +69,7 @@ class SourceFinder:
 
     def __init__(self, folders: Sequence[Path] = ()) -> None:
         self._folders = [Path(os.path.realpath(folder)) for folder in folders]
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._hashes: dict[tuple[str, int, int, int], str] = {}
 
     def find(self, record: DocumentRecord) -> SourceFile:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,13 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.files import open_file, require_open_files
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale, top
 from llama_index_contextual.index.manifest import FAISS_FILE, check_faiss
+from llama_index_contextual.metadata import has_surrogate
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
@@ -151,7 +153,7 @@ def _scanned(matrix: Any, shape: tuple[int, int], query: NDArray[np.float32]) ->
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
-_READING = threading.Lock()  # the limit on the number of bytes is global in FAISS
+_READING = Lock()  # the limit on the number of bytes is global in FAISS
 
 # OpenMP keeps worker threads for each calling thread. A forked child lacks these threads, but would wait for them.
 if hasattr(os, "register_at_fork"):  # Windows does not fork
@@ -180,13 +182,20 @@ def read_index(path: Path) -> Any:
         CorruptVersionError: The file is not a FAISS index, or its header does not match its size.
     """
     check_faiss(path)
-    flags = faiss.IO_FLAG_MMAP_IFC if os.name != "nt" else 0
     with _READING:
         before = faiss.get_deserialization_vector_byte_limit()
         faiss.set_deserialization_vector_byte_limit(path.stat().st_size)
         try:
-            return faiss.read_index(str(path), flags)
+            return _read(path)
         except RuntimeError as error:
+            require_open_files()
             raise CorruptVersionError(f"{path.name} is not a FAISS index: restore it, or build it again.") from error
         finally:
             faiss.set_deserialization_vector_byte_limit(before)
+
+
+def _read(path: Path) -> Any:
+    if has_surrogate(str(path)):  # FAISS opens only files whose paths are valid UTF-8
+        with open_file(path) as file:
+            return faiss.read_index(faiss.PyCallbackIOReader(file.read))  # type: ignore[attr-defined]
+    return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if os.name != "nt" else 0)

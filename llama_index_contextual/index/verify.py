@@ -24,13 +24,24 @@ from llama_index_contextual.errors import (
     CorruptVersionError,
     FormatError,
     LedgerError,
+    NoSpaceError,
     ProjectError,
 )
 from llama_index_contextual.index import files
-from llama_index_contextual.index.ledger import DAMAGED, LEDGER_FILE, TABLES, Ledger, Row, damaged_ledgers, is_sound
+from llama_index_contextual.index.ledger import (
+    DAMAGED,
+    LEDGER_FILE,
+    TABLES,
+    Ledger,
+    Row,
+    damaged_ledgers,
+    is_missing,
+    is_sound,
+)
 from llama_index_contextual.index.manifest import (
     MANIFEST,
     PARTS,
+    RECORDS,
     Check,
     DocumentRecord,
     Manifest,
@@ -43,10 +54,10 @@ from llama_index_contextual.index.manifest import (
 )
 from llama_index_contextual.index.project_file import (
     PROJECT_FILE,
-    deleted_error,
     project_ledger,
     read_config,
     remove_scratch,
+    require_existing,
     write_lock,
 )
 from llama_index_contextual.index.qdrant import COLLECTION_FILE, FILES, forget_vectors, open_engine, read_collection
@@ -168,9 +179,7 @@ def verify_project(project_dir: Path, known: PartFaults | None = None, *, quick:
     Raises:
         ProjectNotFoundError: The project was deleted.
     """
-    if not project_dir.is_dir():
-        raise deleted_error(project_dir.name)
-    names = version_names(project_dir)
+    names = version_names(require_existing(project_dir))
     checked = _check_versions(project_dir, names, known, "size" if quick else "sha256")
     collection = _collection(project_dir, [] if quick else names, checked)
     sound = [name for name in names if name not in checked.faults]
@@ -370,7 +379,7 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
             if file in problems:
                 continue
             fault, part = _fault(error, file), next(iter(PurePosixPath(file).parts[1:]), "")
-            records = records_of(project_dir, part) if part in checked.parts else []
+            records = records_of(project_dir, part, checked.parts) if part in checked.parts else []
             documents = tuple(record.doc_id for record in records)
             if part not in named:  # only once, because several files of a part contain the same documents
                 fault += _list(documents)
@@ -379,8 +388,10 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
     yield from problems.values()
 
 
-def records_of(project_dir: Path, part: str) -> Sequence[DocumentRecord]:
+def records_of(project_dir: Path, part: str, faults: PartFaults) -> Sequence[DocumentRecord]:
     """Return the document records of a part that may be damaged, or an empty list if they cannot be read."""
+    if any(error.file == f"{PARTS}/{part}/{RECORDS}" for error in faults.get(part, ())):
+        return []  # not read, because the file may have any size
     try:
         return read_records(project_dir / PARTS / part)
     except CorruptVersionError:
@@ -411,8 +422,8 @@ def _missing_inputs(project_dir: Path, name: str, live: str, checked: _Checked) 
     former, now = checked.manifests.get(name), checked.manifests.get(live)
     if former is None or now is None or now.keeps != name or live in checked.faults:
         return []
-    present = {record.doc_id for entry in now.parts for record in records_of(project_dir, entry.name)}
-    lists = [records_of(project_dir, entry.name) for entry in former.parts]
+    present = {record.doc_id for entry in now.parts for record in records_of(project_dir, entry.name, checked.parts)}
+    lists = [records_of(project_dir, entry.name, checked.parts) for entry in former.parts]
     if not all(lists):  # the records of a part cannot be read
         return ["PATHS"]
     missing = (record for records in lists for record in records if record.doc_id not in present)
@@ -435,16 +446,19 @@ def _fault(error: Exception, file: str) -> str:
     return str(getattr(error, "problem", error)).split(". ")[0].removeprefix(f"{file} ").removesuffix(".")
 
 
+_RESTORE_LEDGER = (
+    "restore it from a backup, or begin a new one, in which case all contexts and embeddings are requested and paid for"
+    " again, and the costs so far are unknown"
+)
+
+
 def _ledger(project_dir: Path, *, quick: bool) -> Iterator[Problem]:
     path = project_dir / LEDGER_FILE
     repair = command_for(project_dir, "verify", "--repair")
-    restore = (
-        "restore it from a backup, or begin a new one, in which case all contexts are requested and paid for again"
-    )
-    if _is_missing(path):
-        if _expects_ledger(project_dir):
+    if is_missing(path):
+        if live_if_sound(project_dir) is not None:  # every ingest creates a ledger
             fault = "is empty" if path.exists() else "is missing"
-            yield Problem(LEDGER_FILE, f"{fault}: {restore}", repair)
+            yield Problem(LEDGER_FILE, f"{fault}: {_RESTORE_LEDGER}", repair)
         return
     try:
         malformed, damaged = _ledger_damage(path, quick=quick)
@@ -461,19 +475,6 @@ def _ledger(project_dir: Path, *, quick: bool) -> Iterator[Problem]:
     if damaged:
         rows = pluralize(sum(map(len, damaged.values())), "damaged row")
         yield Problem(LEDGER_FILE, f"has {rows}, which are not used and will be requested again", repair)
-
-
-def _is_missing(path: Path) -> bool:
-    return not path.exists() or path.stat().st_size == 0
-
-
-def _expects_ledger(project_dir: Path) -> bool:
-    """Return whether a project must have a ledger, because an LLM wrote the contexts of the live version."""
-    name = live_if_sound(project_dir)
-    try:
-        return name is not None and read_manifest(version_directory(project_dir, name)).config.get("context") == "llm"
-    except (CorruptVersionError, FormatError):
-        return False
 
 
 def _ledger_damage(path: Path, *, quick: bool = False) -> tuple[str | None, Mapping[str, Sequence[str]]]:
@@ -516,11 +517,15 @@ def _repair_ledger(project_dir: Path) -> None:
         LedgerError: The ledger cannot be checked, so it was not changed.
     """
     path = project_dir / LEDGER_FILE
-    if _is_missing(path):
-        if _expects_ledger(project_dir):
+    if is_missing(path):
+        if live_if_sound(project_dir) is not None:
             Ledger(path).close()
         return
     if _ledger_damage(path) == (None, {}):
+        return
+    if not path.is_file():
+        files.rename(path, _free_name(path.with_name(f"{LEDGER_FILE}{DAMAGED}")))
+        Ledger(path).close()
         return
     new = path.with_name(f"{path.name}{files.NEW}")
     try:
@@ -529,6 +534,8 @@ def _repair_ledger(project_dir: Path) -> None:
             salvage(path, ledger)
         files.remove(path.with_name(f"{path.name}-journal"))  # otherwise SQLite would apply it to the new file
         files.rename(new, path)
+    except NoSpaceError:
+        raise
     except OSError as error:
         raise LedgerError(
             f"{path.name} could not be repaired ({error.strerror or error}): make its folder writable and make room for"

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import xxhash
 
+from llama_index_contextual._utils.files import READING, require_regular
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import (
@@ -48,6 +49,7 @@ _NAME = re.compile(r"v\d{6,}")
 _PART = re.compile(r"p(\d{6,})(-\d+)?(\.building)?")  # begins with the number of the version that it was written for
 _OPEN_ELSEWHERE = (errno.EBUSY, errno.ENOTEMPTY)  # network file systems keep a removed file while it is open
 _NONE = "none"
+_MAX_BYTES = 1_000
 _CONTENT = re.compile(
     rb"(?P<body>(?P<live>v\d{6,}|none)\nnewest (?P<newest>v\d{6,}|none)\n)xxh3 (?P<sum>[0-9a-f]{16})\n"
 )
@@ -95,10 +97,11 @@ def read_stamp(project_dir: Path) -> Stamp | None:
         CorruptVersionError: The file cannot be read because the disk is damaged.
     """
     try:
-        file = os.open(os.path.join(project_dir, CURRENT), os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        file = os.open(os.path.join(project_dir, CURRENT), READING)
         try:  # called for every query; a file object would take several times as long
             status = os.fstat(file)
-            return Stamp(os.read(file, status.st_size), (status.st_ino, status.st_mtime_ns))
+            require_regular(project_dir / CURRENT, status)
+            return Stamp(os.read(file, _MAX_BYTES), (status.st_ino, status.st_mtime_ns))
         finally:
             os.close(file)
     except FileNotFoundError:

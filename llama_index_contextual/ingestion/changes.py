@@ -26,6 +26,7 @@ from llama_index_contextual._utils.keywords import Option, nearest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import Contextualized
 from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable, Spending
+from llama_index_contextual.contextualizer.sending import IncompleteBatch
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -99,7 +100,8 @@ class ReadingOptions(TypedDict, total=False):
             stands for all other files. They are not stored.
         batch: Request contexts in batches, which the provider answers within 24 hours at half the price per token; its
             prompt cache may be less effective for them. If the process ends before that, the same call or any later one
-            fetches the replies.
+            fetches the replies. If a batch expires, fails or is cancelled, its replies are kept, and the report lists
+            the other contexts with the cost of a retry; they are never requested with live calls instead.
     """
 
     file_metadata: FileMetadata | None
@@ -299,6 +301,8 @@ async def arun(
     if run.changes_nothing and (before is not None or options.is_sync):
         return run.report()
     stages, executor = await asyncio.to_thread(make_stages), executor or Executor()
+    if before is not None and before.manifest.embed_model == stages.embed_model_name:
+        stages = replace(stages, dimensions=before.manifest.dimensions)
     with contextlib.ExitStack() as stack:
         builder = VersionBuilder(project_dir, config, before, run.plan.not_kept)
         stack.callback(builder.discard)
@@ -313,10 +317,11 @@ async def arun(
         )
         counter.spent = lambda: spending.actual.dollars
         spending.planned_share = lambda: counter.state.share_read
-        outcome = await run.process(builder, reader, stages, spending, counter, executor)
+        outcome, incomplete = await run.process(builder, reader, stages, spending, counter, executor)
         report = await run.publish_changes(builder, stages, outcome, counter)
     estimated = spending.estimated if config.context == "llm" else None
-    return replace(report, estimated=estimated, paid=spending.booked, prices=spending.prices.version)
+    paid = spending.booked
+    return replace(report, incomplete_batch=incomplete, estimated=estimated, paid=paid, prices=spending.prices.version)
 
 
 @dataclass(frozen=True)
@@ -366,8 +371,8 @@ class _IngestRun:
         spending: Spending,
         counter: ProgressCounter,
         executor: Executor,
-    ) -> Contextualized:
-        """Read, contextualize, embed and add documents."""
+    ) -> tuple[Contextualized, IncompleteBatch | None]:
+        """Read, contextualize, embed and add documents, and return the requests that batches left open."""
         plan, intake, before, options = self.plan, self.intake, self.before, self.options
         accepts_cost = options.retry_failed and options.max_cost is not None
         replies = await acollect_replies(
@@ -375,7 +380,7 @@ class _IngestRun:
             lambda: plan.jobs(replace(intake, skipped=[], failed=list(intake.failed), warnings=[]), reader, before),
             submit=options.batch,
             spending=spending,
-            gives_up_unread=accepts_cost,
+            accepts_cost=accepts_cost,
             on_progress=lambda state: counter.set(stage="batch", batch_done=state.done, batch_total=state.requests),
         )
         counter.set(stage="ingest")
@@ -383,9 +388,10 @@ class _IngestRun:
         stages = await asyncio.to_thread(executor.embedding_stages, stages)
         jobs = self._cut(plan.jobs(intake, reader, before), stages, counter)
         outcome = await abuild(jobs, stages, builder, progress=counter, batches_ahead=executor.batches_ahead)
-        if replies is not None:
-            replies.close()
-        return outcome
+        if replies is None:
+            return outcome, None
+        replies.close()
+        return outcome, replies.incomplete
 
     def _cut(self, jobs: Iterator[Job], stages: Stages, counter: ProgressCounter) -> Iterator[Job]:
         """Cut the documents into chunks and yield the jobs with their chunks.
@@ -419,7 +425,7 @@ class _IngestRun:
             if options.is_sync:  # not an error, because files may be added to the folders later
                 return self.report()
             raise InputError(nothing_to_ingest(intake.skipped), value=self.inputs)
-        if options.retry_failed and not self._has_new_contexts(outcome):
+        if options.retry_failed and not self._has_progress(outcome):
             plan.keep.extend(plan.rework)
             plan.rework.clear()
         has_read = any(doc_id not in intake.failed for doc_id in plan.to_read)
@@ -446,10 +452,15 @@ class _IngestRun:
                 builder.dropped.discard(record.doc_id)
                 builder.keep([record])
 
-    def _has_new_contexts(self, outcome: Contextualized) -> bool:
-        """Return whether the set of chunks without an LLM context has changed in the reprocessed documents."""
-        before = {node_id for record in self.plan.rework for node_id in record.fallback_chunks}
-        return before != {failure.node_id for failure in outcome.failures}
+    def _has_progress(self, outcome: Contextualized) -> bool:
+        """Return whether the set of failed chunks has changed in the reprocessed documents."""
+        before = {
+            (step, node_id)
+            for record in self.plan.rework
+            for step, node_ids in record.failed_chunks.items()
+            for node_id in node_ids
+        }
+        return before != {(failure.step, failure.node_id) for failure in outcome.failures}
 
     def report(self, manifest: Manifest | None = None) -> IngestReport:
         """Return the report of the run.
@@ -573,7 +584,7 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
     directory = version_directory(state.directory, live)
     whole = read_manifest(directory)
     damaged = [entry.name for entry in whole.parts if faults[entry.name]]
-    missing = [record for part in damaged for record in records_of(state.directory, part)]
+    missing = [record for part in damaged for record in records_of(state.directory, part, faults)]
     with contextlib.closing(OpenVersion(directory, without=damaged)) as before:
         lost = set(before.lost_documents())
         missing += (record for record in before.records if record.doc_id in lost)

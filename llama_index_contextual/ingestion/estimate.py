@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
@@ -29,6 +30,7 @@ from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.pipeline import CostCounter, Executor, Stages
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, plan_run
 from llama_index_contextual.ingestion.report import IngestProgress, ProgressCounter
+from llama_index_contextual.models import provider_of
 from llama_index_contextual.readers import SkippedFile
 
 SECONDS_TO_FIRST_TOKEN = 1.0
@@ -51,6 +53,8 @@ class CostEstimate:
             be read from the provider's cache.
         sender: "live", "flex" or "batch".
         context_dollars: Price of the contexts, or None if it is unknown.
+        live_dollars: Price of the contexts with single calls, live or in the flex tier, or None if it is unknown.
+        batch_dollars: Price of the contexts in a batch, or None if it is unknown or the provider has no Batch API.
         minutes: Expected duration of the LLM calls that generate contexts; None for a batch, which takes up to 24
             hours.
         embedding_tokens: Tokens of the texts to embed.
@@ -72,6 +76,8 @@ class CostEstimate:
     contexts: Tokens
     sender: SenderKind
     context_dollars: float | None
+    live_dollars: float | None
+    batch_dollars: float | None
     minutes: float | None
     embedding_tokens: int
     embedding_dollars: float | None
@@ -87,15 +93,40 @@ class CostEstimate:
             return None
         return self.context_dollars + self.embedding_dollars
 
+    @property
+    def cheaper(self) -> Literal["live", "batch"] | None:
+        """The cheaper way to request the contexts: "live" for single calls, or "batch".
+
+        None if both cost the same, a price is unknown, or the provider has no Batch API.
+        """
+        live, batch = self.live_dollars, self.batch_dollars
+        if live is None or batch is None or live == batch:
+            return None
+        return "live" if live < batch else "batch"
+
+    def _comparison(self) -> str:
+        """Return a sentence that compares the price with that of the other way, or an empty string."""
+        if self.cheaper is None:
+            return ""
+        live, batch = money(self.live_dollars), money(self.batch_dollars)
+        if self.sender != "batch":
+            less = "less" if self.cheaper == "batch" else "more"
+            return f"A batch would cost {less}: {batch} instead of {live} for the contexts."
+        if self.cheaper == "batch":
+            return f"Live calls would cost more: {live} instead of {batch} for the contexts."
+        reason = "because they read most of each segment from the provider's cache"
+        return f"Live calls would cost less, {reason}: {live} instead of {batch} for the contexts."
+
     def summary(self) -> str:
         """Return one line with the number of LLM calls that generate contexts and the cost of the run."""
         documents, chunks = pluralize(self.documents, "document"), pluralize(self.chunks, "chunk")
         calls = pluralize(self.contexts.calls, "call")
-        return f"{documents}, {chunks}: {calls} for contexts, {money(self.dollars)}"
+        line = f"{documents}, {chunks}: {calls} for contexts, {money(self.dollars)}"
+        return f"{line}. {self._comparison()}" if self.sender == "batch" and self.cheaper == "live" else line
 
     def to_dict(self) -> dict[str, object]:
         """Return the estimate as JSON values."""
-        return {**asdict(self), "dollars": self.dollars}
+        return {**asdict(self), "dollars": self.dollars, "cheaper": self.cheaper}
 
     def __str__(self) -> str:
         counts = ((self.documents, "document"), (self.chunks, "chunk"), (self.tokens, "token"))
@@ -111,6 +142,7 @@ class CostEstimate:
         if self.embed_model is not None:
             tokens, price = pluralize(self.embedding_tokens, "token"), money(self.embedding_dollars)
             lines.append(f"embeddings ({self.embed_model}): {tokens}, {price}")
+        lines += filter(None, [self._comparison()])
         limit = f"; a limit of {money(self.max_cost)} is sufficient" if self.max_cost else ""
         lines.append(f"total with these settings: {money(self.dollars)} by {self.prices}{limit}")
         return "\n".join([*lines, *self.assumptions])
@@ -153,9 +185,17 @@ def estimate(
     contexts = counter.contexts[sender]
     dollars: float | None = 0.0
     reserve: float | None = 0.0
+    live: float | None = 0.0
+    batch: float | None = None
     if counter.model is not None and contexts.calls:
         dollars = prices.dollars(counter.model, contexts, sender=sender)
         reserve = prices.dollars(counter.model, counter.reserve, sender=sender)
+        other: SenderKind = (config.service_tier or "live") if options.batch else "batch"
+        other_dollars = prices.dollars(counter.model, counter.alternative, sender=other)
+        live, batch = (other_dollars, dollars) if options.batch else (dollars, other_dollars)
+        provider = provider_of(counter.model)
+        if provider is None or not provider.is_openai:
+            batch = None
     embedding_dollars: float | None = 0.0
     if embedding.model is not None and embedding.tokens:
         embedding_dollars = prices.dollars(embedding.model, Tokens(input_tokens=embedding.tokens))
@@ -173,6 +213,8 @@ def estimate(
         contexts=contexts,
         sender=sender,
         context_dollars=dollars,
+        live_dollars=live,
+        batch_dollars=batch,
         minutes=None if options.batch else _minutes(contexts, config.llm_concurrency),
         embedding_tokens=embedding.tokens,
         embedding_dollars=embedding_dollars,

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +28,7 @@ from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import DEFAULT_LLM, LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
-from llama_index_contextual.contextualizer.base import ChunkContext, Contextualized, with_context
+from llama_index_contextual.contextualizer.base import ChunkContext, ChunkFailure, Contextualized, with_context
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
     Bill,
@@ -44,13 +44,17 @@ from llama_index_contextual.contextualizer.cost import (
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
 from llama_index_contextual.contextualizer.sending import BatchProgress, BatchReplies, asend_batches
+from llama_index_contextual.embeddings.batching import fault_of
 from llama_index_contextual.embeddings.contextual import (
     ContextualEmbedding,
+    GroupVectors,
     Vectors,
     aembed,
     aembed_groups,
     book_nothing,
     document_parts,
+    unusable,
+    unusable_error,
 )
 from llama_index_contextual.embeddings.windows import Window, WindowSplitter, average, window_splitter
 from llama_index_contextual.errors import ConfigurationError, ContextualError, Remedy
@@ -85,6 +89,19 @@ class _Unit:
     windows: Sequence[Window]
     model: str
 
+    def outcome(self, answer: GroupVectors) -> tuple[dict[str, Vectors], dict[str, str]]:
+        """Return the usable vectors of the chunks, and the faults of the others, by ledger key.
+
+        If a chunk is embedded in several windows, its vector is the average of their vectors.
+        """
+        rows, faults = answer.rows, answer.faults
+        if len(self.windows) > len(self.keys):
+            rows = average(self.windows, rows)
+            fault = next(iter(faults.values()), fault_of(rows[0]))
+            faults = {} if fault is None else {0: fault}
+        vectors = {key: row for at, (key, row) in enumerate(zip(self.keys, rows, strict=True)) if at not in faults}
+        return vectors, {self.keys[at]: fault for at, fault in faults.items()}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
@@ -99,6 +116,7 @@ class Stages:
         spending: Account of the run, or None.
         splitter: Splitter for texts that are too long for the embedding model, or None.
         counter: Counter of the expected cost of the run, or None.
+        dimensions: Length of the vectors in the previous version, or None.
         stopping: Event that is set when the run ends early.
     """
 
@@ -110,6 +128,7 @@ class Stages:
     spending: Spending | None = None
     splitter: WindowSplitter | None = None
     counter: CostCounter | None = None
+    dimensions: int | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def require_running(self) -> None:
@@ -149,26 +168,44 @@ class Stages:
             return Contextualized([with_context(node, None) for node in nodes], [], 0)
         return await self.contextualizer.acontextualize(nodes, progress=progress)
 
-    async def aembed(self, nodes: Sequence[BaseNode]) -> Vectors | None:
-        """Return the unit vectors of chunks, taken from the ledger if possible."""
+    async def aembed(self, nodes: Sequence[BaseNode]) -> tuple[Vectors | None, list[ChunkFailure]]:
+        """Return the unit vectors of chunks, taken from the ledger if possible, and the chunks without a usable vector.
+
+        The vector of a chunk without a usable vector is zero.
+
+        Raises:
+            ModelError: The model failed, or no vector is usable.
+        """
         model, name = self.embed_model, self.embed_model_name
         if model is None or name is None or not nodes:
-            return None
+            return None, []
         if name == LOCAL:
             texts = await asyncio.to_thread(lambda: [node.get_content(MetadataMode.EMBED) for node in nodes])
-            return await aembed(model, texts, name=LOCAL)
+            return await aembed(model, texts, name=LOCAL), []
         units = await asyncio.to_thread(self._units, nodes)
         every = [key for unit in units for key in unit.keys]
         length = getattr(model, "dimensions", None)  # length requested from the model, if any
         known = await asyncio.to_thread(self.ledger.vectors, every, dimensions=length)
-        if new := [unit for unit in units if not known.keys() >= set(unit.keys)]:
-            known.update(await self._aembed_new(model, name, new))
+        faults: dict[str, str] = {}
+        if missing := [unit for unit in units if not known.keys() >= set(unit.keys)]:
+            new = await self._aembed_new(model, name, missing, faults)
+            known.update(new)
             # Stored vectors of a different length cannot be in the same index as vectors that the model returns now.
-            length = len(known[new[0].keys[0]])
-            if others := [unit for unit in units if len(known[unit.keys[0]]) != length]:
-                known.update(await self._aembed_new(model, name, others))
-        rows = {place: known[key] for unit in units for place, key in zip(unit.places, unit.keys, strict=True)}
-        return np.stack([rows[place] for place in range(len(nodes))])
+            length = next(map(len, new.values()), None)
+            other = {key for key, vector in known.items() if len(vector) != (length or len(vector))}
+            if others := [unit for unit in units if not other.isdisjoint(unit.keys)]:
+                known = {key: vector for key, vector in known.items() if key not in other}
+                known.update(await self._aembed_new(model, name, others, faults))
+        if not known and self.dimensions is None:
+            raise unusable_error(name, next(iter(faults.values())))
+        zeros = np.zeros(next(map(len, known.values()), self.dimensions or 0), dtype=np.float32)
+        places = {place: key for unit in units for place, key in zip(unit.places, unit.keys, strict=True)}
+        failures = [
+            ChunkFailure(node.node_id, node.ref_doc_id or "", unusable(name, faults[key]), step="embedding")
+            for place, node in enumerate(nodes)
+            if (key := places[place]) not in known
+        ]
+        return np.stack([known.get(places[place], zeros) for place in range(len(nodes))]), failures
 
     def _units(self, nodes: Sequence[BaseNode]) -> list[_Unit]:
         """Group the texts of chunks, including their contexts, into units that are embedded together."""
@@ -191,44 +228,33 @@ class Stages:
             units.append(_Unit([at], (vector_key(text, stored_name, length),), windows, stored_name))
         return units
 
-    async def _aembed_new(self, model: BaseEmbedding, name: str, units: Sequence[_Unit]) -> dict[str, Vectors]:
+    async def _aembed_new(
+        self, model: BaseEmbedding, name: str, units: Sequence[_Unit], faults: dict[str, str]
+    ) -> dict[str, Vectors]:
         """Embed the units and return a mapping of ledger keys to vectors.
 
-        Each response is stored in the ledger before the next call.
+        The vectors of each response are stored in the ledger before the next call. Unusable vectors are left out, and
+        their faults are added to `faults`.
         """
         units = list({unit.keys: unit for unit in units}.values())
         vectors: dict[str, Vectors] = {}
-        async with aclosing(self._answers(model, name, units)) as answers:
-            async for answer in answers:
-                answered: dict[str, dict[str, Vectors]] = defaultdict(dict)
-                for at, rows in answer.items():
-                    answered[units[at].model].update(zip(units[at].keys, rows, strict=True))
-                for stored_name, by_key in answered.items():
-                    # Do not store zero vectors: they carry no information and may be caused by a provider error.
-                    nonzero = {key: vector for key, vector in by_key.items() if vector.any()}
-                    if nonzero:
-                        rows = np.stack(list(nonzero.values()))
-                        await asyncio.to_thread(self.ledger.add_vectors, stored_name, list(nonzero), rows)
-                    vectors.update(by_key)
-        return vectors
-
-    async def _answers(
-        self, model: BaseEmbedding, name: str, units: Sequence[_Unit]
-    ) -> AsyncGenerator[Mapping[int, Vectors], None]:
-        """Send the units to the embedding model. For each response, yield a mapping of unit indexes to vectors.
-
-        If a chunk is embedded in several windows, its vector is the average of their vectors.
-        """
+        texts = [[window.text for window in unit.windows] for unit in units]
         booking = book_nothing
         if self.spending is not None:
             booking = self.spending.free_call if is_in_process(name) else partial(self.spending.embedding, name)
-        texts = [[window.text for window in unit.windows] for unit in units]
         async with aclosing(aembed_groups(model, texts, name=name, booking=booking)) as answers:
-            async for vectors in answers:
-                if isinstance(model, ContextualEmbedding):
-                    yield vectors
-                else:
-                    yield {at: average(units[at].windows, rows) for at, rows in vectors.items()}
+            async for answer in answers:
+                answered: dict[str, dict[str, Vectors]] = defaultdict(dict)
+                for at, of_unit in answer.items():
+                    usable, unusable_ones = units[at].outcome(of_unit)
+                    answered[units[at].model].update(usable)
+                    faults.update(unusable_ones)
+                for stored_name, by_key in answered.items():
+                    if by_key:
+                        rows = np.stack(list(by_key.values()))
+                        await asyncio.to_thread(self.ledger.add_vectors, stored_name, list(by_key), rows)
+                    vectors.update(by_key)
+        return vectors
 
 
 class CostCounter:
@@ -246,6 +272,7 @@ class CostCounter:
         contexts: LLM calls that generate the missing contexts, and their tokens, by sender. With live calls, the first
             call of each segment fills the provider's cache; in a batch, no tokens are assumed to be read from the
             cache.
+        alternative: Tokens of the same calls in a batch or, if they are sent in a batch, of single calls.
         reserve: Tokens of the longest call or of the whole batch, whose price must be reserved before sending.
     """
 
@@ -257,6 +284,7 @@ class CostCounter:
         self.context_tokens = context_tokens
         self.known_contexts = 0
         self.contexts: dict[SenderKind, Tokens] = defaultdict(Tokens)
+        self.alternative = Tokens()
         self.reserve = Tokens()
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
@@ -278,12 +306,17 @@ class CostCounter:
         """Count the calls and tokens of the context requests for a segment, and update the reserve."""
         by_sender: dict[SenderKind, list[ContextRequest]] = defaultdict(list)
         for request in requests:
-            if replies is None or not replies.is_unread(request):
-                has_reply = replies is not None and replies.has(request)
-                by_sender["batch" if has_reply else self._sender].append(request)
+            if replies is not None and replies.has(request):
+                by_sender["batch"].append(request)
+            elif replies is None or not (replies.is_unread(request) or replies.reason_unanswered(request)):
+                by_sender[self._sender].append(request)
         for sender, of_sender in by_sender.items():
-            used = replace(form, cache=None) if sender == "batch" else form
-            self.contexts[sender] += count_segment(of_sender, used, context_tokens=self.context_tokens)
+            count = partial(count_segment, of_sender, context_tokens=self.context_tokens)
+            used, other = replace(form, cache=None), form
+            if sender != "batch":
+                used, other = other, used
+            self.contexts[sender] += count(used)
+            self.alternative += count(other)
             for most in map(used.maximum, of_sender):
                 self.reserve = self.reserve + most if sender == "batch" else _larger(self.reserve, most)
 
@@ -456,7 +489,7 @@ async def acollect_replies(
     *,
     submit: bool,
     spending: Spending,
-    gives_up_unread: bool = False,
+    accepts_cost: bool = False,
     on_progress: Callable[[BatchProgress], None] | None = None,
 ) -> BatchReplies | None:
     """Wait for the batches in progress, and optionally send missing requests in new batches.
@@ -466,7 +499,8 @@ async def acollect_replies(
         jobs: Function that returns an iterator over the documents that need work; may be called more than once.
         submit: Whether to send missing requests; otherwise only wait for the batches in progress.
         spending: Account of the run, which approves requests and records the cost of replies.
-        gives_up_unread: Whether to resend requests whose reply cannot be read, although they may have been charged.
+        accepts_cost: Whether to request contexts again that the LLM refused to write or whose reply cannot be read,
+            although they may have been charged.
         on_progress: Called with the progress of the batches.
 
     Returns:
@@ -475,7 +509,7 @@ async def acollect_replies(
     Raises:
         ConfigurationError: The contexts are not written by an LLM, or its provider has no Batch API.
         BudgetExceededError: A batch could exceed the limit; it was not sent.
-        ModelError: The provider rejects the requests or is unreachable.
+        ModelError: The provider rejects the upload or is unreachable.
     """
     writer = stages.contextualizer
     if not isinstance(writer, LLMContextualizer):
@@ -490,7 +524,8 @@ async def acollect_replies(
             )
         return None
     journal = stages.ledger.batches
-    replies = BatchReplies(journal, writer.model, spending, llm=writer.llm)
+    replies = BatchReplies(journal, writer.model, spending, llm=writer.llm, live=writer.service_tier or "live")
+    writer = writer.model_copy(update={"retries_refused": accepts_cost})
     if not submit and not journal.open_batches(writer.model):
         return replies if journal.has_replies() else None
 
@@ -503,7 +538,7 @@ async def acollect_replies(
         writer.llm,
         replies,
         requests if submit else None,
-        gives_up_unread=gives_up_unread,
+        gives_up_unread=accepts_cost,
         on_progress=on_progress,
     )
     return replies
@@ -665,9 +700,9 @@ class _RunningBatches:
     async def _process(self, nodes: Sequence[BaseNode]) -> BatchResult:
         count = self._progress.add
         result = await self._stages.acontextualize(nodes, lambda contexts: count(chunks_done=contexts))
-        vectors = await self._stages.aembed(result.nodes)
-        count(chunks_embedded=len(result.nodes))
-        return result, vectors
+        vectors, failures = await self._stages.aembed(result.nodes)
+        count(chunks_embedded=len(result.nodes) - len(failures))
+        return result._replace(failures=[*result.failures, *failures]), vectors
 
     async def store_oldest(self) -> None:
         """Wait for the oldest batch and add it to the version."""
@@ -687,13 +722,18 @@ class _RunningBatches:
         )
 
     def _append(self, batch: JobBatch, result: Contextualized, vectors: NDArray[np.float32] | None) -> None:
-        failed = {failure.node_id for failure in result.failures}
+        failed = {(failure.step, failure.node_id) for failure in result.failures}
         at = 0
         for job, chunks in batch:
             done = result.nodes[at : at + len(chunks)]
             for node in done if job.contexts else ():
                 node.metadata.pop(keys.CONTEXT_GIVEN, None)  # written by an LLM of this project, not by the user
-            record = _record(job, done, [node.node_id for node in done if node.node_id in failed])
+            record = _record(
+                job,
+                done,
+                fallback=[node.node_id for node in done if ("context", node.node_id) in failed],
+                unembedded=[node.node_id for node in done if ("embedding", node.node_id) in failed],
+            )
             rows = None if vectors is None else vectors[at : at + len(chunks)]
             self._builder.append(record, Checked(done, self._stages.require_running), rows, _frame(job, done))
             at += len(chunks)
@@ -726,7 +766,9 @@ class _RunningBatches:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _record(job: Job, nodes: Sequence[BaseNode], fallback: Sequence[str]) -> DocumentRecord:
+def _record(
+    job: Job, nodes: Sequence[BaseNode], *, fallback: Sequence[str], unembedded: Sequence[str]
+) -> DocumentRecord:
     facts = job.document.metadata if job.document is not None else nodes[0].metadata
     ends = [getattr(node, "end_char_idx", None) or 0 for node in nodes]
     ends += [(getattr(node, "start_char_idx", None) or 0) + len(node.get_content()) for node in nodes]
@@ -741,6 +783,7 @@ def _record(job: Job, nodes: Sequence[BaseNode], fallback: Sequence[str]) -> Doc
         tokens=sum(node.metadata.get(keys.TOKEN_COUNT) or 0 for node in nodes),
         characters=len(job.document.text) if job.document is not None else max(ends, default=0),
         fallback_chunks=tuple(fallback),
+        unembedded_chunks=tuple(unembedded),
     )
 
 

@@ -868,7 +868,7 @@ def make_plan(
             plan.rename[source.doc_id] = record
         elif source is not None and (source.is_outdated(record) or (options.reread and source.ref)):
             plan.update.append(record.doc_id)
-        elif rebuild or (options.retry_failed and record.fallback_chunks):
+        elif rebuild or (options.retry_failed and record.has_failed_chunks):
             plan.rework.append(record)
         else:
             plan.keep.append(record)
@@ -888,7 +888,7 @@ def plan_run(
     records: Sequence[DocumentRecord] = [] if before is None else before.records
     changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config))
     # A retry with changed settings would mix contexts written with different settings.
-    if changed and options.retry_failed and any(record.fallback_chunks for record in records):
+    if changed and options.retry_failed and any(record.has_failed_chunks for record in records):
         raise ConfigurationError(
             f"Settings have changed since the live version was built ({', '.join(changed)}): use `rebuild` to process"
             f" all documents with them, including those with failed chunks, or restore the former settings.",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.locks import Lock
+from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual.contextualizer.base import (
     MAX_CONTEXT_TOKENS,
     MIN_CONTEXT_TOKENS,
@@ -20,6 +19,7 @@ from llama_index_contextual.contextualizer.base import (
     Contextualized,
 )
 from llama_index_contextual.contextualizer.cost import Bill, money
+from llama_index_contextual.contextualizer.sending import IncompleteBatch
 from llama_index_contextual.index import files
 from llama_index_contextual.readers import FileWarning, SkippedFile
 
@@ -27,7 +27,9 @@ SKIPPED_FILE = "skipped.json"
 
 _LONGEST_ERROR = 300
 
-RETRY = "These chunks have the structural context. To request their contexts again"
+_WITHOUT_CONTEXT = "These chunks have the structural context. To request their contexts again"
+_WITHOUT_VECTOR = "These chunks are found by their words only. To embed them again"
+_WITHOUT_EITHER = "These chunks have the structural context, or are found by their words only. To process them again"
 
 MOST_SKIPPED = 10
 """Maximum number of skipped files listed individually; if there are more, they are grouped by reason."""
@@ -147,8 +149,10 @@ class IngestReport:
             set.
         skipped: Files and empty Documents that were not read, each with the reason.
         warnings: Warnings about files that were read.
-        failures: Chunks without a context from the LLM, which have the structural context instead.
+        failures: Chunks without a context from the LLM, which have the structural context instead, and chunks without
+            a usable vector, which are found by their words only.
         short_contexts: Ids of chunks whose context has fewer than 15 tokens.
+        incomplete_batch: Requests that batches left without a usable reply, with the cost of a retry, or None.
         context_lengths: Lengths of the contexts that an LLM wrote in this run, or None if it wrote none.
         chunks: Number of chunks in the version.
         contexts_paid: Number of contexts requested from a provider in this run.
@@ -170,6 +174,7 @@ class IngestReport:
     skipped: Sequence[SkippedFile] = ()
     warnings: Sequence[FileWarning] = ()
     failures: Sequence[ChunkFailure] = ()
+    incomplete_batch: IncompleteBatch | None = None
     short_contexts: Sequence[str] = ()
     context_lengths: ContextLengths | None = None
     chunks: int = 0
@@ -208,19 +213,30 @@ class IngestReport:
         if paid is None or not (paid.contexts.calls or paid.embedding_tokens or paid.unsettled_calls):
             return ""
         parts = []
+        about = "about " if paid.estimated_calls else ""
         if paid.contexts.calls:
             names = ("calls", "input_tokens", "cached_tokens", "output_tokens")
             for name in names:
                 estimated = "" if expected is None else f" (estimated {getattr(expected.contexts, name):,})"
                 noun = name.replace("_", " ").removesuffix("s")
-                parts.append(f"{pluralize(getattr(paid.contexts, name), noun)}{estimated}")
+                prefix = "" if name == "calls" else about
+                parts.append(f"{prefix}{pluralize(getattr(paid.contexts, name), noun)}{estimated}")
             parts.append(f"cache hit rate {self.cache_hit_rate:.0%}")
         if paid.embedding_tokens:
-            parts.append(f"{pluralize(paid.embedding_tokens, 'token')} embedded")
+            about = "about " if paid.estimated_embedding_tokens else ""
+            parts.append(f"{about}{pluralize(paid.embedding_tokens, 'token')} embedded")
         estimated = "" if expected is None else f" (estimated {money(expected.dollars)})"
-        unsettled = paid.describe_unsettled()
-        price = f"{money(paid.dollars)}{estimated} by {self.prices}"
-        return "; ".join([*([", ".join(parts)] if parts else []), f"{price}, {unsettled}" if unsettled else price])
+        price = f"{money(paid.dollars, is_estimated=paid.is_estimated)}{estimated} by {self.prices}"
+        price = ", ".join(filter(None, (price, paid.describe_unsettled())))
+        return "; ".join(filter(None, (", ".join(parts), price, paid.describe_estimated())))
+
+    @property
+    def advice(self) -> str:
+        """State of the failed chunks, and the beginning of a sentence that ends with the command for a retry."""
+        steps = {failure.step for failure in self.failures}
+        if len(steps) > 1:
+            return _WITHOUT_EITHER
+        return _WITHOUT_VECTOR if "embedding" in steps else _WITHOUT_CONTEXT
 
     @property
     def is_held_back(self) -> bool:
@@ -230,7 +246,9 @@ class IngestReport:
     def details(self) -> list[tuple[str, str]]:
         """Return the details to show below the summary, as pairs of a label and a line."""
         short, lengths = pluralize(len(self.short_contexts), "context"), self.context_lengths
-        failed = _in_groups([(failure.doc_id, failure.error) for failure in self.failures], "chunk")
+        failed: dict[str, list[tuple[str, str]]] = {"context": [], "embedding": []}
+        for failure in self.failures:
+            failed[failure.step].append((failure.doc_id, failure.error))
         return [
             *(("renamed", f"{former} to {doc_id}") for former, doc_id in self.renamed.items()),
             *(("missing", doc_id) for doc_id in self.missing),
@@ -238,7 +256,9 @@ class IngestReport:
             *(("note", f"{warning.path}: {warning.message}") for warning in self.warnings),
             *([("note", f"{short} with fewer than {THIN_TOKENS} tokens")] if self.short_contexts else []),
             *([("note", f"contexts: {lengths}")] if lengths and lengths.is_off_target else []),
-            *(("no LLM context for", line) for line in failed),
+            *([("note", f"{self.incomplete_batch}")] if self.incomplete_batch is not None else []),
+            *(("no LLM context for", line) for line in _in_groups(failed["context"], "chunk")),
+            *(("no vector for", line) for line in _in_groups(failed["embedding"], "chunk")),
         ]
 
     def to_dict(self) -> dict[str, object]:
@@ -250,28 +270,52 @@ class IngestReport:
         lines += [f"  {receipt}." for receipt in [self.receipt()] if receipt]
         lines += [f"  {label} {text}" for label, text in self.details()]
         if self.failures:
-            call = f"project.retry_failed({'max_cost=...' if self.is_held_back else ''})"
-            lines.append(f"  {RETRY}: {call}")
+            limit = ["max_cost=..."] if self.is_held_back else []
+            calls = [f"project.retry_failed({', '.join(limit)})"]
+            if self.incomplete_batch is not None:
+                calls.append(f"project.retry_failed({', '.join([*limit, 'batch=True'])})")
+            lines.append(f"  {self.advice}: {' or '.join(calls)}")
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def describe_failed(contexts: int, vectors: int) -> str:
+    """Describe numbers of failed chunks.
+
+    Args:
+        contexts: Number of chunks without a context from the LLM.
+        vectors: Number of chunks without a usable vector.
+
+    Example:
+        >>> describe_failed(2, 0), describe_failed(1, 3)
+        ('2 chunks without an LLM context', '1 chunk without an LLM context, 3 chunks without a vector')
+    """
+    kinds = ((contexts, "an LLM context"), (vectors, "a vector"))
+    return ", ".join(f"{pluralize(number, 'chunk')} without {what}" for number, what in kinds if number)
 
 
 def store_skipped(project_dir: Path, skipped: Sequence[SkippedFile]) -> None:
     """Store the files that the last ingestion skipped, for `read_skipped`."""
     path = project_dir / SKIPPED_FILE
     rows = json.dumps(sorted((file.path, file.reason) for file in skipped)).encode() if skipped else None
-    stored = path.read_bytes() if path.exists() else None
-    if rows is None and stored is not None:
+    if rows is None and path.is_file():
         files.remove(path)
-    elif rows is not None and rows != stored:
+    elif rows is not None and rows != _stored_skipped(path):
         files.replace(path, rows)
+
+
+def _stored_skipped(path: Path) -> bytes | None:
+    try:
+        return files.read(path)
+    except OSError:
+        return None
 
 
 def read_skipped(project_dir: Path) -> list[SkippedFile]:
     """Return the files that the last ingestion skipped, or an empty result if the list is missing or damaged."""
     try:
-        rows = json.loads((project_dir / SKIPPED_FILE).read_bytes())
+        rows = parse_json(files.read(project_dir / SKIPPED_FILE))
         return [SkippedFile(str(path), str(reason)) for path, reason in rows]
     except (OSError, ValueError, TypeError):
         return []
@@ -299,7 +343,8 @@ def _in_groups(items: Iterable[tuple[str, str]], noun: str) -> list[str]:
     groups: dict[str, list[str]] = {}
     for place, reason in items:
         line = " ".join(f"{place}: {reason[:_LONGEST_ERROR]}".split())
-        kind = re.sub(r"\S*\d\S*", "#", reason)  # reasons of the same kind differ only in numbers and ids
+        # Reasons of the same kind differ only in numbers and ids.
+        kind = " ".join("#" if any(map(str.isdecimal, word)) else word for word in reason.split())
         groups.setdefault(kind, []).append(line)
     return [
         lines[0] if len(lines) == 1 else f"{pluralize(len(lines), noun)}, such as {lines[0]}"
@@ -321,7 +366,7 @@ class ProgressCounter:
 
     def __init__(self, report: ReportProgress | None, state: IngestProgress) -> None:
         self._report, self.state = report, state
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.spent: Callable[[], float | None] = float
         self.set()
 

@@ -28,7 +28,7 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.manifest import Manifest
-from llama_index_contextual.index.project_file import embed_object, record_embed_object
+from llama_index_contextual.index.project_file import embed_object, record_embed_object, require_existing
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.ingestion.pipeline import Stages, make_stages
@@ -311,7 +311,7 @@ class ProjectState:
     @contextmanager
     def open_live(self) -> Iterator[OpenVersion | None]:
         """Open the live version for a change to the project, or yield None if there is none; the lock must be held."""
-        name = current_name(self.directory)
+        name = current_name(require_existing(self.directory))
         if name is None:
             yield None
             return

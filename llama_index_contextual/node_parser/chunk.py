@@ -23,6 +23,7 @@ from llama_index.core.utils import get_tqdm_iterable
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens
+from llama_index_contextual.config import default
 from llama_index_contextual.metadata import DocumentMap, Table
 from llama_index_contextual.node_parser.segment import SEGMENT_CORE, Origin, PartSpan, SpanNodeParser, link_neighbours
 from llama_index_contextual.readers import boundaries
@@ -51,9 +52,9 @@ class ChunkNodeParser(SpanNodeParser):
         ValueError: The size is not positive, or the overlap is negative or not smaller than the size.
     """
 
-    chunk_size: int = Field(default=800, gt=0)
+    chunk_size: int = Field(default=default("chunk_size"), gt=0)
     """Maximum number of tokens (o200k_base) of a chunk when it is encoded alone."""
-    chunk_overlap: int = Field(default=80, ge=0)
+    chunk_overlap: int = Field(default=default("chunk_overlap"), ge=0)
     """Number of tokens that neighbouring chunks share; the actual number is half to one and a half times as large."""
 
     @model_validator(mode="after")

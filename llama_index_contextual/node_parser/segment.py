@@ -27,6 +27,7 @@ from llama_index.core.utils import get_tqdm_iterable
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.tokens import TokenMap
+from llama_index_contextual.config import default
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers import boundaries
@@ -345,9 +346,9 @@ class SegmentNodeParser(SpanNodeParser):
         ValueError: The size is not positive, or the overlap is negative or not smaller than the size.
     """
 
-    segment_size: int = Field(default=8_000, gt=0)
+    segment_size: int = Field(default=default("segment_size"), gt=0)
     """Maximum number of tokens (o200k_base) of a segment."""
-    segment_overlap: int = Field(default=800, ge=0)
+    segment_overlap: int = Field(default=default("segment_size") // 10, ge=0)
     """Maximum number of tokens that neighbouring segments share; they share at least three quarters of it."""
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Unpack
 
+from llama_index_contextual._utils.files import explains_limit
 from llama_index_contextual._utils.keywords import accepts
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
@@ -15,6 +16,7 @@ from llama_index_contextual.errors import (
     InputError,
     ProjectError,
     ProjectExistsError,
+    ProjectNotFoundError,
     Remedy,
 )
 from llama_index_contextual.index import files
@@ -53,6 +55,7 @@ so that readers see an empty project; project.json is deleted last, so that an i
 _OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})
 
 
+@explains_limit
 class ProjectManager:
     """Manager for the projects in a root folder.
 
@@ -164,10 +167,12 @@ class ProjectManager:
         Raises:
             ProjectNotFoundError: There is no project with this name.
         """
-        directory = self._existing(name)
+        directory = no_link(self.root / check_name(name))
         try:
             project = self.load(name)
-        except ProjectError:  # the report contains the error
+        except ProjectError as error:  # the report contains the error
+            if isinstance(error, ProjectNotFoundError) and not (directory / VERSIONS).is_dir():
+                raise
             return (repair_project if repair else verify_project)(directory)
         return project.verify(repair=repair)
 

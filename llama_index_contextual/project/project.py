@@ -32,6 +32,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import twin
+from llama_index_contextual._utils.files import explains_limit
 from llama_index_contextual._utils.keywords import accepts
 from llama_index_contextual.answering.build import (
     ChatEngineOptions,
@@ -48,7 +49,7 @@ from llama_index_contextual.errors import CorruptVersionError, FormatError, Inpu
 from llama_index_contextual.index.filters import restricting_filters
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerInfo
 from llama_index_contextual.index.manifest import DocumentRecord, read_manifest
-from llama_index_contextual.index.project_file import write_lock
+from llama_index_contextual.index.project_file import require_existing, write_lock
 from llama_index_contextual.index.receipts import ProjectCost
 from llama_index_contextual.index.verify import ForgetReport, VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.versions import current_name, rollback, version_directory, version_names
@@ -97,6 +98,8 @@ class ProjectInfo:
         chunks: Number of chunks in the live version.
         fallback_chunks: Number of chunks that have only a structural context because the LLM failed to write a context.
             `retry_failed` retries these contexts, but refused contexts only with `max_cost`.
+        unembedded_chunks: Number of chunks for which the embedding model returned no usable vector. They are found by
+            their words only; `retry_failed` embeds them again.
         tokens: Number of tokens in the chunks; overlaps are counted twice.
         bytes: Size of the live version on disk.
         ledger: Contexts and embeddings in the ledger.
@@ -111,6 +114,7 @@ class ProjectInfo:
     documents: int
     chunks: int
     fallback_chunks: int
+    unembedded_chunks: int
     tokens: int
     bytes: int
     ledger: LedgerInfo
@@ -143,6 +147,7 @@ class VersionInfo:
     automatic: bool = False
 
 
+@explains_limit
 class Project:
     """A single knowledge base, with its documents, contexts and indexes in its own directory.
 
@@ -362,11 +367,13 @@ class Project:
         *,
         replace: bool = False,
         reread: bool = False,
+        retry_failed: bool = False,
         **options: Unpack[ReadingOptions],
     ) -> CostEstimate:
         """Estimate the cost of `ingest` with the same arguments; nothing is sent or written.
 
-        Without inputs, estimate the cost of `rebuild`. Scanned pages that are not in the ledger are read by OCR.
+        Without inputs, estimate the cost of `rebuild` or, if `retry_failed` is set, that of the method `retry_failed`.
+        Scanned pages that are not in the ledger are read by OCR.
 
         Neither a key nor the provider's package is needed. Contexts and embeddings in the ledger cost nothing.
 
@@ -374,9 +381,12 @@ class Project:
             inputs: As in `ingest`.
             replace: As in `ingest`.
             reread: As in `ingest`.
+            retry_failed: Whether to include chunks that failed earlier, except those that are retried only with
+                `max_cost`.
             **options
         """
-        return changes.estimate_run(self.state, inputs, options, replace=replace, reread=reread)
+        more = {"replace": replace, "reread": reread, "retry_failed": retry_failed}
+        return changes.estimate_run(self.state, inputs, options, **more)
 
     def remove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
         """Publish a version without the given documents.
@@ -426,10 +436,14 @@ class Project:
         self,
         *,
         max_cost: float | None = None,
+        batch: bool = False,
         show_progress: bool = False,
         progress: ReportProgress | None = None,
     ) -> IngestReport:
-        """Retry failed contexts and publish a version that contains them, unless all of them fail again.
+        """Retry failed contexts and embeddings, and publish a version with them, unless all of them fail again.
+
+        Contexts that a batch left open are requested with live calls, or in a new batch if `batch` is set. The report
+        of the failed run contains the expected cost of both.
 
         Two kinds of contexts are retried only with `max_cost`: contexts that the LLM refused to write, and contexts
         whose reply in a batch cannot be read although the provider may charge for it. Without `max_cost`, the replies
@@ -438,15 +452,17 @@ class Project:
 
         Args:
             max_cost: Limit for the run in dollars, as in `ingest`.
+            batch: Request contexts in batches, as in `ingest`.
             show_progress: Show a progress bar.
             progress: Function that is called with the progress of the run.
 
         Raises:
             BudgetExceededError: The next call could exceed `max_cost`.
-            ConfigurationError: Changed settings need a `rebuild`, which requests these contexts too.
+            ConfigurationError: Changed settings need a `rebuild`, which requests these contexts too, or the provider
+                has no Batch API.
             ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
         """
-        run = RunOptions(retry_failed=True, purpose="retry", max_cost=max_cost)
+        run = RunOptions(retry_failed=True, purpose="retry", max_cost=max_cost, batch=batch)
         return await changes.achange(self.state, [], run, show_progress=show_progress, progress=progress)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
@@ -472,7 +488,7 @@ class Project:
     async def aretrieve(
         self, query: QueryType, *, explain: bool = False, **options: Unpack[SearchOptions]
     ) -> RetrievalResponse:
-        """Asynchronous version of `retrieve`, which awaits the embedding of the question."""
+        """Asynchronous version of `retrieve`, which runs in a thread; an LLM that reranks is awaited."""
         return await self._retriever(options).arespond(as_bundle(query), explain=explain)
 
     @accepts(SearchOptions)
@@ -689,7 +705,7 @@ class Project:
         Raises:
             CorruptVersionError: CURRENT is damaged; the message lists the versions.
         """
-        live = current_name(self.directory)
+        live = current_name(require_existing(self.directory))
         directories = (version_directory(self.directory, name) for name in version_names(self.directory))
         return [version for version in (_version_info(directory, live) for directory in directories) if version]
 
@@ -752,12 +768,13 @@ class Project:
         All answers from a model on the same day count as one run; question embeddings are not included. Calls that
         timed out, and calls from a run that was killed, are included at their maximum price.
         """
-        with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
+        path = require_existing(self.directory) / LEDGER_FILE
+        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
             return ledger.receipts.cost()
 
     def info(self) -> ProjectInfo:
         """Return the settings, size and cost of the project."""
-        live = None if current_name(self.directory) is None else self.state.live.current()
+        live = None if current_name(require_existing(self.directory)) is None else self.state.live.current()
         records = live.records if live else ()
         with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
             return ProjectInfo(
@@ -767,6 +784,7 @@ class Project:
                 documents=len(records),
                 chunks=live.manifest.chunks if live else 0,
                 fallback_chunks=sum(len(record.fallback_chunks) for record in records),
+                unembedded_chunks=sum(len(record.unembedded_chunks) for record in records),
                 tokens=sum(record.tokens for record in records),
                 bytes=live.manifest.size if live else 0,
                 ledger=ledger.info(),

@@ -21,7 +21,7 @@ PEEK = 50  # number of first rows that are searched for column headers
 
 _CONTROLS = dict.fromkeys((*range(0x20), 0x7F)) | {0x09: " ", 0x0A: "\n", 0x0B: "\n", 0x0C: "\n", 0x0D: "\n"}
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_LINE_END = re.compile(r"[ \u00a0]*\r?\n[ \u00a0]*")
+_LINE_END = re.compile(r"(?:(?<![ \u00a0])[ \u00a0]++)?\r?\n[ \u00a0]*")
 
 
 class DocumentBuilder:

@@ -6,7 +6,6 @@ import filecmp
 import json
 import os
 import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +17,9 @@ from llama_index.core.schema import BaseNode, Document
 from llama_index.core.utils import get_tqdm_iterable
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.config import default
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.metadata import has_surrogate, json_fault, value_fault
 from llama_index_contextual.readers.files import (
@@ -123,9 +124,9 @@ class DocumentReader:
 
     limits: ReadLimits = field(default_factory=ReadLimits)
     passwords: Mapping[str, str] | str | None = None
-    pdf_engine: PdfEngine = "pdfium"
+    pdf_engine: PdfEngine = default("pdf_engine")
     file_metadata: FileMetadata | None = None
-    ocr: str | None = "auto"
+    ocr: str | None = default("ocr")
     page_store: PageStore | None = None
     on_file: Callable[[str], None] | None = None
     on_page: Callable[[int, int], None] | None = None
@@ -136,7 +137,7 @@ class DocumentReader:
         self._idle: queue.SimpleQueue[ParserProcess] = queue.SimpleQueue()
         self._current: Path | None = None  # the file that `read_all` yields next
         self._ocr: OcrReader | None = None
-        self._ocr_lock = threading.Lock()
+        self._ocr_lock = Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -294,8 +295,8 @@ def read_documents(
     file_metadata: FileMetadata | None = None,
     limits: ReadLimits = ReadLimits(),  # noqa: B008
     passwords: Mapping[str, str] | str | None = None,
-    pdf_engine: PdfEngine = "pdfium",
-    ocr: str | None = "auto",
+    pdf_engine: PdfEngine = default("pdf_engine"),
+    ocr: str | None = default("ocr"),
     show_progress: bool = False,
 ) -> ReadResult:
     """Read files into Documents, and record their pages and headings in the metadata.

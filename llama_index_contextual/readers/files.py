@@ -6,7 +6,6 @@ searches a folder with a glob. `FileSource.open` reads a file. `printable` and `
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -16,7 +15,6 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from io import BufferedReader
 from itertools import chain, count, takewhile
 from mimetypes import guess_type
 from pathlib import Path, PurePath
@@ -24,6 +22,7 @@ from typing import Self
 
 import xxhash
 
+from llama_index_contextual._utils.files import open_file
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.metadata import DocumentMap
 
@@ -522,23 +521,6 @@ def content_hash(path: str | os.PathLike[str]) -> str:
             return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
     except OSError as error:
         raise ReadError(printable(os.fspath(path)), f"cannot be opened: {error.strerror}") from error
-
-
-def open_file(path: Path) -> BufferedReader:
-    """Open a regular file for reading, without blocking if a pipe has replaced it.
-
-    Raises:
-        OSError: The file cannot be opened or is not a regular file.
-    """
-    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-    descriptor = os.open(path, flags)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        return os.fdopen(descriptor, "rb")
-    except OSError:
-        os.close(descriptor)
-        raise
 
 
 # Printable names

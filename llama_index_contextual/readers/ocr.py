@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.files import IMAGE_SUFFIXES, FileSource, ReadLimits, one_line
 from llama_index_contextual.readers.pdf.scans import OcrPages, Page, mean_confidence
@@ -139,7 +140,7 @@ class OcrReader:
         self._store = store
         self._on_page = on_page
         self._processes = processes or min(os.cpu_count() or 1, MAX_PROCESSES)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._children: list[ChildProcess] = []
         self._stopped = threading.Event()
 

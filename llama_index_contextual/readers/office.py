@@ -284,7 +284,7 @@ def _cell_text(cell: Any) -> str:
     return str(value).removesuffix(" 00:00:00")  # a date without a time
 
 
-_CODE = re.compile(r'"([^"]*)"|\\(.)|\[\$([^\]-]*)[^\]]*\]|\[[^\]]*\]|[_*].|(.)')
+_CODE = re.compile(r'"([^"]*)"|\\(.)|\[\$([^\[\]-]*+)[^\[\]]*+\]|\[[^\[\]]*+\]|[_*].|(.)')
 _SPECIAL = re.compile(r"[0#?],+(?![#0?,])|[Ee/@]")  # scaling by thousands, exponents, fractions, text
 _CONDITION = re.compile(r"\[[<>=]")
 _DIGITS = re.compile(r"(?P<prefix>[^#0?]*)(?P<whole>[#0?,]+)(?:\.(?P<decimals>[#0?]*))?(?P<suffix>[^#0?]*)")

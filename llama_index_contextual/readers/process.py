@@ -24,6 +24,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, Literal, cast
 
+from llama_index_contextual._utils.locks import call_in_child
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.files import FileSource, ParsedFile, ReadLimits, one_line
@@ -38,6 +39,9 @@ DEFAULT_LIMITS = ReadLimits()
 
 _PAGES_READ = re.compile(PAGES_READ.format(*[r"(\d{1,9})"] * 2))
 _SECRET = re.compile(r"(?i)key|token|secret|passw|credential")
+
+
+_INHERITED: list[object] = []
 
 
 # ---- Parent ----------------------------------------------------------------------------------------------------------
@@ -63,6 +67,14 @@ class ChildProcess:
     on_page: Callable[[Path, int, int], None] | None = field(default=None, kw_only=True)
     _process: subprocess.Popen[str] | None = field(default=None, init=False, repr=False)
     _stderr: IO[bytes] = field(default_factory=BytesIO, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        call_in_child(self._disown)
+
+    def _disown(self) -> None:
+        """Leave the child to the parent of this forked process."""
+        _INHERITED.extend((self._process, self._stderr))  # never closed, because unsent data would be sent twice
+        self._process, self._stderr = None, BytesIO()
 
     def close(self) -> None:
         """Kill the child; a later request starts a new child."""

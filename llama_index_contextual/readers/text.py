@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual.metadata import TITLE, DocumentMap, Heading, is_own_key, value_fault
 from llama_index_contextual.readers.files import FileSource, ParsedFile, one_line
 
@@ -474,8 +474,8 @@ def _entries_by_line(block: str) -> dict[str, Scalar] | None:
 def _scalar(text: str) -> Scalar | None:
     """Convert a value to a number, bool or None if this is lossless; otherwise, return the text."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         return text
     is_scalar = value is None or isinstance(value, int | float)
     return value if is_scalar and json.dumps(value) == text and value_fault(value) is None else text

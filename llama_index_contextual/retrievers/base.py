@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterable
 from copy import copy
@@ -25,6 +26,8 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.search import search
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import Query
+
+_SHORT = 1_000  # number of characters that are read in microseconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -94,6 +97,12 @@ def limit_query(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
     cut = copy(bundle)  # keep the class and its fields
     cut.query_str = text
     return cut, notes
+
+
+async def alimit_query(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
+    """Asynchronous version of `limit_query`, which reads only long queries in a thread."""
+    bundle = as_bundle(query)
+    return limit_query(bundle) if len(bundle.query_str) <= _SHORT else await asyncio.to_thread(limit_query, bundle)
 
 
 def _described(value: object) -> str:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
+from typing import Any
 
 import numpy as np
+from dataclasses_json import config
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.schema import QueryBundle, QueryType
 
-from llama_index_contextual._utils.calls import twin
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import Analyzer, cut_query
 from llama_index_contextual.retrievers.base import (
     CheckedRetriever,
     WeightedQuery,
+    alimit_query,
     arespond_of,
     limit_query,
+    respond_of,
     specificity_of,
 )
 from llama_index_contextual.search.response import QueryBlend
@@ -30,6 +33,14 @@ from llama_index_contextual.search.search import with_warnings
 from llama_index_contextual.search.time_words import explicit_times
 
 _WORDS = Analyzer("none")
+
+
+def _messages_to_json(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    return [message.model_dump(mode="json") for message in messages]
+
+
+def _messages_from_json(rows: Sequence[dict[str, Any]]) -> list[ChatMessage]:
+    return [ChatMessage.model_validate(row) for row in rows]
 
 
 @dataclass
@@ -47,7 +58,9 @@ class ConversationQuery(WeightedQuery):
         ('And for water?', 'user')
     """
 
-    history: Sequence[ChatMessage] = ()
+    history: Sequence[ChatMessage] = field(
+        default=(), metadata=config(encoder=_messages_to_json, decoder=_messages_from_json)
+    )
     rewrite: str | None = None
 
     def __post_init__(self) -> None:
@@ -142,21 +155,25 @@ class ConversationalRetriever(CheckedRetriever):
         self.weights = weights or BlendWeights()
         self._embedder = None if embed_model is None else QueryEmbedder(embed_model)
 
-    async def arespond(self, query: QueryType) -> RetrievalResponse:
+    def respond(self, query: QueryType) -> RetrievalResponse:
         """Return the results with their evidence, and the texts that were searched for.
 
         Raises:
             InputError: The query is empty, or neither a string nor a QueryBundle.
             ModelError: The embedding model cannot be reached.
         """
-        bundle, notes = await asyncio.to_thread(limit_query, query)
-        searched, blend = await asyncio.to_thread(self._plan, bundle)
-        if self._embedder is not None and blend is not None and blend.embedded:
-            vectors = await self._embedder.aembed_many([(text,) for text, _ in blend.embedded])
-            searched = replace(searched, embedding=_blend_vectors(vectors, blend))
-        return with_warnings(_for_question(await arespond_of(self.retriever, searched), query, blend), notes)
+        bundle, notes = limit_query(query)
+        searched, blend = self._prepare(bundle)
+        return with_warnings(_for_question(respond_of(self.retriever, searched), query, blend), notes)
 
-    respond = twin(arespond)
+    async def arespond(self, query: QueryType) -> RetrievalResponse:
+        """Asynchronous version of `respond`."""
+        bundle, notes = await alimit_query(query)
+        if self.reference_date is None and not isinstance(bundle, ConversationQuery):
+            searched, blend = bundle, None  # without a thread, as there is nothing to do
+        else:
+            searched, blend = await asyncio.to_thread(self._prepare, bundle)
+        return with_warnings(_for_question(await arespond_of(self.retriever, searched), query, blend), notes)
 
     def explicit(self, text: str) -> str:
         """Add explicit dates for relative time expressions, such as "last month", to a question.
@@ -168,11 +185,16 @@ class ConversationalRetriever(CheckedRetriever):
         today = self.reference_date() if callable(self.reference_date) else self.reference_date
         return explicit_times(text, today)
 
-    def _plan(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
-        """Return the query to search for, without its embedding, and the texts that it combines.
+    def _prepare(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
+        """Return the query to search for and the texts that it combines, or None if the question is not changed."""
+        searched, blend = self._plan(bundle)
+        if self._embedder is not None and blend is not None and blend.embedded:
+            vectors = self._embedder.embed_many([(text,) for text, _ in blend.embedded])
+            searched = replace(searched, embedding=_blend_vectors(vectors, blend))
+        return searched, blend
 
-        The second item is None if the question is not changed.
-        """
+    def _plan(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
+        """Return the query to search for, without its embedding, and the texts that it combines; see `_prepare`."""
         if isinstance(bundle, ConversationQuery) and bundle.rewrite:
             rewritten = self.explicit(cut_query(bundle.rewrite))
             return QueryBundle(rewritten), QueryBlend(rewritten=rewritten)

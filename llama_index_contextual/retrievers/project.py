@@ -20,9 +20,10 @@ from llama_index_contextual.search.rerank import LLM_RERANK, LLMReranker
 from llama_index_contextual.search.response import SearchResponse
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import (
+    Candidates,
     SearchSettings,
-    asearch,
     complete_response,
+    find_candidates,
     number_of_results,
     require_positive,
     search,
@@ -129,22 +130,25 @@ class ProjectRetriever(CheckedRetriever):
         return [*(await self._arespond(query_bundle)).results]
 
     def _respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
-        query, notes = limit_query(bundle)
-        settings = self._search_settings(explain=explain)
-        response = self._indexes.run(
-            lambda version: search(query_of(query), version.index, settings, **self._models(version))
-        )
-        return _as_response(response, bundle, notes)
+        candidates, notes = self._find_candidates(bundle, explain=explain)
+        return _as_response(candidates.respond(), bundle, notes)
 
     async def _arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
-        query, notes = await asyncio.to_thread(limit_query, bundle)
+        # Everything except an LLM that reranks runs in a single call in a thread, because each change of threads takes
+        # time. This includes the embedding: all loops and threads share the connections of the blocking client.
+        if self._config.rerank != LLM_RERANK:
+            return await asyncio.to_thread(self._respond, bundle, explain=explain)
+        candidates, notes = await asyncio.to_thread(self._find_candidates, bundle, explain=explain)
+        return _as_response(await candidates.arespond(), bundle, notes)
+
+    def _find_candidates(self, bundle: QueryBundle, *, explain: bool) -> tuple[Candidates, tuple[str, ...]]:
+        """Return the best hits before they are reranked by a model, and a warning if the query was cut."""
+        query, notes = limit_query(bundle)
         settings = self._search_settings(explain=explain)
-
-        async def run(version: SearchableVersion) -> SearchResponse:
-            models = await asyncio.to_thread(self._models, version)
-            return await asearch(query_of(query), version.index, settings, **models)
-
-        return _as_response(await self._indexes.arun(run), bundle, notes)
+        candidates = self._indexes.run(
+            lambda version: find_candidates(query_of(query), version.index, settings, **self._models(version))
+        )
+        return candidates, notes
 
     def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
         """Run several queries on the same version, and return their results in the order of the queries."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
+from operator import itemgetter
+from pathlib import Path
 from typing import Any, Self
 
+import bm25s
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -21,19 +25,23 @@ from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import MetadataFilters
+from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from llama_index.retrievers.bm25 import BM25Retriever
+from llama_index.retrievers.bm25.base import DEFAULT_PERSIST_FILENAME
+from llama_index.vector_stores.faiss import FaissVectorStore
 from numpy.typing import NDArray
 
-from llama_index_contextual.config import Fusion
+from llama_index_contextual.config import Fusion, default
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.index import files
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, ChunkIndex, Hits, Scale
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundle, query_of, specificity_of
+from llama_index_contextual.search.confidence import RANKED
 from llama_index_contextual.search.rank import (
-    CANDIDATES,
     FusionSettings,
     Leg,
     Ranking,
@@ -47,8 +55,12 @@ from llama_index_contextual.search.rank import (
 )
 from llama_index_contextual.search.response import LEGS
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.search.search import best_chunks, number_of_results, require_positive
-from llama_index_contextual.stores import IndexVectorStore
+from llama_index_contextual.search.search import SearchSettings, best_chunks, number_of_results, require_positive
+from llama_index_contextual.stores import IndexVectorStore, stock_bm25, write_bm25
+
+_L2 = 1  # faiss.METRIC_L2, without the import, which is slow
+_STOCK_OPTIONS = ("stemmer", "token_pattern", "skip_stemming", "tokenizer")
+"""Options of LlamaIndex's BM25Retriever for its own tokenizer."""
 
 
 class RankingRetriever(CheckedRetriever):
@@ -62,7 +74,12 @@ class RankingRetriever(CheckedRetriever):
 
     chunk_index: ChunkIndex
     similarity_top_k: int
-    spotlight = False
+    spotlight: bool
+
+    @property
+    def ranks_rows(self) -> bool:
+        """Whether `rank` can be used. Otherwise, only `retrieve` can."""
+        return True
 
     # `rank` is not an abstract method, because LlamaIndex creates a span for every call of an abstract method, which
     # takes longer than ranking a thousand chunks.
@@ -72,7 +89,8 @@ class RankingRetriever(CheckedRetriever):
         Raises:
             InputError: k is not positive, or the query does not fit the index.
         """
-        leg = self.leg(as_bundle(query), require_positive(k), filters)
+        # To the same depth for all usual values of k, so that the results do not depend on k.
+        leg = self.leg(as_bundle(query), max(RANKED, require_positive(k)), filters)
         return Ranking(leg.hits, self.chunk_index.ids, [leg])
 
     def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
@@ -84,11 +102,8 @@ class RankingRetriever(CheckedRetriever):
 
         The list is empty if the index has no document store.
         """
-        docstore = getattr(self.chunk_index, "docstore", None)
+        docstore = getattr(self.chunk_index, "docstore", None) if self.ranks_rows else None
         return [] if docstore is None else list(docstore.metadata_keys())
-
-    async def aprepare(self, bundle: QueryBundle) -> None:
-        """Do the work that would block in `rank`, such as embedding the query, and cache the result."""
 
     def fetch(self, ranking: Ranking, k: int, question: str) -> list[RetrievedChunk]:
         """Return the k best nodes of a ranking, each with its evidence and its best-matching sentence or row."""
@@ -99,10 +114,9 @@ class RankingRetriever(CheckedRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         k = self.similarity_top_k
-        return [*self.fetch(self.rank(query_bundle, k), k, query_bundle.query_str)]
+        return [*self.fetch(self.rank(query_bundle, k), k, query_of(query_bundle).text)]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        await self.aprepare(query_bundle)
         return await asyncio.to_thread(self._retrieve, query_bundle)
 
 
@@ -112,16 +126,18 @@ class RankingRetriever(CheckedRetriever):
 class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
     """Rank chunks by the cosine similarity of their contextualised embeddings to the query's embedding.
 
+    Any other LlamaIndex index is searched by its vector store, whose scores are returned. Distances, which a FAISS
+    index with the L2 metric returns, are negated, so that the highest score is the best.
+
     Args:
-        index: The index of a project: `project.index`.
-        similarity_top_k: Number of results that `retrieve` returns; 20 by default.
+        index: The index of a project, `project.index`, or any other VectorStoreIndex.
+        similarity_top_k: Number of results that `retrieve` returns; None for the default of the `top_k` setting.
         top_k: The same as `similarity_top_k`.
         filters: Metadata filters; only nodes that pass them are ranked.
+        spotlight: Whether the first nodes are reranked by their best sentence or table row, if the index belongs to a
+            project. For other indexes, use `SpotlightRerank`.
         embed_model: Model that embeds the query; None uses the model of the index.
         callback_manager: Manager that receives LlamaIndex's events.
-
-    Raises:
-        InputError: The index does not belong to a project.
     """
 
     def __init__(
@@ -131,20 +147,35 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         similarity_top_k: int | None = None,
         top_k: int | None = None,
         filters: MetadataFilters | None = None,
+        spotlight: bool = SearchSettings.spotlight,
         embed_model: BaseEmbedding | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        if not isinstance(index.vector_store, IndexVectorStore):
-            raise InputError("SemanticRetriever needs the index of a project; for others use index.as_retriever().")
         super().__init__(
             index,
-            similarity_top_k=number_of_results(similarity_top_k, top_k, 20),
+            similarity_top_k=number_of_results(similarity_top_k, top_k, SearchSettings.k),
             filters=filters,
             embed_model=embed_model,
             callback_manager=callback_manager,
         )
-        self.chunk_index = index.vector_store.client
+        self.spotlight = spotlight
         self._embedder = QueryEmbedder(self._embed_model)
+
+    @property
+    def ranks_rows(self) -> bool:
+        """True if the index belongs to a project."""
+        return isinstance(self._vector_store, IndexVectorStore)
+
+    @property
+    def chunk_index(self) -> ChunkIndex:  # type: ignore[override]
+        """The index of the project.
+
+        Raises:
+            InputError: The index does not belong to a project.
+        """
+        if not isinstance(self._vector_store, IndexVectorStore):
+            raise InputError("SemanticRetriever ranks rows only in the index of a project: use retrieve().")
+        return self._vector_store.client
 
     def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
         """Rank the k best chunks by cosine similarity. A zero vector has no hits.
@@ -153,19 +184,46 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
             InputError: The query's embedding does not fit the index.
             ModelError: The embedding model cannot be reached.
         """
-        embedding = query.embedding
-        if embedding is None:
-            embedding = self._embedder.embed(query.embedding_strs)
+        question = query_of(query)
+        embedding = self._embedder.unit(question.embedded) if question.embedding is None else question.embedding
         return semantic_leg(self.chunk_index, embedding, k, filters or self._filters, model=self._embedder.name)
 
-    async def aprepare(self, bundle: QueryBundle) -> None:
-        """Embed the query, unless it has an embedding."""
-        if bundle.embedding is None:
-            await self._embedder.aembed(bundle.embedding_strs)
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        if self.ranks_rows:
+            return RankingRetriever._retrieve(self, query_bundle)
+        return self._results(self._get_nodes_with_embeddings(self._embedded(query_bundle)))
 
-    # VectorIndexRetriever is the first base class, so its methods would be used otherwise.
-    _retrieve = RankingRetriever._retrieve
-    _aretrieve = RankingRetriever._aretrieve
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        if self.ranks_rows:
+            return await RankingRetriever._aretrieve(self, query_bundle)
+        bundle = await asyncio.to_thread(self._embedded, query_bundle)
+        return self._results(await self._aget_nodes_with_embeddings(bundle))
+
+    def _embedded(self, bundle: QueryBundle) -> QueryBundle:
+        """Return a query with its embedding, if the vector store needs one."""
+        question = query_of(bundle)
+        embedding = bundle.embedding
+        if embedding is None and self._needs_embedding():
+            embedding = self._embedder.embed(question.embedded)
+        return QueryBundle(question.text, embedding=embedding)
+
+    def _results(self, hits: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+        return [
+            RetrievedChunk.of(rank, NodeWithScore(node=hit.node, score=score))
+            for rank, (hit, score) in enumerate(_similarities(hits, self._vector_store), start=1)
+        ]
+
+
+def _similarities(hits: Sequence[NodeWithScore], store: object) -> list[tuple[NodeWithScore, float]]:
+    """Return hits with their scores, best first.
+
+    Args:
+        hits: The hits.
+        store: The vector store that returned them. With the L2 metric, FAISS returns distances, which are negated.
+    """
+    has_distances = isinstance(store, FaissVectorStore) and store.client.metric_type == _L2
+    scored = [(hit, -(hit.score or 0.0) if has_distances else hit.score or 0.0) for hit in hits]
+    return sorted(scored, key=itemgetter(1), reverse=True)
 
 
 # ---- lexical ---------------------------------------------------------------------------------------------------------
@@ -182,7 +240,7 @@ class NodeIndex:
     dimensions: int | None = None
     documents: DocumentIndex | None = None
 
-    def __init__(self, nodes: Sequence[BaseNode], *, language: str = "english") -> None:
+    def __init__(self, nodes: Sequence[BaseNode], *, language: str = default("language")) -> None:
         self.docstore = NodeTable()
         self.docstore.add(nodes)
         texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in self.docstore.iterate())
@@ -215,10 +273,12 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
 
     Args:
         index: An index with terms, such as `project.live_version.index`.
-        similarity_top_k: Number of results that `retrieve` returns; 20 by default.
+        similarity_top_k: Number of results that `retrieve` returns; None for the default of the `top_k` setting.
         top_k: The same as `similarity_top_k`.
         filters: Metadata filters; only nodes that pass them are ranked.
+        spotlight: Whether the first nodes are reranked by their best sentence or table row.
         callback_manager: Manager that receives LlamaIndex's events.
+        verbose: As for LlamaIndex's retrievers.
 
     Raises:
         InputError: The index has no terms.
@@ -238,14 +298,23 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         similarity_top_k: int | None = None,
         top_k: int | None = None,
         filters: MetadataFilters | None = None,
+        spotlight: bool = SearchSettings.spotlight,
         callback_manager: CallbackManager | None = None,
+        verbose: bool = False,
     ) -> None:
+        if not hasattr(index, "lexical"):
+            raise InputError(
+                "LexicalRetriever needs an index with terms, such as `project.live_version.index`: for nodes, a"
+                " document store or a LlamaIndex index, use LexicalRetriever.from_defaults().",
+                value=index,
+            )
         if index.lexical is None:
             raise InputError("This version has no lexical index: create the project with indexes='hybrid'.")
         # BM25Retriever.__init__ would build an index and keep every node as JSON.
-        RankingRetriever.__init__(self, callback_manager)
+        RankingRetriever.__init__(self, callback_manager, verbose=verbose)
         self.chunk_index = index
-        self.similarity_top_k = number_of_results(similarity_top_k, top_k, 20)
+        self.similarity_top_k = number_of_results(similarity_top_k, top_k, SearchSettings.k)
+        self.spotlight = spotlight
         self._lexical, self._filters = index.lexical, filters
 
     @classmethod
@@ -255,26 +324,35 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         nodes: Sequence[BaseNode] | None = None,
         docstore: BaseDocumentStore | None = None,
         *,
-        language: str = "english",
+        language: str | None = None,
         **options: Any,
     ) -> Self:
         """Build an in-memory index from nodes, from a document store, or from the nodes of another index.
+
+        Nothing is built for the index of a project, `project.index`, if the project has a lexical index.
 
         Args:
             index: A LlamaIndex index with a document store.
             nodes: The nodes.
             docstore: A document store.
-            language: Language of the stemmer; see `Analyzer`.
+            language: Language of the stemmer, see `Analyzer`; None for the language of the project or the default of
+                the `language` setting.
             **options: Further arguments for the constructor.
 
         Raises:
-            InputError: None or more than one of `index`, `nodes` and `docstore` is given.
+            InputError: None or more than one of `index`, `nodes` and `docstore` is given, or an option belongs to the
+                tokenizer of LlamaIndex's BM25Retriever.
         """
         if sum(source is not None for source in (index, nodes, docstore)) != 1:
             raise InputError("Give exactly one of index, nodes and docstore.")
+        if unused := [name for name in _STOCK_OPTIONS if options.pop(name, None)]:
+            raise InputError(f"LexicalRetriever has its own tokenizer: omit `{unused[0]}`, or choose a `language`.")
+        vectors = None if index is None else index.vector_store
+        if language is None and isinstance(vectors, IndexVectorStore) and vectors.client.lexical is not None:
+            return cls(vectors.client, **options)
         store = docstore if index is None else index.docstore
         given = list(nodes or []) if store is None else list(store.docs.values())
-        return cls(NodeIndex(given, language=language), **options)
+        return cls(NodeIndex(given, language=language or default("language")), **options)
 
     def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
         """Rank the k best chunks with a BM25 score above 0."""
@@ -288,13 +366,55 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
     _retrieve = RankingRetriever._retrieve
     _aretrieve = RankingRetriever._aretrieve
 
+    def get_persist_args(self) -> dict[str, Any]:
+        """Return the options that `persist` writes."""
+        language = self._lexical.analyzer.language
+        return {"similarity_top_k": self.similarity_top_k, "verbose": self._verbose, "language": language}
+
     def persist(self, path: str, encoding: str = "utf-8", **kwargs: Any) -> None:
-        """Raise an error, because only the indexes of a project are stored on disk.
+        """Write the chunks to a directory for `from_persist_dir`, also for that of LlamaIndex's BM25Retriever.
+
+        Args:
+            path: The directory; files with the same names are replaced.
+            encoding: Encoding of the file with the options.
+            **kwargs: Ignored.
 
         Raises:
-            InputError: Always.
+            InputError: The retriever has filters, or no chunk contains a word for LlamaIndex's BM25Retriever.
         """
-        raise InputError("A LexicalRetriever is not persisted: create a project, whose indexes are on disk.")
+        if self._filters is not None:
+            raise InputError(
+                "Filters are not persisted: persist a retriever without filters, and pass filters= to from_persist_dir."
+            )
+        chunks = self.chunk_index.fetch(range(len(self.chunk_index.ids)))
+        stock = stock_bm25([chunk.node for chunk in chunks], top_k=self.similarity_top_k)
+        if stock is None:
+            raise InputError("No chunk contains a word that LlamaIndex's BM25Retriever indexes: nothing was written.")
+        directory = Path(path)
+        write_bm25(stock, directory, encoding)
+        files.replace(directory / DEFAULT_PERSIST_FILENAME, json.dumps(self.get_persist_args()).encode(encoding))
+
+    @classmethod
+    def from_persist_dir(cls, path: str, encoding: str = "utf-8", **options: Any) -> Self:
+        """Build an in-memory index of the chunks that `persist` or LlamaIndex's BM25Retriever has written.
+
+        Args:
+            path: The directory.
+            encoding: Encoding of the file with the options.
+            **options: Further arguments for `from_defaults`, which override those that were written.
+
+        Raises:
+            InputError: The directory was not written by `persist`.
+        """
+        try:
+            stored = {**json.loads((Path(path) / DEFAULT_PERSIST_FILENAME).read_text(encoding))}
+            nodes = [metadata_dict_to_node(row) for row in bm25s.BM25.load(path, load_corpus=True).corpus]
+            written = {name: stored[name] for name in ("similarity_top_k", "language") if name in stored}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path} was not written by `persist` of a BM25 retriever: {error}", value=path) from error
+        if "top_k" in options:
+            del written["similarity_top_k"]
+        return cls.from_defaults(nodes=nodes, **{**written, **options})
 
 
 # ---- hybrid ----------------------------------------------------------------------------------------------------------
@@ -308,11 +428,15 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
     LlamaIndex's own code is used with the same weighted fusion by node id. The nodes that the retrievers return are not
     changed.
 
+    The defaults are those of a project, so that a `SemanticRetriever` and a `LexicalRetriever` for the index of a
+    project give the results of `project.retrieve`, unless its settings have been changed.
+
     Args:
         retrievers: The retrievers to fuse ("legs").
-        retriever_weights: One weight per leg, not all zero; None for equal weights. If only one of several legs has a
-            weight above 0, the result has the order of that leg, without document scores.
-        similarity_top_k: Number of results that `retrieve` returns; 20 by default.
+        retriever_weights: One weight per leg, not all zero. None for the weights of a project's settings if one of two
+            legs searches vectors and the other is a BM25 retriever, or for equal weights. If only one of several legs
+            has a weight above 0, the result has the order of that leg, without document scores.
+        similarity_top_k: Number of results that `retrieve` returns; None for the default of the `top_k` setting.
         top_k: The same as `similarity_top_k`.
         candidates: Number of hits taken from each leg before fusion, if the legs rank rows of the same index. Other
             retrievers use their own number of results.
@@ -342,20 +466,25 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         retriever_weights: list[float] | None = None,
         similarity_top_k: int | None = None,
         top_k: int | None = None,
-        candidates: int = CANDIDATES,
-        fusion: Fusion = "rrf",
-        rrf_k: float = 10.0,
-        document_weight: float = 0.1,
-        sibling_weight: float = 0.5,
-        spotlight: bool = False,
+        candidates: int = FusionSettings.candidates,
+        fusion: Fusion = FusionSettings.by,
+        rrf_k: float = FusionSettings.rrf_k,
+        document_weight: float = FusionSettings.document_weight,
+        sibling_weight: float = FusionSettings.sibling_weight,
+        spotlight: bool = SearchSettings.spotlight,
         filters: MetadataFilters | None = None,
         llm: LLM | None = None,
         num_queries: int = 1,
         **kwargs: Any,
     ) -> None:
+        if "mode" in kwargs:
+            raise ConfigurationError(
+                "HybridRetriever: use `fusion`, 'score' or 'rrf', instead of `mode`.", setting="mode"
+            )
         try:
-            leg_weights = [1.0] * len(retrievers) if retriever_weights is None else retriever_weights
-            weights = normalise_weights(leg_weights, len(retrievers))
+            weights = _default_weights(retrievers)
+            if retriever_weights is not None:
+                weights = normalise_weights(retriever_weights, len(retrievers))
         except ValueError as error:
             raise ConfigurationError(f"HybridRetriever: {error}.", setting="retriever_weights") from None
         for name, weight in (("document_weight", document_weight), ("sibling_weight", sibling_weight)):
@@ -368,7 +497,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             # Without an LLM, the base class would use Settings.llm, which requires a key even for a single query.
             llm=llm or (MockLLM() if num_queries <= 1 else None),
             mode=FUSION_MODES.RECIPROCAL_RANK,
-            similarity_top_k=number_of_results(similarity_top_k, top_k, 20),
+            similarity_top_k=number_of_results(similarity_top_k, top_k, SearchSettings.k),
             num_queries=num_queries,
             retriever_weights=weights,
             **kwargs,
@@ -384,7 +513,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         self.spotlight = spotlight
         self._filters = filters
         self._legs = [one for one in retrievers if isinstance(one, RankingRetriever)]
-        if filters is not None and not self._ranks_rows:
+        if filters is not None and not self.ranks_rows:
             raise ConfigurationError(
                 "HybridRetriever: filters need a SemanticRetriever and a LexicalRetriever over the same chunks, and a"
                 " single query: pass filters to each retriever instead.",
@@ -392,9 +521,10 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             )
 
     @property
-    def _ranks_rows(self) -> bool:
+    def ranks_rows(self) -> bool:
         """True if the legs can be fused by row: all of them rank the same rows, and there is a single query."""
         legs = [one for one in self._retrievers if isinstance(one, SemanticRetriever | LexicalRetriever)]
+        legs = [leg for leg in legs if leg.ranks_rows]
         rows = {id(getattr(leg.chunk_index, "docstore", leg.chunk_index)) for leg in legs}
         return self.num_queries <= 1 and len(legs) == len(self._retrievers) and len(rows) == 1
 
@@ -409,7 +539,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         Raises:
             InputError: k is not positive, or the legs do not rank the rows of the same index.
         """
-        if not self._ranks_rows:
+        if not self.ranks_rows:
             raise InputError(
                 "HybridRetriever ranks rows only if it has a SemanticRetriever and a LexicalRetriever over the same"
                 " chunks, and a single query: use retrieve()."
@@ -424,18 +554,13 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         values = (specificity_of(retriever, text) for retriever in self._retrievers)
         return next((value for value in values if value is not None), None)
 
-    async def aprepare(self, bundle: QueryBundle) -> None:
-        """Await `aprepare` of every leg."""
-        for leg in self._legs:
-            await leg.aprepare(bundle)
-
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        if self._ranks_rows:
+        if self.ranks_rows:
             return super(QueryFusionRetriever, self)._retrieve(query_bundle)
         return super()._retrieve(query_bundle)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        if self._ranks_rows:
+        if self.ranks_rows:
             return await super(QueryFusionRetriever, self)._aretrieve(query_bundle)
         return await super()._aretrieve(query_bundle)
 
@@ -445,14 +570,15 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         The results are new objects that contain the evidence of the original hits.
         """
         rankings, chunks = [], dict[str, dict[str, Any]]()
-        for hits in results.values():
-            ordered = sorted(hits, key=lambda hit: hit.score or 0.0, reverse=True)
-            rankings.append([(hit.node.node_id, hit.score or 0.0) for hit in ordered])
+        for (_, leg), hits in results.items():
+            retriever = self._retrievers[leg]
+            store = None if isinstance(retriever, SemanticRetriever) else getattr(retriever, "_vector_store", None)
+            rankings.append([(hit.node.node_id, score) for hit, score in _similarities(hits, store)])
             for hit in hits:
                 fields = chunks.setdefault(hit.node.node_id, {"node": hit.node})
-                for leg in LEGS:
-                    if (evidence := getattr(hit, leg, None)) is not None:
-                        fields.setdefault(leg, evidence)
+                for name in LEGS:
+                    if (evidence := getattr(hit, name, None)) is not None:
+                        fields.setdefault(name, evidence)
         weights = [self._retriever_weights[leg] for _, leg in results]
         if self.settings.by == "score":
             ranking = score_fusion(rankings, weights)
@@ -462,3 +588,16 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             RetrievedChunk(rank=rank, score=score, **chunks[node_id])
             for rank, (node_id, score) in enumerate(ranking, start=1)
         ]
+
+
+def _default_weights(retrievers: Sequence[BaseRetriever]) -> list[float]:
+    """Return the weights of a project for a vector retriever and a BM25 retriever, or equal weights for others.
+
+    Raises:
+        ValueError: There are no retrievers.
+    """
+    kinds = [isinstance(one, VectorIndexRetriever) - isinstance(one, BM25Retriever) for one in retrievers]
+    if sorted(kinds) == [-1, 1]:
+        semantic, lexical = FusionSettings.weights
+        return [semantic if kind > 0 else lexical for kind in kinds]
+    return normalise_weights([1.0] * len(retrievers), len(retrievers))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
-import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.files import explains_limit
+from llama_index_contextual._utils.locks import Lock, Slots
 from llama_index_contextual.errors import (
     ConfigurationError,
     ContextualError,
@@ -46,6 +46,7 @@ _FILES_REMOVED = (ContextualError, OSError, sqlite3.Error)
 _RESTRICTIONS = 8  # number of copies of a version for different filters that are kept in memory
 
 
+@explains_limit
 class LiveIndexes:
     """The indexes of a project's live version, which is looked up again for each query.
 
@@ -78,11 +79,14 @@ class LiveIndexes:
         self._project_dir = project_dir
         self._name = name
         self._load_embed_model = load_embed_model
-        self._lock = threading.Lock()
-        self._opened: SearchableVersion | None = None
-        self._stamp: Stamp | None = None
+        self._lock = Lock(self._forget)
+        self._forget()
         self._embedder: QueryEmbedder | None = None
         self._restricted: LRUCache[str, RestrictedIndexes] = LRUCache(_RESTRICTIONS)
+
+    def _forget(self) -> None:
+        self._opened: SearchableVersion | None = None
+        self._stamp: Stamp | None = None
 
     @property
     def rerankers(self) -> Rerankers:
@@ -168,16 +172,6 @@ class LiveIndexes:
                 if not self._is_superseded(current):
                     raise
 
-    async def arun(self, query: Callable[[SearchableVersion], Awaitable[T]]) -> T:
-        """Asynchronous version of `run`."""
-        while True:
-            current = await asyncio.to_thread(self.current)
-            try:
-                return await query(current)
-            except _FILES_REMOVED:
-                if not self._is_superseded(current):
-                    raise
-
     def _is_superseded(self, current: SearchableVersion) -> bool:
         """Return whether another version is now live; if so, the files of the given version may have been removed."""
         with self._lock:
@@ -187,7 +181,7 @@ class LiveIndexes:
 class PinnedIndexes(LiveIndexes):
     """The indexes of one version, for a call with several steps that must all use the same documents.
 
-    Use it inside `LiveIndexes.run` or `arun`, which repeats the call if the version is removed in the meantime.
+    Use it inside `LiveIndexes.run`, which repeats the call if the version is removed in the meantime.
 
     Args:
         live: The indexes of the project.
@@ -219,7 +213,10 @@ class RestrictedIndexes(LiveIndexes):
         self.scope = filters.model_dump_json()
         self._live = live
         self._filters = filters
-        self._restricting = threading.Lock()
+        self._restricting = Lock(self._forget_visible)
+        self._forget_visible()
+
+    def _forget_visible(self) -> None:
         self._visible: RestrictedVersion | None = None
 
     def current(self) -> RestrictedVersion:
@@ -238,12 +235,12 @@ class RestrictedIndexes(LiveIndexes):
         return not isinstance(current, RestrictedVersion) or self._live._is_superseded(current.whole)
 
 
-def _slots() -> threading.BoundedSemaphore:
+def _slots() -> Slots:
     """Return a semaphore that limits the number of threads that rank at the same time.
 
     Threads compete for the interpreter: with more threads than cores, fewer queries are answered per second.
     """
-    return threading.BoundedSemaphore((os.cpu_count() or 1) + 1)
+    return Slots((os.cpu_count() or 1) + 1)
 
 
 class SearchableVersion(OpenVersion):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,8 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
 from llama_index_contextual._utils.clients import LOCAL_TIMEOUT, shared_clients
-from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.locks import Lock
+from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens, replace_surrogates
 from llama_index_contextual.config import AUTO, SPOTLIGHT, ProjectConfig, RerankThreshold
 from llama_index_contextual.embeddings.windows import WindowSplitter
@@ -126,7 +126,7 @@ class Rerankers:
 
     def __init__(self, load_llm: Callable[[], LLM] | None = None) -> None:
         self._load_llm = load_llm
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._cached: tuple[tuple[str, object], SelectedReranker] | None = None
 
     def of(self, name: str, config: ProjectConfig) -> SelectedReranker:
@@ -268,7 +268,7 @@ class CrossEncoderReranker(Reranker):
         self.name = name
         self.batch_size = batch_size
         self._model = load_cross_encoder(name, device)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.device = self._model.device
         self.length = self._model.length
         self._room = self.length - self._model.special_tokens - _SLACK
@@ -560,7 +560,7 @@ def _ids(array: str) -> list[int] | None:
     Return None if the text is not such an array.
     """
     try:
-        items = json.loads(array)
+        items = parse_json(array)
     except ValueError:
         return None
     numbers = []

@@ -1,13 +1,12 @@
 """Search an index: all steps from the query to the response.
 
 `search` embeds the query, ranks by meaning and by words, fuses the rankings, fetches the best hits, reranks the first
-hits by their best sentence, estimates the confidence, explains the order, and reranks with a model. `asearch` does the
-same without blocking the event loop. Both functions work with any `ChunkIndex`.
+hits by their best sentence, estimates the confidence, explains the order, and reranks with a model. It works with any
+`ChunkIndex`. Asynchronous callers run it in a thread; to await the reranker, they run `find_candidates` in a thread.
 """
 
 from __future__ import annotations
 
-import asyncio
 import operator
 import re
 import time
@@ -20,38 +19,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.redaction import get_logger
-from llama_index_contextual.config import SPOTLIGHT, Mode, ProjectConfig, RerankThreshold
+from llama_index_contextual.config import SPOTLIGHT, Mode, ProjectConfig, RerankThreshold, default
 from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.index.base import Chunk, ChunkIndex
 from llama_index_contextual.search.confidence import RANKED, READ, SCORED_HITS, ConfidenceEstimate, estimate_confidence
 from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_reranked
-from llama_index_contextual.search.rank import (
-    FusionSettings,
-    Ranking,
-    fused,
-    hits_of,
-    lexical_leg,
-    semantic_leg,
-)
+from llama_index_contextual.search.rank import FusionSettings, Ranking, fused, hits_of, lexical_leg, semantic_leg
 from llama_index_contextual.search.response import Explanation, Hit, QueryBlend, RerankerUse, SearchResponse
 from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY, Spot, spotlight_shares, spots_of
 
 if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
 
-    from llama_index_contextual.embeddings.queries import QueryEmbedder
     from llama_index_contextual.search.rerank import Reranked, Reranker
 
 logger = get_logger(__name__)
-
-SIBLING_WEIGHT = 1.0
-"""Share of the best chunk's score that is added to each chunk of the same document.
-
-The share improves the results for collections of similar documents, such as contracts, and has little effect otherwise.
-`document_weight=0` disables it too, so that documents do not affect the scores.
-"""
 
 _WORD = re.compile(r"\w+")
 _POSSESSIVE = re.compile(r"['’]s$")
@@ -107,7 +91,7 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """Settings for a search.
+    """Settings for a search. The defaults are those of a project.
 
     Attributes:
         mode: Indexes to search. If the version lacks one of them, only the other index is used, with a warning.
@@ -123,15 +107,15 @@ class SearchSettings:
         explain: Whether to explain the order of the results.
     """
 
-    mode: Mode = "hybrid"
-    k: int = 20
+    mode: Mode = default("mode")
+    k: int = default("top_k")
     filters: MetadataFilters | None = None
     fusion: FusionSettings = field(default_factory=FusionSettings)
     acronyms: Mapping[str, str] = field(default_factory=dict)
-    spotlight: bool = False
-    rerank_candidates: int = 0
-    rerank_threshold: RerankThreshold = None
-    min_confidence: float | None = None
+    spotlight: bool = default("rerank") is not None
+    rerank_candidates: int = default("rerank_candidates")
+    rerank_threshold: RerankThreshold = default("rerank_threshold")
+    min_confidence: float | None = default("min_confidence")
     explain: bool = False
 
     @classmethod
@@ -143,13 +127,7 @@ class SearchSettings:
             mode=mode,
             k=k,
             filters=filters,
-            fusion=FusionSettings(
-                by=config.fusion,
-                weights=(config.semantic_weight, 1 - config.semantic_weight),
-                rrf_k=config.rrf_k,
-                document_weight=config.document_weight,
-                sibling_weight=SIBLING_WEIGHT if config.document_weight else 0.0,
-            ),
+            fusion=FusionSettings.of(config),
             acronyms=config.acronym_table,
             spotlight=config.rerank is not None,
             rerank_candidates=config.rerank_candidates,
@@ -186,76 +164,84 @@ def search(
         InputError: The query's embedding does not fit the index, or a filter is invalid.
         ModelError: The embedding model or the reranker cannot be reached.
     """
-    mode, warnings = usable_mode(index, settings.mode)
-    embedding: Embedding = query.embedding
-    if mode != "lexical" and embedding is None and embedder is not None:
-        warnings += too_long(query)
-        embedding = embedder.unit(query.embedded)
-    candidates = _candidates(query, embedding, index, settings, mode, embedder, reranker, slots)
-    reranked, started = None, time.perf_counter()
-    if reranker is not None:
-        reranked = reranker.rerank(query.text, candidates.hits, threshold=settings.rerank_threshold)
-    use = _use(reranker, reranked, rerank_reason, time.perf_counter() - started)
-    return _response(query, candidates, reranked, use, settings, mode, warnings, version)
-
-
-async def asearch(
-    query: Query,
-    index: ChunkIndex,
-    settings: SearchSettings,
-    *,
-    embedder: QueryEmbedder | None = None,
-    reranker: Reranker | None = None,
-    rerank_reason: str = "",
-    slots: AbstractContextManager[object] | None = None,
-    version: str | None = None,
-) -> SearchResponse:
-    """Asynchronous version of `search`: await the embedding and the reranker, and rank in a thread."""
-    mode, warnings = await asyncio.to_thread(usable_mode, index, settings.mode)
-    embedding: Embedding = query.embedding
-    if mode != "lexical" and embedding is None and embedder is not None:
-        warnings += await asyncio.to_thread(too_long, query)
-        embedding = await embedder.aunit(query.embedded)
-    candidates = await asyncio.to_thread(
-        _candidates, query, embedding, index, settings, mode, embedder, reranker, slots
+    candidates = find_candidates(
+        query,
+        index,
+        settings,
+        embedder=embedder,
+        reranker=reranker,
+        rerank_reason=rerank_reason,
+        slots=slots,
+        version=version,
     )
-    reranked, started = None, time.perf_counter()
-    if reranker is not None:
-        reranked = await reranker.arerank(query.text, candidates.hits, threshold=settings.rerank_threshold)
-    use = _use(reranker, reranked, rerank_reason, time.perf_counter() - started)
-    return _response(query, candidates, reranked, use, settings, mode, warnings, version)
+    return candidates.respond()
 
 
-@dataclass(frozen=True)
-class _Candidates:
-    """The best hits, for the response or for a reranker.
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """The best hits of a search, for the response or for a reranker.
 
     Attributes:
+        query: The query.
+        settings: Settings for the search.
+        mode: The mode that was used.
         hits: The hits, best first.
         estimate: The relevance of the hits, and the confidence.
-        warnings: Messages about parts of the query that were not used.
+        warnings: Messages about the mode and about parts of the query that were not used.
         explanations: Explanations of the hits and of the near misses; empty unless requested.
         blend: The texts that were searched for, or None if this was only the question.
+        reranker: Reranker for the hits; None keeps their order.
+        rerank_reason: Reason why this reranker was selected, or none.
+        version: Name of the version, or None.
     """
 
+    query: Query
+    settings: SearchSettings
+    mode: Mode
     hits: Sequence[Hit]
     estimate: ConfidenceEstimate
     warnings: Sequence[str]
     explanations: tuple[list[Explanation], list[Explanation]]
     blend: QueryBlend | None
+    reranker: Reranker | None
+    rerank_reason: str
+    version: str | None
+
+    def respond(self) -> SearchResponse:
+        """Rerank the hits, if there is a reranker, and return the response."""
+        reranked, started = None, time.perf_counter()
+        if self.reranker is not None:
+            reranked = self.reranker.rerank(self.query.text, self.hits, threshold=self.settings.rerank_threshold)
+        return _response(self, reranked, time.perf_counter() - started)
+
+    async def arespond(self) -> SearchResponse:
+        """Asynchronous version of `respond`, which awaits the reranker."""
+        reranked, started = None, time.perf_counter()
+        if self.reranker is not None:
+            reranked = await self.reranker.arerank(self.query.text, self.hits, threshold=self.settings.rerank_threshold)
+        return _response(self, reranked, time.perf_counter() - started)
 
 
-def _candidates(
+def find_candidates(
     query: Query,
-    embedding: Embedding,
     index: ChunkIndex,
     settings: SearchSettings,
-    mode: Mode,
-    embedder: Embeds | None,
-    reranker: Reranker | None,
-    slots: AbstractContextManager[object] | None,
-) -> _Candidates:
-    """Rank and fetch the best hits, estimate their relevance, and explain them if requested."""
+    *,
+    embedder: Embeds | None = None,
+    reranker: Reranker | None = None,
+    rerank_reason: str = "",
+    slots: AbstractContextManager[object] | None = None,
+    version: str | None = None,
+) -> Candidates:
+    """Return the best hits before they are reranked by a model, with the estimates of their relevance.
+
+    Arguments and errors are those of `search`.
+    """
+    mode, warnings = usable_mode(index, settings.mode)
+    embedding: Embedding = query.embedding
+    if mode != "lexical" and embedding is None and embedder is not None:
+        warnings += too_long(query)
+        embedding = embedder.unit(query.embedded)
     k = settings.k if reranker is None else max(settings.k, settings.rerank_candidates)
     count = k + NEAR_MISSES if settings.explain else k
     # A fused ranking has more than k hits anyway, and ranking more could change its order. A single index is ranked to
@@ -281,12 +267,18 @@ def _candidates(
     hits = hits[:count]
     for hit, relevance in zip(hits, estimate.relevances, strict=False):
         hit.relevance = relevance
-    return _Candidates(
-        hits[:k],
-        estimate,
-        [warning for leg in ranking.legs for warning in leg.warnings],
-        explain(ranking, hits, settings.k) if settings.explain else ([], []),
-        None if expanded is None else QueryBlend(lexical=tuple(expanded.weighted)),
+    return Candidates(
+        query=query,
+        settings=settings,
+        mode=mode,
+        hits=hits[:k],
+        estimate=estimate,
+        warnings=[*warnings, *(warning for leg in ranking.legs for warning in leg.warnings)],
+        explanations=explain(ranking, hits, settings.k) if settings.explain else ([], []),
+        blend=None if expanded is None else QueryBlend(lexical=tuple(expanded.weighted)),
+        reranker=reranker,
+        rerank_reason=rerank_reason,
+        version=version,
     )
 
 
@@ -332,7 +324,7 @@ def best_chunks(
     """
     compared = 0 if not rerank else COMPARED if results <= COMPARED else COMPARED_OF_MANY
     chunks = index.fetch(ranking.hits.rows[: max(count, compared)].tolist())
-    spots = spots_of(ranking, chunks[: max(compared, min(count, results))], question, index.lexical)
+    spots = spots_of(ranking, chunks[: max(compared, min(count, results))], question, index.lexical, rerank=rerank)
     if rerank and chunks:
         ranking, before = ranking.with_spotlight(spotlight_shares(ranking, spots[:compared], chunks[:compared]))
         chunks[:compared] = map(chunks.__getitem__, before)
@@ -340,8 +332,9 @@ def best_chunks(
     return ranking, chunks, spots
 
 
-def _use(reranker: Reranker | None, reranked: Reranked | None, reason: str, seconds: float) -> RerankerUse | None:
+def _use(candidates: Candidates, reranked: Reranked | None, seconds: float) -> RerankerUse | None:
     """Describe the reranker of a search, or the reason why there was none."""
+    reranker, reason = candidates.reranker, candidates.rerank_reason
     if reranker is None or reranked is None:
         return RerankerUse(name=SPOTLIGHT, reason=reason) if reason else None
     return RerankerUse(
@@ -356,19 +349,10 @@ def _use(reranker: Reranker | None, reranked: Reranked | None, reason: str, seco
     )
 
 
-def _response(
-    query: Query,
-    candidates: _Candidates,
-    reranked: Reranked | None,
-    use: RerankerUse | None,
-    settings: SearchSettings,
-    mode: Mode,
-    warnings: Sequence[str],
-    version: str | None,
-) -> SearchResponse:
+def _response(candidates: Candidates, reranked: Reranked | None, seconds: float) -> SearchResponse:
     """Build the response, with the hits in the order chosen by the reranker if they were reranked."""
     hits, estimate, (explanations, near_misses) = candidates.hits, candidates.estimate, candidates.explanations
-    notes = [*warnings, *candidates.warnings]
+    settings, notes = candidates.settings, [*candidates.warnings]
     if reranked is not None:
         notes += reranked.warnings
         if hits and not reranked.hits:
@@ -381,16 +365,16 @@ def _response(
             explanations, near_misses = explain_reranked([*explanations, *near_misses], reranked, settings.k)
         hits = [replace(hit, rank=rank) for rank, hit in enumerate(reranked.hits, start=1)]
     return SearchResponse(
-        query=query.text,
+        query=candidates.query.text,
         mode_requested=settings.mode,
-        mode_used=mode,
+        mode_used=candidates.mode,
         warnings=tuple(notes),
         results=tuple(hits[: settings.k]),
         confidence=estimate.confidence,
         confidence_level=estimate.level,
-        version=version,
+        version=candidates.version,
         blend=candidates.blend,
-        reranker=use,
+        reranker=_use(candidates, reranked, seconds),
         explanations=tuple(explanations),
         near_misses=tuple(near_misses[:NEAR_MISSES]),
     )

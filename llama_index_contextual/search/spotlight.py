@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +26,10 @@ from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.tokens import replace_surrogates
 from llama_index_contextual.config import LOCAL
-from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
+from llama_index_contextual.embeddings.batching import cut_to_input, product_in_blocks, unit_vectors
 from llama_index_contextual.embeddings.words import embedded, word_vectors
 from llama_index_contextual.index.analysis import Analyzer, cut_query
 from llama_index_contextual.index.base import Chunk
@@ -108,7 +108,7 @@ _CODE_START = re.compile(
     r"|def |class |import |from \w+ import|return\b|#include|pub |fn |let |const |var |use |//|/\*|\*/|@\w)"
 )
 _ASSIGNMENT = re.compile(r"\w\s*[+*/|&-]?=\s*\S")
-_CALL = re.compile(r"\w\([^)]*\)[;,:{]?\s*$")
+_CALL_START = re.compile(r"\w\(")
 _TINY = 1e-9  # avoids division by zero
 _MAX_WORDS = 200_000
 _LONG_WORD = 100  # longer character sequences without white space are not compared with similar words
@@ -287,7 +287,7 @@ class Spotlight:
     def __init__(self, analyzer: Analyzer, embed: Callable[[Sequence[str]], Floats] | None = None) -> None:
         self.analyzer = analyzer
         self._embed = embed
-        self._lock = threading.Lock()
+        self._lock = Lock(self._forget)
         self._forget()
 
     def _forget(self) -> None:
@@ -432,7 +432,8 @@ def _spots(
     words = (of_terms * np.where(before, 1.0, credit)).sum(axis=0) / length
     meaning = np.zeros(len(counts), dtype=np.float32)
     if vector is not None and vectors is not None:
-        meaning = np.concatenate([one.vectors for one in units if one.vectors is not None]) @ vector
+        of_units = np.concatenate([one.vectors for one in units if one.vectors is not None])
+        meaning = product_in_blocks(of_units, vector[:, None])[:, 0]
 
     # Mark the unit that contains most of the question's words; if several units tie, mark the longest. If no unit
     # contains any of these words, mark the unit that is closest in meaning.
@@ -482,7 +483,7 @@ def _matches(
         of_asked = unit_vectors(vectors[[asked[term] for term in weights if term in asked]])
         of_words = vectors[distinct]
         lengths = np.sqrt(np.einsum("ij,ij->i", of_words, of_words))
-        cosines = of_asked @ of_words.T / np.maximum(lengths, _TINY)
+        cosines = product_in_blocks(of_words, of_asked.T).T / np.maximum(lengths, _TINY)
         credit[rows] = np.maximum(equal[rows], np.where(cosines > SIMILAR, cosines, 0.0) ** 2)
 
     # Few words match any term, so only their positions in the texts are compared.
@@ -517,7 +518,12 @@ def _with_neighbours(equal: Floats, starts: NDArray[np.int64]) -> Floats:
 
 
 def spots_of(
-    ranking: Ranking, chunks: Sequence[Chunk], question: str, lexical: LexicalIndex | None = None
+    ranking: Ranking,
+    chunks: Sequence[Chunk],
+    question: str,
+    lexical: LexicalIndex | None = None,
+    *,
+    rerank: bool,
 ) -> list[Spot]:
     """Return, for each of the first hits of a ranking, how well its units match a question.
 
@@ -529,10 +535,13 @@ def spots_of(
         question: The question.
         lexical: Lexical index that provides the weights of the question's terms if the ranking is by meaning only. If
             it is None, only meanings are compared in that case.
+        rerank: Whether the hits are reranked by `words` and `meaning`. If they are only marked, similar words count in
+            `words` only if the ranking is by meaning.
     """
     question = replace_surrogates(question)  # WordLlama's tokenizer raises an error for surrogates
-    has_vectors = find_spec("wordllama") is not None
     semantic, terms = ranking.leg("semantic"), ranking.terms
+    # Similar words do not change the marks, so WordLlama is not loaded for them.
+    has_vectors = (rerank or semantic is not None) and find_spec("wordllama") is not None
     if terms is None and lexical is not None:
         terms = lexical.query(question)
     analyzer = Analyzer("none") if terms is None else terms.analyzer
@@ -685,8 +694,14 @@ def _is_code_line(line: str) -> bool:
         or "->" in line
         or _CODE_START.match(line)
         or ("=" in line and _ASSIGNMENT.search(line))
-        or ("(" in line and _CALL.search(line))
+        or _ends_with_call(line.rstrip())
     )
+
+
+def _ends_with_call(line: str) -> bool:
+    """Return whether a line ends with the call of a function, which a comma or another sign may follow."""
+    call = line.removesuffix(line[-1]) if line[-1] in ";,:{" else line
+    return call.endswith(")") and _CALL_START.search(call[:-1].rpartition(")")[2]) is not None
 
 
 def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyzer) -> list[dict[str, float]]:

@@ -534,7 +534,7 @@ def _plain(text: str) -> str:
 _LONGEST_LINE = 240
 _WINDOW, _OVERLAP = 100_000, 4_000
 _FIRST_SLICE = 0.1  # in seconds of processor time
-LOOKS_LIKE_REGEX = re.compile(r"\\[dswbDSW]|\.[*+?]|\[[^\]]+\][*+?{]|\w\|\w")
+LOOKS_LIKE_REGEX = re.compile(r"\\[dswbDSW]|\.[*+?]|\[[^\[\]]+\][*+?{]|\w\|\w")
 _RECURSION = re.compile(r"\(\?(?:R|&|P>|[+-]?\d)")
 
 

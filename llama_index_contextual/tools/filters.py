@@ -16,6 +16,7 @@ from llama_index.core.vector_stores.types import FilterCondition, FilterOperator
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.keywords import nearest
+from llama_index_contextual._utils.text import represent
 from llama_index_contextual.config import parsed_value
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.manifest import DocumentRecord
@@ -101,7 +102,9 @@ def metadata_filter(key: str, value: Any, operator: FilterOperator) -> MetadataF
     try:
         return MetadataFilter(key=key, value=numbers if isinstance(value, list) else numbers[0], operator=operator)
     except ValueError as error:
-        raise InputError(f"Filter {key!r} cannot have the value {value!r}: use a string or a number.") from error
+        raise InputError(
+            f"Filter {key!r} cannot have the value {represent(value)}: use a string or a number."
+        ) from error
 
 
 def filter_keys(filters: MetadataFilters) -> set[str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
-from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.text import parse_json, pluralize, represent
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode
@@ -54,7 +53,7 @@ LONGEST_NAME = 4_096
 def _parsed(value: object) -> object:
     """Parse a JSON string, which some models send instead of an object."""
     try:
-        return json.loads(value) if isinstance(value, str) else value
+        return parse_json(value) if isinstance(value, str) else value
     except ValueError:
         return value
 
@@ -568,7 +567,7 @@ def check_arguments(tool: str, model: type[BaseModel], arguments: Mapping[str, A
         taken = ", ".join(f"`{name}`" for name in model.model_fields)
         problem = f"{tool} has no argument `{argument}`: it takes {taken}."
     else:
-        value = clip(repr(wrong["input"]))
+        value = clip(represent(wrong["input"]))
         problem = f"The argument `{argument}` of {tool} cannot be {value}: {message}."
     raise InputError(problem, value=arguments)
 

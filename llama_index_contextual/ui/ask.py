@@ -369,7 +369,7 @@ def _where_found(quotation: Quotation) -> str:
 # ---- the answer text -------------------------------------------------------------------------------------------------
 
 # Links, other tags, and citations in a rendered answer.
-_CITED = re.compile(r"<a .*?</a>|<[^>]*>|\[\s?sources?\b[^\[\]<]*\]", re.IGNORECASE | re.DOTALL)
+_CITED = re.compile(r"<a (?:[^<]|<(?!a |/a>))*+</a>|<[^<>]*>|\[\s?sources?\b[^\[\]<]*\]", re.IGNORECASE | re.DOTALL)
 
 
 def answer_html(
@@ -414,7 +414,7 @@ def _edits(
     or figure cannot be found in the HTML.
     """
     part = text[checked.start : checked.end]
-    pattern = rf"<[^>]*>|{re.escape(escape_html(part, quote=False))}"
+    pattern = rf"<[^<>]*>|{re.escape(escape_html(part, quote=False))}"
     places = [place for place in re.finditer(pattern, html) if place[0][0] != "<"]
     if (number := text[: checked.start].count(part)) >= len(places):
         return []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual.errors import ConfigurationError
 
 AMONG = 5
@@ -51,8 +51,8 @@ def read_chart(path: Path) -> Chart:
         ConfigurationError: The file is not such a report.
     """
     try:
-        return _chart_of(json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        return _chart_of(parse_json(path.read_bytes()))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise ConfigurationError(
             f"{path} is not a report of `evaluate`: write one with `evaluate NAME QUESTIONS --report results.json`.",
             setting="evaluation",

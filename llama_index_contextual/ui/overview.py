@@ -105,7 +105,7 @@ def project_values(project: Project) -> dict[str, Any]:
         "info": whole and whole.info(),
         "versions": list(reversed(whole.versions())) if whole else (),
         "cost": whole and whole.cost(),
-        "failed": [record for record in project.documents() if record.fallback_chunks],
+        "failed": [record for record in project.documents() if record.has_failed_chunks],
         "retry": retry_command(project),
         "money": money,
         "day": day,
@@ -145,6 +145,8 @@ def run_facts(run: RunCost) -> str:
         facts.append(f"{run.cached_tokens:,} from the cache")
     if run.embedding_tokens:
         facts.append(f"{run.embedding_tokens:,} tokens embedded by {run.embed_model}")
+    if run.is_estimated:
+        facts.append("estimated, because the provider did not report all tokens")
     return "; ".join(facts)
 
 
@@ -261,14 +263,14 @@ def retry_command(project: Project) -> str:
 
 
 def inspection_page(
-    project: Project, questions: Sequence[str] = (), *, top_k: int = 10, document_folders: Sequence[Path] = ()
+    project: Project, questions: Sequence[str] = (), *, top_k: int | None = None, document_folders: Sequence[Path] = ()
 ) -> str:
     """Return a self-contained page about the live version of a project.
 
     Args:
         project: The project.
         questions: Queries whose results the page explains.
-        top_k: Number of results for each query.
+        top_k: Number of results for each query; None uses the project's `top_k`.
         document_folders: Folders with copies of the original files, for images of their pages, if the files are no
             longer where they were ingested.
 
@@ -306,7 +308,7 @@ def write_page(
     path: Path,
     questions: Sequence[str] = (),
     *,
-    top_k: int = 10,
+    top_k: int | None = None,
     document_folders: Sequence[Path] = (),
 ) -> Path:
     """Write the result of `inspection_page` to a file, replacing an existing file, and return the path.

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.locks import call_in_child
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile, SourceFinder
@@ -91,14 +92,18 @@ class PageRenderer:
         self._seconds = seconds
         self._waiting_seconds = waiting_seconds
         self._workers = [ChildProcess(CHILD, task="drawing the page", max_memory=MAX_MEMORY) for _ in range(processes)]
+        self._queue_workers()
+        call_in_child(self._queue_workers)
+        self._images = LRUCache[tuple[str, int], bytes](cache_bytes, len)
+        self._marks = LRUCache[tuple[Any, ...], PageMarks](MARKED_PAGES)
+        self._hashes = LRUCache[tuple[str, int], str](MARKED_PAGES)
+
+    def _queue_workers(self) -> None:
         # Last in, first out: a single user is always served by the same process, which has the file open.
         self._idle: queue.LifoQueue[ChildProcess] = queue.LifoQueue()
         for worker in reversed(self._workers):
             self._idle.put(worker)
-        self._images = LRUCache[tuple[str, int], bytes](cache_bytes, len)
-        self._marks = LRUCache[tuple[Any, ...], PageMarks](MARKED_PAGES)
-        self._hashes = LRUCache[tuple[str, int], str](MARKED_PAGES)
-        self.picture_slots = asyncio.Semaphore(max(1, processes - 1))
+        self.picture_slots = asyncio.Semaphore(max(1, len(self._workers) - 1))
 
     def marks(
         self, file: SourceFile, page: int, text: str, sentence: Span = (0, 0), scan: Page | None = None

@@ -28,15 +28,16 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.files import open_file
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import ProjectError, ReadError
+from llama_index_contextual.errors import ProjectError, ReadError, end_sentence
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.readers.files import MARKDOWN_SUFFIXES, PDF_SUFFIXES, TEXT_SUFFIXES, open_file
+from llama_index_contextual.readers.files import MARKDOWN_SUFFIXES, PDF_SUFFIXES, TEXT_SUFFIXES
 from llama_index_contextual.readers.ocr import OcrEngine, engine_for
 from llama_index_contextual.readers.pdf.scans import Page
 from llama_index_contextual.search.live import SearchableVersion
@@ -553,7 +554,7 @@ def _no_file_reason(file: SourceFile, project: Project, record: DocumentRecord) 
 
 def _reason_sentence(reason: str) -> str:
     """Turn the reason why a page cannot be shown into a sentence."""
-    return f"The page cannot be shown: {visible(reason)}."
+    return end_sentence(f"The page cannot be shown: {visible(reason)}")
 
 
 # ---- routes --------------------------------------------------------------------------------------------------------

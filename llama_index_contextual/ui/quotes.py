@@ -32,12 +32,12 @@ MOST_ROWS = 6
 
 _COLUMNS = re.compile(r"\t| {2,}")
 _PIPES = re.compile(r"(?<!\\)\|")
-_FIGURE = r"[-–(]?\d(?:[\d.,]*\d)?\)?(?: ?%)?"
-_FIGURES = re.compile(rf"(\D.*?\w\W?)((?: {_FIGURE}){{2,}})")
+_FIGURE = re.compile(r"[-–(]?\d(?:[\d.,]*\d)?\)?%?")
+_LABEL_END = re.compile(r".\w\W?$")
 _YEARS = re.compile(r"(?:(?:19|20)\d\d ?)+")
 _RULE = re.compile(r"[\s|:-]+")
 _LINE_SIGNS = re.compile(r"^(?:(?:#{1,6}|[-*+]|\d+[.)])\s+|(?:> ?)+)", re.MULTILINE)
-_INLINE_SIGNS = re.compile(r"!?\[([^\]\n]*)\]\([^)\s]*\)|\*\*|__|`|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)")
+_INLINE_SIGNS = re.compile(r"!?\[([^\[\]\n]*)\]\([^()\s]*\)|\*\*|__|`|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)")
 
 MarkWords = Callable[[str], Markup]
 Rows = Sequence[Sequence[Markup]]
@@ -153,8 +153,8 @@ def cells_of(line: str) -> list[str]:
     if line.startswith("|") or " | " in line:
         inner = line.removeprefix("|").removesuffix("|")
         return [visible(cell.replace("\\|", "|")) for cell in _PIPES.split(inner)]
-    if row := _FIGURES.fullmatch(line):  # as in the text of PDFs
-        return [visible(row[1]), *re.findall(_FIGURE, row[2])]
+    if row := _figure_row(line):
+        return [visible(row[0]), *row[1]]
     cells = [visible(cell) for cell in _COLUMNS.split(line)]
     return cells if len(cells) > 1 else []
 
@@ -185,8 +185,24 @@ def _grid(text: str, start: int, end: int, table_head: str, mark_cell: MarkWords
 
 def _figure_head(lines: Sequence[str], at: int) -> str:
     """Return the line above the first row of a table of figures, whose column headers cannot be told apart, or ""."""
-    row = _FIGURES.fullmatch(lines[at].strip()) if 0 < at < len(lines) else None
-    return visible(lines[at - 1]) if row and not _YEARS.fullmatch(row[2].strip()) else ""
+    row = _figure_row(lines[at].strip()) if 0 < at < len(lines) else None
+    return visible(lines[at - 1]) if row and not _YEARS.fullmatch(" ".join(row[1])) else ""
+
+
+def _figure_row(line: str) -> tuple[str, list[str]] | None:
+    """Divide a row of the text of a PDF, such as "Revenue 1,204 (5) %", into its label and two or more figures."""
+    words, figures = line.split(" "), []
+    while words:
+        size = 2 if words[-1] == "%" and not words[-2:][0].endswith("%") else 1
+        if not _FIGURE.fullmatch(words[-size]):
+            break
+        figures.append(" ".join(words[-size:]))
+        del words[-size:]
+    while len(figures) >= 2:
+        if _LABEL_END.search(" ".join(words[-3:])[-3:]) and not line[0].isdecimal():
+            return " ".join(words), figures[::-1]
+        words.append(figures.pop())
+    return None
 
 
 def _labelled(grid: Grid) -> list[str]:

@@ -4,9 +4,10 @@
     python -m tests.benchmarks.mutants draw --seed 27 > mutants.jsonl
     python -m tests.benchmarks.mutants run mutants.jsonl > result.jsonl
 
-`draw` takes half of the mutants from the most critical code (fusion, BM25, storage, ledger, cost, chunking, identity,
-citations) and half from readers, answering, contextualizer, command line and tools; all are in lines that a test runs.
-A mutant is identified by its function and the text of the expression, so a list can also be used at later commits.
+`draw` takes half of the mutants from the most critical code (search, storage, ledger, cost, chunking, what belongs to a
+version, citations) and half from the rest of the package, or all of them from the paths that it is given, such as
+`search/ index/ledger.py`; all are in lines that a test runs. A mutant is identified by its function and the text of the
+expression, so a list can also be used at later commits.
 
 `run` forks a process for each mutant, which imports the changed package. It first runs the tests that run the line and
 the tests named after the module, and then the other tests in the same files, because a line in a shared fixture is
@@ -31,7 +32,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -44,8 +45,15 @@ import pytest
 
 from tests.support.source import PACKAGE, ROOT
 
-CORE = ("fusion", "bm25", "storage/", "index/", "ledger", "cost", "node_parser/", "identity", "citations")
-REST = ("readers/", "answering/", "contextualizer/", "cli/", "tools/")
+CRITICAL = (
+    "search/",
+    "index/",
+    "ingestion/",
+    "node_parser/",
+    "contextualizer/cost.py",
+    "contextualizer/sending.py",
+    "answering/citations.py",
+)
 HANGS = 1_800
 """Seconds after which a mutant counts as hanging, however loaded the machine is."""
 OPTIONS = (
@@ -100,12 +108,13 @@ def main() -> None:
         options.add_argument("--coverage", default=".coverage", help="coverage data with one context for each test")
     draw_options.add_argument("--seed", type=int, required=True)
     draw_options.add_argument("--count", type=int, default=300)
+    draw_options.add_argument("paths", nargs="*", help="folders and modules of the package; all if none is given")
     run_options.add_argument("mutants", type=Path)
     run_options.add_argument("--jobs", type=int, default=os.cpu_count())
     run_options.add_argument("--budget", type=float, default=60, help="seconds of tests after which a mutant survives")
     arguments = parser.parse_args()
     if arguments.command == "draw":
-        for mutant in draw(arguments.seed, arguments.count, coverage_data(arguments.coverage)):
+        for mutant in draw(arguments.seed, arguments.count, coverage_data(arguments.coverage), arguments.paths):
             print(json.dumps(asdict(mutant)))
     else:
         run(arguments)
@@ -118,20 +127,37 @@ def coverage_data(path: str) -> coverage.CoverageData:
     return data
 
 
-def draw(seed: int, count: int, data: coverage.CoverageData) -> list[Mutant]:
+def draw(seed: int, count: int, data: coverage.CoverageData, paths: Sequence[str] = ()) -> list[Mutant]:
     """Draw mutants at random, each from another expression, from lines that a test runs."""
     chosen = random.Random(seed)
     drawn: list[Mutant] = []
-    for paths in (CORE, REST):
+    groups = [modules_in(paths)] if paths else [modules_in(CRITICAL), modules_outside(CRITICAL)]
+    for group in groups:
         pool = []
-        for file in sorted(str(path) for path in (ROOT / PACKAGE).rglob("*.py")):
-            module = Path(file).relative_to(ROOT / PACKAGE).as_posix()
-            if any(part in module for part in paths) and not (paths is REST and any(part in module for part in CORE)):
-                lines = {line for line, tests in data.contexts_by_lineno(file).items() if any(tests)}
-                pool += candidates(module, Path(file).read_text(encoding="utf-8"), lines)
-        for expression in chosen.sample(pool, count // 2):
-            drawn.append(chosen.choice(expression))
+        for module in group:
+            file = ROOT / PACKAGE / module
+            lines = {line for line, tests in data.contexts_by_lineno(str(file)).items() if any(tests)}
+            pool += candidates(module, file.read_text(encoding="utf-8"), lines)
+        drawn += [chosen.choice(expression) for expression in chosen.sample(pool, count // len(groups))]
     return drawn
+
+
+def modules_in(paths: Iterable[str]) -> list[str]:
+    """Return the modules in these folders, relative to the package; a path that does not exist is an error."""
+    modules = set()
+    for path in paths:
+        place = ROOT / PACKAGE / path
+        files = place.rglob("*.py") if place.is_dir() else [place]
+        names = {file.relative_to(ROOT / PACKAGE).as_posix() for file in files if file.is_file()}
+        if not names:
+            raise SystemExit(f"The package contains no module {path!r}.")
+        modules |= names
+    return sorted(modules)
+
+
+def modules_outside(paths: Iterable[str]) -> list[str]:
+    """Return the modules of the package that are not in these folders."""
+    return sorted(set(modules_in([""])) - set(modules_in(paths)))
 
 
 def candidates(module: str, text: str, lines: set[int]) -> Iterator[list[Mutant]]:

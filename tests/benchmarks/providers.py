@@ -24,13 +24,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=list(MODES), choices=list(MODES), metavar="MODE")
     options = parser.parse_args(arguments)
     bad = 0
-    print(f"{'mode':<28}{'run under it':<30}{'calls':>6}{'seconds':>9}  what did not hold")
+    print(f"{'mode':<32}{'run under it':<30}{'calls':>6}{'seconds':>9}  what did not hold")
     for name in options.only:
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             outcome = run_mode(MODES[name], Path(folder))
         bad += bool(outcome.wrong)
-        row = f"{name:<28}{outcome.first:<30}{outcome.calls:>6}{time.monotonic() - begin:>9.1f}"
+        row = f"{name:<32}{outcome.first:<30}{outcome.calls:>6}{time.monotonic() - begin:>9.1f}"
         print(f"{row}  {'; '.join(outcome.wrong) or '-'}", flush=True)
     print(f"{len(options.only)} modes, {bad} with something that did not hold")
     return 1 if bad else 0

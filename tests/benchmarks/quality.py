@@ -10,6 +10,10 @@ sets.
 `--out FILE` writes the ranks for every question. `--against FILE` compares the results with ranks written earlier, by
 the same command at another commit or by `python -m tests.benchmarks.stock`. Differences are paired, with 95 % bootstrap
 confidence intervals and p-values from a permutation test.
+
+`--components` measures nothing. It counts the questions for which the retrievers, built by hand from the index of a
+project without options, give other ids, another order or other scores than `Project.retrieve`, and fails if there are
+any.
 """
 
 from __future__ import annotations
@@ -26,12 +30,13 @@ from typing import Any
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import QueryBundle
 
+from llama_index_contextual import HybridRetriever, LexicalRetriever, SemanticRetriever
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.evaluation.compare import bootstrap_interval, permutation_p_value
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.benchmarks.replay import ReplayingLLM
-from tests.benchmarks.sets import KS, SETS, QuestionSet, load, ndcg, recall, score
+from tests.benchmarks.sets import ALL_SETS, KS, SETS, QuestionSet, load, ndcg, recall, score
 from tests.benchmarks.transformer import transformer
 
 Ranks = Sequence[Sequence[int | None]]
@@ -101,7 +106,7 @@ def options(description: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options that the benchmarks of ranking share."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
+    parser.add_argument("--sets", nargs="*", choices=ALL_SETS, default=list(SETS))
     parser.add_argument("--contexts", nargs="*", choices=CONTEXTS, default=list(CONTEXTS))
     parser.add_argument("--embedding", type=Path, help="folder of a sentence-transformers model; default: WordLlama")
     parser.add_argument("--chunk-size", type=int, default=800, help="tokens; 180 for a model that reads 256")
@@ -121,9 +126,12 @@ def main() -> None:
     """Print the table."""
     parser = options(__doc__)
     parser.add_argument("--out", type=Path, help="file for the ranks of every question")
+    parser.add_argument("--components", action="store_true", help="compare the retrievers with the project")
     parser.add_argument("--against", type=Path, nargs="*", default=[], help="files written with --out")
     arguments = parser.parse_args()
     config, embed_model = settings_of(arguments)
+    if arguments.components:
+        raise SystemExit(compare_components(arguments, config, embed_model))
     baselines = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in arguments.against}
     kept: dict[str, Ranks] = {}
     print(f"{'set':14s} {'context':11s} {'mode':9s}{HEAD}")
@@ -147,6 +155,30 @@ def main() -> None:
         _print_means(context, {key: ranks for key, ranks in hybrid.items() if key.split("/")[1] == context})
     for label, baseline in baselines.items():
         print_against(label, hybrid, baseline)
+
+
+def compare_components(
+    arguments: argparse.Namespace, config: ProjectConfig, embed_model: BaseEmbedding | None
+) -> str | None:
+    """Print the number of questions with other results by set, context and mode, and return a message if any has."""
+    total = 0
+    with tempfile.TemporaryDirectory() as root:
+        for name in arguments.sets:
+            questions = load(arguments.data, name)
+            for context in contexts_of(questions, arguments.contexts):
+                project = build(ProjectManager(root), questions, context, config=config, embed_model=embed_model)
+                semantic, lexical = SemanticRetriever(project.index), LexicalRetriever(project.live_version.index)
+                by_hand = {"semantic": semantic, "lexical": lexical, "hybrid": HybridRetriever([semantic, lexical])}
+                for mode in MODES:
+                    differences = sum(
+                        [(hit.node.node_id, hit.score) for hit in by_hand[mode].retrieve(one.text)]
+                        != [(hit.node.node_id, hit.score) for hit in project.retrieve(one.text, mode=mode).results]
+                        for one in questions.questions
+                    )
+                    total += differences
+                    of = len(questions.questions)
+                    print(f"{name:14s} {context:11s} {mode:9s} {differences} of {of} questions differ", flush=True)
+    return f"{total} differences" if total else None
 
 
 def measured(project: Project, questions: QuestionSet, label: str) -> dict[str, Ranks]:

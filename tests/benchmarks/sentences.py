@@ -71,7 +71,7 @@ def judged(project: Project, questions: QuestionSet, *, every: bool) -> Iterator
             if not spans or spot.end == spot.start:
                 continue
             blank = chunk.text[: spot.start] + " " * (spot.end - spot.start) + chunk.text[spot.end :]
-            (second,) = spots_of(ranking, [replace(chunk, text=blank)], text, index.lexical)
+            (second,) = spots_of(ranking, [replace(chunk, text=blank)], text, index.lexical, rerank=True)
             yield Judged(
                 text,
                 Mark.of(chunk, spot.start, spot.end),

@@ -30,7 +30,7 @@ FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__", "os.system
 FORBIDDEN_PREFIXES = ("os.exec", "os.spawn", "pty.", "asyncio.create_subprocess_shell")
 FORBIDDEN_KEYWORDS = frozenset({"shell", "allow_pickle"})
 
-OPENERS = ("readers/files", "readers/office", "readers/ocr")
+OPENERS = ("_utils/files", "readers/files", "readers/office", "readers/ocr")
 READ_MODES = frozenset({"r", "rb", "rt"})
 WRITING_CALLS = frozenset(
     {
@@ -155,9 +155,7 @@ def test_the_root_logger_is_left_alone() -> None:
     wrong = []
     for source in sources():
         for name, call in source.calls:
-            is_root = name == "logging.getLogger" and not call.args
-            # WordLlama sets the root logger up when it is imported; this module sets it back.
-            if (is_root and source.path != "embeddings/words.py") or name == "logging.basicConfig":
+            if (name == "logging.getLogger" and not call.args) or name == "logging.basicConfig":
                 wrong.append(f"{source.path}:{call.lineno}")
     assert wrong == []
 
@@ -167,15 +165,33 @@ def test_no_assert_reports_a_user_error() -> None:
     assert wrong == []
 
 
+def test_every_lock_is_replaced_in_a_forked_process() -> None:
+    primitives = {f"threading.{name}" for name in ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")}
+    users = {source.path for source in sources() for name, _ in source.calls if name in primitives}
+    assert users == {"_utils/locks.py"}
+
+
 def test_only_the_index_writes_files() -> None:
     wrong = [
         f"{source.path}: {name}"
         for source in sources()
         for name in writing_calls(source)
-        # The readers open files by their descriptors, for reading; parts of archives and images are opened in memory.
+        # Regular files are opened by their descriptors, for reading; parts of archives and images are opened in memory.
         if part_of(source.name) != "index" and (source.path, name) not in [(f"{path}.py", "open") for path in OPENERS]
     ]
     assert wrong == []
+
+
+def test_files_of_a_project_are_opened_in_one_place_which_never_waits_for_a_pipe() -> None:
+    wrong = [
+        f"{source.path}:{call.lineno} calls {name}"
+        for source in sources()
+        for name, call in source.calls
+        if part_of(source.name) in ("index", "ingestion", "project")
+        and (name.endswith((".read_bytes", ".read_text")) or (name in ("open", "io.open") and reads(name, call)))
+    ]
+    of_documents = ("version.read_text", "self.read_text")  # methods of a version
+    assert [call for call in wrong if not call.endswith(of_documents)] == []
 
 
 def writing_calls(source: Source) -> Iterator[str]:
@@ -197,6 +213,17 @@ def reads(name: str, call: ast.Call) -> bool:
     modes = [*call.args[1 if name in ("open", "io.open") else 0 :][:1]]
     modes += [keyword.value for keyword in call.keywords if keyword.arg == "mode"]
     return all(isinstance(mode, ast.Constant) and mode.value in READ_MODES for mode in modes)
+
+
+def test_a_search_multiplies_matrices_in_blocks_that_start_no_threads() -> None:
+    """`product_in_blocks` and FAISS multiply; threads of OpenBLAS would spin while others search."""
+    products = {f"numpy.{name}" for name in ("matmul", "dot", "vdot", "inner", "tensordot", "vecdot", "matvec")}
+    wrong = []
+    for source in (source for source in sources() if part_of(source.name) == "search"):
+        operators = [node for node in ast.walk(source.tree) if isinstance(node, ast.MatMult)]
+        wrong += [f"{source.path}: @" for _ in operators]
+        wrong += [f"{source.path}:{call.lineno} calls {name}" for name, call in source.calls if name in products]
+    assert wrong == []
 
 
 def test_nothing_is_suppressed_broadly() -> None:

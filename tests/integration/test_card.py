@@ -7,6 +7,7 @@ QueryFusionRetriever that combines FAISS and BM25 retrievers, all persisted thro
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llama_index.core import StorageContext, load_index_from_storage
@@ -30,7 +31,6 @@ from llama_index_contextual import (
     open_storage_context,
 )
 from llama_index_contextual.search.rank import CANDIDATES
-from llama_index_contextual.search.search import SIBLING_WEIGHT
 from tests.support.examples import DATA
 
 QUESTIONS = (
@@ -52,11 +52,8 @@ def ids(hits: list[NodeWithScore]) -> list[str]:
     return [hit.node.node_id for hit in hits]
 
 
-def legs(project: Project, k: int) -> tuple[SemanticRetriever, LexicalRetriever]:
-    return (
-        SemanticRetriever(project.index, similarity_top_k=k),
-        LexicalRetriever(project.live_version.index, similarity_top_k=k),
-    )
+def legs(project: Project, **options: Any) -> tuple[SemanticRetriever, LexicalRetriever]:
+    return SemanticRetriever(project.index, **options), LexicalRetriever(project.live_version.index, **options)
 
 
 def test_custom_node_parsers_for_8000_token_segments_and_800_token_chunks() -> None:
@@ -75,21 +72,14 @@ def test_a_query_fusion_retriever_over_the_faiss_and_bm25_retrievers_answers_as_
 ) -> None:
     assert issubclass(HybridRetriever, QueryFusionRetriever)
     assert issubclass(LexicalRetriever, BM25Retriever)
-    config = project.config
-    hybrid = HybridRetriever(
-        [*legs(project, CANDIDATES)],
-        retriever_weights=[config.semantic_weight, 1 - config.semantic_weight],
-        similarity_top_k=10,
-        fusion=config.fusion,
-        document_weight=config.document_weight,
-        sibling_weight=SIBLING_WEIGHT,
-        spotlight=True,
-    )
-    for question in QUESTIONS:
-        expected = project.retrieve(question, top_k=10)
-        hits = hybrid.retrieve(question)
-        assert ids(hits) == ids([*expected.results])
-        assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in expected.results])
+    semantic, lexical = legs(project)
+    hybrid = HybridRetriever([semantic, lexical])
+    for retriever, mode in ((hybrid, None), (semantic, "semantic"), (lexical, "lexical")):
+        for question in QUESTIONS:
+            expected = project.retrieve(question, mode=mode)
+            hits = retriever.retrieve(question)
+            assert ids(hits) == ids([*expected.results])
+            assert [hit.score for hit in hits] == [hit.score for hit in expected.results]
 
 
 def test_llama_indexs_own_query_fusion_retriever_answers_as_reciprocal_rank_fusion_does(project: Project) -> None:
@@ -97,7 +87,7 @@ def test_llama_indexs_own_query_fusion_retriever_answers_as_reciprocal_rank_fusi
     # LlamaIndex counts ranks from 0 with the constant 60, which is ranks from 1 with 59; its weights are 1 and 1.
     retriever = project.as_retriever(top_k=100).changed(**settings, rrf_k=59)
     stock = QueryFusionRetriever(
-        [*legs(project, CANDIDATES)],
+        [*legs(project, similarity_top_k=CANDIDATES, spotlight=False)],
         mode="reciprocal_rerank",
         num_queries=1,
         similarity_top_k=100,

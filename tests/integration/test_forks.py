@@ -1,16 +1,21 @@
-"""A process forked while no other thread uses the project searches with connections of its own."""
+"""A process that is forked while other threads use a project searches with locks and connections of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import signal
+import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import ExitStack, closing, contextmanager
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llama_index.core.schema import Document
@@ -19,12 +24,22 @@ pytest.importorskip("wordllama")
 if not hasattr(os, "fork"):
     pytest.skip("this system does not fork", allow_module_level=True)
 
+from llama_index_contextual._utils import locks
+from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.locks import Lock, Slots
 from llama_index_contextual.answering.query_engine import AnswerCache, WrittenAnswer
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index.kvstore import Database
+from llama_index_contextual.index.sources import SourceFile
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.readers.files import content_hash
+from llama_index_contextual.search.live import SearchableVersion
+from llama_index_contextual.ui.pages import PageRenderer
+from tests.support.pdf_files import lines, pdf_of
 
+GUARD = 120  # seconds after which a child that hangs is killed
+FORKS = 12
 QUESTION = "Which pump runs dry after an agrement?"
 _PARTS = ("pump", "valve", "sensor", "filter", "heater", "motor", "agreement")
 
@@ -44,12 +59,14 @@ def answer(project: Project) -> list[str]:
 
 
 def reply_of_child(ask: Callable[[], list[str]]) -> object:
-    """Fork, let the child ask, and return its reply, or its traceback."""
+    """Fork, let the child ask, and return its reply, its traceback, or None if it was killed because it hung."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: libraries have threads
         child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(GUARD)
         try:
             reply = json.dumps(ask())
         except BaseException:  # noqa: BLE001 - a test runner must not go on in the child
@@ -60,7 +77,35 @@ def reply_of_child(ask: Callable[[], list[str]]) -> object:
     with open(reading, "rb") as pipe:
         message = pipe.read()
     os.waitpid(child, 0)
-    return json.loads(message)
+    return json.loads(message) if message else None
+
+
+@contextmanager
+def in_another_thread(*managers: Any) -> Iterator[None]:
+    """Enter context managers in another thread, and leave them at the end of the block."""
+    entered, ended = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ExitStack() as stack:
+            for manager in managers:
+                stack.enter_context(manager)
+            entered.set()
+            ended.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    entered.wait()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no fork wait for a lock."""
+    monkeypatch.setattr(locks, "_PATIENCE", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +164,145 @@ def test_a_cache_of_answers_can_be_used_in_the_child(tmp_path: Path) -> None:
     cache.put("a", WrittenAnswer("Yes.", "Yes."), version=None)
     kept = str(cache.get("a"))
     assert reply_of_child(lambda: [str(cache.get("a"))]) == [kept]
+
+
+# ---- while other threads use the project -----------------------------------------------------------------------------
+
+
+def test_a_child_searches_although_the_other_threads_of_its_parent_were_searching(project: Project) -> None:
+    visible = project.only({"document_id": {"in": [f"{at}" for at in range(9)]}})
+    expected, expected_visible = answer(project), answer(visible)
+    assert expected != expected_visible
+    stopped = threading.Event()
+
+    def search(searched: Project) -> None:
+        while not stopped.is_set():
+            answer(searched)
+            searched.state.live._forget()  # so that the next search opens the version again
+
+    def in_child() -> list[str]:
+        return [*answer(project), *answer(visible), *answer(project)]
+
+    threads = [threading.Thread(target=search, args=(one,)) for one in (project, project, project, visible)]
+    for thread in threads:
+        thread.start()
+    try:
+        replies = [reply_of_child(in_child) for _ in range(FORKS)]
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join()
+    assert replies == [[*expected, *expected_visible, *expected]] * FORKS
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_child_searches_although_another_thread_held_every_lock_and_every_slot(project: Project) -> None:
+    visible = project.only({"document_id": {"in": ["1", "2"]}})
+    expected = [*answer(project), *answer(visible)]
+    slots = project.state.live.slots
+    with in_another_thread(*locks._all_locks(), *[slots] * slots._number):
+        assert reply_of_child(lambda: [*answer(project), *answer(visible)]) == expected
+    assert [*answer(project), *answer(visible)] == expected
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="cached properties have no lock")
+def test_a_child_uses_the_properties_that_another_thread_was_computing(project: Project) -> None:
+    properties = [value for value in vars(SearchableVersion).values() if isinstance(value, cached_property)]
+    with in_another_thread(*(value.lock for value in properties)):
+        reply = reply_of_child(lambda: sorted(project.state.live.current().metadata_values))
+    assert reply == sorted(project.state.live.current().metadata_values)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_lock_that_another_thread_held_is_free_in_the_child_without_the_data_that_may_be_incomplete() -> None:
+    held, free = LRUCache[str, int](3), LRUCache[str, int](3)
+    for cache in (held, free):
+        cache.put("a", 1)
+    with in_another_thread(held._lock):
+        reply = reply_of_child(lambda: [str(cache.get("a")) for cache in (held, free)])
+    assert reply == ["None", "1"]
+    assert held.get("a") == 1
+
+
+def test_a_lock_of_the_thread_that_forks_is_still_held_in_the_child() -> None:
+    lock = Lock()
+
+    def in_child() -> list[str]:
+        with lock:
+            states = [str(is_free(lock))]
+        return [*states, str(is_free(lock))]
+
+    with lock:
+        assert reply_of_child(in_child) == ["False", "False"]
+    assert is_free(lock)
+
+
+def is_free(lock: Lock) -> bool:
+    """Return whether another thread could acquire a lock."""
+
+    def attempt() -> bool:
+        acquired = lock._lock.acquire(blocking=False)
+        if acquired:
+            lock._lock.release()
+        return acquired
+
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(attempt).result()
+
+
+def test_a_fork_waits_for_a_statement_of_another_thread() -> None:
+    forking, is_done = threading.Event(), list[str]()
+    os.register_at_fork(before=forking.set)  # runs before the function that waits, which was registered earlier
+    lock = Lock(delays_fork=True)
+
+    def work() -> None:
+        with lock:
+            entered.set()
+            forking.wait()
+            is_done.append("done")
+
+    entered = threading.Event()
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait()
+    assert reply_of_child(lambda: [*is_done, str(is_free(lock))]) == ["done", "True"]
+    assert is_free(lock)
+    thread.join()
+
+
+def test_all_slots_are_free_in_the_child() -> None:
+    slots = Slots(1)
+
+    def in_child() -> list[str]:
+        with slots:
+            return ["entered"]
+
+    with slots:
+        assert reply_of_child(in_child) == ["entered"]
+
+
+def test_locks_that_are_no_longer_used_are_forgotten() -> None:
+    before = len(locks._locks), len(locks._calls)
+    for _ in range(20):
+        LRUCache[str, int](1)
+        Slots(1)
+    assert (len(locks._locks), len(locks._calls)) == before
+
+
+def test_a_child_draws_pages_in_processes_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "pump.pdf"
+    path.write_bytes(pdf_of([lines(["The pump runs dry."])] * 3).data())
+    file = SourceFile(path, content_hash(path))
+    with closing(PageRenderer(processes=1)) as renderer:
+        first = renderer.image(file, 1)
+        worker = renderer._idle.get()  # as if a thread of the parent were drawing a page
+
+        def in_child() -> list[str]:
+            with closing(renderer):
+                return [str(renderer.image(file, number) == first) for number in (1, 2)]
+
+        assert reply_of_child(in_child) == ["True", "True"]
+        renderer._idle.put(worker)
+        assert worker._process is not None
+        assert worker._process.poll() is None
+        assert renderer.image(file, 3) == first

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import sys
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,11 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
+from llama_index_contextual.index.ledger_lines import export_ledger, import_ledger
 from llama_index_contextual.index.project_file import MAX_NAME_BYTES, MAX_NAME_LENGTH, check_name, write_lock
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from tests.support.cli import run
 
 GOOD_NAMES = [
     "contracts",
@@ -322,6 +326,41 @@ def test_an_interrupted_deletion_can_be_repeated_and_shows_no_old_content(
     assert entries(manager.root) == []
 
 
+MOVED: dict[str, Callable[[Project, Path], object]] = {
+    "cost": lambda project, folder: project.cost(),
+    "info": lambda project, folder: project.info(),
+    "versions": lambda project, folder: project.versions(),
+    "verify": lambda project, folder: project.verify(),
+    "repair": lambda project, folder: project.verify(repair=True),
+    "estimate": lambda project, folder: project.estimate([folder]),
+    "documents": lambda project, folder: project.documents(),
+    "chunks": lambda project, folder: project.chunks("a"),
+    "read": lambda project, folder: project.read("a"),
+    "retrieve": lambda project, folder: project.retrieve("pump"),
+    "aretrieve": lambda project, folder: asyncio.run(project.aretrieve("pump")),
+    "retrieve_many": lambda project, folder: project.retrieve_many(["pump"]),
+    "as_retriever": lambda project, folder: project.as_retriever().retrieve("pump"),
+    "only": lambda project, folder: project.only({"file_name": "a"}).retrieve("pump"),
+    "rollback": lambda project, folder: project.rollback(),
+    "forget": lambda project, folder: project.forget(),
+    "dry forget": lambda project, folder: project.forget(dry_run=True),
+    "export": lambda project, folder: project.export(folder / "exported"),
+    "update_config": lambda project, folder: project.update_config(top_k=3),
+    "ingest": lambda project, folder: project.ingest([folder]),
+    "sync": lambda project, folder: project.sync_folders([folder]),
+    "dry sync": lambda project, folder: project.sync_folders([folder], dry_run=True),
+    "remove": lambda project, folder: project.remove("a"),
+    "rebuild": lambda project, folder: project.rebuild(),
+    "retry_failed": lambda project, folder: project.retry_failed(),
+    "index": lambda project, folder: project.index,
+    "storage_context": lambda project, folder: project.storage_context,
+    "live_version": lambda project, folder: project.live_version,
+    "search tool": lambda project, folder: project.document_tools().search("pump"),
+    "export_ledger": lambda project, folder: export_ledger(project.directory, folder / "ledger.jsonl"),
+    "import_ledger": lambda project, folder: import_ledger(project.directory, folder / "ledger.jsonl"),
+}
+
+
 def test_a_project_object_does_not_recreate_a_deleted_project(manager: ProjectManager, text_folder: Path) -> None:
     project = filled(manager, text_folder)
     manager.delete("a")
@@ -330,6 +369,47 @@ def test_a_project_object_does_not_recreate_a_deleted_project(manager: ProjectMa
             use()
     assert "0 documents" in project.document_tools().describe("search")
     assert entries(manager.root) == []
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_every_method_of_a_project_that_was_renamed_says_the_same_sentence(
+    name: str, manager: ProjectManager, text_folder: Path, tmp_path: Path
+) -> None:
+    project = filled(manager, text_folder)
+    assert project.retrieve("pump").results
+    cost, versions = project.cost(), [version.name for version in project.versions()]
+    project.directory.rename(manager.root / "b")
+    with pytest.raises(ProjectNotFoundError, match=r"'a' no longer exists: it was deleted or moved; if it was renamed"):
+        MOVED[name](project, text_folder)
+    assert entries(manager.root)[0] == "b"
+    renamed = manager.load("b")
+    assert (renamed.cost(), [version.name for version in renamed.versions()]) == (cost, versions)
+    assert renamed.retrieve("pump").results
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text on this system")
+def test_a_root_folder_whose_name_is_not_valid_text_works(tmp_path: Path) -> None:
+    root = tmp_path / os.fsdecode(b"caf\xe9")
+    (root / "texts").mkdir(parents=True)
+    for name in (b"pump.md", b"vanne-\xe9.md"):
+        (root / "texts" / os.fsdecode(name)).write_text(f"# {name[:4].decode()}\n\nThe pump and the valve.")
+    manager = ProjectManager(root / "knowledge")
+    project = manager.create("p", ProjectConfig.local())
+    report = project.ingest([root / "texts"])
+    assert len(report.added) == 2
+    loaded = manager.load("p")
+    assert len(loaded.retrieve("pump", mode="semantic").results) == 2
+    assert len(loaded.only({"file_name": "pump.md"}).retrieve("pump").results) == 1
+    assert loaded.verify(repair=True).problems == []
+    assert [record.doc_id for record in loaded.documents()] == ["texts/pump.md", r"texts/vanne-\udce9.md"]
+    export_ledger(loaded.directory, root / "ledger.jsonl")
+    loaded.export(tmp_path / "exported")
+    with pytest.raises(InputError, match=r"caf\\udce9/exported cannot contain .* its path is not valid UTF-8"):
+        loaded.export(root / "exported")
+    with pytest.raises(ProjectNotFoundError) as raised:
+        manager.load("q")
+    assert str(raised.value).encode()  # can be printed
+    assert run("search", "p", "pump", "--root", root / "knowledge").code == 0
 
 
 # ---- rights --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,9 @@ from tests.support.modes import MODES, run_mode
 SAMPLE = (
     *("429 storm, Retry-After", "400, echo", "500, echo", "truncated body", "HTML page", "empty choices"),
     *("NUL", "only NUL", "lone surrogates", "50,000 letters", "key in the answer"),
-    *("huge usage", "embeddings: NaN once", "embeddings: wrong order", "embeddings: missing items"),
+    *("usage: absurd", "usage: 100 times", "embeddings: usage: missing", "embeddings: usage: 100 times"),
+    *("expired", "cancelled", "failed", "embeddings: index 1 twice", "embeddings: absurdly long"),
+    *("embeddings: NaN once", "embeddings: wrong order", "embeddings: missing items"),
 )
 
 

@@ -52,6 +52,7 @@ ROOMS = {
     "generate_questions": "evaluation.questions",
     "import_ledger": "index.ledger_lines",
     "load_questions": "evaluation.questions",
+    "report_usage": "embeddings.replies",
     "sweep_answers": "evaluation.compare",
     "sweep_variants": "evaluation.compare",
     "write_questions": "evaluation.questions",

@@ -27,6 +27,9 @@ _SCRIPTED_FAILURE = {"code": "token_limit_exceeded", "message": "Enqueued token 
 _EXPIRED = {"code": "batch_expired", "message": "This request could not be executed before the window expired."}
 
 
+FileState = Literal["whole", "truncated", "empty", "missing", "gone"]
+
+
 @dataclass(frozen=True)
 class BatchPlan:
     """Plan of the status changes of batches.
@@ -36,14 +39,17 @@ class BatchPlan:
         polls: How many polls a batch spends in each stage; None when only `advance` moves it.
         finished: How many lines were answered before an expiry or a cancellation; default: half.
         failing: Ids of the lines that are answered with status 500.
-        output: What is left of the output file: all, the first two thirds, an empty file, or no file.
+        output: What is left of the output file: all, the first two thirds, an empty file, no file, or the id of a file
+            that is gone.
+        error_output: What is left of the error file.
     """
 
     ending: Literal["completed", "expired", "failed", "cancelled"] = "completed"
     polls: int | None = 1
     finished: int | None = None
     failing: Container[str] = ()
-    output: Literal["whole", "truncated", "empty", "missing"] = "whole"
+    output: FileState = "whole"
+    error_output: FileState = "whole"
 
 
 @dataclass(eq=False)
@@ -214,7 +220,7 @@ class Batches:
         failed = sum(bool(line["response"]) for line in errors)
         batch.info["request_counts"] = {"total": len(lines), "completed": len(output), "failed": failed}
         batch.info["output_file_id"] = self._store_lines(batch, output, batch.plan.output)
-        batch.info["error_file_id"] = self._store_lines(batch, errors, "whole")
+        batch.info["error_file_id"] = self._store_lines(batch, errors, batch.plan.error_output)
 
     async def _answer(self, batch: Batch, line: dict[str, Any], number: int) -> Answer:
         if line["custom_id"] in batch.plan.failing:
@@ -227,5 +233,7 @@ class Batches:
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
         if not lines or output == "missing":
             return None
+        if output == "gone":
+            return "file-0"
         content = {"whole": content, "truncated": content[: 2 * len(content) // 3], "empty": b""}[output]
         return str(self._files.store(content, f"{batch.info['id']}.jsonl", "batch_output").info["id"])

@@ -30,6 +30,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.project.manager import ProjectManager
 from tests.support.batches import BatchPlan
+from tests.support.charges import NO_COUNTS, charged_times, cost_at, reported_as
 from tests.support.records import CHAT_PATH, EMBEDDINGS_PATH, Answer, Request
 from tests.support.server import LoopbackProvider
 
@@ -146,8 +147,9 @@ def first_vector(*values: float) -> Tamper:
     return tamper
 
 
-def _usage(tokens: int) -> Tamper:
-    return payload(lambda answer: answer["usage"].update(prompt_tokens=tokens, completion_tokens=tokens))
+def _vector(change: Callable[[dict[str, Any]], object]) -> Tamper:
+    """Change the first vector of an answer, with its index."""
+    return payload(lambda answer: change(answer["data"][0]))
 
 
 def _said(content: str | None, **more: str) -> dict[str, Any]:
@@ -190,12 +192,15 @@ MODES: Mapping[str, Mode] = {
     "refusal": Mode(tamper=choice(message=_said(None, refusal="I cannot help with that."))),
     "reasoning only": Mode(tamper=choice(message=_said("", reasoning_content="The chunk is about a pump. " * 50))),
     # counts
-    "no usage": Mode(tamper=payload(lambda answer: answer.pop("usage")), hits_all=True),
-    "negative usage": Mode(tamper=_usage(-5), hits_all=True),
-    "huge usage": Mode(tamper=_usage(10**30), hits_all=True),
+    **{f"usage: {form}": Mode(tamper=reported_as(form, CHAT_PATH), hits_all=True) for form in NO_COUNTS},
+    **{f"usage: {n} times": Mode(tamper=charged_times(n, CHAT_PATH), hits_all=True) for n in (2, 100)},
     # batches
     "nofile": Mode(batch_plan=BatchPlan(output="missing")),
     "truncated": Mode(batch_plan=BatchPlan(output="truncated")),
+    "expired": Mode(batch_plan=BatchPlan(ending="expired")),
+    "cancelled": Mode(batch_plan=BatchPlan(ending="cancelled", finished=0)),
+    "failed": Mode(batch_plan=BatchPlan(ending="failed")),
+    "no error file": Mode(batch_plan=BatchPlan(ending="expired", error_output="gone")),
     # embeddings
     "embeddings: 500, echo": Mode(tamper=error(500), **_EMBEDDINGS),
     "embeddings: 400, echo": Mode(tamper=error(400), **_EMBEDDINGS),
@@ -206,6 +211,24 @@ MODES: Mapping[str, Mode] = {
     "embeddings: missing items": Mode(tamper=payload(lambda answer: answer["data"].pop()), **_EMBEDDINGS),
     "embeddings: wrong order": Mode(tamper=payload(lambda answer: answer["data"].reverse()), **_EMBEDDINGS),
     "embeddings: no data": Mode(tamper=payload(lambda answer: answer.update(data=[])), **_EMBEDDINGS),
+    "embeddings: surplus items": Mode(
+        tamper=payload(lambda answer: answer["data"].append(answer["data"][0])), **_EMBEDDINGS
+    ),
+    "embeddings: absurdly long": Mode(tamper=first_vector(*[1e38] * 1536), **_EMBEDDINGS),
+    "embeddings: infinite": Mode(tamper=first_vector(*[float("inf")] * 1536), **_EMBEDDINGS),
+    "embeddings: null vector": Mode(tamper=_vector(lambda item: item.update(embedding=None)), **_EMBEDDINGS),
+    "embeddings: broken base64": Mode(tamper=_vector(lambda item: item.update(embedding="AAA=")), **_EMBEDDINGS),
+    "embeddings: index 1 twice": Mode(tamper=_vector(lambda item: item.update(index=1)), **_EMBEDDINGS),
+    "embeddings: index -1": Mode(tamper=_vector(lambda item: item.update(index=-1)), **_EMBEDDINGS),
+    "embeddings: index as text": Mode(tamper=_vector(lambda item: item.update(index="0")), **_EMBEDDINGS),
+    "embeddings: no index": Mode(tamper=_vector(lambda item: item.pop("index")), **_EMBEDDINGS),
+    **{
+        f"embeddings: usage: {form}": Mode(tamper=reported_as(form, EMBEDDINGS_PATH), **_EMBEDDINGS)
+        for form in NO_COUNTS
+    },
+    **{
+        f"embeddings: usage: {n} times": Mode(tamper=charged_times(n, EMBEDDINGS_PATH), **_EMBEDDINGS) for n in (2, 100)
+    },
 }
 
 
@@ -231,7 +254,7 @@ class _Misbehaviour:
             self._hit[question] += 1
             if self.mode.tamper is not None:
                 self.mode.tamper(request, answer)
-        elif answer.status != 200 or self.asked_only:
+        elif answer.status != 200 or self.asked_only or request.batch_id:  # the file of a batch may be lost
             return
         elif request.path == CHAT_PATH:
             self.delivered[question] += 1
@@ -262,7 +285,7 @@ def run_mode(mode: Mode, folder: Path) -> Outcome:
     """
     outcome, log, misbehaviour = Outcome(), StringIO(), _Misbehaviour(mode)
     logger, handler = logging.getLogger("llama_index_contextual"), logging.StreamHandler(log)
-    with LoopbackProvider(context_tokens=12, tamper=misbehaviour) as provider:
+    with LoopbackProvider(context_tokens=12, embedding_encoding="cl100k_base", tamper=misbehaviour) as provider:
         logger.addHandler(handler)
         try:
             with mock.patch.dict(os.environ, OPENAI_API_KEY=KEY, OPENAI_BASE_URL=provider.api_base):
@@ -307,7 +330,7 @@ def _runs(
         provider.latency = 0.0
         try:
             report = project.ingest(documents())
-            if any(record.fallback_chunks for record in project.documents()):
+            if any(record.has_failed_chunks for record in project.documents()):
                 report = project.retry_failed()
             if held_back := [failure for failure in report.failures if failure.is_held_back]:
                 sent = len(provider.calls())
@@ -324,6 +347,10 @@ def _runs(
     chunks = [chunk for record in project.documents() for chunk in project.chunks(record.doc_id)]
     if report.failures or {chunk.metadata["context_source"] for chunk in chunks} != {"llm"}:
         outcome.wrong.append("a later ingest did not complete")
+    # A provider charges nothing for a call that it answers with an error.
+    charged = cost_at(record for record in provider.charged() if record.status in (0, 200))
+    if charged > project.cost().dollars + 1e-9:
+        outcome.wrong.append(f"the project shows less than the {charged} dollars that were charged")
     if not project.verify().sound:
         outcome.wrong.append("the project is damaged")
     misbehaviour.asked_only = True

@@ -19,9 +19,11 @@ def show_answer() -> Answer:
     return Answer(payload=_ABOUT)
 
 
-def embed_answer(request: Request) -> Answer:
-    """Embed the texts of a request."""
-    return Answer(payload={"model": request.model, "embeddings": [embed(text, DIMENSIONS) for text in request.inputs]})
+def embed_answer(request: Request, tokens: int) -> Answer:
+    """Embed the texts of a request, which have a number of tokens."""
+    vectors = [embed(text, DIMENSIONS) for text in request.inputs]
+    payload = {"model": request.model, "embeddings": vectors, "prompt_eval_count": tokens}
+    return Answer(payload=payload, usage={"prompt_tokens": tokens})
 
 
 def ollama_chat_answer(request: Request, reply: Reply) -> Answer:

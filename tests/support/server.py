@@ -65,7 +65,7 @@ from tests.support.limits import RateLimiter
 from tests.support.recorder import PATIENCE, Recorder
 from tests.support.records import CHAT_PATH, CONTEXTUAL_PATH, MODEL_PATHS, Answer, ApiError, Record, Request
 from tests.support.replies import Reply, ReplyFunction, chat_answer, check_chat, default_reply, output_limit
-from tests.support.tokens import DEFAULT_ENCODING, TOKEN_BYTES, PrefixCache, serialize_prompt
+from tests.support.tokens import DEFAULT_ENCODING, TOKEN_BYTES, PrefixCache, count, serialize_prompt
 from tests.support.voyage import check_contextual, contextual_answer
 
 LISTED_MODELS = ("gpt-4o-mini", "gpt-4.1-mini", "text-embedding-3-small", "text-embedding-3-large")
@@ -73,7 +73,7 @@ BACKLOG = 512
 # Replies of tests may block (on an event, say); each needs a thread of its own then.
 REPLY_THREADS = 128
 
-_AZURE = re.compile(r"^/openai/deployments/[^/]+/")
+_AZURE = re.compile(r"^/openai/deployments/[^/]+")
 
 ScriptedReply = str | Reply | ReplyFunction | ApiError
 
@@ -88,7 +88,7 @@ class LoopbackProvider(Recorder, Faults):
             of the chunk.
         context_tokens: Length of the default context.
         reasoning_tokens: Tokens of every answer that are charged and not shown, within the limit of the answer.
-        usage_factor: How many times the tokens of a chat call are reported that it took.
+        usage_factor: How many times the tokens of a call are reported and charged that it took.
         latency: Seconds from the arrival of a chat or embedding call to its answer, or a function
             of the request; errors are answered at once.
         require_key: The only API key accepted; None accepts all, and none.
@@ -232,7 +232,7 @@ class LoopbackProvider(Recorder, Faults):
         request = Request(
             id=next(self._ids),
             method=message.method,
-            path=_AZURE.sub("/v1/", message.path),
+            path=_AZURE.sub("/v1", message.path),
             headers={name.lower(): value for name, value in message.headers.items()},
             raw=raw,
             body=_parsed(message.content_type, raw),
@@ -282,7 +282,7 @@ class LoopbackProvider(Recorder, Faults):
         self, message: web.BaseRequest, request: Request, record: Record, answer: Answer
     ) -> web.StreamResponse:
         answer.headers["x-request-id"] = f"req_{request.id}"
-        if self.tamper is not None and request.path in MODEL_PATHS and record.fault is None:
+        if self.tamper is not None and request.path in {*MODEL_PATHS, ollama.EMBED} and record.fault is None:
             self.tamper(request, answer)
         parts, kind = _rendered(answer, broken=record.fault == "malformed_json")
         response = web.StreamResponse(status=answer.status, headers={"content-type": kind} | answer.headers)
@@ -353,6 +353,8 @@ class LoopbackProvider(Recorder, Faults):
             answer = await self._run_model(request, None)
         except ApiError as error:
             answer = error.answer()
+        if self.tamper is not None:
+            self.tamper(request, answer)
         self.record_batch_line(request, answer)
         return answer
 
@@ -366,7 +368,7 @@ class LoopbackProvider(Recorder, Faults):
         )
         tokens = check(request, self.embedding_encoding)
         headers = self._admit(request, tokens)
-        answer = answer_to(request, tokens, self.embedding_dimensions)
+        answer = answer_to(request, self.usage_factor * tokens, self.embedding_dimensions)
         answer.headers = headers
         return answer
 
@@ -395,7 +397,8 @@ class LoopbackProvider(Recorder, Faults):
             case ollama.SHOW:
                 return ollama.show_answer()
             case ollama.EMBED:
-                return ollama.embed_answer(request)
+                tokens = sum(count(text, self.embedding_encoding) for text in request.inputs)
+                return ollama.embed_answer(request, self.usage_factor * tokens)
         return ollama.ollama_chat_answer(request, await self._next_reply(request))
 
     async def _next_reply(self, request: Request) -> Reply:

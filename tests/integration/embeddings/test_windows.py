@@ -168,7 +168,7 @@ async def test_the_vector_is_the_mean_of_unit_vectors_weighted_by_tokens() -> No
     rows: dict[int, Any] = {}
     parts = [[window.text for window in windows] for windows in texts]
     async for vectors in aembed_groups(model, parts, name="x:y"):
-        rows.update({at: average(texts[at], of_text)[0] for at, of_text in vectors.items()})
+        rows.update({at: average(texts[at], of_text.rows)[0] for at, of_text in vectors.items()})
     # (3 · [1, 0] + 4 · [0, 1]) / 5, as is, and (1 · [1, 0] + 1 · [0, 1] + 2 · [1, 0]) / √10
     np.testing.assert_allclose(rows[0], [0.6, 0.8], rtol=1e-6)
     np.testing.assert_allclose(rows[1], [0.6, 0.8], rtol=1e-6)

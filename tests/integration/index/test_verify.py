@@ -197,7 +197,7 @@ def test_a_repair_keeps_a_version_whose_files_cannot_be_read_now(
             return of
 
         monkeypatch.undo()
-        for owner, function in ((Path, "read_bytes"), (files, "sha256")):
+        for owner, function in ((files, "read"), (files, "sha256")):
             monkeypatch.setattr(owner, function, reading(getattr(owner, function)))
 
     fail(errno.EMFILE)

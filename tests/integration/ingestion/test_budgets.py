@@ -18,9 +18,10 @@ from llama_index_contextual.index.receipts import Receipts, RunCost
 from llama_index_contextual.index.verify import salvage
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.benchmarks.budgets import CASES, SMALL, cost_at, run_case
+from tests.benchmarks.budgets import CASES, SMALL, run_case
 from tests.integration.ingestion.support import ids, interrupt_batch, passages
 from tests.support.batches import BatchPlan
+from tests.support.charges import cost_at
 from tests.support.models import ScriptedLLM
 from tests.support.records import CHAT_PATH, Request
 from tests.support.replies import Reply, default_reply

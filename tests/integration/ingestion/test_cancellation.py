@@ -20,8 +20,8 @@ from llama_index_contextual.ingestion import pipeline
 from llama_index_contextual.node_parser import ChunkNodeParser
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.benchmarks.budgets import cost_at
 from tests.integration.ingestion.support import ids, passages
+from tests.support.charges import cost_at
 from tests.support.recorder import PATIENCE
 from tests.support.server import LoopbackProvider
 

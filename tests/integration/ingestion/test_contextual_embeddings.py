@@ -194,8 +194,9 @@ def test_the_estimate_is_what_is_paid_and_a_known_document_costs_nothing(
     report = project.ingest(documents, max_cost=expected.max_cost)
     (record,) = provider.contextual_calls
     assert record.usage["total_tokens"] == pytest.approx(expected.embedding_tokens, rel=0.05)  # type: ignore[index]
-    assert report.paid.embedding_tokens == expected.embedding_tokens
-    assert report.paid.dollars == pytest.approx(expected.dollars) == pytest.approx(project.cost().dollars)
+    assert report.paid.embedding_tokens == record.usage["total_tokens"]  # type: ignore[index]
+    assert report.paid.dollars == pytest.approx(expected.dollars, rel=0.05)
+    assert report.paid.dollars == pytest.approx(project.cost().dollars)
     changed = project.estimate([document("a", changed=2), document("b")])
     provider.clear_history()
     project.ingest([document("a", changed=2), document("b")])

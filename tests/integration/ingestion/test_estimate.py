@@ -17,9 +17,10 @@ from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.benchmarks.budgets import cost_at
 from tests.integration.ingestion.support import files_of, interrupt_batch, nodes_of
 from tests.support.batches import BatchPlan
+from tests.support.charges import cost_at
+from tests.support.cli import run
 from tests.support.log_check import check
 from tests.support.server import LoopbackProvider
 
@@ -81,6 +82,46 @@ def test_the_estimate_is_that_of_the_settings(manager: ProjectManager, folder: P
     assert flex.context_dollars < batch.context_dollars < live.context_dollars  # type: ignore[operator]
     assert f"; a limit of {money(live.max_cost)} is sufficient" in str(live)
     assert "genai-prices" in str(live)
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["live", "batch"])
+@pytest.mark.parametrize("sizes", [SIZES, {"segment_size": 2_000, "chunk_size": 600, "chunk_overlap": 60}], ids=str)
+def test_the_estimate_states_whether_a_batch_or_live_calls_are_cheaper(
+    manager: ProjectManager, folder: Path, sizes: dict[str, int], batch: bool
+) -> None:
+    # With small chunks, live calls read most of each prompt from the cache at a tenth of the price.
+    prices = {"openai:gpt-4.1": {"input": 2.0, "cached": 0.2, "output": 8.0}}
+    project = project_of(manager, **sizes, prices=prices)
+    both = {sender: project.estimate([folder], batch=sender == "batch").context_dollars for sender in ("live", "batch")}
+    found = project.estimate([folder], batch=batch)
+    assert (found.live_dollars, found.batch_dollars) == (both["live"], both["batch"])
+    cheaper = "live" if both["live"] < both["batch"] else "batch"  # type: ignore[operator]
+    assert cheaper == ("live" if sizes is SIZES else "batch")
+    assert found.cheaper == found.to_dict()["cheaper"] == cheaper
+    live, batched = money(both["live"]), money(both["batch"])
+    sentence = {
+        (False, "live"): f"A batch would cost more: {batched} instead of {live} for the contexts.",
+        (False, "batch"): f"A batch would cost less: {batched} instead of {live} for the contexts.",
+        (True, "batch"): f"Live calls would cost more: {live} instead of {batched} for the contexts.",
+        (True, "live"): "Live calls would cost less, because they read most of each segment from the provider's cache:"
+        f" {live} instead of {batched} for the contexts.",
+    }[batch, cheaper]
+    assert sentence in str(found).splitlines()
+    assert ("Live calls would cost less" in found.summary()) == (batch and cheaper == "live")
+    options = [folder, "--root", manager.root, *(["--batch"] if batch else [])]
+    assert sentence in run("estimate", "costs", *options).out.splitlines()
+    assert run("estimate", "costs", *options, "--json").json["cheaper"] == cheaper
+
+
+def test_without_a_batch_api_or_a_price_nothing_is_compared(manager: ProjectManager, folder: Path) -> None:
+    other = project_of(manager, llm="ollama:llama3.1", prices={"ollama:llama3.1": {"input": 1.0}}).estimate([folder])
+    assert other.live_dollars == other.context_dollars
+    assert (other.batch_dollars, other.cheaper) == (None, None)
+    unknown = project_of(manager, "unknown", llm="openai:of-tomorrow").estimate([folder])
+    assert unknown.cheaper is unknown.live_dollars is unknown.batch_dollars is None
+    assert "would cost" not in f"{other}{unknown}"
+    flex = project_of(manager, "flex", service_tier="flex").estimate([folder])
+    assert (flex.live_dollars, flex.cheaper) == (flex.context_dollars, "live")
 
 
 def test_the_receipt_agrees_with_the_estimate_and_with_the_log(
@@ -276,29 +317,6 @@ def test_a_batch_under_way_brings_nothing_back_that_was_forgotten(
         assert ledger.info().contexts == report.chunks
 
 
-def maximum_of(project: Project, folder: Path) -> float:
-    """Return the maximum cost of one batch with all chunks of a folder."""
-    contexts = project.estimate([folder], batch=True).contexts
-    return (contexts.input_tokens * 2 + contexts.calls * 400 * 8) / 2e6 + 0.001
-
-
-def test_unanswered_requests_of_an_expired_batch_are_sent_again_within_one_limit(
-    provider: LoopbackProvider, manager: ProjectManager, folder: Path
-) -> None:
-    provider.batch_plan = BatchPlan(ending="expired")
-    project = project_of(manager, indexes="lexical")
-    limit = maximum_of(project, folder)
-    report = project.ingest([folder], batch=True, max_cost=limit)
-    # Each batch answers half of its requests; after the third, the others are sent live.
-    assert len({record.batch_id for record in provider.batch_history}) == 3
-    assert 0 < len(provider.chat_calls) < len(provider.batch_history)
-    assert len(provider.chat_calls) + len(provider.batch_history) == report.chunks
-    assert report.failures == ()
-    assert report.paid.contexts.calls == report.chunks
-    assert report.paid.dollars == pytest.approx(cost_at(provider.charged()))
-    assert cost_at(provider.charged()) <= limit
-
-
 def test_live_calls_leave_room_in_the_limit_for_a_batch_in_progress(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
@@ -313,16 +331,6 @@ def test_live_calls_leave_room_in_the_limit_for_a_batch_in_progress(
         project.ingest([folder], max_cost=limit)
     assert provider.chat_calls, "the longer document comes first"
     assert cost_at(provider.charged()) <= limit
-
-
-def test_a_chunk_with_an_unusable_reply_is_requested_again_live(
-    provider: LoopbackProvider, manager: ProjectManager, folder: Path
-) -> None:
-    provider.enqueue("", "")
-    report = project_of(manager).ingest([folder], batch=True)
-    assert len(provider.batch_history) == report.chunks
-    assert len(provider.chat_calls) >= 2
-    assert report.failures == ()
 
 
 def test_a_batch_that_could_exceed_the_limit_is_not_sent(

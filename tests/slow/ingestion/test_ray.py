@@ -19,8 +19,8 @@ from llama_index_contextual.errors import BudgetExceededError, ConfigurationErro
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.benchmarks.budgets import cost_at
 from tests.integration.ingestion.deadly import Deadly, DeadlyOnce
+from tests.support.charges import cost_at
 from tests.support.documents import pdf_bytes
 from tests.support.models import CountingEmbedding
 from tests.support.recorder import PATIENCE

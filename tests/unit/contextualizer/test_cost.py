@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from importlib.metadata import version
 from typing import Any
 
@@ -23,6 +24,7 @@ from llama_index_contextual.contextualizer.cost import (
 )
 from llama_index_contextual.contextualizer.prompts import Reply, Usage
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
+from llama_index_contextual.index.ledger import Ledger
 from tests.integration.contextualizer.segments_of import planned
 
 MODEL = "openai:gpt-4.1"
@@ -238,6 +240,50 @@ def test_an_answer_without_token_counts_is_booked_by_its_text() -> None:
     spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(OPENAI.tokens_of(requests[0], Reply("word " * 300)))
     assert spending.actual.contexts.output_tokens >= 300
     assert spending.actual.contexts.input_tokens == OPENAI.input_tokens(requests[0])
+
+
+def test_missing_token_counts_are_marked_and_the_most_expensive_cache_use_is_assumed() -> None:
+    (requests, *_) = planned()
+    text = "word " * 30
+    for usage in (Usage(), Usage(None, 50, 9), Usage(900, 800, None), Usage(900, 800, 0)):
+        assert not Reply(text, usage).is_counted
+        tokens = OPENAI.tokens_of(requests[0], Reply(text, usage))
+        if usage.input_tokens is None:
+            assert tokens.cached_tokens == 0
+            assert tokens.written_tokens == tokens.input_tokens == OPENAI.input_tokens(requests[0])
+        assert tokens.output_tokens >= (9 if usage.output_tokens else 30)
+    assert Reply(text, Usage(900, 0, 30)).is_counted
+    assert Reply("", Usage(900, 0, 0)).is_counted
+    spending = Spending(PriceTable())
+    spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(Tokens(1, 900, 0, 30), is_estimated=True)
+    spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(Tokens(1, 900, 0, 30))
+    assert (spending.actual.contexts.calls, spending.actual.estimated_calls) == (2, 1)
+    assert spending.actual.describe_estimated() == "estimated: the provider did not report the tokens of 1 call"
+
+
+async def test_the_receipt_on_disk_covers_a_call_that_cost_more_than_its_reserve() -> None:
+    with closing(Ledger(None)) as ledger:
+        spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), receipts=ledger.receipts)
+        async with spending.call(MODEL, Tokens.maximum(1_000, 0)) as call:
+            pass
+        call.settle(Tokens(1, 500_000, 0, 0))
+        await spending.acommit()
+        assert ledger.receipts.cost().dollars >= 1.0, "also if the process is killed now"
+        async with spending.embedding(MODEL, 1_000) as usage:
+            usage.counts.append(10_000_000)
+        assert ledger.receipts.cost().dollars >= 21.0
+
+
+def test_a_ratio_that_is_learnt_later_raises_the_amounts_for_calls_of_unknown_cost() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}))
+    spending.reserve(MODEL, Tokens.maximum(10_000, 0)).forfeit()
+    spending.reserve("other", Tokens.maximum(10_000, 0)).release()
+    spending.reserve(MODEL, Tokens.maximum(10_000, 0)).settle(Tokens(1, 30_000, 0, 0))
+    assert spending.actual.unsettled_dollars == pytest.approx(0.06)
+    assert spending.actual.unsettled_calls == 1
+    spending.reserve(MODEL, Tokens.maximum(10_000, 0)).settle(Tokens(1, 60_000, 0, 0))
+    assert spending.actual.unsettled_dollars == pytest.approx(0.12)
+    assert spending.actual.dollars == pytest.approx(0.06 + 0.12 + 0.12)
 
 
 def test_a_call_without_an_answer_stays_reserved() -> None:

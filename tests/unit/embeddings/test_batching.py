@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.embeddings import contextual
-from llama_index_contextual.embeddings.batching import pack, unit_vectors
-from llama_index_contextual.embeddings.contextual import aembed
+from llama_index_contextual.embeddings.batching import as_row, fault_of, pack, product_in_blocks, unit_vectors
+from llama_index_contextual.embeddings.contextual import GroupVectors, aembed, aembed_groups
 from llama_index_contextual.errors import InputError, ModelError
 from tests.support.models import CountingEmbedding
 
@@ -73,29 +75,106 @@ async def test_the_local_model_has_no_limit() -> None:
 
 
 class Crooked(CountingEmbedding):
-    """Answers with what `answer` says."""
+    """Returns the scripted vector of each text, or the whole scripted answer, whatever is sent."""
 
-    answer: list[Any]
+    dimensions: Any = None
+    vectors: dict[str, Any] = Field(default_factory=dict)
+    answer: list[Any] | None = None
+
+    def vector(self, text: str) -> Any:
+        return self.vectors.get(text, [1.0, 0.0])
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return self.answer
+        self._texts.extend(texts)
+        return [self.vector(text) for text in texts] if self.answer is None else self.answer
 
 
-WRONG_NUMBER = "'m' did not return one vector per text"
-NOT_FINITE = "'m' returned vectors that are not finite numbers: run the same"
-ANSWERS = [
-    *((answer, WRONG_NUMBER) for answer in ([], [[1.0] * 2], [[1.0]] * 3, [[1.0, 2, 3, 4]])),
-    ([[1.0], [1.0, 2.0]], "'m' did not return vectors of 2 dimensions: set the"),
-    *(([[bad, 1.0]] * 2, NOT_FINITE) for bad in (math.nan, math.inf, 1e300)),
-    ([[1.0, 2.0, 3.0]] * 2, "'m' did not return vectors of 2 dimensions: set the"),
-]
+async def groups(model: Crooked, texts: list[str], name: str = "m") -> dict[int, GroupVectors]:
+    result: dict[int, GroupVectors] = {}
+    async for answer in aembed_groups(model, [[text] for text in texts], name=name, policy=QUICK):
+        assert not result.keys() & answer.keys()
+        result |= answer
+    return result
 
 
-@pytest.mark.parametrize(("answer", "message"), ANSWERS)
-async def test_an_answer_with_wrong_vectors_is_an_error_that_names_the_model(answer: list[Any], message: str) -> None:
-    with pytest.raises(ModelError, match=f"^{message}") as raised:
+@pytest.mark.parametrize("answer", [[], [[1.0] * 2], [[1.0]] * 3, [[1.0, 2, 3, 4]]])
+async def test_a_wrong_number_of_vectors_is_an_error_that_names_the_model(answer: list[Any]) -> None:
+    message = rf"^'m' did not return one vector per text \({len(answer)} for 2\): run the same call again"
+    with pytest.raises(ModelError, match=message) as raised:
         await aembed(Crooked(answer=answer, dimensions=2), ["one", "two"], name="m")
     assert raised.value.setting == "embed_model"
+
+
+NOT_FINITE = "contains values that are not finite numbers"
+FAULTS = {
+    "NaN": ([math.nan, 1.0], NOT_FINITE),
+    "infinity": ([math.inf, 1.0], NOT_FINITE),
+    "too large for 32 bits": ([1e300, 1.0], NOT_FINITE),
+    "absurdly long": ([1e38, 1.0], "has the length 1e+38"),
+    "long in 64 bits": ([3e38] * 2, "has the length 4e+38"),
+    "zero": ([0.0, 0.0], "is zero"),
+    "too short": ([1.0], "has 1 dimensions instead of 2"),
+    "too long": ([1.0, 2.0, 3.0], "has 3 dimensions instead of 2"),
+    "empty": ([], "is not a list of numbers"),
+}
+
+
+@pytest.mark.parametrize("dimensions", [2, None])
+@pytest.mark.parametrize(("vector", "fault"), FAULTS.values(), ids=FAULTS.keys())
+async def test_an_unusable_vector_is_refused_alone_and_requested_once_more(
+    vector: list[float], fault: str, dimensions: Any
+) -> None:
+    model = Crooked(vectors={"bad": vector}, embed_batch_size=24, dimensions=dimensions)
+    texts = [f"text {number}" for number in range(23)]
+    result = await groups(model, [*texts[:5], "bad", *texts[5:]])
+    assert model.texts == [*texts[:5], "bad", *texts[5:], "bad"]
+    assert [at for at, vectors in result.items() if vectors.faults] == [5]
+    assert result[5].faults == {0: fault}
+    assert result[5].rows.tolist() == [[0.0, 0.0]]
+    assert all(vectors.rows.tolist() == [[1.0, 0.0]] for at, vectors in result.items() if at != 5)
+    with pytest.raises(ModelError, match=f"^'m' returned a vector that {re.escape(fault)}. Run the same call again"):
+        await aembed(model, [*texts, "bad"], name="m")
+
+
+@pytest.mark.parametrize("vector", [None, "text", [None, "x"], [[1.0], [2.0]], [10**400], {"x": 1}, 1.0])
+def test_a_row_of_anything_but_numbers_is_unusable(vector: Any) -> None:
+    assert fault_of(as_row(vector)) is not None
+
+
+async def test_a_vector_that_is_usable_the_second_time_is_used() -> None:
+    class Recovering(Crooked):
+        def vector(self, text: str) -> Any:
+            return [0.0, 3.0] if self.texts.count(text) > 1 else self.vectors.get(text, [1.0, 0.0])
+
+    result = await groups(Recovering(vectors={"bad": [math.nan] * 2}), ["good", "bad"])
+    assert [vectors.rows.tolist() for vectors in (result[0], result[1])] == [[[1.0, 0.0]], [[0.0, 1.0]]]
+    assert not any(vectors.faults for vectors in result.values())
+
+
+async def test_vectors_of_two_lengths_equally_often_are_all_refused() -> None:
+    result = await groups(Crooked(vectors={"a": [1.0], "b": [1.0, 0.0]}), ["a", "b"])
+    assert [vectors.faults[0] for vectors in result.values()] == [
+        "has 1 dimensions instead of the same number as the others",
+        "has 2 dimensions instead of the same number as the others",
+    ]
+
+
+async def test_a_model_that_returns_only_unusable_vectors_is_not_asked_for_more() -> None:
+    texts = [f"text {number}" for number in range(200)]
+    model = Crooked(vectors={key: [math.nan, 1.0] for key in texts}, embed_batch_size=4)
+    with pytest.raises(ModelError, match=f"'m' returned a vector that {NOT_FINITE}"):
+        await groups(model, texts)
+    assert len(set(model.texts)) == contextual.MOST_UNUSABLE
+    half = Crooked(vectors={key: [math.nan, 1.0] for key in texts[:100]}, embed_batch_size=200)
+    assert sum(bool(vectors.faults) for vectors in (await groups(half, texts)).values()) == 100
+
+
+async def test_a_text_in_more_windows_than_a_request_takes_is_sent_in_several_requests() -> None:
+    model = CountingEmbedding(embed_batch_size=2)
+    windows = ["one", "two", "three", "four", "five"]
+    answers = [answer async for answer in aembed_groups(model, [windows, ["six"]], name="m", policy=QUICK)]
+    assert model.batches == [2, 2, 1, 1]
+    assert [(at, len(vectors.rows)) for answer in answers for at, vectors in answer.items()] == [(0, 5), (1, 1)]
 
 
 @pytest.mark.parametrize("error", [ValueError("refused"), ConnectionError("gone"), ModelError("Said already.")])
@@ -118,7 +197,40 @@ async def test_a_failure_is_a_message_that_names_the_model(error: Exception, mon
         assert raised.value.setting == "embed_model"
 
 
-async def test_a_vector_that_is_zero_stays_zero() -> None:
-    answer = [[1.0, 0.0], [0.0, 0.0]]
-    result = await aembed(Crooked(answer=answer, dimensions=2), ["pump", "odd valve"], name="m")
+async def test_a_vector_of_the_local_model_may_be_zero() -> None:
+    result = await aembed(Crooked(vectors={"odd": [0.0, 0.0]}), ["pump", "odd"], name="local")
     assert result.any(axis=1).tolist() == [True, False]
+
+
+# ---- products --------------------------------------------------------------------------------------------------------
+
+THREADS = 262_144  # OpenBLAS: SMP_THRESHOLD_MIN × GEMM_MULTITHREAD_THRESHOLD multiplications
+
+
+@pytest.fixture
+def multiplications(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of multiplications in each product that NumPy passes to OpenBLAS."""
+    sizes: list[int] = []
+    matmul = np.matmul
+
+    def count(left: Any, right: Any) -> Any:
+        sizes.append(math.prod(left.shape[-2:]) * right.shape[-1])
+        return matmul(left, right)
+
+    monkeypatch.setattr(np, "matmul", count)
+    return sizes
+
+
+@pytest.mark.parametrize("count", [1, 9, 64])
+@pytest.mark.parametrize("rows", [0, 1, 23, 24, 1_562, 1_563, 5_000])
+def test_a_product_in_blocks_is_the_product_and_no_block_starts_threads(
+    rows: int, count: int, multiplications: list[int]
+) -> None:
+    draw = np.random.default_rng(rows + count)
+    left = draw.standard_normal((rows, 128), dtype=np.float32)
+    right = draw.standard_normal((count, 128), dtype=np.float32).T
+    result = product_in_blocks(left, right)
+    assert result.shape == (rows, count)
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, left.astype(np.float64) @ right, rtol=1e-5, atol=1e-5)
+    assert 0 <= max(multiplications) < THREADS

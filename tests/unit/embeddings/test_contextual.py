@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,6 +18,7 @@ from pydantic import Field, PrivateAttr
 from llama_index_contextual import ContextualEmbedding
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.embeddings.contextual import aembed_groups, document_parts
+from llama_index_contextual.embeddings.replies import EmbeddingUsage
 from llama_index_contextual.errors import InputError, ModelError
 from tests.support.voyage import contextual_vectors
 
@@ -185,39 +187,44 @@ async def test_unit_vectors_are_yielded_request_by_request_and_each_is_booked() 
     booked: list[int] = []
 
     @asynccontextmanager
-    async def booking(tokens: int) -> Any:
+    async def booking(tokens: int) -> AsyncIterator[EmbeddingUsage]:
         booked.append(tokens)
-        yield
+        yield EmbeddingUsage()
 
     documents = [["a b"], ["c", "d"], ["e f g"]]
     found = await rows(model, documents, booking=booking)
     assert booked == [4, 3], "as counted by OpenAI's embedding models"
     assert sorted(found) == [0, 1, 2]
     for at, texts in enumerate(documents):
-        assert found[at] == pytest.approx(np.array(contextual_vectors(texts, 16)), abs=1e-6)
+        assert found[at].rows == pytest.approx(np.array(contextual_vectors(texts, 16)), abs=1e-6)
 
 
-async def test_vectors_of_zeros_are_kept_and_those_that_are_not_finite_are_an_error() -> None:
+@pytest.mark.parametrize("bad", [[0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0], [1e38, 0.0], [1.0], None, ["x"], []])
+async def test_an_unusable_vector_of_a_document_is_refused_alone(bad: Any) -> None:
     model = Neighbours()
-    model._answers += 2 * [[[[0.0, 0.0], [1.0, 0.0]]]]  # requested once more
-    assert (await rows(model, [["one", "two"]]))[0].tolist() == [[0.0, 0.0], [1.0, 0.0]]
-    for bad in (math.inf, math.nan):
-        model._answers += [[[[bad, 0.0]]]]
-        with pytest.raises(ModelError, match="not finite numbers"):
-            await rows(model, [["one"]])
+    model._answers += 2 * [[[[0.0, 2.0], bad, [3.0, 0.0]]]]  # the document is requested once more
+    found = (await rows(model, [["one", "two", "three"]]))[0]
+    assert list(found.faults) == [1]
+    assert found.rows.tolist() == [[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
+    assert len(model.requests) == 2
 
 
-async def test_vectors_of_another_length_or_of_none_are_an_error() -> None:
-    for answer in ([[[], []]], [[[1.0], [1.0, 2.0]]], [[["x"], ["y"]]], [[None, None]]):
-        model = Neighbours()
-        model._answers.append(answer)
-        with pytest.raises(ModelError, match="did not return vectors of the same number of dimensions"):
-            await rows(model, [["one", "two"]])
+async def test_only_the_documents_with_an_unusable_vector_are_requested_again() -> None:
+    model = Neighbours()
+    good, bad = [[1.0, 0.0]], [[math.nan, 0.0]]
+    model._answers += [[good, bad, good], [good]]
+    found = await rows(model, [["one"], ["two"], ["three"]])
+    assert model.requests == [[["one"], ["two"], ["three"]], [["two"]]]
+    assert not any(vectors.faults for vectors in found.values())
+
+
+async def test_vectors_that_do_not_have_the_requested_length_are_refused() -> None:
+    found = await rows(Neighbours(dimensions=8), [["one"]])
+    assert found[0].faults == {0: "has 16 dimensions instead of 8"}
+    model = Neighbours()
     model._answers.append([[[1.0]]])
     with pytest.raises(ModelError, match="did not return one vector per text"):
         await rows(model, [["one", "two"]])
-    with pytest.raises(ModelError, match="did not return vectors of 8 dimensions"):
-        await rows(Neighbours(dimensions=8), [["one"]])
 
 
 async def test_failed_requests_are_repeated_and_the_last_error_has_a_message() -> None:

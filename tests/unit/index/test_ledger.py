@@ -91,7 +91,7 @@ def test_a_pending_batch_does_not_restore_removed_data(ledger: Ledger) -> None:
     ledger.batches.uploaded("file", model="m", custom_ids=["one", "two"])
     ledger.keep_only((), ())
     assert ledger.batches.open_batches() == []
-    assert not ledger.batches.has_request("one")
+    assert ledger.batches.reply("one") is ledger.batches.file_of("one") is None
     assert ledger.info().batched_requests == 0
 
 
@@ -253,7 +253,7 @@ def row(**changes: Any) -> bytes:
         (b'{"table": "embeddings", "key": "k", "vector": "AAAA", "model": "m", "created": 1.0}', "not a row of"),
         (b"[1, 2]", "must be a mapping"),
         (b'"text"', "must be a mapping"),
-        (b"[" * 100_000, "recursion"),
+        (b"[" * 100_000, "nested too deeply"),
         (b'{"key": "\xff"}', "can't decode"),
         (row(extra=1), "'extra' is missing or unknown"),
         (b'{"key": "k", "context": "c"}', "'model' is missing or unknown"),

@@ -118,7 +118,7 @@ def test_a_modified_row_is_reported_and_never_returned(table: str, column: str, 
             "contexts": lambda: ledger.contexts([first]).get(first),
             "embeddings": lambda: ledger.vectors([first]).get(first),
             "batches": lambda: next(iter(ledger.batches.open_batches()), None),
-            "batch_requests": lambda: ledger.batches.has_request(first) or None,
+            "batch_requests": lambda: ledger.batches.file_of(first),
             "batch_replies": lambda: ledger.batches.reply(first),
             "runs": lambda: next(iter(ledger.receipts.cost().runs), None),
             "pages": lambda: ledger.page(first),
@@ -130,7 +130,7 @@ def test_a_modified_row_is_reported_and_never_returned(table: str, column: str, 
 def test_a_request_of_an_unknown_batch_is_sent_again(path: Path) -> None:
     change(path, "UPDATE batches SET file_id = 'another' WHERE file_id = 'file'")
     with closing(Ledger(path)) as ledger:
-        assert not ledger.batches.has_request("one")
+        assert ledger.batches.reply("one") is ledger.batches.file_of("one") is None
 
 
 def test_a_row_with_invalid_utf8_does_not_prevent_reading_the_others(path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import faiss
 import numpy as np
 import pytest
@@ -27,6 +29,14 @@ def test_a_query_of_another_length_is_refused_before_anything_is_read() -> None:
     assert len(products(ROWS[:0], QUERIES[0])) == 0
     with pytest.raises(InputError, match="has 18 dimensions, the index 17"):
         products(ROWS, np.zeros(18, dtype=np.float32))
+
+
+def test_sixteen_callers_scan_the_same_rows() -> None:
+    rows = RNG.standard_normal((2_000, 64), dtype=np.float32)
+    queries = RNG.standard_normal((64, 64), dtype=np.float32)
+    expected = [products(rows, query).tolist() for query in queries]
+    with ThreadPoolExecutor(16) as threads:
+        assert [scores.tolist() for scores in threads.map(lambda query: products(rows, query), queries)] == expected
 
 
 def test_thread_settings_are_not_changed() -> None:

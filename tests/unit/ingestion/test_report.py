@@ -68,6 +68,7 @@ def test_a_report_is_converted_to_json() -> None:
     raw = json.loads(json.dumps(REPORT.to_dict()))
     assert raw["skipped"] == [{"path": "x.docx", "reason": "has the type .docx", "absent": False, "content_hash": None}]
     failure = {"node_id": "n", "doc_id": "a", "error": "the model answered nothing", "is_held_back": False}
+    failure["step"] = "context"
     assert raw["failures"] == [failure]
     assert raw["added"] == ["a", "b"]
     assert set(raw) == set(IngestReport.__dataclass_fields__)

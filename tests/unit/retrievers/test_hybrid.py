@@ -46,7 +46,7 @@ def ranked(retriever: Any, query: str = QUERY, filters: MetadataFilters | None =
 
 def test_the_result_is_the_fusion_of_the_ranks() -> None:
     semantic, lexical = both_legs()
-    hybrid = HybridRetriever([semantic, lexical], retriever_weights=[3, 1], rrf_k=7)
+    hybrid = HybridRetriever([semantic, lexical], retriever_weights=[3, 1], fusion="rrf", rrf_k=7)
     by_meaning, by_words = ({name: at for at, name in enumerate(ranked(leg), start=1)} for leg in (semantic, lexical))
     assert len(by_meaning) == 5
     assert list(by_words) == ["dry", "sensor", "valve"]
@@ -82,13 +82,14 @@ def test_filters_and_candidates_do_not_change_a_score() -> None:
 
 def test_hits_of_other_retrievers_are_scaled_to_their_own_range() -> None:
     semantic, lexical = both_legs()
+    semantic.spotlight = False
     assert list(ranked(lexical)) == ["dry", "sensor", "valve"]
     # The inner scores are 1/11, 1/12 and 1/13: min-max makes them 1, (1/12 - 1/13) / (1/11 - 1/13) and 0.
     inner = {"dry": 1.0, "sensor": 11 / 24, "valve": 0.0}
     cosines = ranked(semantic)
     low, high = min(cosines.values()), max(cosines.values())
     wanted = {key: 0.5 * inner.get(key, 0.0) + 0.5 * (cosines[key] - low) / (high - low) for key in cosines}
-    found = HybridRetriever([HybridRetriever([lexical]), semantic], fusion="score").retrieve(QUERY)
+    found = HybridRetriever([HybridRetriever([lexical], fusion="rrf"), semantic], fusion="score").retrieve(QUERY)
     assert {hit.node_id: hit.score for hit in found} == pytest.approx(wanted)
     assert ids(found) == sorted(wanted, key=lambda node_id: -wanted[node_id])
 
@@ -106,7 +107,7 @@ def test_with_a_single_weight_the_order_is_that_of_its_leg(fusion: Any, weights:
 
 def test_nodes_are_fetched_once_and_only_those_of_the_answer() -> None:
     index = PassageIndex(passages())
-    hybrid = HybridRetriever(list(both_legs(index=index)), similarity_top_k=2)
+    hybrid = HybridRetriever(list(both_legs(index=index)), similarity_top_k=2, spotlight=False)
     hybrid.rank(QUERY, 2).first(2)
     assert index.fetches == []
     found = hybrid.retrieve(QUERY)
@@ -177,7 +178,7 @@ class Unscored(BaseRetriever):
 
 async def test_foreign_retrievers_are_fused_by_node_id_and_weight() -> None:
     legs: list[BaseRetriever] = [FixedRetriever(hits(a=9, b=8)), FixedRetriever(hits(b=7, c=6))]
-    hybrid = HybridRetriever(legs, retriever_weights=[0.25, 0.75], rrf_k=1)
+    hybrid = HybridRetriever(legs, retriever_weights=[0.25, 0.75], fusion="rrf", rrf_k=1)
     wanted = {"b": 0.25 / 3 + 0.75 / 2, "c": 0.75 / 3, "a": 0.25 / 2}
     for found in (hybrid.retrieve("q"), await hybrid.aretrieve("q")):
         assert ids(found) == list(wanted)
@@ -250,7 +251,7 @@ async def test_generated_queries_are_asked_of_every_leg(run: str) -> None:
     llm = ScriptedLLM()
     llm.enqueue("pump dry\n\nvalve closed\nnever asked")
     legs = [FixedRetriever(hits(a=2, b=1)), FixedRetriever(hits(b=1))]
-    hybrid = HybridRetriever(list(legs), llm=llm, num_queries=3, use_async=run == "sync in threads")
+    hybrid = HybridRetriever(list(legs), fusion="rrf", llm=llm, num_queries=3, use_async=run == "sync in threads")
     ask = hybrid.aretrieve("what is wrong?") if run == "async" else asyncio.to_thread(hybrid.retrieve, "what is wrong?")
     found = {hit.node.node_id: hit.score for hit in await ask}
     for leg in legs:  # in threads, in any order

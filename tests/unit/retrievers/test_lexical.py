@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -152,9 +150,17 @@ def test_exactly_one_source_is_required(sources: dict[str, object]) -> None:
         LexicalRetriever.from_defaults(**sources)  # type: ignore[arg-type]
 
 
-def test_only_the_indexes_of_a_project_are_on_disk(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not persisted: create a project"):
-        retriever().persist(str(tmp_path))
+def test_an_index_without_terms_is_refused_with_advice() -> None:
+    for index in (passages(), VectorStoreIndex(passages(), embed_model=CountingEmbedding())):
+        with pytest.raises(InputError, match=r"needs an index with terms.* use LexicalRetriever\.from_defaults\(\)"):
+            LexicalRetriever(index)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", [{"stemmer": object()}, {"token_pattern": r"\w+"}, {"skip_stemming": True}])
+def test_options_of_another_tokenizer_are_refused_with_advice(option: dict[str, object]) -> None:
+    with pytest.raises(InputError, match=f"own tokenizer: omit `{next(iter(option))}`, or choose a `language`"):
+        retriever(**option)
+    assert ids(retriever(stemmer=None, skip_stemming=False, verbose=True).retrieve("TS-999"))[0] == "dry"
 
 
 def test_settings_are_those_of_the_index() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 from dataclasses import dataclass, field
@@ -66,6 +65,7 @@ def test_the_scale_is_that_of_the_similarities_to_all_chunks(retriever: Semantic
 def test_ranking_fetches_no_node_and_a_search_fetches_once(retriever: SemanticRetriever, index: PassageIndex) -> None:
     ranking = retriever.rank(QUERY, 3)
     assert index.fetches == []
+    retriever.spotlight = False
     hits = retriever.fetch(ranking, 3, QUERY)
     assert index.fetches == [[node_id for node_id, _ in ranking.first(3)]]
     assert [(hit.node_id, hit.score) for hit in hits] == ranking.first(3)
@@ -102,10 +102,12 @@ async def test_a_given_embedding_is_not_computed_again(
     assert embedding.queries == []
 
 
-def test_another_kind_of_vector_store_is_refused(embedding: CountingEmbedding) -> None:
-    index = VectorStoreIndex(passages(), embed_model=embedding)
-    with pytest.raises(InputError, match=r"needs the index of a project; for others use index\.as_retriever"):
-        SemanticRetriever(index)
+def test_rows_of_another_kind_of_index_are_not_ranked(embedding: CountingEmbedding) -> None:
+    semantic = SemanticRetriever(VectorStoreIndex(passages(), embed_model=embedding))
+    assert not semantic.ranks_rows
+    assert semantic.metadata_keys() == []
+    with pytest.raises(InputError, match=r"ranks rows only in the index of a project: use retrieve\(\)"):
+        semantic.rank(QUERY, 1)
 
 
 # ---- the user's query ------------------------------------------------------------------------------------------------
@@ -147,14 +149,14 @@ async def test_the_query_is_embedded_once(retriever: SemanticRetriever, embeddin
     assert embedding.queries == [QUERY, "another"]
 
 
-async def test_several_questions_are_embedded_once_each_in_their_order(embedding: CountingEmbedding) -> None:
+def test_several_questions_are_embedded_once_each_in_their_order(embedding: CountingEmbedding) -> None:
     embedder = QueryEmbedder(embedding)
     vectors = embedder.embed_many([["one"], ["two"], ["one"], ["one", "two"]])
     assert sorted(embedding.queries) == ["one", "one", "two", "two"], "two questions, and the texts of a third"
     assert vectors[:3] == [embedding.vector(text) for text in ("one", "two", "one")]
     assert vectors[3] == pytest.approx(np.mean(vectors[:2], axis=0).tolist())
     before = list(embedding.queries)
-    assert await embedder.aembed_many([["two"], ["one"]]) == [vectors[1], vectors[0]]
+    assert embedder.embed_many([["two"], ["one"]]) == [vectors[1], vectors[0]]
     assert embedder.embed(["two"]) == vectors[1]
     assert embedding.queries == before
     assert embedder.embed_many([]) == []
@@ -271,7 +273,9 @@ async def test_a_model_that_does_not_answer_with_finite_numbers_is_named(
     retriever: SemanticRetriever, answer: Any
 ) -> None:
     broken = SemanticRetriever(retriever._index, embed_model=Broken(answer=answer))
-    for ask in (broken.rank, lambda query, k: asyncio.run(broken.aprepare(QueryBundle(query)))):
-        with pytest.raises(ModelError, match="The embedding model 'CountingEmbedding:counting' did not return"):
-            await asyncio.to_thread(ask, QUERY, 3)
+    message = "^'CountingEmbedding:counting' returned an embedding of the query that"
+    with pytest.raises(ModelError, match=message):
+        broken.rank(QUERY, 3)
+    with pytest.raises(ModelError, match=message):
+        await broken.aretrieve(QUERY)
     assert len(broken._embedder._cache) == 0

@@ -15,11 +15,13 @@ from llama_index.core.schema import TextNode
 from numpy.typing import NDArray
 
 from llama_index_contextual.embeddings.words import embedded, word_vectors
+from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale
 from llama_index_contextual.metadata import TOKEN_COUNT
 from llama_index_contextual.retrievers.ranking import NodeIndex
 from llama_index_contextual.search.rank import FusionSettings, Leg, Ranking, lexical_leg
+from llama_index_contextual.search.search import best_chunks
 from llama_index_contextual.search.spotlight import (
     DIMENSIONS,
     HeadedText,
@@ -246,7 +248,7 @@ def ranked(texts: Sequence[str], fusion: FusionSettings | None = None) -> tuple[
 
 def shares_of(texts: Sequence[str], fusion: FusionSettings | None = None, *, tokens: int = 800) -> NDArray[np.float64]:
     ranking, chunks = ranked(texts, fusion)[1], [chunk(text, tokens) for text in texts]
-    return spotlight_shares(ranking, spots_of(ranking, chunks, QUESTION), chunks)
+    return spotlight_shares(ranking, spots_of(ranking, chunks, QUESTION, rerank=True), chunks)
 
 
 def test_the_words_of_the_best_unit_count_in_the_unit_of_the_ranking() -> None:
@@ -290,13 +292,30 @@ def test_without_wordllama_nothing_is_ranked_again(monkeypatch: pytest.MonkeyPat
     assert not shares_of(TEXTS).any()
 
 
+def test_a_lexical_search_that_only_marks_does_not_read_wordllamas_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    index, ranking = ranked(TEXTS)
+    _, chunks, spots = best_chunks(index, ranking, QUESTION, count=3, results=3, rerank=False)
+    with_vectors = spots_of(ranking, chunks, QUESTION, rerank=True)
+    assert [spot[:2] for spot in spots] == [spot[:2] for spot in with_vectors]
+
+    def refuse() -> None:
+        raise ModelError("The files are read.")
+
+    monkeypatch.setattr("llama_index_contextual.embeddings.words._model", refuse)
+    index, ranking = ranked([f"{text} Zephyrs hum." for text in TEXTS])  # with words that are not in the cache
+    _, _, spots = best_chunks(index, ranking, QUESTION, count=3, results=3, rerank=False)
+    assert spots[0].end > spots[0].start
+    with pytest.raises(ModelError, match="files are read"):
+        best_chunks(index, ranking, QUESTION, count=3, results=3, rerank=True)
+
+
 def test_meaning_is_measured_in_wordllamas_deviation_whichever_model_embeds() -> None:
     index, _ = ranked(TEXTS)
     vector = np.array([1.0, 0.0], dtype=np.float32)  # by another model, with other dimensions
     leg = Leg("semantic", Hits(np.arange(3), np.array([0.9, 0.8, 0.7])), Scale(0.1, 0.2), vector=vector, model="other")
     ranking = Ranking(leg.hits, index.ids, [leg])
     chunks = [chunk(text) for text in TEXTS]
-    shares = spotlight_shares(ranking, spots_of(ranking, chunks, QUESTION), chunks)
+    shares = spotlight_shares(ranking, spots_of(ranking, chunks, QUESTION, rerank=True), chunks)
     question = embedded([QUESTION])[0]
     direction = question[:DIMENSIONS] / np.linalg.norm(question[:DIMENSIONS])
     sentence = embedded(["The garden fee is 3 euros."])[0][:DIMENSIONS]

@@ -1,0 +1,112 @@
+"""The time of every regular expression, and of functions that read text from outside, grows linearly with the text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.answering.citations import quotations_of, uncited
+from llama_index_contextual.answering.guards import mask_personal_data
+from llama_index_contextual.answering.intent import aspects_of
+from llama_index_contextual.answering.prompts import defused
+from llama_index_contextual.contextualizer.prompts import neutralise
+from llama_index_contextual.readers.builder import DocumentBuilder
+from llama_index_contextual.readers.files import FileAccount, ReadLimits
+from llama_index_contextual.search.spotlight import is_code, units
+from llama_index_contextual.ui.quotes import cells_of
+from tests.support.expressions import Expression, calls, expressions, hostile_runs
+from tests.support.growth import MAX_EXPONENT, Run, exponent, is_suspicious
+
+LOCAL = {
+    "_utils.redaction._pattern": {"forms": ["sk-0123456789"]},
+    "_utils.text.excerpt": {"term": "ts-999"},
+    "cli.doctor._writer": {"lock": Path(__file__)},
+    "contextualizer.prompts._tag_pattern": {"names": "document|chunk"},
+    "tools.document_tools.compile_pattern": {"expression": "pump", "flags": 0},  # a user's expression has a time limit
+    "ui.ask._edits": {"pattern": r"<[^<>]*>|1,204"},
+}
+"""Values of the variables that expressions are made of."""
+PARTS, DRAWS = 8, 20
+
+
+@lru_cache(maxsize=1)
+def collected() -> list[Expression]:
+    return expressions(LOCAL)
+
+
+def growth(expression: Expression, draws: int = DRAWS) -> list[str]:
+    """Return a line for each method of an expression whose time grows faster than the text."""
+    lines = []
+    for method, call in calls(expression):
+        for run in hostile_runs(expression.compiled, draws):
+            if is_suspicious(call, run) and (value := exponent(call, run)) >= MAX_EXPONENT:
+                lines.append(f"{value:.2f} {method} {expression}: {run}")
+                break
+    return lines
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_expression_takes_linear_time(part: int) -> None:
+    slow = [line for expression in collected()[part::PARTS] for line in growth(expression)]
+    assert not slow, "\n".join(slow)
+
+
+def test_the_scan_sees_expressions_of_all_kinds() -> None:
+    places = [expression.where for expression in collected()]
+    assert len(places) > 250
+    for place in ("answering/prompts.py", "models.py PROVIDERS", "ui/ask.py", "contextualizer/prompts.py:"):
+        assert any(where.startswith(place) for where in places), place
+
+
+@pytest.mark.parametrize(
+    ("pattern", "method"),
+    [
+        (r"\s+$", "search"),
+        (r"\s*+x", "sub"),  # possessive, but each place of a run is a start
+        (r"\[(?:\s*source\s*\s*[^\[\]]*\d)\]", "search"),
+        (r"(?:a+)+!", "match"),
+        (r"<[^>]*>", "findall"),
+    ],
+)
+def test_the_measurement_reports_expressions_that_take_longer(pattern: str, method: str) -> None:
+    assert growth(Expression("here", re.compile(pattern), {method}), draws=100)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "method"),
+    [(r"(?<!\s)\s+x", "search"), (r"<[^<>]*>", "sub"), (r"\S+\s*+\S", "fullmatch"), (r"a{1,40}b", "search")],
+)
+def test_the_measurement_accepts_expressions_that_take_linear_time(pattern: str, method: str) -> None:
+    assert not growth(Expression("here", re.compile(pattern), {method}), draws=100)
+
+
+def _build(text: str) -> None:
+    DocumentBuilder(FileAccount(Path("long.html"), 10**9, ReadLimits())).paragraph(text)
+
+
+FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
+    "source marks": (
+        defused,
+        [Run("[Source", " "), Run("[Source", "\u00a0"), Run("[source ", "1"), Run("", "[source ")],
+    ),
+    "prompt tags": (neutralise, [Run("<", " "), Run("", "< /"), Run("<", "\u3000", "document")]),
+    "citations": (uncited, [Run("", " "), Run("", "[Source "), Run("", " [Source 1")]),
+    "quotations": (quotations_of, [Run("", "“"), Run("> ", " "), Run('"', "a "), Run("", '"a ')]),
+    "personal data": (mask_personal_data, [Run("", "a@b.example "), Run("", "a."), Run("", "4")]),
+    "comparisons": (aspects_of, [Run("", "compare "), Run("", "a vs ")]),
+    "paragraphs": (_build, [Run("a", "\u00a0", "b"), Run("", " \n"), Run("a", " ", "b")]),
+    "units": (units, [Run("", " "), Run("", "a. "), Run("", "1 "), Run("a", "|")]),
+    "source code": (is_code, [Run("", "(a"), Run("", "f()"), Run("", "= ")]),
+    "cells": (cells_of, [Run("Revenue", " 1"), Run("a", " %"), Run("a", " (1) %"), Run("a", "  ")]),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_that_read_text_from_outside_take_linear_time(name: str) -> None:
+    call, runs = FUNCTIONS[name]
+    slow = {str(run): value for run in runs if (value := exponent(call, run)) >= MAX_EXPONENT}
+    assert not slow

@@ -1,0 +1,154 @@
+"""One set of defaults: components, signatures and commands take those of the settings."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+import llama_index_contextual as package
+from llama_index_contextual import ChunkNodeParser, ContextWindowPacker, HybridRetriever, SegmentNodeParser
+from llama_index_contextual.answering.streaming import Timeouts
+from llama_index_contextual.config import Mode, ProjectConfig, default
+from llama_index_contextual.search.rank import FusionSettings
+from llama_index_contextual.search.search import SearchSettings
+from llama_index_contextual.search.spotlight import COMPARED
+from tests.support.source import ROOT, sources
+
+OTHER_NAMES = {"similarity_top_k": "top_k", "num_workers": "llm_concurrency", "concurrency": "llm_concurrency"}
+"""Settings with another name in LlamaIndex's interfaces."""
+
+SAME_NAME = {
+    "SearchPlan.top_k": "the number of passages for an intent",
+    "Judge.min_confidence": "the confidence of a verdict",
+    "Ranking.document_weight": "a result",
+    "_Rung.__new__.rerank": "a step of a comparison",
+    "GroundedChatEngine.mode": "how follow-up questions are searched",
+    "Project.as_chat_engine.mode": "how follow-up questions are searched",
+    **dict.fromkeys(("AnswerOptions.context", "passages_prompt.context"), "whether contexts are shown"),
+    **dict.fromkeys(("sweep_answers.context", "Project.as_query_engine.context"), "whether contexts are shown"),
+    "Project.as_chat_engine.context": "whether contexts are shown",
+}
+"""Arguments and fields that have the name of a setting and mean something else."""
+
+
+def setting_of(name: str) -> str | None:
+    """Return the setting that an argument or field is named after."""
+    setting = OTHER_NAMES.get(name, name)
+    return setting if setting in ProjectConfig.model_fields else None
+
+
+def defaults_of(kind: Any, name: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield the place, the name and the default of each field and argument of a class or function."""
+    if inspect.isclass(kind):
+        if issubclass(kind, BaseModel):
+            for field, one in kind.model_fields.items():
+                if not one.is_required():
+                    yield f"{name}.{field}", field, one.get_default(call_default_factory=True)
+        elif dataclasses.is_dataclass(kind):
+            for one in dataclasses.fields(kind):
+                if one.default is not dataclasses.MISSING:
+                    yield f"{name}.{one.name}", one.name, one.default
+        generated = {"__init__"} if dataclasses.is_dataclass(kind) else set()
+        methods = [
+            (f"{name}.{key}".removesuffix(".__init__"), value)
+            for key, value in vars(kind).items()
+            if key not in generated
+        ]
+    else:
+        methods = [(name, kind)]
+    for place, method in methods:
+        function = inspect.unwrap(getattr(method, "__func__", method))
+        if inspect.isfunction(method) or isinstance(method, classmethod | staticmethod):
+            for parameter in inspect.signature(function).parameters.values():
+                if parameter.default is not parameter.empty:
+                    yield f"{place}.{parameter.name}", parameter.name, parameter.default
+
+
+def all_defaults() -> Iterator[tuple[str, str, Any]]:
+    """Yield all defaults of the modules that can be imported here."""
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if module.name.endswith("__main__"):
+            continue
+        try:
+            loaded = importlib.import_module(module.name)
+        except ImportError:  # needs an extra
+            continue
+        for name, one in vars(loaded).items():
+            if getattr(one, "__module__", None) == module.name and (inspect.isclass(one) or inspect.isfunction(one)):
+                yield from defaults_of(one, name)
+
+
+def test_no_default_contradicts_the_setting_of_its_name() -> None:
+    compared, wrong = 0, []
+    for place, name, value in all_defaults():
+        setting = setting_of(name)
+        if setting is None or place in SAME_NAME or place.startswith("ProjectConfig."):
+            continue
+        compared += 1
+        # None and "" stand for the setting of the project.
+        if value not in (None, "", default(setting)):
+            wrong.append(f"{place} is {value!r}, the setting {setting} {default(setting)!r}")
+    assert compared > 100
+    assert wrong == []
+
+
+def test_no_default_of_a_setting_is_spelled_twice() -> None:
+    wrong = []
+    for source in sources():
+        if source.path == "config.py":
+            continue
+        for node in ast.walk(source.tree):
+            pairs: list[tuple[str, ast.expr | None]] = []
+            if isinstance(node, ast.arguments):
+                positional = [*node.posonlyargs, *node.args]
+                pairs += zip([one.arg for one in positional[-len(node.defaults) :]], node.defaults, strict=False)
+                pairs += [(one.arg, value) for one, value in zip(node.kwonlyargs, node.kw_defaults, strict=True)]
+            elif isinstance(node, ast.ClassDef):
+                fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+                pairs += [(ast.unparse(one.target), one.value) for one in fields]
+            for name, value in pairs:
+                setting = setting_of(name)
+                usual = None if setting is None else default(setting)
+                spelled = [one.value for one in ast.walk(value) if isinstance(one, ast.Constant)] if value else []
+                if isinstance(usual, int | float | str) and not isinstance(usual, bool) and usual in spelled:
+                    wrong.append(f"{source.path}: {name}")
+    assert wrong == []
+
+
+def test_the_settings_of_fusion_and_search_are_those_of_a_project() -> None:
+    config = ProjectConfig()
+    assert FusionSettings() == FusionSettings.of(config)
+    for mode in get_args(Mode):
+        settings = SearchSettings.of(config, mode=mode, k=config.top_k, filters=None)
+        assert SearchSettings(mode=mode) == settings
+    assert SearchSettings().mode == config.mode
+
+
+def test_components_have_the_defaults_of_a_project() -> None:
+    config = ProjectConfig()
+    assert (ChunkNodeParser().chunk_size, ChunkNodeParser().chunk_overlap) == (config.chunk_size, config.chunk_overlap)
+    assert SegmentNodeParser().segment_size == config.segment_size
+    assert SegmentNodeParser().segment_overlap == config.segment_size // 10
+    assert ContextWindowPacker().max_tokens == config.answer_tokens
+    assert Timeouts().first_token == config.first_token_timeout
+    assert Timeouts().between_tokens == config.between_tokens_timeout
+
+
+@pytest.mark.parametrize("name", ["candidates", "document_weight", "rrf_k", "sibling_weight"])
+def test_the_hybrid_retriever_has_the_settings_of_fusion(name: str) -> None:
+    assert inspect.signature(HybridRetriever).parameters[name].default == getattr(FusionSettings(), name)
+
+
+def test_the_page_about_fusion_states_the_defaults() -> None:
+    semantic, lexical = FusionSettings().weights
+    page = " ".join((ROOT / "docs/concepts/fusion.md").read_text(encoding="utf-8").split())
+    assert f"with the weights {semantic} and {lexical}" in page
+    assert f"of the first {COMPARED} hits" in page
