@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from llama_index.core import Settings
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
@@ -27,6 +28,12 @@ def provider() -> Iterator[LoopbackProvider]:
     """A server that speaks the protocols of all providers."""
     with LoopbackProvider(reply=naming.reply) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _unassigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "_llm", None)
+    monkeypatch.setattr(Settings, "_embed_model", None)
 
 
 @pytest.fixture
