@@ -93,7 +93,10 @@ def scrub(text: str) -> str:
     Keys are also recognised if they are URL-encoded, encoded in base64 (alone or within a longer text), escaped for
     JSON, Python or HTML, or split by white space. Keys that a provider has already masked are left unchanged.
     """
-    keys = keys_in_use()
+    return _without(keys_in_use(), text)
+
+
+def _without(keys: frozenset[str], text: str) -> str:
     return _pattern(keys).sub(REMOVED, text) if keys and text else text
 
 
@@ -137,7 +140,7 @@ class KeyFilter:
 
         If the text ends with what may be the beginning of a key, that part is kept in the buffer.
         """
-        self._buffer = scrub(self._buffer + piece)
+        self._buffer = _without(self._keys, self._buffer + piece)
         longest = min(len(self._buffer), max(map(len, self._keys), default=0))
         pending = next((n for n in range(longest, 0, -1) if self._begins_key(self._buffer[-n:])), 0)
         passed, self._buffer = self._buffer[: len(self._buffer) - pending], self._buffer[len(self._buffer) - pending :]

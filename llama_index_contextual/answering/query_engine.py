@@ -673,5 +673,4 @@ def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalRes
 def _with_metadata(response: GroundedResponse) -> GroundedResponse:
     """Add the nodes' metadata, as LlamaIndex's engines do, and a summary of the answer to a response's metadata."""
     by_node: dict[str, Any] = {hit.node.node_id: hit.node.metadata for hit in response.source_nodes}
-    summary = {key: value for key, value in response.to_dict().items() if key not in ("answer", "retrieval")}
-    return replace(response, metadata={**by_node, **(response.metadata or {}), "answer": summary})
+    return replace(response, metadata={**by_node, **(response.metadata or {}), "answer": response.summary()})
