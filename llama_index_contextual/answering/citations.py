@@ -402,8 +402,8 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
     citations = CitationFilter(len(passages))
     text = citations.feed(answer) + citations.flush()
     layout = _Layout(text)
-    folded = [FoldedText(passage.text) for passage in passages]
     quotations = [replace(quoted, cited=layout.citations_for(quoted)) for quoted in quotations_of(text)]
+    folded = [FoldedText(passage.text) for passage in passages] if quotations else []
     return CitationReport(
         text=text,
         cited=tuple(dict.fromkeys(number for _, _, numbers in layout.citations for number in numbers)),
