@@ -518,6 +518,7 @@ class Spending:
         self._uncertain: defaultdict[str, Bill] = defaultdict(Bill)
         self._is_exceeded = False
         self._needed = 0.0
+        self._contexts = 0
         self._changed = asyncio.Event()
         self._writing, self._write_lock = asyncio.Lock(), Lock()
         self._written: float | None = None
@@ -605,12 +606,12 @@ class Spending:
         self.require_price(model)
         list_price = self.prices.dollars(model, maximum, sender=sender)
         needed = bound = (list_price or 0.0) * self._factors[model]
+        self._needed = max(self._needed, bound)
         if self.max_cost is not None:
             room = self.max_cost + _ROUNDING - self._committed
             if bound > room and expected is not None and not self.calls_in_flight and (tokens := expected()):
                 needed = (self.prices.dollars(model, tokens, sender=sender) or 0.0) * self._factors[model]
             if self._is_exceeded or needed > room:
-                self._needed = max(self._needed, bound)
                 return None
         self.calls_in_flight += 1
         self._in_flight += bound
@@ -761,9 +762,15 @@ class Spending:
         per_call = (planned.dollars - to_embed) / planned.contexts.calls
         if paid.contexts.calls:
             per_call = max(per_call, (paid.dollars - embedded - paid.unsettled_dollars) / paid.contexts.calls)
-        missing = per_call * max(1.0, planned.contexts.calls / share - paid.contexts.calls)
+        # A chunk takes a second call if the first answer is unusable, and the calls without a context are made again.
+        calls_per_context = min(2.0, max(1.0, paid.contexts.calls / max(1, self._contexts)))
+        missing = per_call * calls_per_context * max(1.0, planned.contexts.calls / share - self._contexts)
         missing += max(0.0, to_embed / share * self._factors[self._receipt.embed_model or ""] - embedded)
         return round_up(MARGIN * missing + self._needed)
+
+    def note_context(self) -> None:
+        """Note that a call has returned a context or a refusal, so that it need not be made again."""
+        self._contexts += 1
 
     def _embedding_dollars(self, bill: Bill) -> float:
         model = self._receipt.embed_model

@@ -737,6 +737,7 @@ class Scheduler:
     def note_written(self) -> None:
         """Note that the model has written or refused a context."""
         self._streak.note_written()
+        self._spending.note_context()
 
     def note_failed(self, request: ContextRequest, error: ModelError, *, kind: str, is_general: bool = False) -> None:
         """Note a failed request, and stop the run if no request can succeed; see `FailureStreak.note_failed`."""

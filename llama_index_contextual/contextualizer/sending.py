@@ -97,13 +97,15 @@ class LiveSender:
         """
         while True:
             options = self._options(request)
-            if request.answer_tokens is not None:
+            if request.answer_tokens is not None and self._limit not in self._rejected:
                 options[self._limit] = request.answer_tokens
             try:
                 response = await self._llm.achat([self._message(request)], **options)
                 break
             except Exception as error:
-                names = {*options, "temperature"} - self._rejected
+                names = {"temperature", *options}  # another call may have been rejected for the same reason
+                if "temperature" in options:
+                    names.remove("temperature")  # already left out
                 if (name := rejected_parameter(stand_in(error), names)) is None:
                     raise
                 self._reject(name, error)
