@@ -74,7 +74,7 @@ _CONTROLS: Mapping[_Kind, re.Pattern[str]] = {
     for kind, pattern in cast(
         "dict[_Kind, str]",
         {
-            "close": rf"^(?:/|end|stop|close).*(?:{_STEM})|(?:{_STEM})\w*_?(?:end|stop|close|suffix)$",
+            "close": rf"^(?:/|end|stop|close).*(?:{_STEM})|(?:{_STEM})\w{{0,20}}(?:end|stop|close|suffix)$",
             "open": _STEM,
             "header_end": r"^(?:end_header_id|end_of_role|message|content)$",
             "header": r"^(?:start|begin|im_start|unused94|start_header_id|start_of_(?:turn|role)|channel|turn)$",
