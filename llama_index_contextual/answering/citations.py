@@ -452,13 +452,17 @@ class CitationFilter:
     def __init__(self, sources: int) -> None:
         self.invalid: list[int] = []
         self._sources = sources
-        self._shown = ""
+        self._shown = ""  # the end of the text shown so far
         self._held = ""
+        self._pieces: list[str] = []
 
     def feed(self, piece: str) -> str:
         """Add a piece of the text and return the text that can now be shown, which may be empty."""
-        text = self._held + piece
-        opening = _UNCLOSED.search(text, max(0, len(text) - _LONGEST_CITATION))
+        self._pieces.append(piece)
+        if not piece.strip():  # white space is held back until more text follows
+            return ""
+        text = self._take()
+        opening = _unclosed(text)
         end = len(text) if opening is None else opening.start()
         released = self._release(text[:end])
         self._held += text[end:]
@@ -466,12 +470,19 @@ class CitationFilter:
 
     def flush(self) -> str:
         """Return the remaining text, without an unfinished citation."""
-        if unfinished := _UNFINISHED.search(self._held):
+        text = self._take()
+        if unfinished := _UNFINISHED.search(text):
             self.invalid += self._missing(_parse_numbers(unfinished[0]))
-            self._held = self._held[: unfinished.start()]
-        released = self._release(self._held)
+            text = text[: unfinished.start()]
+        released = self._release(text)
         self._held = ""
         return released
+
+    def _take(self) -> str:
+        """Return the text held back and the new pieces."""
+        text = self._held + "".join(self._pieces)
+        self._pieces.clear()
+        return text
 
     def _release(self, text: str) -> str:
         """Return a text without its invalid citations, and hold back trailing white space until more text follows."""
@@ -483,7 +494,9 @@ class CitationFilter:
         shown = self._shown + text[at:]
         self._shown = shown.rstrip() if start else shown.strip()
         self._held = shown[len(shown.rstrip()) :]
-        return self._shown[start:]
+        released = self._shown[start:]
+        self._shown = self._shown[-_LONGEST_CITATION:]
+        return released
 
     def _add(self, citation: re.Match[str]) -> None:
         """Append a citation to the text to show, leaving out sources that do not exist."""
@@ -495,13 +508,18 @@ class CitationFilter:
         self.invalid += wrong
         if right := [number for number in numbers if number not in wrong]:
             self._shown += "".join(f"[Source {number}]" for number in right)
-        elif _UNCLOSED.search(self._shown):  # the text around the removed citation could form another citation
+        elif _unclosed(self._shown):  # the text around the removed citation could form another citation
             self._shown += "[…]"
         else:
             self._shown = self._shown.rstrip(" \t")
 
     def _missing(self, numbers: Sequence[int]) -> list[int]:
         return [number for number in numbers if not 1 <= number <= self._sources]
+
+
+def _unclosed(text: str) -> re.Match[str] | None:
+    """Return the bracket at the end of a text that may become a citation, or None."""
+    return _UNCLOSED.search(text, max(0, len(text) - _LONGEST_CITATION))
 
 
 def _parse_numbers(listed: str) -> list[int]:

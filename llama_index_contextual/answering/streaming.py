@@ -48,6 +48,7 @@ STOPPED = "Reading stopped before the end of the answer."
 
 _RETRY = RetryPolicy(attempts=3)
 _MARK = re.compile(rf"^[ \t#>*_]*{ANSWER_MARK}[*_]*\s*", re.MULTILINE)
+_LONGEST_MARK = 200  # characters of a line that can begin with the mark
 # Text at the start of a block that later characters cannot turn into a link, a tag or code. This includes citations
 # unless they look like a link.
 _PLAIN = re.compile(
@@ -469,11 +470,15 @@ class StreamFilter:
     def _clean(self, piece: str) -> str:
         if self._reasoning is not None:
             self._reasoning += piece
-            mark = _MARK.search(self._reasoning)
+            mark = _MARK.search(self._reasoning, self._searched)
+            if mark is None:  # continue at the last line, unless it is too long to begin with the mark
+                line = self._reasoning.rfind("\n", self._searched) + 1 or self._searched
+                is_long = len(self._reasoning) - line > _LONGEST_MARK
+                self._searched = len(self._reasoning) if is_long else line
             piece = "" if mark is None else self._reasoning[mark.end() :]
             if not piece:  # the rest of the mark may follow
                 return ""
-            self._reasoning = None
+            self._reasoning, self._searched = None, 0
         if self._guards is None:
             return piece
         self._open += piece
@@ -495,7 +500,8 @@ class StreamFilter:
         """
         block = guards.clean(self._open[: blank.start()]) + blank[0]
         if guards.sanitise and not (is_closed(block) and block.lstrip() == block):
-            self._searched = blank.end()
+            # Wait for more text after a long block: otherwise, code would be read anew at each of its blank lines.
+            self._searched = blank.end() + len(block) // 8
             return ""
         rest = block[self._plain :]
         self._open, self._plain, self._searched = self._open[blank.end() :], 0, 0

@@ -91,6 +91,36 @@ def _build(text: str) -> None:
     DocumentBuilder(FileAccount(Path("long.html"), 10**9, ReadLimits())).paragraph(text)
 
 
+def _reader(name: str) -> Callable[[str], object]:
+    """Return a function that reads a text as the content of a file, in this process."""
+    path = Path(name)
+
+    def read_text(text: str) -> object:
+        data = text.encode("utf-8", "replace")
+        with suppress(ReadError):  # such as "contains only white space"
+            return READERS[path.suffix](FileSource(path, data, FileAccount(path, 10**9, ReadLimits())))
+        return None
+
+    return read_text
+
+
+def _table(text: str) -> None:
+    builder = DocumentBuilder(FileAccount(Path("long.xlsx"), 10**9, ReadLimits()))
+    builder.table([["a", "b"], [text, text], [text, "1"]])
+
+
+def _in_one_page(text: str) -> None:
+    """Read a text as a line of a PDF."""
+    strip_running([PageContent([Line(text, 0, 0, 10, 10)])])
+
+
+def _stream(text: str) -> None:
+    stream = StreamFilter("cited", None, sources=2)
+    for start in range(0, len(text), 4):
+        stream.feed(text[start : start + 4])
+    stream.flush()
+
+
 FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     "source marks": (
         defused,
