@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Mapping, MutableMapping
 from datetime import date
 from difflib import get_close_matches
@@ -82,6 +83,8 @@ def _language(value: str) -> str:
 
 
 def _acronyms(value: dict[str, str]) -> dict[str, str]:
+    # In the Unicode form of the questions with which they are compared.
+    value = {unicodedata.normalize("NFC", short): unicodedata.normalize("NFC", long) for short, long in value.items()}
     for short, long in value.items():
         if not short or len(short.split()) != 1 or short != short.strip() or not any(map(str.isalnum, long)):
             raise ValueError(f"{short!r}: {long!r} is not an acronym of one word with its long form")

@@ -20,7 +20,7 @@ from llama_index.core.schema import QueryBundle
 from llama_index.core.storage.chat_store.base import BaseChatStore
 
 from llama_index_contextual._utils.calls import run_sync
-from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual._utils.templates import enclosed, require_known
 from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens
 from llama_index_contextual.answering.intent import IntentRetriever, empty_response, unsearched_intent
@@ -30,7 +30,7 @@ from llama_index_contextual.answering.response import GroundedResponse, calls_ma
 from llama_index_contextual.answering.streaming import STOPPED, Completion, blocking
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.analysis import cut_query
+from llama_index_contextual.index.analysis import cut_query, cut_text
 from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.retrievers.base import alimit_query
 from llama_index_contextual.retrievers.conversational import ConversationQuery
@@ -209,7 +209,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         recent = self._recent(await self.memory.aget_all())
         # With intents, the search plans determine which messages need a search.
         by_intent = isinstance(self.engine.retriever.retriever, IntentRetriever)
-        if not by_intent and (intent := unsearched_intent(message, recent)) is not None:
+        if not by_intent and (intent := unsearched_intent(cut_query(message), recent)) is not None:
             response = empty_response(QueryBundle(message), intent)
             return await self.engine.aprepare(message, response, history=await self._aprompt_history(message, recent))
         history = () if self.mode == "simple" else tuple(recent)
@@ -227,7 +227,9 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         if self.mode != "condense" or not conversation:
             return None
         try:
-            history, question = conversation_text(conversation), cut_query(message)
+            template = self._condense_prompt.get_template()
+            history = enclosed(conversation_text(conversation), template)
+            question = enclosed(cut_query(message), template)
             messages = self._condense_prompt.format_messages(history=history, question=question)
             completion = await self.engine.answer_stream.acomplete(messages)
         except ModelError:
@@ -322,5 +324,5 @@ def end_of(text: str, max_tokens: int) -> str:
 
 
 def _exchange(question: str, response: GroundedResponse) -> list[ChatMessage]:
-    texts = ((MessageRole.USER, cut_query(question)), (MessageRole.ASSISTANT, response.response))
+    texts = ((MessageRole.USER, cut_text(question)), (MessageRole.ASSISTANT, response.response))
     return [ChatMessage(role=role, content=content) for role, content in texts]

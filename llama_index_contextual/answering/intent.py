@@ -20,11 +20,12 @@ from llama_index.core.schema import QueryBundle, QueryType
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from llama_index_contextual._utils.calls import twin
-from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual._utils.templates import enclosed, require_known
 from llama_index_contextual.answering.prompts import conversation_text, require_template
 from llama_index_contextual.answering.streaming import AnswerStream
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.retrievers.base import CheckedRetriever, arespond_of, as_bundle, specificity_of
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
@@ -272,7 +273,10 @@ def intent_messages(
         ChatMessage(role=message.role, content=(message.content or "")[:_MAX_CHARS_OF_TURN]) for message in history[-2:]
     ]
     conversation = f"The conversation before it:\n{conversation_text(last)}\n\n" if last else ""
-    return template.format_messages(intents=_LISTED, question=question[:_MAX_CHARS], conversation=conversation)
+    text = template.get_template()
+    return template.format_messages(
+        intents=_LISTED, question=enclosed(question[:_MAX_CHARS], text), conversation=enclosed(conversation, text)
+    )
 
 
 def read_intent(answer: str) -> Intent | None:
@@ -386,15 +390,16 @@ class IntentRetriever(CheckedRetriever):
             InputError: The query is empty or has the wrong type.
         """
         bundle = as_bundle(query)
-        guess = await self.aguess(bundle.query_str, getattr(bundle, "history", ()))
+        question = cut_query(bundle.query_str)
+        guess = await self.aguess(question, getattr(bundle, "history", ()))
         plan = self.plans[guess.intent]
         is_follow_up = plan.from_conversation and bool(getattr(bundle, "history", ()))
-        if plan.top_k < 1 or (is_follow_up and asks_for_clarification(bundle.query_str)):
+        if plan.top_k < 1 or (is_follow_up and asks_for_clarification(question)):
             if (guess.intent, guess.tier) != ("out_of_scope", "llm"):
                 return empty_response(bundle, guess.intent)
             plan = self.plans["factual"]  # the documents may contain the answer, but the model has not seen them
         retriever = self._make(plan)
-        sides = aspects_of(bundle.query_str) if plan.by_aspect else ()
+        sides = aspects_of(question) if plan.by_aspect else ()
         queries = [bundle, *(QueryBundle(side) for side in sides)]
         responses = await asyncio.gather(*(arespond_of(retriever, query) for query in queries))
         response = _interleave(responses, plan.top_k, guess.intent)

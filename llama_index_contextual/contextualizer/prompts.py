@@ -12,14 +12,14 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.redaction import scrub
-from llama_index_contextual._utils.templates import ContextPrompt
+from llama_index_contextual._utils.templates import ContextPrompt, enclosed
 from llama_index_contextual._utils.tokens import count_tokens, reported_tokens
 from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, Segment, truncate
 from llama_index_contextual.index.ledger import ContentKeys
@@ -40,8 +40,6 @@ search retrieval of the chunk. Answer only with the succinct context and nothing
 
 # ---- Prompt text -----------------------------------------------------------------------------------------------------
 
-_OUR_TAGS = ("document", "chunk")
-_TAG = re.compile(r"</?\s*([A-Za-z][\w-]*+)[^<>{}]*+>")
 # Source names in answer prompts, and chunk marks such as [#1].
 _MARKS = re.compile(r"\[(\s*source\s+\d+\s*|/?#\d+)\]", re.IGNORECASE)
 _LONGEST_SENTENCE = 300
@@ -74,40 +72,27 @@ def prefix(prompt: ContextPrompt, segment: Segment) -> str:
         prompt: The template.
         segment: The segment.
     """
-    tags = _tags(prompt.text)
-    values = {"header": neutralise(header(segment), tags), "segment": neutralise(segment.text, tags)}
+    values = {"header": neutralise(header(segment), prompt.text), "segment": neutralise(segment.text, prompt.text)}
     return prompt.prefix(values)
 
 
 def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
     """Return the end of the prompt for one chunk: its section path, its text and the instruction."""
-    tags = _tags(prompt.text)
     section, text = keys.label_of(chunk.metadata, keys.SECTION), chunk.get_content()
     values = {
-        "chunk": neutralise(f"[Section: {section}]\n{text}" if section else text, tags),
-        "neighbours": neutralise(_neighbours(segment, chunk), tags),
+        "chunk": neutralise(f"[Section: {section}]\n{text}" if section else text, prompt.text),
+        "neighbours": neutralise(_neighbours(segment, chunk), prompt.text),
     }
     return prompt.suffix(values)
 
 
-def neutralise(text: str, tags: Sequence[str] = _OUR_TAGS) -> str:
+def neutralise(text: str, template: str = DEFAULT_PROMPT) -> str:
     """Replace characters so that nothing in a text can be mistaken for a part of the prompt.
 
-    The first character of prompt tags and of message separators such as "<|im_end|>" is replaced, as are the brackets
-    around chunk marks and source names such as "[Source 1]". The length of the text does not change.
+    See `enclosed`; the brackets around chunk marks and source names such as "[Source 1]" are also replaced. The length
+    of the text does not change.
     """
-    return _MARKS.sub(r"(\1)", _tag_pattern(tuple(tags)).sub(r"‹\1", text))
-
-
-def _tags(template: str) -> tuple[str, ...]:
-    return tuple(sorted({*_OUR_TAGS, *(name.lower() for name in _TAG.findall(template))}))
-
-
-@lru_cache(maxsize=64)
-def _tag_pattern(tags: tuple[str, ...]) -> re.Pattern[str]:
-    names = "|".join(re.escape(tag) for tag in tags)
-    # Many models separate messages with special tokens that begin with "<|".
-    return re.compile(rf"<(\s*+(?:/\s*+)?(?:{names})\b|\|)", re.IGNORECASE)
+    return _MARKS.sub(r"(\1)", enclosed(text, template))
 
 
 def _neighbours(segment: Segment, chunk: BaseNode) -> str:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
 from llama_index_contextual._utils.clients import LOCAL_TIMEOUT, shared_clients
 from llama_index_contextual._utils.locks import Lock
+from llama_index_contextual._utils.templates import enclosed
 from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens, replace_surrogates
 from llama_index_contextual.config import AUTO, SPOTLIGHT, ProjectConfig, RerankThreshold
@@ -484,10 +485,12 @@ class LLMReranker(Reranker, PromptMixin):
     async def _ask(self, **values: str) -> str:
         llm = await asyncio.to_thread(self._load)  # the first call is slow
         connected = await shared_clients(llm).running()
+        template = self._prompt.get_template(llm=llm)
+        texts = {name: enclosed(text, template) for name, text in values.items()}
         timeout = self.timeout or (LOCAL_TIMEOUT if is_self_hosted(llm) else CALL_TIMEOUT)
         try:
             async with asyncio.timeout(timeout):
-                return await acall(lambda: connected.apredict(self._prompt, **values), _RETRY)
+                return await acall(lambda: connected.apredict(self._prompt, **texts), _RETRY)
         except TimeoutError as error:
             raise ModelError(
                 f"{model_name(llm)!r} did not sort the passages within {timeout:g} seconds: increase call_timeout,"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from llama_index_contextual._utils.templates import _marks_of
 from llama_index_contextual.answering.citations import quotations_of, uncited
 from llama_index_contextual.answering.guards import mask_personal_data
 from llama_index_contextual.answering.intent import aspects_of
@@ -21,11 +22,12 @@ from llama_index_contextual.ui.quotes import cells_of
 from tests.support.expressions import Expression, calls, expressions, hostile_runs
 from tests.support.growth import MAX_EXPONENT, Run, exponent, is_suspicious
 
+TEMPLATE = "<document>\n{segment}\n</document>\n[DOC]\n{chunk}\n[/DOC]\n```\n{header}\n```\nQuestion: {question}"
 LOCAL = {
     "_utils.redaction._pattern": {"forms": ["sk-0123456789"]},
+    "_utils.templates._marks_of": {"marks": [_marks_of(TEMPLATE).pattern]},
     "_utils.text.excerpt": {"term": "ts-999"},
     "cli.doctor._writer": {"lock": Path(__file__)},
-    "contextualizer.prompts._tag_pattern": {"names": "document|chunk"},
     "tools.document_tools.compile_pattern": {"expression": "pump", "flags": 0},  # a user's expression has a time limit
     "ui.ask._edits": {"pattern": r"<[^<>]*>|1,204"},
 }
