@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from llama_index_contextual._utils.redaction import _secrets, _without_parts
 from llama_index_contextual._utils.templates import _marks_of
 from llama_index_contextual.answering.citations import quotations_of, uncited
 from llama_index_contextual.answering.guards import mask_personal_data
@@ -98,6 +99,18 @@ FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     "prompt tags": (neutralise, [Run("<", " "), Run("", "< /"), Run("<", "\u3000", "document")]),
     "citations": (uncited, [Run("", " "), Run("", "[Source "), Run("", " [Source 1")]),
     "quotations": (quotations_of, [Run("", "“"), Run("> ", " "), Run('"', "a "), Run("", '"a ')]),
+    "parts of keys": (
+        lambda text: _without_parts(text, _secrets(frozenset({"aaaaaaaaaaaaaaaab1aaaaaaaaaaaaa"}))),
+        [
+            Run("", "a"),
+            Run("", "aaaaaaaab1"),
+            Run("", " "),
+            Run("", "\\"),
+            Run("", "%61"),
+            Run("a", "&#97;"),
+            Run("%", "25"),
+        ],
+    ),
     "personal data": (mask_personal_data, [Run("", "a@b.example "), Run("", "a."), Run("", "4")]),
     "comparisons": (aspects_of, [Run("", "compare "), Run("", "a vs ")]),
     "paragraphs": (_build, [Run("a", "\u00a0", "b"), Run("", " \n"), Run("a", " ", "b")]),
