@@ -57,10 +57,10 @@ _COMPOUNDS = frozenset(words.COMPOUNDS.split())
 _UNITS = frozenset(words.UNITS.split())
 _ACCORDING_TO = tuple(phrase.strip() for listed in words.ACCORDING_TO.values() for phrase in listed.split(","))
 
-_GAP = r"[\s.:：#№°º_*~-]{0,4}(?:(?:no|nr|núm|num|n)[.°º\s]{1,3}|№\s?)?"
+_GAP = r"[\s\\.:：#№°º_*~-]{0,4}(?:(?:no|nr|núm|num|n|number|nummer|numéro|número)[.°º\s]{1,3}|№\s?)?"
 _KEY = rf"{_any_of(_ANY_WORDS)}{_GAP}"
 _RANGE = rf"(?:[-‐‑–—−~〜～]|{_any_of(words.TO.split())})"
-_SEPARATOR = rf"(?:[,;，；、،؛/|&+·•]\s?(?:{_any_of(words.JOIN.split())})?|{_RANGE}|{_any_of(words.JOIN.split())})"
+_SEPARATOR = rf"(?:[,;，；、،؛/|&+·•]\s?(?:{_any_of(words.JOIN.split())})?|{_RANGE}|{_any_of(words.JOIN.split())}-?)"
 _NUMBERS = rf"(?:\d{{1,200}}(?:\s{{0,3}}{_SEPARATOR}\s{{0,3}}(?:{_KEY})?[#^]?\d{{1,200}}){{0,40}})"
 _NO_BRACKET = r"[^\[\]［］【】〔〕〖〗⟦⟧()（）]"
 
@@ -70,8 +70,8 @@ _KEYED = re.compile(
     rf"(?P<numbers>{_NUMBERS})(?!\d)",
     re.IGNORECASE,
 )
-_BARE = re.compile(rf"\s{{0,3}}[\^@#№]?\s?(?P<numbers>{_NUMBERS})\^?(?P<rest>.*)", re.DOTALL)
-_MARKED = re.compile(r"\s{0,3}(?P<numbers>\d{1,9})(?::\d{1,3})?\s?†")
+_BARE = re.compile(rf"\s{{0,3}}[\^@#№]?\s?(?P<numbers>{_NUMBERS})[\^\\]?(?P<rest>.*)", re.DOTALL)
+_MARKED = re.compile(r"\s{0,3}(?:\d{1,3}:(?=[1-9]))?(?P<numbers>\d{1,9})(?::0)?\s?†(?P<name>.*)", re.DOTALL)
 _AFTER_BARE = re.compile(
     rf"\s{{0,3}}(?:[,;:，：]?\s{{0,2}}{_any_of(words.PAGE.split())}[.\s]{{0,2}}\d.*)?", re.IGNORECASE | re.DOTALL
 )
@@ -87,8 +87,8 @@ _RUNNING = re.compile(
     re.IGNORECASE,
 )
 _KEY_ONLY = re.compile(rf"{_any_of(_words([words.SOURCE, words.SOURCES, words.DOCUMENT]))}", re.IGNORECASE)
-_GAP_ONLY = re.compile(r"[\s.:：#№°º_*~-]{0,4}(?:[nN][\w.°º]{0,3}\s{0,2})?(?:[\[(（][\d\s,;–-]{0,40})?\Z")
-_MORE = re.compile(r"\s{0,3}[,;、，&+/.:–—~-]?\s{0,3}[^\W\d_]{0,9}[\s.:#]{0,3}\Z")
+_GAP_ONLY = re.compile(r"[\s\\.:：#№°º_*~-]{0,4}(?:[nN][\w.°º]{0,7}\s{0,2})?(?:[\[(（][\d\s,;–-]{0,40})?\Z")
+_MORE = re.compile(r"\s{0,3}[,;、，&+/.:–—~-]?\s{0,3}[^\W\d_]{0,9}[\s.:#-]{0,3}\Z")
 _FIRST_NUMBER = re.compile(r"\d{1,200}")
 _NEXT_NUMBERS = re.compile(rf"(\d{{1,200}})(?:\s{{0,3}}{_RANGE}\s{{0,3}}(?:{_KEY})?(\d{{1,200}}))?", re.IGNORECASE)
 _SUPERSCRIPT = r"[⁰¹²³⁴-⁹]"
@@ -97,6 +97,11 @@ _SUP_TAG = re.compile(
     r"(?:<|&lt;)sup(?:>|&gt;)\s{0,3}\[?(?P<numbers>\d{1,3}(?:\s?[,–-]\s?\d{1,3}){0,20})\]?\s{0,3}(?:<|&lt;)/sup(?:>|&gt;)"
 )
 _DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻˒", "0123456789-,")
+# What may become a link, the target of a link, or source code.
+_UNDECIDED = re.compile(r"(?:[.\[]|:\s?(?:h|ht|htt|w|ww)?|\s)?\Z")
+_IN_TARGET = re.compile(r"(?:\]\(|://|#|/|@)[^\s()]{0,60}\Z")
+_INDEXES = re.compile(r"(?:\[\d{1,4}\]){1,30}\Z")  # before the next index of a matrix
+_LABEL = re.compile(r"\[([^\[\]]{1,60})\]\Z")
 _IN_SQUARE = re.compile(r"[\[［【〔]\s?(\d{1,4}(?:\s?[,–-]\s?\d{1,4}){0,9})\s?[\]］】〕]")
 _LAST_WORD = re.compile(r"[^\W_]+\Z")
 _LAST_LETTERS = re.compile(r"[^\s\d.,;:!?()\[\]\"'“”«»`*_#]+\Z")
@@ -193,8 +198,8 @@ class CitationReader:
         is_square = is_square or len(opening) == 2
         numbers = self._numbers_in(content, is_square)
         if numbers is None and is_square and not in_code and (bare := self._bare(content, opening)) is not None:
-            if not is_end and len(text) - end < 2 and not text[end:].strip():
-                return PENDING  # a link or an index in code may follow
+            if not is_end and _UNDECIDED.match(text, end):
+                return PENDING
             numbers = bare if self._is_citation(text, at, end, content) else None
         return None if numbers is None else Citation(end, numbers)
 
@@ -217,7 +222,7 @@ class CitationReader:
     def _numbers_in(self, content: str, is_square: bool) -> tuple[int, ...] | None:
         """Return the numbers in brackets that contain a word for a source, the name of a document, or a dagger."""
         if marked := _MARKED.match(content):
-            return parse_numbers(marked["numbers"])
+            return self._named(marked["name"]) or parse_numbers(marked["numbers"])
         keyed = _KEYED.match(content)
         if keyed is not None:
             key = keyed["key"].casefold()
@@ -234,11 +239,14 @@ class CitationReader:
     def _named(self, content: str) -> tuple[int, ...] | None:
         own = content.strip().strip("`*_\"'“”").casefold()
         key = _KEY_ONLY.match(own)
-        label = own[key.end() :].lstrip(" :：") if key else own
+        labelled = own[key.end() :].lstrip(" :：") if key else ""
         for name in self._names:
-            if not label.startswith(name.text) or ("." not in name.text[1:] and key is None):
+            if own.startswith(name.text) and "." in name.text[1:]:
+                rest = own[len(name.text) :]
+            elif labelled.startswith(name.text):
+                rest = labelled[len(name.text) :]
+            else:
                 continue
-            rest = label[len(name.text) :]
             if rest[:1].isalnum():
                 continue
             page = _PAGES.search(rest)
@@ -262,7 +270,15 @@ class CitationReader:
     def _is_citation(self, text: str, at: int, end: int, content: str) -> bool:
         """Return whether numbers in brackets cite sources, considering what is around them."""
         before, after = text[max(0, at - BEFORE) : at], text[end : end + 8]
-        if after.startswith("(") or re.match(r":\s?(?:https?:|www)", after) or before.endswith(("!", "](")):
+        if (indexes := _INDEXES.search(before)) and _is_array(before[: indexes.start()]):
+            return False
+        if (
+            (label := _LABEL.search(before))
+            and self._numbers_in(label[1], True) is None
+            and not self._bare(label[1], "[")
+        ):
+            return False  # [text][1] is a link
+        if after.startswith("(") or re.match(r":\s?(?:http|www)", after) or before.endswith(("!", "](")):
             return before.endswith("!") and not after.startswith(("(", ":", "["))
         word, own = _word_before(before), self._own.get("".join(content.split()))
         if own is not None and (word in own or not all(1 <= n <= self.sources for n in parse_numbers(content))):
@@ -271,8 +287,7 @@ class CitationReader:
             return True
         if word in _LABELS or before.rstrip()[-1:] in tuple(_MATHS) or re.match(r"\s?[=+×∈]", after):
             return False
-        is_attached = before[-1:].isalnum() or before[-1:] == "_"
-        return not (is_attached and (_is_identifier(before) or re.match(r"[.\[]?[A-Za-z_(]", after)))
+        return not (_is_array(before) or (before[-1:].isalnum() and re.match(r"[.\[]?[A-Za-z_(]", after)))
 
     # ---- without brackets ----
 
@@ -296,6 +311,7 @@ class CitationReader:
         before = text[max(0, at - BEFORE) : at]
         word = _word_before(before) if before[-1:].isalnum() else ""
         is_word = (len(word) > 2 and word.isalpha() and word not in _UNITS) or (bool(word) and is_unspaced(word[-1]))
+        is_word = is_word or (not written and before[-1:].isspace())
         if not (is_word or (before[-1:] in tuple(".,;:!?)]\"'”’»。，、；）」") and before[-1:])):
             return None
         if written and word in self._own.get("".join(written.split()), ()):
@@ -331,6 +347,8 @@ class CitationReader:
             return None
         numbers = parse_numbers(mark["enclosed"] or text[mark.start("numbers") : end])
         before = text[max(0, at - BEFORE) : at]
+        if _IN_TARGET.search(before):
+            return None
         if not all(1 <= number <= self._highest for number in numbers) or self._is_in_passages(text[at:end]):
             return None
         is_certain = _is_source(word) or before.casefold().rstrip().endswith(_ACCORDING_TO)
@@ -387,14 +405,14 @@ def _is_loose(key: str) -> bool:
     return key in _LOOSE
 
 
-def _is_identifier(before: str) -> bool:
-    """Return whether a text ends with a name as in source code, such as "x", "my_list", "itemList" and "args2"."""
-    name = re.search(r"[\w.]{1,40}\Z", before)
-    word = name[0] if name else ""
-    is_name = (
-        (len(word) == 1 and not is_unspaced(word)) or "_" in word or re.search(r"[a-z][A-Z]|[A-Za-z]\d|\w\.\w", word)
-    )
-    return bool(is_name)
+def _is_array(before: str) -> bool:
+    """Return whether a text ends with a name as in source code, such as "x", "my_list", "args" or "f()"."""
+    name = re.search(r"[\w.]{1,40}(?:\(\))?\Z", before)
+    if name is None:
+        return False
+    is_short = len(name[0]) == 1 and not is_unspaced(name[0])
+    is_code = re.search(r"_|[a-z][A-Z]|[A-Za-z]\d|\w\.\w|\(", name[0])
+    return is_short or bool(is_code) or name[0].casefold() in _LABELS
 
 
 def _word_before(text: str) -> str:

@@ -110,11 +110,13 @@ DOCUMENT: Mapping[str, str] = {
     "ar, fa, ur": "المستند مستند الوثيقة وثيقة المرجع مرجع سند دستاویز حوالہ",
     "he": "מסמך המסמך הפניה",
     "hi, bn": "दस्तावेज़ दस्तावेज संदर्भ নথি",
-    "th, vi, id": "เอกสาร อ้างอิง dokumen referensi rujukan",
+    "th, vi, id": "เอกสาร อ้างอิง liệu khảo dokumen referensi rujukan",
 }
 """Words for a document or a passage, which cite a source in brackets, or after a phrase of `ACCORDING_TO`."""
 
-IN_BRACKETS = "id ids source_id sourceid doc_id docid chunk_id oaicite footnote fn context contexts kb"
+IN_BRACKETS = (
+    "id ids source_id sourceid doc_id docid chunk_id oaicite footnote fn context contexts text texte texto testo kb"
+)
 """Words that cite a source in square brackets only."""
 
 DOCUMENT_ALONE = (
@@ -161,7 +163,8 @@ PAGE = (
 """Words before the number of a page or section, which may follow the number of a source."""
 
 LABELS = (
-    "section sections subsection clause paragraph para article art item step option equation eq formula figure"
+    "arr lst buf vec dict"
+    " section sections subsection clause paragraph para article art item step option equation eq formula figure"
     " fig table footnote point case class type level phase part chapter rule annex appendix schedule line row"
     " column question number no version grade stage category group example theorem lemma absatz abs artikel satz"
     " nummer nr ziffer schritt abschnitt abbildung abb tabelle gleichung formel punkt stufe teil kapitel seite"

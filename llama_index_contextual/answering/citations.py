@@ -312,6 +312,7 @@ _CITATION = re.compile(
 )
 _OPEN_BRACKET = re.compile(rf"{_OPEN}{_INSIDE}{{0,240}}\Z")
 _FOLLOWING = re.compile(rf"(?:[\s.,;:!?]*{_OPEN}\s?sources?{_INSIDE}*{_CLOSE})+", re.IGNORECASE)
+_CODE_MARK = re.compile(r"`{1,3}|\n")
 _BEFORE_SPACE = ".,;:!?)\"'”’»%"
 _LONGEST = 241
 _LIST_NUMBER = re.compile(r"^[ \t]*\d+[.)](?=\s)", re.MULTILINE)
@@ -504,9 +505,9 @@ class CitationFilter:
             parts.append(self._show(text[at : start.start()]))
             at = start.start()
             if text[at] in "`\n":
-                mark = re.compile(r"`+|\n").match(text, at)
+                mark = _CODE_MARK.match(text, at)
                 assert mark is not None
-                if mark.end() == len(text) and mark[0] != "\n" and not is_end:
+                if mark.end() == len(text) and mark[0] in ("`", "``") and not is_end:
                     break
                 self._set_code(text, mark)
                 citation, end = None, mark.end()

@@ -44,7 +44,8 @@ _MARK = re.compile(rf"^[ \t#>*_]*{ANSWER_MARK}[*_]*\s*", re.MULTILINE)
 # Text at the start of a block that later characters cannot turn into a link, a tag or code. This includes citations
 # unless they look like a link.
 _PLAIN = re.compile(
-    r"(?:[^<\[\]!`~\\\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff]|!(?=[^\[])|\[sources? \d+(?:, \d+)*\](?=[^(:\[]))*",
+    r"(?:[^<\[\]!`~\\\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff]|!(?=[^\[])"
+    r"|\[(?:(?:sources? )?\d+(?:, ?\d+)*|\^\d+)\](?=[^(:\[]))*",
     re.IGNORECASE,
 )
 # Indented text after a blank line may belong to the list before it.
