@@ -38,13 +38,23 @@ def is_unspaced(character: str) -> bool:
 
 def _any_of(listed: Sequence[str]) -> str:
     """Return an expression for any of these words, which do not begin or end within a word."""
-    own = [word for word in listed if is_unspaced(word[0])]
-    spaced = [
-        rf"{re.escape(word[:-1])}\w{{0,4}}" if word[-1] == "*" else re.escape(word)
-        for word in listed
-        if word not in own
+    unspaced = [word for word in listed if is_unspaced(word[0])]
+    spaced = [word for word in listed if word not in unspaced]
+    return rf"(?:(?<![^\W\d_]){_common_prefixes(spaced)}(?![^\W\d_])|{_common_prefixes(unspaced)})"
+
+
+def _common_prefixes(listed: Sequence[str]) -> str:
+    """Return an expression for any of these words in which words share their common prefixes, so that it is fast."""
+    if not listed:
+        return "(?!)"
+    endings: dict[str, list[str]] = {}
+    for word in listed:
+        endings.setdefault(word[:1], []).append(word[1:])
+    branches = [
+        r"\w{0,4}" if letter == "*" else re.escape(letter) + (_common_prefixes(rest) if any(rest) else "")
+        for letter, rest in sorted(endings.items(), reverse=True)  # the longest word first
     ]
-    return rf"(?:(?<![^\W\d_])(?:{'|'.join(spaced)})(?![^\W\d_])|{'|'.join(map(re.escape, own)) or '(?!)'})"
+    return f"(?:{'|'.join(branches)})" if len(branches) > 1 else branches[0]
 
 
 _SOURCE_WORDS = _words([words.SOURCE, words.SOURCES])
@@ -103,8 +113,10 @@ _IN_TARGET = re.compile(r"(?:\]\(|://|#|/|@)[^\s()]{0,60}\Z")
 _INDEXES = re.compile(r"(?:\[\d{1,4}\]){1,30}\Z")  # before the next index of a matrix
 _LABEL = re.compile(r"\[([^\[\]]{1,60})\]\Z")
 _IN_SQUARE = re.compile(r"[\[［【〔]\s?(\d{1,4}(?:\s?[,–-]\s?\d{1,4}){0,9})\s?[\]］】〕]")
-_LAST_WORD = re.compile(r"[^\W_]+\Z")
-_LAST_LETTERS = re.compile(r"[^\s\d.,;:!?()\[\]\"'“”«»`*_#]+\Z")
+_LAST_WORD = re.compile(r"(?<![^\W_])[^\W_]+\Z")
+# Letters, and the marks above and below them, such as vowels in Hindi.
+_LETTER = r"[^\W\d_]|[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0900-\u0903\u093a-\u094f\u0981-\u09cd]"
+_LAST_LETTERS = re.compile(rf"(?<!{_LETTER.replace('|', ')(?<!')})(?:{_LETTER})+\Z")
 _PAGES = re.compile(r"\d{1,5}")
 _MATHS = "=∈∉×≤≥≈≠<+∪∩"
 
@@ -213,7 +225,10 @@ class CitationReader:
             wrong = [number for number in parse_numbers(unfinished[0]) if not 1 <= number <= self.sources]
             return Citation(len(text), tuple(wrong))
         keyed = _OPEN_KEYED.match(text, at)
-        return Citation(keyed.end(), parse_numbers(keyed["numbers"])) if keyed else None
+        if keyed is None:
+            return None
+        is_separate = not text[keyed.end() : keyed.end() + 1].isalnum()
+        return Citation(keyed.end(), parse_numbers(keyed["numbers"]), is_separate)
 
     def _may_cite(self, beginning: str) -> bool:
         """Return whether an open bracket may become a citation; most texts in round brackets are of no interest."""
@@ -347,7 +362,8 @@ class CitationReader:
             return None
         numbers = parse_numbers(mark["enclosed"] or text[mark.start("numbers") : end])
         before = text[max(0, at - BEFORE) : at]
-        if _IN_TARGET.search(before):
+        is_within = before[-1:].isalnum() and not is_unspaced(word[0])
+        if is_within or _IN_TARGET.search(before):
             return None
         if not all(1 <= number <= self._highest for number in numbers) or self._is_in_passages(text[at:end]):
             return None
