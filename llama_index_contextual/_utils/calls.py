@@ -7,11 +7,13 @@ because otherwise the numbers of attempts would be multiplied.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import contextvars
 import functools
 import inspect
 import json
+import os
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -152,6 +154,16 @@ def is_connection_error(error: BaseException) -> bool:
     return isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in RETRYABLE_NAMES
 
 
+def is_timeout(error: BaseException) -> bool:
+    """Return whether the provider was reached but did not answer within the timeout of the client.
+
+    The timeout of OpenAI's client may also mean that there was no connection; its cause distinguishes the two.
+    """
+    causes = {type(error).__name__, type(error.__cause__).__name__}
+    is_late = isinstance(error, TimeoutError) or causes & {"APITimeoutError", "ReadTimeout", "WriteTimeout"}
+    return bool(is_late) and not causes & {"ConnectTimeout", "PoolTimeout"}
+
+
 _NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ConnectionRefusedError", "gaierror"})
 _MAYBE_CHARGED = frozenset({408, 499, 502, 504, 522, 524})
 
@@ -237,6 +249,9 @@ def cancellations() -> int:
     return 0 if task is None else task.cancelling()
 
 
+_LONGER = "increase the setting 'call_timeout' or the timeout of the model object"
+
+
 def describe(error: BaseException, *, setting: str, model: str) -> str:
     """Return a message, without secrets, that explains why a call to a model failed and what to do.
 
@@ -256,6 +271,9 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
         return f"The account behind {model!r} has no quota left: top it up, then run the same call again."
     if status == 429:
         return f"The provider of {model!r} keeps returning 429 (rate limit): lower the concurrency, or try again later."
+    if is_timeout(error):
+        remedy = "pass the model as an object with a longer `timeout`" if setting == "embed_model" else _LONGER
+        return f"The provider of {model!r} did not answer within the timeout of the call: try again, or {remedy}."
     if is_connection_error(error):
         return f"The provider of {model!r} cannot be reached: check the address and the network, then try again."
     if isinstance(status, int) and status >= 500:
@@ -271,8 +289,7 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        with asyncio.Runner() as runner:  # before the coroutine is created, which must then be awaited
-            return runner.run(make())
+        return _run(make)
     running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
 
     async def main() -> T:
@@ -281,7 +298,7 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
     context = contextvars.copy_context()
     with ThreadPoolExecutor(max_workers=1) as executor:
-        result = executor.submit(context.run, lambda: asyncio.run(main()))
+        result = executor.submit(context.run, _run, main)
         try:
             return result.result()
         except KeyboardInterrupt:
@@ -292,6 +309,82 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
                 with contextlib.suppress(KeyboardInterrupt):  # a second interrupt ends the wait for calls in flight
                     wait([result])
             raise
+
+
+def _run(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine in an idle event loop, and cancel the tasks that it has left behind."""
+    results: list[T] = []
+
+    async def main() -> None:
+        try:
+            # The task itself has no result, because asyncio formats the task when it restores the signal handler.
+            results.append(await make())
+        finally:
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+
+    runner = take_runner()
+    try:
+        runner.run(main(), context=contextvars.copy_context())
+    except (KeyboardInterrupt, SystemExit):
+        runner.close()  # the loop may have been stopped anywhere
+        raise
+    except BaseException:
+        keep_runner(runner)
+        raise
+    keep_runner(runner)
+    return results[0]
+
+
+# ---- event loops of blocking callers ---------------------------------------------------------------------------------
+
+_MOST_IDLE = 16
+_idle: list[asyncio.Runner] = []
+
+
+def take_runner() -> asyncio.Runner:
+    """Return an event loop that no other thread uses. Pass it to `keep_runner` or close it.
+
+    An idle loop is reused, and with it the connections that clients have opened in it.
+    """
+    try:
+        return _idle.pop()
+    except IndexError:
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        runner.get_loop()  # before a coroutine is created, which must then be awaited
+        return runner
+
+
+def keep_runner(runner: asyncio.Runner) -> None:
+    """Keep an event loop for the next blocking caller."""
+    if len(_idle) < _MOST_IDLE:
+        _idle.append(runner)
+    else:
+        runner.close()
+
+
+@atexit.register
+def _close_idle() -> None:
+    """Close the idle event loops and the clients in them, without threads, which cannot be started at exit."""
+    while _idle:
+        loop = _idle.pop().get_loop()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+_of_parent: list[asyncio.Runner] = []
+
+
+def _leave_to_parent() -> None:
+    """Forget the event loops in a forked process; they are kept, because closing them would disturb the parent."""
+    _of_parent.extend(_idle)
+    _idle.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 async def run_to_completion(work: Callable[[], T]) -> T:

@@ -99,9 +99,11 @@ def scrub(text: str) -> str:
     characters that do not look like words, or three quarters of the key. Other keys are removed if they have the form
     of a well-known provider's keys. Keys that a provider has already masked are left unchanged.
     """
-    if not text:
-        return text
-    if keys := keys_in_use():
+    return _without(keys_in_use(), text)
+
+
+def _without(keys: frozenset[str], text: str) -> str:
+    if keys and text:
         text = _without_parts(_pattern(keys).sub(REMOVED, text), _secrets(keys))
     return _SHAPE.sub(lambda match: REMOVED if _is_random(match[0]) else match[0], text)
 
@@ -271,12 +273,12 @@ class KeyFilter:
         pending = next((n for n in range(longest, 0, -1) if self._begins_key(text[-n:])), 0)
         pending = max(pending, *(self._end_in(secret, text) for secret in self._secrets), 0)
         passed, self._buffer = text[: len(text) - pending], text[len(text) - pending :]
-        return scrub(passed)
+        return _without(self._keys, passed)
 
     def flush(self) -> str:
         """Return the buffered text without keys."""
         rest_of_text, self._buffer = self._buffer, ""
-        return scrub(rest_of_text)
+        return _without(self._keys, rest_of_text)
 
     def _begins_key(self, text: str) -> bool:
         return any(key.startswith(text) for key in self._keys)

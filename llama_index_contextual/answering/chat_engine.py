@@ -30,7 +30,7 @@ from llama_index_contextual.answering.response import GroundedResponse, calls_ma
 from llama_index_contextual.answering.streaming import STOPPED, Completion, blocking
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.analysis import cut_query
+from llama_index_contextual.index.analysis import cut_query, cut_text
 from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.retrievers.base import alimit_query
 from llama_index_contextual.retrievers.conversational import ConversationQuery
@@ -209,7 +209,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         recent = self._recent(await self.memory.aget_all())
         # With intents, the search plans determine which messages need a search.
         by_intent = isinstance(self.engine.retriever.retriever, IntentRetriever)
-        if not by_intent and (intent := unsearched_intent(message, recent)) is not None:
+        if not by_intent and (intent := unsearched_intent(cut_query(message), recent)) is not None:
             response = empty_response(QueryBundle(message), intent)
             return await self.engine.aprepare(message, response, history=await self._aprompt_history(message, recent))
         history = () if self.mode == "simple" else tuple(recent)
@@ -324,5 +324,5 @@ def end_of(text: str, max_tokens: int) -> str:
 
 
 def _exchange(question: str, response: GroundedResponse) -> list[ChatMessage]:
-    texts = ((MessageRole.USER, cut_query(question)), (MessageRole.ASSISTANT, response.response))
+    texts = ((MessageRole.USER, cut_text(question)), (MessageRole.ASSISTANT, response.response))
     return [ChatMessage(role=role, content=content) for role, content in texts]

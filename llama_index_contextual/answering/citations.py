@@ -432,8 +432,8 @@ def check_citations(
     citations = CitationFilter(passages)
     text = citations.feed(answer) + citations.flush()
     layout = _Layout(text)
-    folded = [FoldedText(passage.text) for passage in passages]
     quotations = [replace(quoted, cited=layout.citations_for(quoted)) for quoted in quotations_of(text)]
+    folded = [FoldedText(passage.text) for passage in passages] if quotations else []
     return CitationReport(
         text=text,
         cited=tuple(dict.fromkeys(number for _, _, numbers in layout.citations for number in numbers)),

@@ -25,6 +25,7 @@ from llama_index_contextual.answering.prompts import conversation_text, require_
 from llama_index_contextual.answering.streaming import AnswerStream
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.retrievers.base import CheckedRetriever, arespond_of, as_bundle, specificity_of
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
@@ -389,15 +390,16 @@ class IntentRetriever(CheckedRetriever):
             InputError: The query is empty or has the wrong type.
         """
         bundle = as_bundle(query)
-        guess = await self.aguess(bundle.query_str, getattr(bundle, "history", ()))
+        question = cut_query(bundle.query_str)
+        guess = await self.aguess(question, getattr(bundle, "history", ()))
         plan = self.plans[guess.intent]
         is_follow_up = plan.from_conversation and bool(getattr(bundle, "history", ()))
-        if plan.top_k < 1 or (is_follow_up and asks_for_clarification(bundle.query_str)):
+        if plan.top_k < 1 or (is_follow_up and asks_for_clarification(question)):
             if (guess.intent, guess.tier) != ("out_of_scope", "llm"):
                 return empty_response(bundle, guess.intent)
             plan = self.plans["factual"]  # the documents may contain the answer, but the model has not seen them
         retriever = self._make(plan)
-        sides = aspects_of(bundle.query_str) if plan.by_aspect else ()
+        sides = aspects_of(question) if plan.by_aspect else ()
         queries = [bundle, *(QueryBundle(side) for side in sides)]
         responses = await asyncio.gather(*(arespond_of(retriever, query) for query in queries))
         response = _interleave(responses, plan.top_k, guess.intent)

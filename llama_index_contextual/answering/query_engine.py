@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import unicodedata
+import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -55,11 +56,13 @@ from llama_index_contextual.answering.streaming import (
 )
 from llama_index_contextual.config import default
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.index.analysis import cut_text, is_function_word, normalise_query
 from llama_index_contextual.index.answers import ANSWERS_FILE, AnswerFile
 from llama_index_contextual.index.versions import live_if_sound
+from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.models import is_named, model_name, settings_llm
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, MergedChunk
-from llama_index_contextual.retrievers.base import alimit_query, as_bundle, without_span
+from llama_index_contextual.retrievers.base import alimit_query, as_bundle, limit_query, without_span
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse
@@ -87,12 +90,15 @@ class WrittenAnswer:
 
 VersionName = Callable[[], str | None]
 
+_QUESTION_MARKS = "?¿？؟ "
+_WORD = re.compile(r"\w+")
+
 
 class AnswerCache:
     """On-disk cache of answers.
 
     The key depends on the whole prompt, so an answer is never reused for a different version, filter, style or
-    conversation. Questions that differ only in white space or Unicode normalisation have the same key. Only complete
+    conversation. Spellings of a question that mean the same share an answer (see `question_form`). Only complete
     answers are cached, and only if the documents answer the question. Use `AnswerCache.of` for the cache of a project.
 
     Args:
@@ -125,15 +131,53 @@ class AnswerCache:
         content = self._file.get(key + self._scope)
         return None if content is None else WrittenAnswer(**parse_json(content))
 
-    def put(self, key: str, answer: WrittenAnswer, *, version: str | None) -> None:
-        """Add an answer that is based on the given version, if answers from this version may be added."""
-        content = json.dumps(asdict(answer)).encode()
+    def put(self, key: str, answer: WrittenAnswer, *, version: str | None, form: str = "", question: str = "") -> None:
+        """Add an answer that is based on the given version, if answers from this version may be added.
+
+        Args:
+            key: Key of the prompt.
+            answer: The answer.
+            version: The version.
+            form: Key that the question shares with its other spellings.
+            question: The question.
+        """
         current = self._current
-        self._file.put(key + self._scope, content, is_current=lambda: current is None or current() == version)
+        self._file.put(
+            key + self._scope,
+            json.dumps(asdict(answer)).encode(),
+            form=form + self._scope,
+            question=storable_text(question),
+            is_current=lambda: current is None or current() == version,
+        )
+
+    def questions(self, form: str) -> list[str]:
+        """Return the questions with the given key of all their spellings that have answers, the most recent first."""
+        return self._file.questions(form + self._scope)
 
     def clear(self) -> None:
         """Remove all answers."""
         self._file.clear()
+
+
+def question_form(question: str) -> str:
+    """Return a question without the details of its spelling that do not change its meaning.
+
+    These are white space, the Unicode form, question marks at its ends, and letter case. A function word in capitals
+    stays as it is, unless the whole question is in capitals, because it is an acronym: "WHO" and "US" do not mean "who"
+    and "us".
+
+    Example:
+        >>> question_form(" What does Error  TS-999 mean ?"), question_form("What is the WHO's advice?")
+        ('what does error ts-999 mean', "what is the WHO's advice")
+    """
+    text = normalise_query(question).strip(_QUESTION_MARKS)
+    if text.isupper() and text.count(" ") > 1:
+        return text.casefold()
+    return _WORD.sub(lambda match: match[0] if _is_acronym(match[0]) else match[0].casefold(), text)
+
+
+def _is_acronym(word: str) -> bool:
+    return len(word) > 1 and word.isupper() and is_function_word(word.casefold())
 
 
 # ---- engine ----------------------------------------------------------------------------------------------------------
@@ -178,6 +222,9 @@ class Draft:
         messages: The whole prompt.
         ready: The answer, if no model call is needed because there are no passages or the answer is in the cache.
         key: Key of the answer in the cache; None if there is no cache.
+        form: Key in the cache that the question shares with its other spellings; None if there is no cache.
+        spellings: Other spellings of the question that have answers in the cache. The search may find other passages
+            for them, so that their prompts have other keys.
         calls: Usage of the model calls that were made to prepare the prompt.
     """
 
@@ -187,6 +234,8 @@ class Draft:
     messages: list[ChatMessage]
     ready: GroundedResponse | None = None
     key: str | None = None
+    form: str | None = None
+    spellings: Sequence[str] = ()
     calls: Sequence[AnswerUsage] = ()
 
 
@@ -331,17 +380,29 @@ class GroundedQueryEngine(BaseQueryEngine):
         Raises:
             InputError: The question is empty or has the wrong type.
         """
-        # The part of a long question that is not searched is not sent to the model either.
-        query, notes = await alimit_query(query)
-        with self._event(CBEventType.RETRIEVE, query.query_str) as event, calls_made() as made:
+        query = as_bundle(query)
+        draft = await self._adraft(query, history, calls)
+        for spelling in draft.spellings:
+            respelled = copy(query)
+            respelled.query_str = spelling
+            other = await self._adraft(respelled, history, draft.calls)
+            draft = replace(draft, calls=other.calls)
+            if other.ready is not None and other.ready.from_cache:
+                retrieval = replace(other.retrieval, query=query.query_str)
+                ready = replace(other.ready, retrieval=retrieval)
+                return replace(other, question=draft.question, retrieval=retrieval, ready=ready)
+        return draft
+
+    draft = twin(adraft)
+
+    async def _adraft(self, query: QueryBundle, history: Sequence[ChatMessage], calls: Sequence[AnswerUsage]) -> Draft:
+        with self._event(CBEventType.RETRIEVE, cut_text(query.query_str)) as event, calls_made() as made:
             response = await self.retriever.arespond(query)
             if self.wider is not None and self._needs_wider(response):
                 response = _better(response, await self.wider.arespond(query))
             event.on_end(payload={EventPayload.NODES: list(response.results)})
         prepare = partial(self._prepare, calls=(*calls, *made))
-        return await asyncio.to_thread(prepare, query, with_warnings(response, notes), history)
-
-    draft = twin(adraft)
+        return await asyncio.to_thread(prepare, query, response, history)
 
     async def aprepare(
         self,
@@ -368,9 +429,11 @@ class GroundedQueryEngine(BaseQueryEngine):
         postprocessors: Sequence[BaseNodePostprocessor] | None = None,
         calls: Sequence[AnswerUsage] = (),
     ) -> Draft:
-        question, options = self.retriever.explicit(str(query)), self.options
+        # The part of a long question that is not searched is not sent to the model either.
+        question, options = self.retriever.explicit(cut_text(query.query_str)), self.options
         chosen = self._postprocessors if postprocessors is None else postprocessors
-        hits = self._pack(query, response, chosen)
+        searched, _ = limit_query(query)
+        hits = self._pack(searched, response, chosen)
         in_conversation = history and response.intent == "clarification" and response.mode_used == "none"
         if not hits and not in_conversation:
             text = options.small_talk if response.intent == "chitchat" else options.not_found
@@ -379,21 +442,30 @@ class GroundedQueryEngine(BaseQueryEngine):
         passages = prompts.passages_prompt(hits, context=options.context)
         if doubt := response.doubt(options.min_confidence):
             passages = f"{passages}\n\n{doubt}"
+        messages = self._messages(question, passages if hits else None, history)
+        draft = Draft(question, response, hits, messages, calls=calls)
+        if self.cache is None or not self._has_names():
+            return draft
+        form = question_form(self.retriever.explicit(searched.query_str))
+        key = self._key(self._messages(form, passages if hits else None, history), response, form)
+        if (written := self.cache.get(key)) is None:
+            shared = self._key(self._messages(form, None, history), response, form)
+            own = searched.query_str
+            others = [text for text in self.cache.questions(shared) if normalise_query(text) != own]
+            return replace(draft, key=key, form=shared, spellings=others)
+        answer = replace(self._check_answer(draft, written), from_cache=True, usage=self._account.book(calls))
+        return replace(draft, ready=_with_metadata(answer))
+
+    def _messages(self, question: str, passages: str | None, history: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Return the whole prompt; without passages, the question is answered from the conversation."""
         asked, rules = [ChatMessage(question)], self._prompts["clarify_prompt"]
-        if hits:
+        if passages is not None:
             template, rules = self._prompts["text_qa_template"], self._prompts["system_prompt"]
             text = template.get_template(llm=self._llm)
             values = {"context_str": enclosed(passages, text), "query_str": enclosed(question, text)}
             asked = template.format_messages(llm=self._llm, **values)
-        messages = prompts.with_rules(rules, [*prompts.without_citations(history), *asked], not_found=options.not_found)
-        draft = Draft(question, response, hits, messages, calls=calls)
-        if self.cache is None or not self._has_names():
-            return draft
-        key = self._key(messages, response, question)
-        if (written := self.cache.get(key)) is None:
-            return replace(draft, key=key)
-        answer = replace(self._check_answer(draft, written), from_cache=True, usage=self._account.book(calls))
-        return replace(draft, ready=_with_metadata(answer))
+        conversation = prompts.without_citations(history)
+        return prompts.with_rules(rules, [*conversation, *asked], not_found=self.options.not_found)
 
     def _pack(
         self, query: QueryBundle, response: RetrievalResponse, postprocessors: Sequence[BaseNodePostprocessor]
@@ -431,9 +503,10 @@ class GroundedQueryEngine(BaseQueryEngine):
             nodes: The passages; only passages that fit the budget go into the prompt.
             additional_source_nodes: Nodes to add to the `source_nodes` of the answer; they cannot be cited.
         """
-        query, notes = await alimit_query(query_bundle)
-        found = with_warnings(RetrievalResponse.of_nodes(query.query_str, nodes), notes)
-        draft = await self.aprepare(query.query_str, found)
+        _, notes = await alimit_query(query_bundle)
+        question = cut_text(query_bundle.query_str)
+        retrieval = with_warnings(RetrievalResponse.of_nodes(question, nodes), notes)
+        draft = await self.aprepare(question, retrieval)
         response = await self.aanswer(draft, streaming=self.streaming)
         return replace(response, source_nodes=[*response.source_nodes, *(additional_source_nodes or ())])
 
@@ -504,7 +577,13 @@ class GroundedQueryEngine(BaseQueryEngine):
             is_sound = answer.partial is None and answer.found and "error" not in (answer.verdict or {})
             if self.cache is not None and draft.key is not None and is_sound:
                 written = replace(written, verdict=answer.verdict)
-                self.cache.put(draft.key, written, version=draft.retrieval.version)
+                self.cache.put(
+                    draft.key,
+                    written,
+                    version=draft.retrieval.version,
+                    form=draft.form or "",
+                    question=self._mask(draft.question),
+                )
         return completion.answer
 
     def _usage(self, draft: Draft, completion: Completion, judged: Sequence[AnswerUsage] = ()) -> AnswerUsage | None:
@@ -557,12 +636,11 @@ class GroundedQueryEngine(BaseQueryEngine):
         return text if self.guards is None else self.guards.hide(text)
 
     def _key(self, messages: Sequence[ChatMessage], response: RetrievalResponse, question: str) -> str:
-        """Return the key under which an answer is cached, after normalising white space and Unicode in the question."""
-        normalised = " ".join(unicodedata.normalize("NFC", question).split())
+        """Return the key under which an answer to the form of a question, with its prompt, is cached."""
         values = [getattr(self._llm, name, None) for name in _MODEL_SETTINGS]
         settings = f"{self.options} {self.guards} {self.judge and self.judge.settings} {values}"
-        rows: list[Any] = [__version__, self.answer_stream.name, response.version, settings]
-        rows += [[message.role.value, (message.content or "").replace(question, normalised)] for message in messages]
+        rows: list[Any] = [__version__, self.answer_stream.name, response.version, settings, question]
+        rows += [[message.role.value, message.content or ""] for message in messages]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def _has_names(self) -> bool:
@@ -598,5 +676,4 @@ def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalRes
 def _with_metadata(response: GroundedResponse) -> GroundedResponse:
     """Add the nodes' metadata, as LlamaIndex's engines do, and a summary of the answer to a response's metadata."""
     by_node: dict[str, Any] = {hit.node.node_id: hit.node.metadata for hit in response.source_nodes}
-    summary = {key: value for key, value in response.to_dict().items() if key not in ("answer", "retrieval")}
-    return replace(response, metadata={**by_node, **(response.metadata or {}), "answer": summary})
+    return replace(response, metadata={**by_node, **(response.metadata or {}), "answer": response.summary()})

@@ -264,14 +264,17 @@ class GroundedResponse(Response):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as JSON values, with an excerpt of each passage."""
+        retrieval = None if self.retrieval is None else self.retrieval.to_dict(texts=False)
+        return {"answer": self.response, **self.summary(), "retrieval": retrieval}
+
+    def summary(self) -> dict[str, Any]:
+        """Return `to_dict` without the answer and the search."""
         names = ("found", "partial", "reasoning", "from_cache", "verdict")
         return {
-            "answer": self.response,
             **{name: getattr(self, name) for name in names},
             "usage": None if self.usage is None else self.usage.to_dict(),
             "sources": [self._source_dict(number) for number in range(1, len(self.source_nodes) + 1)],
             "citations": None if self.citations is None else self.citations.to_dict(),
-            "retrieval": None if self.retrieval is None else self.retrieval.to_dict(texts=False),
         }
 
     def _source_dict(self, number: int) -> dict[str, Any]:

@@ -12,28 +12,35 @@ import asyncio
 import contextlib
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, aclosing
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM
 
-from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, is_connection_error
-from llama_index_contextual._utils.clients import PerLoop
+from llama_index_contextual._utils.calls import (
+    RetryPolicy,
+    acall,
+    describe,
+    is_connection_error,
+    is_timeout,
+    keep_runner,
+    take_runner,
+)
+from llama_index_contextual._utils.clients import LOCAL_TIMEOUT, address_of, shared_clients
 from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.redaction import KeyFilter
 from llama_index_contextual.answering.citations import CitationFilter, Passage
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
 from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, Meter, field_of
-from llama_index_contextual.config import default
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.metadata import storable_text
-from llama_index_contextual.models import address_of, model_name, provider_of
+from llama_index_contextual.models import is_self_hosted, model_name, provider_of, speaks_openai
 
 T = TypeVar("T")
 
@@ -56,6 +63,8 @@ _BLANK = re.compile(r"(?:(?<!\n)\n\n++|\n[ \t]++\n++)(?=\S)")
 class Timeouts:
     """Timeouts for calls to a model, in seconds.
 
+    An answer that is not streamed is received in pieces too, so the first two timeouts also apply to it.
+
     Attributes:
         first_token: Time until the answer starts, including retries after an error.
         between_tokens: Time between two pieces of the answer.
@@ -65,13 +74,29 @@ class Timeouts:
         ConfigurationError: A timeout is not greater than 0.
     """
 
-    first_token: float = default("first_token_timeout")
-    between_tokens: float = default("between_tokens_timeout")
+    first_token: float = 30.0
+    between_tokens: float = 10.0
     whole: float = 60.0
 
     def __post_init__(self) -> None:
         if not min(self.first_token, self.between_tokens, self.whole) > 0:
             raise ConfigurationError("Timeouts: all must be above 0 seconds.", setting="timeouts")
+
+    @classmethod
+    def for_model(cls, llm: LLM, **seconds: float | None) -> Timeouts:
+        """Return the timeouts for a model; a value of None selects the default, which is longer for local models.
+
+        Example:
+            >>> from llama_index.llms.openai import OpenAI
+            >>> Timeouts.for_model(OpenAI(api_key="any", api_base="http://localhost:8000/v1"), whole=90)
+            Timeouts(first_token=300.0, between_tokens=60.0, whole=90)
+        """
+        usual = LOCAL_TIMEOUTS if is_self_hosted(llm) or lock_of(llm) is not None else cls()
+        return replace(usual, **{name: value for name, value in seconds.items() if value is not None})
+
+
+LOCAL_TIMEOUTS = Timeouts(first_token=300.0, between_tokens=60.0, whole=LOCAL_TIMEOUT)
+"""Default timeouts for a model on a local server or in this process, which may run without a GPU."""
 
 
 @dataclass
@@ -99,18 +124,19 @@ class AnswerStream:
 
     Args:
         llm: The model.
-        timeouts: Timeouts for the calls.
+        timeouts: Timeouts for the calls; None selects `Timeouts.for_model`.
     """
 
     def __init__(self, llm: LLM, timeouts: Timeouts | None = None) -> None:
         self.name = model_name(llm)
-        self.timeouts = timeouts or Timeouts()
+        self.timeouts = timeouts or Timeouts.for_model(llm)
+        self._llm = llm  # its clients are kept as long as it exists
+        self._clients = shared_clients(llm)
         self._address = address_of(llm)
         self._lock = lock_of(llm)
         provider = provider_of(self.name)
-        self._is_openai = provider is not None and provider.is_openai
-        self._options = {"stream_options": {"include_usage": True}} if self._is_openai else {}
-        self._llm: PerLoop[LLM] = PerLoop(lambda: llm)
+        self._accepts_schema = provider is not None and provider.is_openai
+        self._options = {"stream_options": {"include_usage": True}} if speaks_openai(llm) else {}
 
     async def acomplete(
         self, messages: Sequence[ChatMessage], *, response_format: Mapping[str, Any] | None = None
@@ -126,14 +152,16 @@ class AnswerStream:
         """
         completion, seconds = Completion(), f"{self.timeouts.whole:g}"
         try:
-            async with asyncio.timeout(self.timeouts.whole):
-                async for _ in self.astream(messages, completion, response_format=response_format):
+            async with (
+                asyncio.timeout(self.timeouts.whole),
+                aclosing(self.astream(messages, completion, response_format=response_format)) as pieces,
+            ):
+                async for _ in pieces:
                     pass
         except TimeoutError as error:
             if not completion.text:
-                message = f"{self.name!r} did not answer within {seconds} seconds: try again, or increase the timeout."
-                raise ModelError(message, setting="llm") from error
-            completion.problem = f"The answer was not complete after {seconds} seconds."
+                raise _late(f"{self.name!r} did not answer within {seconds} seconds", "call_timeout") from error
+            completion.problem = f"The answer was not complete after {seconds} seconds (`call_timeout`)."
         return completion
 
     async def astream(
@@ -151,7 +179,11 @@ class AnswerStream:
             ModelError: The model did not begin to answer.
         """
         meter = Meter(self.name, messages)
-        pieces, piece = await self._begin(messages, meter, response_format if self._is_openai else None)
+        options: dict[str, Any] = dict(self._options)
+        if response_format is not None and self._accepts_schema:
+            options["response_format"] = response_format
+        accepted = {name: value for name, value in options.items() if name not in self._clients.refused}
+        pieces, piece = await self._begin(messages, meter, accepted)
         problem: str | None = None
         keys = KeyFilter()
         try:
@@ -171,7 +203,8 @@ class AnswerStream:
                 problem = problem or "The model returned an empty answer."
             completion.problem = problem
         except TimeoutError:
-            completion.problem = f"The model sent nothing for {self.timeouts.between_tokens:g} seconds."
+            seconds = f"{self.timeouts.between_tokens:g} seconds"
+            completion.problem = f"The model sent nothing for {seconds} (`between_tokens_timeout`)."
         except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception
             # The text so far has been paid for and may have been shown, so keep it and mark it as partial.
             completion.problem = f"The answer broke off. {answer_error(error, self.name, self._address)}"
@@ -195,16 +228,18 @@ class AnswerStream:
         return None
 
     async def _begin(
-        self, messages: Sequence[ChatMessage], meter: Meter, response_format: Mapping[str, Any] | None
+        self, messages: Sequence[ChatMessage], meter: Meter, options: Mapping[str, Any]
     ) -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
-        """Start the stream and return it with its first piece that contains text or a finish reason."""
-        model = await self._llm.running()
-        options = {} if response_format is None else {"response_format": response_format}
+        """Start the stream and return it with its first piece that contains text or a finish reason.
+
+        If the server refuses an optional parameter, it is omitted, also from later calls.
+        """
+        model = await self._clients.running()
 
         async def first() -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
             pieces: AsyncIterator[ChatResponse]
             if self._lock is None:
-                pieces = aiter(await model.astream_chat(list(messages), **self._options, **options))
+                pieces = aiter(await model.astream_chat(list(messages), **options))
             else:
                 pieces = thread_stream(self._lock, lambda: model.stream_chat(list(messages)))
             piece = await anext(pieces, None)
@@ -219,11 +254,36 @@ class AnswerStream:
         except TimeoutError:
             seconds = f"{self.timeouts.first_token:g}"
         except Exception as error:  # an LLM class may raise any exception; there is no partial answer to keep
-            if options and getattr(error, "status_code", None) == 400 and "response_format" in str(error):
-                return await self._begin(messages, meter, None)  # the provider does not accept a schema for this model
-            raise answer_error(error, self.name, self._address) from error
-        message = f"{self.name!r} did not begin to answer within {seconds} seconds: try again, or increase the timeout."
-        raise ModelError(message, setting="llm")  # not chained, because the TimeoutError contains client errors
+            if not (refused := _refused_options(error, options)):
+                raise answer_error(error, self.name, self._address) from error
+            rest = {name: value for name, value in options.items() if name not in refused}
+            start = await self._begin(messages, meter, rest)
+            self._clients.refused |= refused
+            return start
+        # Not chained, because the TimeoutError contains client errors.
+        raise _late(f"{self.name!r} did not begin to answer within {seconds} seconds", "first_token_timeout")
+
+
+def _refused_options(error: Exception, options: Mapping[str, Any]) -> set[str]:
+    """Return the names of the optional parameters that a server may have refused; all if the error names none."""
+    if getattr(error, "status_code", None) not in (400, 422):
+        return set()
+    message = f"{getattr(error, 'code', None)} {error}"
+    named = {name for name in options if name in message or (name == "stream_options" and "include_usage" in message)}
+    is_other = _TOO_LONG.search(message) or _FILTERED.search(message)
+    return named or (set() if is_other else set(options))
+
+
+def _late(problem: str, setting: str) -> ModelError:
+    """Return the error for a timeout, which names its setting."""
+    return ModelError(
+        problem,
+        setting=setting,
+        remedy=Remedy(
+            f"try again, or increase the setting `{setting}`",
+            f"try again, or increase the timeout with `llama-index-contextual configure {{project}} {setting}=SECONDS`",
+        ),
+    )
 
 
 _TOO_LONG = re.compile(r"context[ _](?:length|window|size)|maximum context|prompt is too long", re.IGNORECASE)
@@ -255,7 +315,7 @@ def answer_error(error: Exception, model: str, address: str | None = None) -> Mo
             f" or restrict the search to other files.",
             setting="llm",
         )
-    if address is not None and status is None and is_connection_error(error):
+    if address is not None and status is None and is_connection_error(error) and not is_timeout(error):
         return ModelError(
             f"The provider of {model!r} cannot be reached at {address}: check that it is running, the network, and the"
             f" address.",
@@ -290,7 +350,7 @@ def blocking(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
 
     The generator runs in its own thread and is closed if the consumer stops.
     """
-    runner, context = asyncio.Runner(), copy_context()
+    runner, context = take_runner(), copy_context()
 
     async def item() -> tuple[T] | None:
         try:
@@ -298,18 +358,18 @@ def blocking(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         except StopAsyncIteration:
             return None
 
-    def close() -> None:
-        runner.run(stream.aclose())
-        runner.close()
+    def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return runner.run(coroutine, context=context)
 
     with ThreadPoolExecutor(1, "answer") as executor:
         try:
-            while (result := executor.submit(context.run, runner.run, item()).result()) is not None:
+            while (result := executor.submit(run, item()).result()) is not None:
                 yield result[0]
         finally:
             for task in asyncio.all_tasks(runner.get_loop()):  # waiting for an item was interrupted
                 runner.get_loop().call_soon_threadsafe(task.cancel)
-            executor.submit(context.run, close).result()
+            executor.submit(run, stream.aclose()).result()
+            keep_runner(runner)
 
 
 async def thread_stream(

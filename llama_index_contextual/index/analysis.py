@@ -88,6 +88,11 @@ _UNIFIED: dict[int, str | None] = {
     **dict.fromkeys((0x2018, 0x2019, 0x2BC), "'"),
     0x130: "I",  # dotted capital I, whose lower case has two characters
 }
+# A joiner changes words of some scripts, whose letters have no case, and emoji.
+_JOINED = r"[\p{Lo}\p{M}\p{So}\p{Sk}]"
+_INVISIBLE = regex.compile(
+    rf"[\p{{DI}}--[\u200c\u200d]]|(?<!{_JOINED})[\u200c\u200d]|[\u200c\u200d](?!{_JOINED})", regex.V1
+)
 _TO_UNIFY = re.compile(f"[{re.escape(''.join(map(chr, _UNIFIED)))}]")
 
 _OTHER_LANGUAGES = (
@@ -115,21 +120,47 @@ _SHORT = 1_000  # maximum length of a text that is fast to normalise even if it 
 _MARKS = regex.compile(rf"(\p{{M}}{{{MAX_MARKS}}})\p{{M}}+")
 
 
+def normalise_query(text: str) -> str:
+    """Return a query in the form in which it is searched, which does not depend on how it was typed.
+
+    Each run of white space becomes a space, white space at the ends and invisible characters are removed, and the text
+    is in the Unicode form NFC. Joiners are kept where they change words or emoji.
+
+    Example:
+        >>> normalise_query(" How long does\\u00a0food\\n keep?\\u200b")
+        'How long does food keep?'
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", _INVISIBLE.sub("", _without_excess(text)))
+    return " ".join(text.split())
+
+
 def cut_query(text: str) -> str:
-    """Shorten a query to its first 32,000 characters, cut at a space if possible.
+    """Normalise a query and shorten it to its first 32,000 characters; see `normalise_query` and `cut_text`.
+
+    Example:
+        >>> cut_query(" How long does food keep?"), len(cut_query("food " * 10_000))
+        ('How long does food keep?', 31999)
+    """
+    return cut_text(normalise_query(text))
+
+
+def cut_text(text: str) -> str:
+    """Shorten a text to its first 32,000 characters, cut at a space if possible; a longer text is normalised first.
 
     Long runs of combining marks are shortened too (see `MAX_MARKS`), and surrogates, which UTF-8 cannot encode, are
     replaced.
-
-    Example:
-        >>> cut_query("How long does food keep?"), len(cut_query("food " * 10_000))
-        ('How long does food keep?', 31999)
     """
     if len(text) > MAX_CHARACTERS:
-        text = text.lstrip()
+        text = normalise_query(text)
     if len(text) > MAX_CHARACTERS:
         words, space, rest = text[: MAX_CHARACTERS + 1].rpartition(" ")
         text = words if space and len(rest) < MAX_CHARACTERS // 2 else text[:MAX_CHARACTERS]
+    return _without_excess(text)
+
+
+def _without_excess(text: str) -> str:
+    """Shorten long runs of combining marks, and replace surrogates."""
     if len(text) > _SHORT and not text.isascii():
         text = _MARKS.sub(r"\1", text)
     return replace_surrogates(text)
@@ -363,6 +394,17 @@ def _lists_by_word() -> Mapping[str, Sequence[str]]:
         for word in stop_word_list(name):
             lists.setdefault(word, []).append(name)
     return lists
+
+
+def is_function_word(word: str) -> bool:
+    """Return whether a lower-case word is a function word or question word of any language with a list of them.
+
+    Example:
+        >>> [is_function_word(word) for word in ("who", "us", "nasa")]
+        [True, True, False]
+    """
+    lists = map(stop_word_list, _QUESTION_WORD_LISTS.values())
+    return word == "us" or word in _lists_by_word() or any(word in words for words in lists)  # no list has "us"
 
 
 def language_of(text: str) -> str:

@@ -27,10 +27,11 @@ ANSWERS_FILE = "answers.sqlite"
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS answers (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, answer BLOB NOT NULL,"
-    " checksum BLOB NOT NULL)"
+    " checksum BLOB NOT NULL, form TEXT NOT NULL, question TEXT NOT NULL)"
 )
 _PATIENCE = 2.0
 _MAX_BYTES = 64_000
+_MAX_QUESTIONS = 3
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 
 
@@ -66,12 +67,32 @@ class AnswerFile:
 
         return self._attempt(read, None) if self.path.exists() else None
 
-    def put(self, key: str, answer: bytes, *, is_current: Callable[[], bool] = lambda: True) -> None:
+    def questions(self, form: str) -> list[str]:
+        """Return the questions of a form to which answers are stored, the most recent first; at most three."""
+        query = (
+            "SELECT question FROM answers WHERE form = ? AND typeof(question) = 'text'"
+            f" GROUP BY question ORDER BY max(number) DESC LIMIT {_MAX_QUESTIONS}"
+        )
+        if not self.path.exists():
+            return []
+        return self._attempt(lambda file: [question for (question,) in file.query(query, (form,))], [])
+
+    def put(
+        self,
+        key: str,
+        answer: bytes,
+        *,
+        form: str = "",
+        question: str = "",
+        is_current: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Store an answer.
 
         Args:
             key: Key of the answer.
             answer: The answer.
+            form: Key that the question shares with its other spellings.
+            question: The question.
             is_current: Function that returns whether the answer may still be stored; it is called while no other
                 process can `clear` the file.
         """
@@ -80,8 +101,9 @@ class AnswerFile:
             with file.transaction() as connection:
                 if not is_current():
                     return
-                row = (key, answer, _checksum(key, answer))
-                connection.execute("INSERT OR REPLACE INTO answers (key, answer, checksum) VALUES (?, ?, ?)", row)
+                row = (key, answer, _checksum(key, answer), form, question)
+                columns = "key, answer, checksum, form, question"
+                connection.execute(f"INSERT OR REPLACE INTO answers ({columns}) VALUES (?, ?, ?, ?, ?)", row)
                 connection.execute(
                     "DELETE FROM answers WHERE number <= (SELECT max(number) FROM answers) - ?", (self._max_entries,)
                 )

@@ -23,6 +23,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.search import search
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import Query
@@ -47,13 +48,12 @@ class WeightedQuery(QueryBundle):
 
 
 def query_of(bundle: QueryBundle) -> Query:
-    """Convert a LlamaIndex query to a `Query`."""
-    weighted = bundle.lexical_texts if isinstance(bundle, WeightedQuery) else ()
-    return Query(
-        text=bundle.query_str,
+    """Convert a LlamaIndex query to a `Query`, whose texts are normalised."""
+    return Query.of(
+        bundle.query_str,
         embedded=bundle.embedding_strs,
         embedding=bundle.embedding,
-        lexical=weighted or bundle.query_str,
+        lexical=bundle.lexical_texts if isinstance(bundle, WeightedQuery) else (),
     )
 
 
@@ -85,18 +85,19 @@ def as_bundles(queries: object) -> list[QueryBundle]:
 
 
 def limit_query(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
-    """Return the part of the query that is used for the search, and a warning if the query was cut.
+    """Return the query with the normalised part of its texts that is searched, and a warning if the question was cut.
 
     Raises:
         InputError: The query is empty, or neither a string nor a QueryBundle.
     """
     bundle = as_bundle(query)
     text, notes = search.limit_text(bundle.query_str)
-    if text == bundle.query_str:
-        return bundle, ()
-    cut = copy(bundle)  # keep the class and its fields
-    cut.query_str = text
-    return cut, notes
+    embedded = bundle.custom_embedding_strs and list(map(cut_query, bundle.custom_embedding_strs))
+    if (text, embedded) == (bundle.query_str, bundle.custom_embedding_strs):
+        return bundle, notes
+    limited = copy(bundle)  # keep the class and its fields
+    limited.query_str, limited.custom_embedding_strs = text, embedded
+    return limited, notes
 
 
 async def alimit_query(query: object) -> tuple[QueryBundle, tuple[str, ...]]:

@@ -39,7 +39,7 @@ from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, ChunkInd
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.nodes import NodeTable
-from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundle, query_of, specificity_of
+from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundle, limit_query, query_of, specificity_of
 from llama_index_contextual.search.confidence import RANKED
 from llama_index_contextual.search.rank import (
     FusionSettings,
@@ -557,12 +557,12 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self.ranks_rows:
             return super(QueryFusionRetriever, self)._retrieve(query_bundle)
-        return super()._retrieve(query_bundle)
+        return super()._retrieve(limit_query(query_bundle)[0])
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self.ranks_rows:
             return await super(QueryFusionRetriever, self)._aretrieve(query_bundle)
-        return await super()._aretrieve(query_bundle)
+        return await super()._aretrieve(limit_query(query_bundle)[0])
 
     def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
         """Fuse the weighted hits of retrievers that do not share an index, by node id.

@@ -22,7 +22,7 @@ from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual.config import SPOTLIGHT, Mode, ProjectConfig, RerankThreshold, default
 from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.analysis import cut_query
+from llama_index_contextual.index.analysis import cut_query, cut_text, normalise_query
 from llama_index_contextual.index.base import Chunk, ChunkIndex
 from llama_index_contextual.search.confidence import RANKED, READ, SCORED_HITS, ConfidenceEstimate, estimate_confidence
 from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_reranked
@@ -64,11 +64,11 @@ class Embeds(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """A question, prepared for the search.
+    """A question, prepared for the search by `Query.of`.
 
     Attributes:
         text: The question.
-        embedded: Texts whose mean embedding is used for the semantic index; by default, the question.
+        embedded: Texts whose mean embedding is used for the semantic index.
         embedding: The embedding, if it is already known.
         lexical: Text for the lexical indexes: the question, or texts with the weight of each of their terms.
     """
@@ -84,9 +84,29 @@ class Query:
         return ((self.lexical, 1.0),) if isinstance(self.lexical, str) else self.lexical
 
     @classmethod
-    def of(cls, text: str) -> Query:
-        """Create a query from a question alone."""
-        return cls(text=text, embedded=(text,), lexical=text)
+    def of(
+        cls,
+        text: str,
+        *,
+        embedded: Sequence[str] | None = None,
+        embedding: Embedding = None,
+        lexical: Sequence[tuple[str, float]] = (),
+    ) -> Query:
+        """Create a query whose texts are normalised, so that white space and Unicode forms do not affect the results.
+
+        Args:
+            text: The question.
+            embedded: Texts whose mean embedding is used; None for the question.
+            embedding: The embedding, if it is already known.
+            lexical: Texts for the lexical indexes with their weights; empty for the question.
+        """
+        text = cut_query(text)
+        return cls(
+            text=text,
+            embedded=(text,) if embedded is None else tuple(map(cut_query, embedded)),
+            embedding=embedding,
+            lexical=tuple((cut_query(other), weight) for other, weight in lexical) or text,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -438,18 +458,19 @@ def _folded(text: str) -> str:
 
 
 def limit_text(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the part of a question that is used for the search, and a warning if the question was cut.
+    """Return the normalised part of a question that is searched, and a warning if the question was cut.
 
     Raises:
         InputError: The question is empty.
     """
-    if not text or text.isspace():
+    whole = normalise_query(text)
+    if not whole:
         raise InputError("The query is empty: ask a question.", value=text)
-    part = cut_query(text)
-    if len(part) == len(text):
+    part = cut_text(whole)
+    if len(part) == len(whole):
         return part, ()
     return part, (
-        f"The query has {len(text):,} characters: only its beginning, {len(part):,} characters, was searched.",
+        f"The query has {len(whole):,} characters: only its beginning, {len(part):,} characters, was searched.",
     )
 
 
@@ -459,13 +480,14 @@ def with_warnings(response: R, warnings: Sequence[str]) -> R:
 
 
 def complete_response(response: SearchResponse, question: str, notes: Sequence[str]) -> SearchResponse:
-    """Return a response with the full question and additional warnings.
+    """Return a response with the question as it was asked and additional warnings.
 
     If the mode that was used differs from the requested mode, a warning is also logged.
     """
     if response.mode_used != response.mode_requested:
         logger.warning(response.warnings[0])
-    return replace(with_warnings(response, notes), query=question) if notes else response
+    response = with_warnings(response, notes)
+    return response if response.query == question else replace(response, query=question)
 
 
 def number_of_results(similarity_top_k: int | None, top_k: int | None, default: int) -> int:

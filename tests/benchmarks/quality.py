@@ -11,9 +11,10 @@ sets.
 the same command at another commit or by `python -m tests.benchmarks.stock`. Differences are paired, with 95 % bootstrap
 confidence intervals and p-values from a permutation test.
 
-`--components` measures nothing. It counts the questions for which the retrievers, built by hand from the index of a
-project without options, give other ids, another order or other scores than `Project.retrieve`, and fails if there are
-any.
+`--components` measures nothing. It counts the questions for which other ids, another order or other scores than from
+`Project.retrieve` are given by the retrievers, built by hand from the index of a project without options
+(`HybridRetriever` and its parts), by `Project.as_retriever`, or for the question with other white space, invisible
+characters or another Unicode form (see `FORMS`). It fails if there are any.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.schema import QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from llama_index_contextual import HybridRetriever, LexicalRetriever, SemanticRetriever
 from llama_index_contextual.config import Mode, ProjectConfig
@@ -62,6 +65,17 @@ NEAREST = {
     "both": ("both", "none"),
 }
 """What each kind of context is compared with in results that may lack it, the nearest first."""
+
+
+FORMS: Mapping[str, Callable[[str], str]] = {
+    "line break": lambda text: f"{text}\n",
+    "outer": lambda text: f"\t {text} \u00a0",
+    "runs": lambda text: text.replace(" ", " \n\t "),
+    "no-break spaces": lambda text: text.replace(" ", "\u00a0"),
+    "NFD": lambda text: unicodedata.normalize("NFD", text),
+    "invisible": lambda text: f"\ufeff{text[:1]}\u200b{text[1:]}\u2060".replace(" ", "\u00ad "),
+}
+"""Forms of a question that have the same meaning."""
 
 
 def contexts_of(questions: QuestionSet, wanted: Sequence[str] = tuple(CONTEXTS)) -> list[str]:
@@ -165,20 +179,41 @@ def compare_components(
     with tempfile.TemporaryDirectory() as root:
         for name in arguments.sets:
             questions = load(arguments.data, name)
+            texts = [question.text for question in questions.questions]
             for context in contexts_of(questions, arguments.contexts):
                 project = build(ProjectManager(root), questions, context, config=config, embed_model=embed_model)
-                semantic, lexical = SemanticRetriever(project.index), LexicalRetriever(project.live_version.index)
-                by_hand = {"semantic": semantic, "lexical": lexical, "hybrid": HybridRetriever([semantic, lexical])}
                 for mode in MODES:
-                    differences = sum(
-                        [(hit.node.node_id, hit.score) for hit in by_hand[mode].retrieve(one.text)]
-                        != [(hit.node.node_id, hit.score) for hit in project.retrieve(one.text, mode=mode).results]
-                        for one in questions.questions
-                    )
-                    total += differences
-                    of = len(questions.questions)
-                    print(f"{name:14s} {context:11s} {mode:9s} {differences} of {of} questions differ", flush=True)
+                    counts = differences_from_project(project, texts, mode)
+                    total += sum(counts.values())
+                    shown = ", ".join(f"{door} {count}" for door, count in counts.items())
+                    print(f"{name:14s} {context:11s} {mode:9s} {len(texts)} questions; different: {shown}", flush=True)
     return f"{total} differences" if total else None
+
+
+def differences_from_project(project: Project, texts: Sequence[str], mode: Mode) -> dict[str, int]:
+    """Return the number of questions with other results than from `Project.retrieve`, by door or form."""
+    expected = [results(project.retrieve(text, mode=mode)) for text in texts]
+    component, retriever = by_hand(project, mode), project.as_retriever(mode=mode)
+    doors: dict[str, Callable[[str], Iterable[NodeWithScore]]] = {
+        type(component).__name__: component.retrieve,
+        "as_retriever": retriever.retrieve,
+        **{name: lambda text, form=form: project.retrieve(form(text), mode=mode) for name, form in FORMS.items()},
+    }
+    return {
+        door: sum(results(ask(text)) != hits for text, hits in zip(texts, expected, strict=True))
+        for door, ask in doors.items()
+    }
+
+
+def by_hand(project: Project, mode: Mode) -> BaseRetriever:
+    """Return the retriever of a mode, built from the index of a project without options."""
+    legs = {"semantic": SemanticRetriever(project.index), "lexical": LexicalRetriever(project.live_version.index)}
+    return legs[mode] if mode in legs else HybridRetriever([*legs.values()])
+
+
+def results(hits: Iterable[NodeWithScore]) -> list[tuple[str, float | None]]:
+    """Return the ids and scores of hits."""
+    return [(hit.node.node_id, hit.score) for hit in hits]
 
 
 def measured(project: Project, questions: QuestionSet, label: str) -> dict[str, Ranks]:

@@ -162,7 +162,7 @@ DOORS = {
     "answer": Door(
         answered,
         f"{MESSAGES}|{SOURCES}|^Question:",
-        ("answering.prompts.default_prompts", "answering.prompts.with_rules", "answering.query_engine._prepare"),
+        ("answering.prompts.default_prompts", "answering.prompts.with_rules", "answering.query_engine._messages"),
     ),
     "answer in tags": Door(answered_in_tags, f"{tag('sources')}|{MESSAGES}|{SOURCES}"),
     "judge": Door(judged, f"{tag('answer')}|{MESSAGES}|{FIELDS}|^Question:", ("answering.judge.ajudge",)),

@@ -60,6 +60,9 @@ COMPONENTS: Mapping[type, Callable[[], Any]] = {
 }
 """Components of LlamaIndex, which are compared by `to_dict`."""
 
+NEED_A_MODEL = {"OnnxEmbedding"}
+"""Components that need an extra and a model's files."""
+
 OTHERS = {IndexVectorStore, LexicalRetriever, VersionStorageContext, WeightedQuery, ConversationQuery}
 OTHER_METHODS = {"class_name", "of", "of_hit", "schema", "set_completion_to_prompt", "set_messages_to_prompt"}
 """Class methods that create no object, and the package's own."""
@@ -95,7 +98,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 def test_every_inherited_constructor_is_checked_here() -> None:
-    methods = {kind: names for kind, names in class_methods() if names}
+    methods = {kind: names for kind, names in class_methods() if names and kind.__name__ not in NEED_A_MODEL}
     assert methods.keys() == {*COMPONENTS, *OTHERS}
     for kind, names in methods.items():
         if kind in COMPONENTS or kind in (IndexVectorStore, WeightedQuery, ConversationQuery):

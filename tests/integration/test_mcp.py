@@ -210,7 +210,7 @@ async def test_a_question_is_answered_by_the_projects_llm_with_sources(
 
 async def test_without_an_llm_the_passages_are_returned_with_a_note(filled: Project) -> None:
     message = text_of(await called(make_server([filled]), "ask", question=QUESTION))
-    assert message.startswith("No LLM is available to write an answer: 'openai:gpt-6-luna' needs OPENAI_API_KEY")
+    assert message.startswith("No LLM is available to write an answer: Project 'reports' has no LLM, because its")
     assert "TS-999 means that the pump runs dry" in message
 
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED, Judge
-from llama_index_contextual.answering.query_engine import AnswerCache, GroundedQueryEngine, WrittenAnswer
+from llama_index_contextual.answering.query_engine import AnswerCache, GroundedQueryEngine, WrittenAnswer, question_form
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -49,8 +51,12 @@ def test_the_same_question_is_asked_once_and_streams_in_one_piece(
         ({"answer_tokens": 25}, QUESTION, 2),
         ({"mode": "hybrid"}, QUESTION, 2),
         ({"context": False}, QUESTION, 2),
+        ({}, "What does error TS-104 mean?", 2),
+        ({}, "What does ERROR TS-999 mean, and why?", 2),
         ({}, "  What does error  TS-999 mean?\n", 1),
-        ({}, "what does error TS-999 mean?", 2),  # letter case may have a meaning
+        ({}, "what does error ts-999 mean", 1),
+        ({}, "WHAT DOES ERROR TS-999 MEAN ?", 1),
+        ({}, "What\u00a0does error TS-999 mean\u200b？", 1),
     ],
     ids=str,
 )
@@ -61,6 +67,95 @@ def test_what_changes_the_answer_misses_the_cache(
     reports.as_query_engine(llm=llm, cache=cache, mode="lexical").query(QUESTION)
     reports.as_query_engine(llm=llm, cache=cache, **{"mode": "lexical", **options}).query(asked)
     assert len(llm.history) == calls
+
+
+SPELLINGS = ("What is the café's fee?", "what is the CAFE\u0301's fee", " What is\tthe café’s fee ？".replace("’", "'"))
+
+
+@pytest.mark.parametrize(
+    ("question", "form"),
+    [
+        *((spelling, "what is the café's fee") for spelling in SPELLINGS),
+        ("¿Cuánto cuesta?", "cuánto cuesta"),
+        ("كم التكلفة؟", "كم التكلفة"),
+        ("Straße", "strasse"),
+        ("What does the WHO say?", "what does the WHO say"),
+        ("Who says what?", "who says what"),
+        ("Taxes of the US (IT)", "taxes of the US (IT)"),
+        ("TAXES OF THE US", "taxes of the us"),
+        ("US", "US"),
+        ("US 2024", "US 2024"),
+        ("Is it WHO-approved, or the US's?", "is it WHO-approved, or the US's"),
+        ("Is IT ready??", "is IT ready"),
+        ("Is NASA's TS-999 on?", "is nasa's ts-999 on"),
+        ("Is it a or b? Why?", "is it a or b? why"),
+        ("?", ""),
+    ],
+)
+def test_the_form_of_a_question_leaves_out_what_does_not_change_its_meaning(question: str, form: str) -> None:
+    assert question_form(question) == form
+    assert question_form(form) == form
+
+
+class Spelled(BaseRetriever):
+    """A retriever that ranks two nodes by the letter case of the question."""
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        texts = ["The fee is 5 euros.", "The café is closed on Mondays."]
+        ordered = texts if query_bundle.query_str[0].isupper() else texts[::-1]
+        return [NodeWithScore(node=TextNode(id_=text, text=text), score=2.0 - at) for at, text in enumerate(ordered)]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_spellings_for_which_other_passages_are_found_share_an_answer(cache: AnswerCache, streaming: bool) -> None:
+    llm = ScriptedLLM(default="The fee is 5 euros [Source 1].")
+    engine = GroundedQueryEngine(Spelled(), llm, cache=cache, streaming=streaming)
+
+    def answer(question: str) -> Any:
+        response: Any = engine.query(question)
+        if streaming:
+            "".join(response.response_gen)
+            response = response.get_response()
+        return response
+
+    first = answer(SPELLINGS[0])
+    assert not first.from_cache
+    assert first.cited_sources
+    for spelling in SPELLINGS[1:]:
+        again = answer(spelling)
+        assert again.from_cache
+        assert str(again) == str(first)
+        assert again.retrieval.query == spelling
+        assert again.cited_sources == first.cited_sources
+        assert [hit.node_id for hit in again.source_nodes] == [hit.node_id for hit in first.source_nodes]
+    assert len(llm.history) == 1
+    assert not answer("what is the fee of the café").from_cache
+    assert len(cache) == 2
+
+
+def test_a_chat_shares_the_answers_of_spellings(reports: Project, cache: AnswerCache) -> None:
+    llm = ScriptedLLM(default=DRY)
+    chat = reports.as_chat_engine(llm=llm, cache=cache)
+    for question in (QUESTION, f" {QUESTION.lower().strip('?')}"):
+        chat.reset()
+        chat.chat(question)
+        assert chat.chat_history[0].content == question
+    assert len(llm.history) == 1
+
+
+def test_the_prompt_has_the_question_as_it_was_typed(reports: Project) -> None:
+    llm, question = ScriptedLLM(default=DRY), "What does\n    TS-999\nmean in the cafe\u0301?"
+    reports.as_query_engine(llm=llm).query(question)
+    assert question in llm.history[0]
+
+
+def test_an_answer_is_not_shared_with_another_version_or_scope(tmp_path: Path) -> None:
+    cache = AnswerCache(tmp_path / "answers.sqlite", scope="a")
+    cache.put("k", ANSWER, version=None, form="f", question="Why?")
+    cache.put("l", ANSWER, version=None, form="f", question="why")
+    cache.put("m", ANSWER, version=None, form="g", question="How?")
+    assert cache.questions("f") == ["why", "Why?"]
+    assert AnswerCache(tmp_path / "answers.sqlite", scope="b").questions("f") == []
 
 
 def test_the_conversation_is_part_of_the_key(reports: Project, cache: AnswerCache) -> None:

@@ -373,28 +373,37 @@ def test_an_error_before_the_first_token_is_retried(
 
 
 @pytest.mark.parametrize(
-    ("timeouts", "streaming", "words"),
+    ("timeouts", "streaming", "words", "setting"),
     [
-        (Timeouts(first_token=0.2), False, "did not begin to answer within"),
-        (Timeouts(first_token=0.2), True, "did not begin to answer within"),
-        (Timeouts(whole=0.2), False, "did not answer within"),
+        (Timeouts(first_token=0.2), False, "did not begin to answer within", "first_token_timeout"),
+        (Timeouts(first_token=0.2), True, "did not begin to answer within", "first_token_timeout"),
+        (Timeouts(whole=0.2), False, "did not answer within", "call_timeout"),
     ],
 )
-def test_a_model_that_sends_nothing_in_time_is_an_error(
-    reports: Project, openai: OpenAI, provider: LoopbackProvider, timeouts: Timeouts, streaming: bool, words: str
+def test_a_model_that_sends_nothing_in_time_is_an_error_that_names_the_setting(
+    reports: Project,
+    openai: OpenAI,
+    provider: LoopbackProvider,
+    timeouts: Timeouts,
+    streaming: bool,
+    words: str,
+    setting: str,
 ) -> None:
     provider.fault("hang")
     engine = reports.as_query_engine(llm=openai, streaming=streaming, timeouts=timeouts)
-    with pytest.raises(ModelError, match=rf"{words} 0\.2 seconds"):
+    with pytest.raises(ModelError, match=rf"{words} 0\.2 seconds: .* increase the setting `{setting}`\.") as raised:
         str(engine.query(QUESTION))
+    assert raised.value.setting == setting
+    assert raised.value.remedy is not None
+    assert f"configure {{project}} {setting}=SECONDS`" in raised.value.remedy.command_line
 
 
 @pytest.mark.parametrize(
     ("timeouts", "streaming", "problem"),
     [
-        (Timeouts(between_tokens=0.1), False, "The model sent nothing for 0.1 seconds."),
-        (Timeouts(between_tokens=0.1), True, "The model sent nothing for 0.1 seconds."),
-        (Timeouts(whole=1), False, "The answer was not complete after 1 seconds."),
+        (Timeouts(between_tokens=0.1), False, "The model sent nothing for 0.1 seconds (`between_tokens_timeout`)."),
+        (Timeouts(between_tokens=0.1), True, "The model sent nothing for 0.1 seconds (`between_tokens_timeout`)."),
+        (Timeouts(whole=1), False, "The answer was not complete after 1 seconds (`call_timeout`)."),
     ],
 )
 def test_a_model_that_stops_sending_leaves_a_partial_answer(

@@ -12,6 +12,7 @@ from rich.console import Console
 from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED
 from llama_index_contextual.answering.prompts import SMALL_TALK
 from llama_index_contextual.cli import common
+from llama_index_contextual.config import DEFAULT_LLM
 from llama_index_contextual.project.project import Project
 from tests.support.cli import Result, run
 from tests.support.server import LoopbackProvider
@@ -23,8 +24,8 @@ USAGE = r"openai:\S+: [\d,]+ tokens in, [\d,]+ out, \$[\d.]+"
 
 @pytest.fixture(autouse=True)
 def without_cache(ingested: Project) -> None:
-    """Project "a", which answers no question from its cache."""
-    ingested.update_config(answer_cache=False)
+    """Project "a", which answers with OpenAI's model, and no question from its cache."""
+    ingested.update_config(answer_cache=False, answer_llm=DEFAULT_LLM)
 
 
 def ask(*arguments: object, question: str = QUESTION) -> Result:
@@ -40,17 +41,27 @@ def prompt(provider: LoopbackProvider, number: int) -> str:
     return "\n".join(message["content"] for message in provider.calls()[number].body["messages"])
 
 
-def test_without_an_llm_the_best_passages_are_shown_with_a_note() -> None:
+@pytest.mark.parametrize(
+    ("answer_llm", "problem"),
+    [
+        (DEFAULT_LLM, "'openai:gpt-6-luna' needs OPENAI_API_KEY, which is not set. Either set it in the environment"),
+        (None, "Project 'a' has no LLM, because its settings name none: name one with --llm, such as ollama:llama3.1"),
+    ],
+)
+def test_without_an_llm_the_best_passages_are_shown_with_a_note(
+    ingested: Project, answer_llm: str | None, problem: str
+) -> None:
+    ingested.update_config(answer_llm=answer_llm)
     result = ask()
     assert result.code == 0
-    assert result.err.startswith("No LLM answer: 'openai:gpt-6-luna' needs OPENAI_API_KEY")
+    assert result.err.startswith(f"No LLM answer: {problem}")
     assert result.err.count("\n") == 1
     assert result.out.splitlines()[2] == " 1. reports/manual.txt"
     assert "Error TS-999 means that the pump runs dry." in result.out
     as_json = ask("--json").json
     assert as_json["answer"] is None
     assert as_json["retrieval"]["results"][0]["source"]["file_name"] == "manual.txt"
-    assert "OPENAI_API_KEY" in as_json["error"]
+    assert as_json["error"].startswith(problem)
     conversation = chat(QUESTION)
     assert (conversation.code, conversation.out) == (0, result.out)
     assert "Showing the best passages instead." in conversation.err

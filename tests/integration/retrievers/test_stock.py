@@ -108,7 +108,7 @@ def test_the_fusion_modes_of_llama_index_are_refused_with_advice() -> None:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def found(retriever: Any) -> list[Any]:
+def evidence(retriever: Any) -> list[Any]:
     return [(hit.node, hit.score, hit.lexical) for hit in retriever.retrieve(QUERY)]
 
 
@@ -117,10 +117,10 @@ def test_a_persisted_lexical_retriever_gives_the_same_results(tmp_path: Path) ->
     for _ in range(2):  # the second time, the files are replaced
         lexical.persist(str(tmp_path / "bm25"))
     loaded = LexicalRetriever.from_persist_dir(str(tmp_path / "bm25"))
-    assert found(loaded) == found(lexical)
-    assert len(found(loaded)) == 2
-    assert len(found(LexicalRetriever.from_persist_dir(str(tmp_path / "bm25"), similarity_top_k=3))) == 3
-    assert len(found(LexicalRetriever.from_persist_dir(str(tmp_path / "bm25"), top_k=1))) == 1
+    assert evidence(loaded) == evidence(lexical)
+    assert len(evidence(loaded)) == 2
+    assert len(evidence(LexicalRetriever.from_persist_dir(str(tmp_path / "bm25"), similarity_top_k=3))) == 3
+    assert len(evidence(LexicalRetriever.from_persist_dir(str(tmp_path / "bm25"), top_k=1))) == 1
 
 
 def test_a_persisted_lexical_retriever_keeps_its_language(tmp_path: Path) -> None:
