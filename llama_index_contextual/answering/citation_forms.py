@@ -67,16 +67,24 @@ _COMPOUNDS = frozenset(words.COMPOUNDS.split())
 _UNITS = frozenset(words.UNITS.split())
 _ACCORDING_TO = tuple(phrase.strip() for listed in words.ACCORDING_TO.values() for phrase in listed.split(","))
 
-_GAP = r"[\s\\.:：#№°º_*~-]{0,4}(?:(?:no|nr|núm|num|n|number|nummer|numéro|número)[.°º\s]{1,3}|№\s?)?"
+_GAP = (
+    r"(?:\([a-z]{1,3}\))?[\s\\.:：#№°º_*~-]{0,4}(?:(?:no|nr|núm|num|n|number|nummer|numéro|número)[.°º\s]{1,3}|№\s?)?"
+)
 _KEY = rf"{_any_of(_ANY_WORDS)}{_GAP}"
 _RANGE = rf"(?:[-‐‑–—−~〜～]|{_any_of(words.TO.split())})"
-_SEPARATOR = rf"(?:[,;，；、،؛/|&+·•]\s?(?:{_any_of(words.JOIN.split())})?|{_RANGE}|{_any_of(words.JOIN.split())}-?)"
+_JOIN_WORDS = words.JOIN.split()
+_JOIN = (
+    rf"(?:{_any_of([word for word in _JOIN_WORDS if len(word) > 1 or is_unspaced(word)])}"
+    rf"|(?<=\s)(?:{'|'.join(word for word in _JOIN_WORDS if len(word) == 1 and not is_unspaced(word))})(?=[\s\d-])-?)"
+)
+_SEPARATOR = rf"(?:[,;,；、،؛/|&+·•]\s?{_JOIN}?|{_RANGE}|{_JOIN})"
 _NUMBERS = rf"(?:\d{{1,200}}(?:\s{{0,3}}{_SEPARATOR}\s{{0,3}}(?:{_KEY})?[#^]?\d{{1,200}}){{0,40}})"
+_NUMBERS_ALONE = rf"(?:\d{{1,200}}(?:\s{{0,3}}{_SEPARATOR}\s{{0,3}}[#^]?\d{{1,200}}){{0,40}})"
 _NO_BRACKET = r"[^\[\]［］【】〔〕〖〗⟦⟧()（）]"
 
 # A list of numbers may follow up to three words and a word for a source, as in "see also Sources 1 and 3".
 _KEYED = re.compile(
-    rf"\s{{0,3}}\^?(?:[^\W\d_]{{1,20}}[.,:]?\s{{1,2}}){{0,3}}?(?P<key>{_any_of(_ANY_WORDS)}|s(?=\d)){_GAP}[\"'“„«]?"
+    rf"\s{{0,3}}\^?(?:[^\W\d_]{{1,20}}(?:[.,:]?\s{{1,2}}|-)){{0,3}}?(?P<key>{_any_of(_ANY_WORDS)}|s(?=\d)){_GAP}[\"'“„«]?"
     rf"(?P<numbers>{_NUMBERS})(?!\d)",
     re.IGNORECASE,
 )
@@ -93,13 +101,14 @@ _OPEN_KEYED = re.compile(rf"[\[［【〔]\s?(?:{_any_of(_SOURCE_WORDS)}){_GAP}(?
 _UNFINISHED = re.compile(rf"[\[［【〔]\s?{_any_of(_SOURCE_WORDS)}{_GAP}[\s\d:：,、&–-]*\Z", re.IGNORECASE)
 _RUNNING = re.compile(
     rf"(?P<key>{_any_of(_words([words.SOURCE, words.SOURCES, words.DOCUMENT]))}){_GAP}"
-    rf"(?:[\[(（]\s?(?P<enclosed>{_NUMBERS})\s?[\])）]|(?P<numbers>{_NUMBERS}))",
+    rf"(?:[\[(（]\s?(?P<enclosed>{_NUMBERS})\s?[\])）]|(?P<numbers>{_NUMBERS_ALONE}))",
     re.IGNORECASE,
 )
 _KEY_ONLY = re.compile(rf"{_any_of(_words([words.SOURCE, words.SOURCES, words.DOCUMENT]))}", re.IGNORECASE)
-_GAP_ONLY = re.compile(r"[\s\\.:：#№°º_*~-]{0,4}(?:[nN][\w.°º]{0,7}\s{0,2})?(?:[\[(（][\d\s,;–-]{0,40})?\Z")
-_MORE = re.compile(r"\s{0,3}[,;、，&+/.:–—~-]?\s{0,3}[^\W\d_]{0,9}[\s.:#-]{0,3}\Z")
-_FIRST_NUMBER = re.compile(r"\d{1,200}")
+_GAP_ONLY = re.compile(
+    r"(?:\([a-z]{0,3}\)?)?[\s\\.:：#№°º_*~-]{0,4}(?:[nN][\w.°º]{0,7}\s{0,2})?(?:[\[(（][\d\s,;–-]{0,40})?\Z"
+)
+_MORE = re.compile(r"\s{0,3}[_,;、，&+/.:–—~-]?\s{0,3}[^\W\d_]{0,9}[\s.:#-]{0,3}\Z")
 _NEXT_NUMBERS = re.compile(rf"(\d{{1,200}})(?:\s{{0,3}}{_RANGE}\s{{0,3}}(?:{_KEY})?(\d{{1,200}}))?", re.IGNORECASE)
 _SUPERSCRIPT = r"[⁰¹²³⁴-⁹]"
 _SUPERSCRIPTS = re.compile(rf"{_SUPERSCRIPT}{{1,6}}(?:\s?[,˒⁻–]\s?{_SUPERSCRIPT}{{1,6}}){{0,20}}")
@@ -278,6 +287,8 @@ class CitationReader:
         bare = _BARE.fullmatch(content)
         if bare is None or not _AFTER_BARE.fullmatch(bare["rest"]):
             return None
+        if "/" in content:  # a fraction
+            return None
         numbers = parse_numbers(bare["numbers"])
         is_note = "^" in content or len(opening) == 2
         return numbers if is_note or all(1 <= number <= self._highest for number in numbers) else None
@@ -345,20 +356,12 @@ class CitationReader:
             is_pending = not is_end and key is not None and _GAP_ONLY.match(text, key.end())
             return PENDING if is_pending else None
         word = mark["key"].casefold()
-        is_list = word in _PLURALS or is_unspaced(word[0])
-        end = mark.end()
-        if mark["numbers"] and not is_list:
-            first = _FIRST_NUMBER.match(text, mark.start("numbers"))
-            assert first is not None
-            end = first.end()
-        if not is_end and (_MORE.match(text, end) if is_list else len(text) - end < 2):
+        end = mark.end() if mark["enclosed"] else self._end_of_list(mark)
+        if not is_end and _MORE.match(text, end):
             return PENDING
         after = text[end : end + 2]
-        if (
-            (after[:1].isalnum() and not is_unspaced(after[0]))
-            or after[:1] in tuple("%_")
-            or re.match(r"[.,:]\d", after)
-        ):
+        is_part = after[:1].isalnum() and not is_unspaced(after[0])
+        if is_part or re.match(r"%|_[^\W_]|[.,:]\d", after):
             return None
         numbers = parse_numbers(mark["enclosed"] or text[mark.start("numbers") : end])
         before = text[max(0, at - BEFORE) : at]
@@ -373,6 +376,24 @@ class CitationReader:
         if before[-1:] in (" ", "-") and _word_before(before) in _COMPOUNDS:
             return None
         return Citation(end, numbers, is_enclosed=False)
+
+    def _end_of_list(self, mark: re.Match[str]) -> int:
+        """Return the end of the numbers after a word for a source.
+
+        In "source 1, 2 days" and "sources 1 and 2, 40 days", the last number is not one of a source.
+        """
+        is_plural = mark["key"].casefold() in _PLURALS or is_unspaced(mark["key"][0]) or "(" in mark[0]
+        end = mark.start("numbers")
+        for number in re.finditer(r"\d{1,200}", mark["numbers"]):
+            start = mark.start("numbers") + number.start()
+            between = mark.string[end:start]
+            is_known = 1 <= int(number[0]) <= self.sources
+            if between and not (is_known or not re.fullmatch(r"\s*,\s*", between)):
+                break
+            if between and not is_plural and ("," in between or not is_known):
+                break
+            end = mark.start("numbers") + number.end()
+        return end
 
 
 def unfinished_word(text: str) -> int:

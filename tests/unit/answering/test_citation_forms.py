@@ -73,6 +73,8 @@ CITATIONS = [
     ("Source [1] and source (2) differ.", (1, 2), "[Source 1] and [Source 2] differ."),
     ("Sources: 1; 3", (1, 3), "[Source 1][Source 3]"),
     ("See passage 2. As per document 3, it keeps.", (2, 3), "See [Source 2]. As per [Source 3], it keeps."),
+    ("Source 1 and 2 agree; sources 1-3, 24 hours.", (1, 2, 3), None),
+    ("_Source 3_ **Source 2:** source(s) 1", (3, 2, 1), "_[Source 3]_ **[Source 2]:** [Source 1]"),
     # names of files
     ("Three days [docs/water.md] (water.md).", (2,), "Three days [Source 2] [Source 2]."),
     ("Three days [manual.pdf, p. 3].", (3,), "Three days [Source 3]."),
@@ -130,6 +132,7 @@ NO_CITATIONS = [
     "See section [1], step [2] and Table [3]. Version [1.2] of [2024-01-15] at [12:30], [x] and [ ].",
     "The power source 1 is off, and source 2.5 too. Resource 1 and Sourcebook 2 are new.",
     "Nahrung [S. 4] für 3 Tage, Seite 1, Absatz (2).",
+    "It is [1/3], [1e5], [10%], [+1], [page 3], [p. 2], [1st] and [Source one] of source 1.5.",
     "A [note], (a remark about 1 or 2 things), 【提示】 and [Source].",
 ]
 
