@@ -251,14 +251,16 @@ class CitationReader:
         if keyed is not None:
             key = keyed["key"].casefold()
             is_whole = not content[keyed.end() :][:1].isalnum() and (is_square or not _is_loose(key))
-            if _is_source(key) or (is_whole and not self._is_in_passages(content)):
+            is_own = not is_square and self._is_in_passages(f"[{content}]", f"({content})")
+            is_own = is_own or (not _is_source(key) and self._is_in_passages(content))
+            if (is_whole or _is_source(key)) and not is_own:
                 first, *others = parse_numbers(keyed["numbers"])
                 return (first, *(number for number in others if number <= max(999, self.sources)))
         return self._named(content)
 
-    def _is_in_passages(self, content: str) -> bool:
-        own = " ".join(content.casefold().split())
-        return any(own in text for text in self._texts)
+    def _is_in_passages(self, *phrases: str) -> bool:
+        own = [" ".join(phrase.casefold().split()) for phrase in phrases]
+        return any(phrase in text for text in self._texts for phrase in own)
 
     def _named(self, content: str) -> tuple[int, ...] | None:
         own = content.strip().strip("`*_\"'“”").casefold()
@@ -368,12 +370,26 @@ class CitationReader:
         is_within = before[-1:].isalnum() and not is_unspaced(word[0])
         if is_within or _IN_TARGET.search(before):
             return None
-        if not all(1 <= number <= self._highest for number in numbers) or self._is_in_passages(text[at:end]):
+        if not all(1 <= number <= self._highest for number in numbers):
+            return None
+        word_before = _word_before(before) if before[-1:] == " " else ""
+        phrase = text[at:end]
+        if not _is_source(word):
+            own = [phrase]
+        else:
+            own = (
+                [f"{word_before} {phrase}"]
+                if word_before
+                else [f"[{phrase}]", f"({phrase})"]
+                if before[-1:] == "("
+                else []
+            )
+        if self._is_in_passages(*own):
             return None
         is_certain = _is_source(word) or before.casefold().rstrip().endswith(_ACCORDING_TO)
         if not is_certain and (word not in _ALONE or max(numbers) > self.sources):
             return None
-        if before[-1:] in (" ", "-") and _word_before(before) in _COMPOUNDS:
+        if word_before in _COMPOUNDS:
             return None
         return Citation(end, numbers, is_enclosed=False)
 

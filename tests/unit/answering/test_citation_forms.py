@@ -10,7 +10,8 @@ from tests.support.growth import MAX_EXPONENT, Run, exponent
 
 PASSAGES = [
     Passage(
-        "Food keeps for three days. The method [12] is fast [2]. The room has 20 m². Attach document 1, see step 3.",
+        "Food keeps for three days. The method [12] is fast [2]. The room has 20 m². Attach document 1, see step 3."
+        " It is [Source 2]. Connect the source 3.",
         Source(file_name="manual.pdf", title="Safety manual", page_start=1, page_end=2),
     ),
     Passage("Boil all water.", Source(file_name="docs/water.md")),
@@ -119,9 +120,9 @@ def test_a_citation_is_recognised_and_shown_in_one_form(answer: str, cited: tupl
 
 
 NO_CITATIONS = [
-    "The method [12] is fast [2].",  # as in the passage
+    "The method [12] is fast [2]. It is (Source 2).",  # as in the passage, where the prompt has "(Source 2)"
     "The room has 20 m², 10² of it, x² and E = mc².",
-    "Attach document 1 and see step 3.",
+    "Attach document 1 and see step 3. Connect the source 3.",
     "It was so in 2019 (2019), and [2019] on page [404].",
     "Use items[0], x[1], my_list[2], itemList[1], f()[1], args[1] = 2, and rows[1].name.",
     "Use `data [1]` or\n```\nprint(a [2])\nsource 1\n```\n",
