@@ -197,8 +197,8 @@ class CitationReader:
             return None
         if text[at] in "<&":
             return self._in_tag(text, at, is_end)
-        if re.match(_SUPERSCRIPT, text[at]):
-            return self._superscript(text, at, is_end)
+        if superscript := _SUPERSCRIPTS.match(text, at):
+            return self._superscript(text, superscript, is_end)
         return self._in_words(text, at, is_end)
 
     # ---- in brackets ----
@@ -326,14 +326,12 @@ class CitationReader:
             return PENDING if is_open and not is_end else None
         return self._exponent(text, at, tag.end(), tag["numbers"])
 
-    def _superscript(self, text: str, at: int, is_end: bool) -> Citation | _Pending | None:
-        mark = _SUPERSCRIPTS.match(text, at)
-        assert mark is not None
+    def _superscript(self, text: str, mark: re.Match[str], is_end: bool) -> Citation | _Pending | None:
         if not is_end and len(text) - mark.end() < 2 and not text[mark.end() :].strip(",˒⁻– "):
             return PENDING
         if text[mark.end() : mark.end() + 1].isalnum() and not is_unspaced(text[mark.end()]):
             return None
-        return self._exponent(text, at, mark.end(), mark[0].translate(_DIGITS), mark[0])
+        return self._exponent(text, mark.start(), mark.end(), mark[0].translate(_DIGITS), mark[0])
 
     def _exponent(self, text: str, at: int, end: int, numbers: str, written: str = "") -> Citation | None:
         before = text[max(0, at - BEFORE) : at]

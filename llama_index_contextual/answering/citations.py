@@ -504,9 +504,7 @@ class CitationFilter:
                 break
             parts.append(self._show(text[at : start.start()]))
             at = start.start()
-            if text[at] in "`\n":
-                mark = _CODE_MARK.match(text, at)
-                assert mark is not None
+            if mark := _CODE_MARK.match(text, at):
                 if mark.end() == len(text) and mark[0] in ("`", "``") and not is_end:
                     break
                 self._set_code(text, mark)
