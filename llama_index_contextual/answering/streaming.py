@@ -34,7 +34,7 @@ from llama_index_contextual._utils.calls import (
 from llama_index_contextual._utils.clients import LOCAL_TIMEOUT, address_of, shared_clients
 from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.redaction import KeyFilter
-from llama_index_contextual.answering.citations import CitationFilter
+from llama_index_contextual.answering.citations import CitationFilter, Passage
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
 from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, Meter, field_of
@@ -52,7 +52,8 @@ _LONGEST_MARK = 200  # characters of a line that can begin with the mark
 # Text at the start of a block that later characters cannot turn into a link, a tag or code. This includes citations
 # unless they look like a link.
 _PLAIN = re.compile(
-    r"(?:[^<\[\]!`~\\\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff]|!(?=[^\[])|\[sources? \d+(?:, \d+)*\](?=[^(:\[]))*",
+    r"(?:[^<\[\]!`~\\\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff]|!(?=[^\[])"
+    r"|\[(?:(?:sources? )?\d+(?:, ?\d+)*|\^\d+)\](?=[^(:\[]))*",
     re.IGNORECASE,
 )
 # Indented text after a blank line may belong to the list before it.
@@ -451,13 +452,13 @@ class StreamFilter:
     Args:
         style: The style of the answer.
         guards: Guards to apply to the text; None releases the text immediately.
-        sources: Number of sources that can be cited; None leaves citations unchanged.
+        passages: The passages that can be cited; None leaves citations unchanged.
     """
 
-    def __init__(self, style: str, guards: Guards | None = None, *, sources: int | None = None) -> None:
+    def __init__(self, style: str, guards: Guards | None = None, *, passages: Sequence[Passage] | None = None) -> None:
         self._reasoning: str | None = "" if style == "chain_of_thought" else None
         self._guards = guards
-        self._citations = None if sources is None else CitationFilter(sources)
+        self._citations = None if passages is None else CitationFilter(passages)
         self._open = ""
         self._plain = 0
         self._searched = 0
