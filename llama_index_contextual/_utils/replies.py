@@ -7,7 +7,6 @@ not a reply. LlamaIndex's classes then raise errors such as AttributeError, and 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -24,8 +23,7 @@ def check_replies(model: Any) -> None:
     """Check the responses of a model with an OpenAI or Anthropic client, which the model must not share with others."""
     client = getattr(model, "_aclient", None)
     if client is None and hasattr(model, "_get_aclient"):
-        with contextlib.suppress(Exception):  # a client that cannot be created raises its error when it is called
-            client = model._get_aclient()
+        client = model._get_aclient()
     for resource in (getattr(getattr(client, "chat", None), "completions", None), getattr(client, "messages", None)):
         if hasattr(resource, "create") and "create" not in vars(resource):  # otherwise it is already checked
             resource.create = _checked(resource.create)  # type: ignore[union-attr]
