@@ -15,6 +15,7 @@ from agno.tools.function import Function
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import twin
+from llama_index_contextual._utils.templates import enclosed
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectNotFoundError
 from llama_index_contextual.project.project import Project
@@ -181,7 +182,8 @@ class ContextualKnowledge:
                 lines.append(self.source.document_tools().describe_filters())
             else:
                 lines.append(f"Filters narrow the search. Valid keys: {', '.join(sorted(valid))}.")
-        return "<knowledge_base>\n" + "\n".join(lines) + "\n</knowledge_base>"
+        opening, closing = "<knowledge_base>", "</knowledge_base>"
+        return "\n".join([opening, enclosed("\n".join(lines), opening), closing])
 
     def get_tools(self, **call: Any) -> list[Callable[..., str]]:
         """Return the search as a tool, for the run that is passed as `run_context`."""

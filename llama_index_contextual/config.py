@@ -165,8 +165,10 @@ class ProjectConfig(BaseModel):
     """Source of each chunk's context: an LLM (`llm`), the structure of the document (`structural`), or no context,
     which is plain RAG (`none`).
     """
-    llm: str = DEFAULT_LLM
-    """LLM that writes contexts, as provider:name."""
+    llm: str | None = DEFAULT_LLM
+    """LLM that writes contexts and, unless `answer_llm` names another one, answers, as provider:name. None: no text is
+    sent to an LLM until one is named, as in `ProjectConfig.local()`.
+    """
     context_prompt: str | None = None
     """Prompt template for contexts; None uses the published wording."""
     context_neighbours: bool = False
@@ -176,7 +178,9 @@ class ProjectConfig(BaseModel):
     llm_concurrency: int = _live(8, ge=1, le=512)
     """Maximum number of concurrent LLM calls."""
     call_timeout: float | None = _live(None, gt=0)
-    """Timeout of an LLM call in seconds; None: 60, or 300 for contexts written by Ollama."""
+    """Timeout of an LLM call, or of an answer that is not streamed, in seconds; None: 60, or 600 for a local server (on
+    this machine or in a private network) and for Ollama.
+    """
     requests_per_minute: int | None = _live(None, ge=1)
     """Maximum number of LLM calls per minute; None applies only the provider's own limits."""
     tokens_per_minute: int | None = _live(None, ge=1)
@@ -189,8 +193,10 @@ class ProjectConfig(BaseModel):
     """
     answer_llm: str | None = _live(None)
     """LLM that answers questions, as provider:name; None: the same as `llm`."""
-    answer_temperature: float = _live(0.1, ge=0, le=2)
-    """Temperature of the answering LLM, if it is created from its name."""
+    answer_temperature: float | None = _live(None, ge=0, le=2)
+    """Temperature of the answering LLM, if it is created from its name; None: 0.1, or the model's own temperature if it
+    cannot be set, as for reasoning models.
+    """
     answer_tokens: int = _live(8000, ge=1)
     """Maximum number of passage tokens that the LLM reads for an answer."""
     style: Annotated[str, AfterValidator(_style)] = _live("instruction")
@@ -219,10 +225,12 @@ class ProjectConfig(BaseModel):
     """Date to which `last quarter` and similar words in a question refer: `today`, or a date such as 2026-11-22; None:
     such words are not resolved.
     """
-    first_token_timeout: float = _live(30.0, gt=0)
-    """Seconds to wait for the start of a streamed answer."""
-    between_tokens_timeout: float = _live(10.0, gt=0)
-    """Seconds to wait for the next part of a streamed answer; after that, the answer is partial."""
+    first_token_timeout: float | None = _live(None, gt=0)
+    """Seconds to wait for the start of an answer; None: 30, or 300 for a local server and for Ollama."""
+    between_tokens_timeout: float | None = _live(None, gt=0)
+    """Seconds to wait for the next part of an answer, after which it is partial; None: 10, or 60 for a local server and
+    for Ollama.
+    """
     indexes: Mode = "hybrid"
     """Indexes that are built: both (`hybrid`), or only `semantic` or `lexical`."""
     segment_size: int = Field(default=8000, ge=1)
@@ -283,6 +291,8 @@ class ProjectConfig(BaseModel):
     """
 
     def __init__(self, **values: Any) -> None:
+        if values.get("llm", ...) is None and values.get("context", "llm") == "llm":
+            del values["llm"]  # contexts were requested, so the default applies
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -292,8 +302,11 @@ class ProjectConfig(BaseModel):
 
     @classmethod
     def local(cls, **changes: Any) -> Self:
-        """Return settings that need neither an API key nor a network; `changes` override individual fields."""
-        return cls(**{"embed_model": "local", "context": "structural", **changes})
+        """Return settings that need neither an API key nor a network; `changes` override individual fields.
+
+        No text is sent to a provider that `changes` do not name: without `llm` or `answer_llm`, there are no answers.
+        """
+        return cls(**{"embed_model": LOCAL, "context": "structural", "llm": None, **changes})
 
     @classmethod
     def from_env(cls, dotenv: str | Path | None = ".env", **changes: Any) -> Self:
@@ -349,7 +362,8 @@ class ProjectConfig(BaseModel):
     def rebuild_fields(self, other: ProjectConfig) -> list[str]:
         """Return the names of fields that differ from `other` and take effect only in a new version."""
         mine, theirs = ({**one.model_dump(), "backend": one.engine} for one in (self, other))
-        return [name for name in mine if mine[name] != theirs[name] and name not in RETRIEVAL_FIELDS]
+        unused = RETRIEVAL_FIELDS if "llm" in (self.context, other.context) else RETRIEVAL_FIELDS | {"llm"}
+        return [name for name in mine if mine[name] != theirs[name] and name not in unused]
 
 
 RETRIEVAL_FIELDS = frozenset(

@@ -127,6 +127,10 @@ class LargeRemovalError(InputError):
         self.documents = documents
 
 
+class SettingWarning(UserWarning):
+    """A setting, or a model assigned to LlamaIndex's Settings, has no effect; the message says why and what to do."""
+
+
 class ProjectError(ContextualError):
     """A problem with a project or its files.
 

@@ -9,19 +9,23 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
-from urllib.parse import urlsplit
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 from llama_index.core.settings import Settings
 
-from llama_index_contextual.config import LOCAL
+from llama_index_contextual._utils.clients import LOCAL_TIMEOUT, address_of, is_local
+from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ModelError, Remedy
+
+CALL_TIMEOUT = 60.0
+"""Default timeout of a call in seconds, unless the server is local."""
 
 HIDDEN_TOKENS: Mapping[str | None, int] = {
     "none": 0,
@@ -50,9 +54,12 @@ class Provider:
             requires a value.
         address: Environment variables that may contain the address, in order of precedence; if none is set, the default
             of the class applies.
+        needs_address: Whether the address must be set, because the default of the class is the server of another
+            provider.
+        port: Port of an address that has neither a scheme nor a port.
         address_option: Name of the argument for the address; the same in both classes.
         llm_options: Keyword arguments for the LLM class.
-        timeout_option: Name of the timeout argument of the LLM class.
+        timeout_option: Name of the timeout argument of the LLM class and, if it has one, of the embedding class.
         embedding_options: Keyword arguments for the embedding class.
         class_names: Values that `class_name()` returns for the LLM and embedding classes, to identify objects.
         cache: Method of caching a prefix that several calls share: automatically ("prefix"), up to a mark in the
@@ -60,9 +67,12 @@ class Provider:
         min_cached_tokens: Minimum number of tokens in a prefix that is cached.
         min_cached_by_model: Values of `min_cached_tokens` for specific models, as pairs of a name pattern and a number;
             the first match applies.
-        is_openai: Whether the provider is OpenAI itself, which accepts `prompt_cache_key`, `response_format`,
-            `stream_options` (to request token counts for streams) and the service tier "flex", and has a Batch API.
+        is_openai: Whether the provider is OpenAI itself, which accepts `prompt_cache_key`, `response_format` and the
+            service tier "flex", and has a Batch API.
+        is_self_hosted: Whether the models usually run on a server of the user, which may be slow.
         in_process: Whether the models run in this process. Such models are free, but may have to be downloaded.
+        fixed_temperature: Pattern that matches the beginning of the names of models whose temperature cannot be set.
+            None if there are none.
         plain_models: Pattern that matches the beginning of the names of models that do not reason before they answer.
             For these models, the number of tokens in an answer can be limited to the length of the text. None if
             unknown.
@@ -78,6 +88,8 @@ class Provider:
     key: str | None = None
     optional_key: str | None = None
     address: tuple[str, ...] = ()
+    needs_address: bool = False
+    port: int | None = None
     address_option: str = "api_base"
     llm_options: Mapping[str, Any] = field(default_factory=dict)
     timeout_option: str = "timeout"
@@ -87,13 +99,20 @@ class Provider:
     min_cached_tokens: int = 1024
     min_cached_by_model: tuple[tuple[re.Pattern[str], int], ...] = ()
     is_openai: bool = False
+    is_self_hosted: bool = False
     in_process: bool = False
+    fixed_temperature: re.Pattern[str] | None = None
     plain_models: re.Pattern[str] | None = None
     efforts: tuple[tuple[re.Pattern[str], str | None], ...] = ()
 
     def is_plain(self, model: str) -> bool:
         """Return whether a model answers without reasoning first; `model` is its name without the provider."""
         return self.plain_models is not None and self.plain_models.match(model.removeprefix("ft:")) is not None
+
+    def has_fixed_temperature(self, model: str) -> bool:
+        """Return whether the temperature of a model cannot be set; `model` is its name without the provider."""
+        name = model.removeprefix("ft:")
+        return self.fixed_temperature is not None and self.fixed_temperature.match(name) is not None
 
     def lowest_effort(self, model: str) -> str | None:
         """Return the lowest `reasoning_effort` that a model accepts, or None if it does not accept this parameter."""
@@ -108,11 +127,12 @@ PROVIDERS: Mapping[str, Provider] = {
         key="OPENAI_API_KEY",
         address=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
         # `_utils/calls.py` handles retries; a client shared by several event loops fails (see `reuse_client`).
-        llm_options={"max_retries": 0, "reuse_client": False, "temperature": 0.0, "timeout": 60.0},
+        llm_options={"max_retries": 0, "reuse_client": False, "temperature": 0.0},
         embedding_options={"max_retries": 0, "reuse_client": False, "embed_batch_size": 2048},
         class_names=frozenset({"openai_llm", "OpenAIEmbedding"}),
         cache="prefix",
         is_openai=True,
+        fixed_temperature=re.compile(r"o\d|gpt-(?:[5-9]|1\d)|codex"),  # LlamaIndex's class always sends 1
         plain_models=re.compile(r"gpt-3\.5|gpt-4|chatgpt-4|gpt-5-chat"),
         # https://platform.openai.com/docs/guides/reasoning; a model rejects an unsupported effort with an error.
         efforts=(
@@ -127,6 +147,7 @@ PROVIDERS: Mapping[str, Provider] = {
         embedding="llama_index.embeddings.openai_like:OpenAILikeEmbedding",
         optional_key="OPENAI_API_KEY",
         address=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
+        needs_address=True,
         llm_options={"max_retries": 0, "reuse_client": False, "is_chat_model": True, "temperature": 0.0},
         embedding_options={"max_retries": 0, "reuse_client": False},
         class_names=frozenset({"OpenAILike", "OpenAILikeEmbedding"}),
@@ -143,6 +164,7 @@ PROVIDERS: Mapping[str, Provider] = {
             (re.compile(r"opus-4-[56]|haiku-(?:4-5|5)"), 4096),
             (re.compile(r"opus-4-7|sonnet-4-6|haiku"), 2048),
         ),
+        fixed_temperature=re.compile(r"claude-(?:opus-4-[78]|(?:opus|sonnet|haiku|fable)-[5-9])"),
         # By default, later models reason before they answer, and some of them always do.
         plain_models=re.compile(r"claude-(?:[23]|instant|v1|(?:opus|sonnet|haiku)-4)"),
     ),
@@ -150,8 +172,9 @@ PROVIDERS: Mapping[str, Provider] = {
         llm="llama_index.llms.ollama:Ollama",
         embedding="llama_index.embeddings.ollama:OllamaEmbedding",
         address=("OLLAMA_HOST",),
+        port=11434,
         address_option="base_url",
-        llm_options={"request_timeout": 300.0},
+        is_self_hosted=True,
         timeout_option="request_timeout",
         class_names=frozenset({"Ollama_llm", "OllamaEmbedding"}),
         cache="slot",
@@ -201,14 +224,20 @@ _WITHOUT_KEY = Remedy(
 
 
 def load_llm(
-    name: str, *, temperature: float | None = None, timeout: float | None = None, advice: Remedy = _WITHOUT_KEY
+    name: str,
+    *,
+    temperature: float | None = None,
+    timeout: float | None = None,
+    least_timeout: float = 0.0,
+    advice: Remedy = _WITHOUT_KEY,
 ) -> LLM:
     """Return the LLM with a given name.
 
     Args:
         name: Name in the form provider:model, such as "openai:gpt-4.1".
         temperature: Temperature; None uses the value in `llm_options` or the default of the provider's class.
-        timeout: Timeout of a call in seconds; None uses the value in `llm_options` or the default of the class.
+        timeout: Timeout of a call in seconds; None uses `CALL_TIMEOUT` or, for a local server, `LOCAL_TIMEOUT`.
+        least_timeout: Minimum timeout in seconds, for callers that have longer timeouts for parts of a reply.
         advice: Advice for users without a key, which is added to the error message.
 
     Raises:
@@ -218,8 +247,9 @@ def load_llm(
     options = {**traits.llm_options, **options}
     if temperature is not None:
         options["temperature"] = temperature
-    if timeout is not None:
-        options[traits.timeout_option] = timeout
+    if timeout is None:
+        timeout = LOCAL_TIMEOUT if _is_slow(traits, options) else CALL_TIMEOUT
+    options[traits.timeout_option] = max(timeout, least_timeout)
     return cast(LLM, made_by(model=model, **options))
 
 
@@ -242,8 +272,11 @@ def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbeddi
     traits, model, made_by, options = _load_class(name, setting="embed_model", advice=_WITHOUT_KEY)
     # Use `model_name`, because OpenAI's class accepts only known names for `model`.
     options = {**traits.embedding_options, **options, "model_name": model}
-    if dimensions is not None and "dimensions" in getattr(made_by, "model_fields", {}):
+    fields = getattr(made_by, "model_fields", {})
+    if dimensions is not None and "dimensions" in fields:
         options["dimensions"] = dimensions
+    if traits.timeout_option in fields and _is_slow(traits, options):
+        options[traits.timeout_option] = LOCAL_TIMEOUT
     try:
         return cast(BaseEmbedding, made_by(**options))
     except Exception as error:  # unknown name, no network, damaged file: each library raises its own errors
@@ -255,6 +288,10 @@ def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbeddi
             f" downloaded, which requires a network.",
             setting="embed_model",
         ) from error
+
+
+def _is_slow(traits: Provider, options: Mapping[str, Any]) -> bool:
+    return traits.is_self_hosted or is_local(options.get(traits.address_option))
 
 
 def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Provider, str, Any, dict[str, Any]]:
@@ -274,15 +311,31 @@ def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Pr
                 f"Either set it in the environment or in a file `.env`, or {advice.command_line}",
             ),
         )
-    address = next((os.environ[key] for key in traits.address if os.environ.get(key)), None)
+    module, _, attribute = target.partition(":")
+    try:
+        made_by = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise ModelError(_missing_package(name, traits, module), setting=setting) from error
+    address = _address_in_environment(traits)
+    if address is None and traits.needs_address:
+        raise ModelError(_missing_address(name, traits), setting=setting)
     options = {traits.address_option: address} if address else {}
     if traits.optional_key is not None and not os.environ.get(traits.optional_key):
         options["api_key"] = "-"
-    module, _, attribute = target.partition(":")
-    try:
-        return traits, model, getattr(importlib.import_module(module), attribute), options
-    except ImportError as error:
-        raise ModelError(_missing_package(name, traits, module), setting=setting) from error
+    return traits, model, made_by, options
+
+
+def _address_in_environment(traits: Provider) -> str | None:
+    """Return the address in the environment variables of a provider, with a scheme, or None if none is set."""
+    address = next((os.environ[key] for key in traits.address if os.environ.get(key)), None)
+    if address is None or "://" in address:
+        return address
+    has_port = traits.port is None or re.search(r":\d+(?:/|$)", address)
+    return f"http://{address}" if has_port else f"http://{address.rstrip('/')}:{traits.port}"
+
+
+def _missing_address(name: str, traits: Provider) -> str:
+    return f"{name!r} needs {traits.address[0]}, which is not set: the address of its server, such as http://localhost:8000/v1."
 
 
 def _missing_package(name: str, traits: Provider, module: str) -> str:
@@ -367,6 +420,66 @@ def settings_llm() -> LLM | None:
     return None if is_default else model
 
 
+def settings_embed_model() -> BaseEmbedding | None:
+    """Return the embedding model that the user has assigned to LlamaIndex's `Settings.embed_model`, or None."""
+    model: Any = Settings._embed_model
+    is_default = (
+        model is not None
+        and model_name(model) == "openai:text-embedding-ada-002"
+        and model.api_key == os.environ.get("OPENAI_API_KEY")
+    )
+    return None if is_default else model
+
+
+def environment_of(name: str) -> tuple[str | None, ...]:
+    """Return the values of the environment variables that determine how a model is loaded by name."""
+    traits = provider_of(name) or Provider()
+    variables = (traits.key, traits.optional_key, *traits.address)
+    return tuple(os.environ.get(variable) for variable in variables if variable is not None)
+
+
+def settings_without_effect(config: ProjectConfig) -> list[str]:
+    """Return a sentence for each setting that a model named in the settings does not support.
+
+    Settings are left out if they have no value, because their default depends on the model.
+    """
+    problems = []
+    answering = config.answer_llm or config.llm or ""
+    traits = provider_of(answering)
+    if config.answer_temperature is not None and traits and traits.has_fixed_temperature(answering.partition(":")[2]):
+        problems.append(
+            f"answer_temperature={config.answer_temperature:g} has no effect: the temperature of {answering!r} cannot"
+            f" be set. Set it to null, or choose another answer_llm."
+        )
+    writer = config.llm if config.context == "llm" else None
+    traits = provider_of(writer or "")
+    usual = ProjectConfig.model_fields["llm_concurrency"].default
+    if traits and traits.cache == "slot" and config.llm_concurrency not in (1, usual):
+        problems.append(
+            f"llm_concurrency={config.llm_concurrency} has no effect: contexts are requested from {writer!r} one at a"
+            f" time, so that it reuses the segment that it has read. Set it to 1."
+        )
+    if traits and config.service_tier is not None and not traits.is_openai:
+        problems.append(f"{writer!r} has no service tier {config.service_tier!r}: set service_tier to null.")
+    return problems
+
+
+def limit_problem(llm: LLM) -> str | None:
+    """Return a sentence if the limit for the answers of a reasoning model leaves no room for its reasoning."""
+    name, extra = model_name(llm), getattr(llm, "additional_kwargs", None) or {}
+    traits = provider_of(name)
+    limit = extra.get("max_completion_tokens") or extra.get("max_tokens") or getattr(llm, "max_tokens", None)
+    if traits is None or not traits.is_openai or traits.is_plain(name.partition(":")[2]) or not isinstance(limit, int):
+        return None
+    effort = getattr(llm, "reasoning_effort", None) or extra.get("reasoning_effort")
+    if limit >= HIDDEN_TOKENS.get(effort, HIDDEN_TOKENS[None]):
+        return None
+    return (
+        f"max_tokens={limit} of {name!r} also counts the tokens of its reasoning, so replies may be empty or cut off:"
+        f" omit it, or pass a lower reasoning_effort."
+    )
+
+
 def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) -> str | None:
     """Return a message if a package or key that a model needs is missing, otherwise None.
 
@@ -392,11 +505,14 @@ def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) 
         return _missing_package(name, traits, module)
     if traits.key and not os.environ.get(traits.key):
         return f"{name!r} needs {traits.key}, which is not set."
+    if traits.needs_address and _address_in_environment(traits) is None:
+        return _missing_address(name, traits)
     return None
 
 
 # ---- identity --------------------------------------------------------------------------------------------------------
 
+_WORDLLAMA = "WordLlamaEmbedding"
 _UNNAMED = "unknown"  # LlamaIndex's value for a model without a name
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -404,17 +520,36 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 def model_name(model: BaseEmbedding | LLM, model_id: str | None = None) -> str:
     """Return the name of a model, such as "openai:gpt-4.1"; if the model has no name, "unknown" follows the colon.
 
-    If the provider is in the table, this name can be used in the settings to load the same model.
+    If the provider is in the table, this name can be used in the settings to load the same model. A subclass of a
+    provider's class may call another server, so it is named after itself.
 
     Args:
         model: The object.
         model_id: Name to use instead of the model's own name.
     """
     kind = model.class_name()
-    if kind == "WordLlamaEmbedding":
+    if _inherits_class_name(type(model), _provider_named(kind)):
+        kind = type(model).__name__
+    provider = _provider_named(kind) or kind
+    return LOCAL if provider == LOCAL else f"{provider}:{model_id or _own_name(model) or _UNNAMED}"
+
+
+def _provider_named(kind: str) -> str | None:
+    """Return the provider whose models have a class name, or None."""
+    if kind == _WORDLLAMA:
         return LOCAL
-    provider = next((name for name, traits in PROVIDERS.items() if kind in traits.class_names), kind)
-    return f"{provider}:{model_id or _own_name(model) or _UNNAMED}"
+    return next((name for name, traits in PROVIDERS.items() if kind in traits.class_names), None)
+
+
+def _inherits_class_name(cls: type, provider: str | None) -> bool:
+    """Return whether a class has the `class_name` of a provider only because it is derived from the provider's class.
+
+    Other classes that return this name, such as recordings of a model, stand for the model.
+    """
+    definer = next(base for base in cls.__mro__ if "class_name" in vars(base))
+    traits = PROVIDERS.get(provider or "", Provider())
+    of_provider = {(target or "").partition(":")[2] for target in (traits.llm, traits.embedding)} | {_WORDLLAMA}
+    return definer is not cls and definer.__name__ in of_provider
 
 
 def _own_name(model: BaseEmbedding | LLM) -> str | None:
@@ -476,17 +611,16 @@ def _distinct(name: str, model: LLM | BaseEmbedding, *, setting: ModelSetting, a
     )
 
 
-def address_of(model: LLM | BaseEmbedding) -> str | None:
-    """Return the address of a model's server without the user name or password, or None if it is unknown.
+def is_self_hosted(model: LLM | BaseEmbedding) -> bool:
+    """Return whether a model seems to run on a server of the user, according to its provider or address."""
+    provider = provider_of(model_name(model))
+    return (provider is not None and provider.is_self_hosted) or is_local(address_of(model))
 
-    Example:
-        >>> from llama_index.llms.openai import OpenAI
-        >>> address_of(OpenAI(api_key="any", api_base="https://me:secret@models.example:8443/v1"))
-        'https://models.example:8443/v1'
-    """
-    address = getattr(model, "base_url", None) or getattr(model, "api_base", None)
-    parts = urlsplit(address) if isinstance(address, str) else None
-    return None if parts is None else parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl() or None
+
+def speaks_openai(llm: LLM) -> bool:
+    """Return whether an LLM is an object of LlamaIndex's OpenAI class, or of a class derived from it."""
+    module = sys.modules.get("llama_index.llms.openai")  # imported if there is such an object
+    return module is not None and isinstance(llm, module.OpenAI)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -376,11 +376,12 @@ class ContextWindowPacker(NamedPostprocessor):
         for hit in ranked:
             free = room - (SEPARATOR_TOKENS if packed else 0)
             fitting: NodeWithScore | None = hit
-            if _tokens(hit) > free:
+            if (tokens := _tokens(hit)) > free:
                 fitting = _shortened(hit, query, free) if self.compress and free >= self.min_tokens else None
+                tokens = 0 if fitting is None else _tokens(fitting)
             if fitting is not None:
                 packed.append(fitting)
-                room = free - _tokens(fitting)
+                room = free - tokens
         if ranked and not packed:
             if (shorter := _shortened(ranked[0], query, self.max_tokens)) is None:
                 raise ConfigurationError(

@@ -2,7 +2,8 @@
 
 Some providers include request headers in their error messages, and some clients quote a header that they reject.
 Therefore, this module collects the keys from the environment and from the model objects that are called, and `scrub`
-replaces them in text. Like the environment, the collection is global to the process.
+replaces them in text, as well as parts of them and text that looks like a key of a well-known provider. Like the
+environment, the collection is global to the process.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import logging
 import os
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 REMOVED = "[API key removed]"
 """Replacement for a key."""
@@ -88,13 +92,139 @@ def _named_values(holder: object) -> Iterator[tuple[str, Any]]:
 
 
 def scrub(text: str) -> str:
-    """Remove the keys in use from a string, however they are encoded.
+    """Remove API keys from a string, however they are encoded.
 
-    Keys are also recognised if they are URL-encoded, encoded in base64 (alone or within a longer text), escaped for
-    JSON, Python or HTML, or split by white space. Keys that a provider has already masked are left unchanged.
+    The keys in use are also recognised if they are URL-encoded, encoded in base64 (alone or within a longer text),
+    escaped for JSON, Python or HTML, split by white space, or cut short. A part of a key is removed if it has eight
+    characters that do not look like words, or three quarters of the key. Other keys are removed if they have the form
+    of a well-known provider's keys. Keys that a provider has already masked are left unchanged.
     """
-    keys = keys_in_use()
-    return _pattern(keys).sub(REMOVED, text) if keys and text else text
+    return _without(keys_in_use(), text)
+
+
+def _without(keys: frozenset[str], text: str) -> str:
+    if keys and text:
+        text = _without_parts(_pattern(keys).sub(REMOVED, text), _secrets(keys))
+    return _SHAPE.sub(lambda match: REMOVED if _is_random(match[0]) else match[0], text)
+
+
+# Forms of keys: OpenAI, Anthropic, OpenRouter and DeepSeek (sk-), Google (AIza, ya29), AWS (AKIA), Groq (gsk_), Hugging
+# Face (hf_), Replicate (r8_), xAI, NVIDIA, Perplexity, Voyage (pa-), Fireworks, Together, Jina, GitHub, GitLab, Slack;
+# JSON Web Tokens; and the values of the Bearer and Basic schemes.
+_SHAPE = re.compile(
+    r"(?<![A-Za-z0-9_-])(?:"
+    r"(?:sk|rk|xai|nvapi|pplx|pa|glpat|xox[abprs])-[A-Za-z0-9_-]{20,}"
+    r"|(?:gsk|hf|r8|fw|tgp|jina|gh[oprsu]|github_pat)_[A-Za-z0-9_-]{20,}"
+    r"|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}|A(?:KI|SI)A[A-Z0-9]{16}(?![A-Za-z0-9])"
+    r"|eyJ[A-Za-z0-9_-]{12,}\.[A-Za-z0-9_-]{12,}(?:\.[A-Za-z0-9_-]*)?)"
+    r"|(?<=Bearer )[A-Za-z0-9_.~+/=-]{20,}|(?<=Basic )[A-Za-z0-9+/=]{20,}"
+)
+_RUN = re.compile(r"[A-Za-z0-9]{12,}")
+_MIXED = re.compile(r"[A-Za-z][0-9]|[0-9][A-Za-z]|[a-z][A-Z]")
+_NO_WORD = re.compile(r"[A-Za-z][^A-Za-z0-9]*[0-9]|[0-9][^A-Za-z0-9]*[A-Za-z]|[a-z][A-Z]")
+_SCHEME = re.compile(r"(?:[A-Za-z]{2,10}[0-9]{0,2}[-_]){1,3}")  # the beginning of a key that all keys of its kind have
+
+
+def _is_random(text: str) -> bool:
+    """Return whether a text has a long run of mixed letters and digits, unlike words joined by hyphens."""
+    return any(_MIXED.search(run) for run in _RUN.findall(text))
+
+
+# ---- parts of the keys -----------------------------------------------------------------------------------------------
+
+_ENCODED = re.compile(
+    r"[\r\n]\s*|\\+[nrt]|(?:%(?:25)*[0-9a-f]{2})+|\\+(?:u[0-9a-f]{4}|x[0-9a-f]{2})|\\+"
+    r"|&(?:#0*[0-9]{1,7}|#x0*[0-9a-f]{1,6}|amp|lt|gt|quot);",
+    re.IGNORECASE,
+)
+_LINE_BREAK = re.compile(r"[\r\n]\s*")
+
+
+def _without_parts(text: str, secrets: Iterable[str]) -> str:
+    """Replace the parts of secrets that are long enough to be recognised, see `scrub`."""
+    spans: list[tuple[int, int]] = []
+    for plain, original in (_decoded(text, _LINE_BREAK, lambda _: ""), _decoded(text, _ENCODED, _decode)):
+        for secret in secrets:
+            spans += [(original(start), original(end - 1, last=True)) for start, end in _parts_of(secret, plain)]
+    shown, at = [], 0
+    for start, end in sorted(spans):
+        if start >= at:
+            shown += [text[at:start], REMOVED]
+        at = max(at, end)
+    return "".join([*shown, text[at:]])
+
+
+def _parts_of(secret: str, text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the parts of a secret in a text.
+
+    Each part contains one of the pieces of eight characters, or the last eight characters, which are looked up first.
+    """
+    starts = {*range(0, len(secret) - SHORTEST_KEY + 1, SHORTEST_KEY), len(secret) - SHORTEST_KEY}
+    for first in sorted(starts):
+        at = text.find(secret[first : first + SHORTEST_KEY])
+        while at >= 0:
+            start, end = first, first + SHORTEST_KEY
+            shift = at - first  # from offsets in the secret to offsets in the text
+            while start > 0 and start + shift > 0 and secret[start - 1] == text[start + shift - 1]:
+                start -= 1
+            while end < len(secret) and end + shift < len(text) and secret[end] == text[end + shift]:
+                end += 1
+            if _is_substantial(secret, start, end):
+                yield start + shift, end + shift
+            at = text.find(secret[first : first + SHORTEST_KEY], end + shift)
+
+
+def _is_substantial(secret: str, start: int, end: int) -> bool:
+    if end - start >= max(0.75 * len(secret), 1.5 * SHORTEST_KEY):
+        return True
+    scheme = _SCHEME.match(secret)
+    own = secret[max(start, scheme.end() if scheme else 0) : end]
+    return len(own) >= SHORTEST_KEY and bool(_NO_WORD.search(own))
+
+
+def _decode(match: re.Match[str]) -> str:
+    code = match[0].lower()
+    if code[0] == "%":
+        return unquote_to_bytes(re.sub("%(?:25)+", "%", code)).decode("utf-8", "replace")
+    if code[0] == "&":
+        return html.unescape(code)
+    digits = code.lstrip("\\")[1:]
+    return chr(int(digits, 16)) if digits.strip() else ""
+
+
+def _decoded(
+    text: str, encoded: re.Pattern[str], decode: Callable[[re.Match[str]], str]
+) -> tuple[str, Callable[..., int]]:
+    """Decode a text and return the result with a function that returns the offset in the text for an offset in it.
+
+    The function returns the start of the character at an offset, or its end with `last=True`.
+    """
+    pieces: list[tuple[str, int, int]] = []
+    at = 0
+    for match in encoded.finditer(text):
+        pieces += [(text[at : match.start()], at, match.start()), (decode(match), match.start(), match.end())]
+        at = match.end()
+    pieces.append((text[at:], at, len(text)))
+    starts = [0, *accumulate(len(piece) for piece, _, _ in pieces)]
+
+    def original(offset: int, *, last: bool = False) -> int:
+        number = bisect_right(starts, offset) - 1
+        piece, start, end = pieces[number]
+        if len(piece) != end - start:  # encoded
+            return end if last else start
+        return start + offset - starts[number] + last
+
+    return "".join(piece for piece, _, _ in pieces), original
+
+
+@lru_cache(maxsize=64)
+def _secrets(keys: frozenset[str]) -> tuple[str, ...]:
+    forms = {form for key in keys for form in (key, *_in_base64(key))}
+    decoded = {form for text in forms for form in (text, _decoded(text, _ENCODED, _decode)[0])}
+    return tuple(sorted(form for form in decoded if len(form) >= SHORTEST_KEY))
+
+
+# ---- whole keys ------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
@@ -130,26 +260,36 @@ class KeyFilter:
 
     def __init__(self) -> None:
         self._keys = keys_in_use()
+        self._secrets = _secrets(self._keys)
         self._buffer = ""
 
     def feed(self, piece: str) -> str:
         """Add a piece of the stream and return the text that can be passed on.
 
-        If the text ends with what may be the beginning of a key, that part is kept in the buffer.
+        If the text ends with what may be the beginning of a key or a part of it, that part is kept in the buffer.
         """
-        self._buffer = scrub(self._buffer + piece)
-        longest = min(len(self._buffer), max(map(len, self._keys), default=0))
-        pending = next((n for n in range(longest, 0, -1) if self._begins_key(self._buffer[-n:])), 0)
-        passed, self._buffer = self._buffer[: len(self._buffer) - pending], self._buffer[len(self._buffer) - pending :]
-        return passed
+        text = self._buffer + piece
+        longest = min(len(text), max(map(len, self._keys), default=0))
+        pending = next((n for n in range(longest, 0, -1) if self._begins_key(text[-n:])), 0)
+        pending = max(pending, *(self._end_in(secret, text) for secret in self._secrets), 0)
+        passed, self._buffer = text[: len(text) - pending], text[len(text) - pending :]
+        return _without(self._keys, passed)
 
     def flush(self) -> str:
-        """Return the buffered text, or `REMOVED` if it is long enough to be part of a key."""
+        """Return the buffered text without keys."""
         rest_of_text, self._buffer = self._buffer, ""
-        return rest_of_text if len(rest_of_text) < SHORTEST_KEY else REMOVED
+        return _without(self._keys, rest_of_text)
 
     def _begins_key(self, text: str) -> bool:
         return any(key.startswith(text) for key in self._keys)
+
+    @staticmethod
+    def _end_in(secret: str, text: str) -> int:
+        """Return the number of characters at the end of a text that are a part of a secret."""
+        length = 0
+        while length < len(text) and text[-length - 1 :] in secret:
+            length += 1
+        return length
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------

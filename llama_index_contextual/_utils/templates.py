@@ -1,4 +1,4 @@
-"""Prompt templates: validation, and substitution of variables in one pass."""
+"""Prompt templates: validation, substitution of variables in one pass, and text that cannot end its place."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.errors import ConfigurationError
@@ -20,6 +21,17 @@ OF_CHUNK = ("chunk", "neighbours")
 
 _VARIABLE = re.compile(r"\{([A-Za-z_]\w*)\}")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# What may enclose a variable in a template: tags, [DOC] and [/DOC], lines such as ``` or -----, and labels.
+_TAG = re.compile(r"</?\s*([^\W\d_][\w-]*)")
+_BRACKETS = re.compile(r"\[/\s*([^\W\d_][\w-]*)\s*\]")
+_FENCE = re.compile(r"^[ \t]*(([-=_*#~+`\"'])\2{2,})[A-Za-z]*[ \t]*$", re.MULTILINE)
+_LABEL = re.compile(r"(?:^[ \t]*|\})([^\W\d_][\w ]{0,40})[:：](?=\s*\{[A-Za-z_]\w*\})", re.MULTILINE)
+_INVISIBLE = "\u00ad\u200b-\u200f\u2060-\u2064\ufeff"
+# Special tokens with which models separate messages, as in <|im_start|>, <start_of_turn>, <<SYS>>, [INST] and </s>.
+_MESSAGE_MARK = (
+    r"[<＜](?=[|｜][^<>|｜\s]{1,40}[|｜][>＞]|/?(?:start_of_turn|end_of_turn|bos|eos)>|/s>|</?SYS>>)|\[(?=/?INST\])"
+)
+_LOOKALIKES = str.maketrans("<＜[:：-=_*#~+`\"'", "‹‹(﹕﹕–꞊‗∗﹟∼﹢ˋ”’")
 
 
 @dataclass(frozen=True)
@@ -132,3 +144,34 @@ def require_known(names: Iterable[str], known: Iterable[str]) -> None:
 
 def _refused(reason: str, *, setting: str = "context_prompt") -> ConfigurationError:
     return ConfigurationError(f"The context prompt cannot be used: {reason}.", setting=setting)
+
+
+def enclosed(text: str, template: str = "") -> str:
+    """Replace characters so that nothing in a text can be mistaken for the end of its place in a prompt.
+
+    Characters are replaced by similar ones in everything that encloses a variable in the template: tags, brackets such
+    as [DOC] and [/DOC], lines of hyphens or backquotes, and labels such as "Question:". The same applies to the special
+    tokens with which many models separate messages. The length of the text does not change.
+
+    Args:
+        text: Text from a document, a model or a user.
+        template: The template in which the text is inserted.
+
+    Example:
+        >>> enclosed("2 < 3 </answer> <|im_start|>system <b>", "<answer>\\n{answer}\\n</answer>")
+        '2 < 3 ‹/answer> ‹|im_start|>system <b>'
+        >>> enclosed("```\\nQuestion: Why?", "```\\n{text}\\n```\\nQuestion: {question}")
+        'ˋˋˋ\\nQuestion﹕ Why?'
+    """
+    return _marks_of(template).sub(lambda mark: mark[0].translate(_LOOKALIKES), text)
+
+
+@lru_cache(maxsize=64)
+def _marks_of(template: str) -> re.Pattern[str]:
+    gap = rf"[\s/{_INVISIBLE}]*"
+    marks = [_MESSAGE_MARK]
+    for start, names in ((r"[<＜]", _TAG.findall(template)), (r"\[", _BRACKETS.findall(template))):
+        marks += [rf"{start}(?={gap}{re.escape(name)}\b)" for name in sorted(set(names))]
+    marks += [rf"{re.escape(sign)}{{3,}}" for sign in sorted({sign for _, sign in _FENCE.findall(template)})]
+    marks += [rf"^[ \t]*{re.escape(label)}[ \t]*[:：]" for label in sorted(set(_LABEL.findall(template)))]
+    return re.compile("|".join(marks), re.IGNORECASE | re.MULTILINE)

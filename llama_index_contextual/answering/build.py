@@ -167,10 +167,11 @@ class EngineBuilder:
             weights=BlendWeights(turns=given.get("turns", chat.TURNS)),
             reference_date=given.get("reference_date", _date(config.reference_date)),
         )
-        timeouts = _instance("timeouts", given.get("timeouts"), Timeouts) or Timeouts(
+        timeouts = _instance("timeouts", given.get("timeouts"), Timeouts) or Timeouts.for_model(
+            self.llm,
             first_token=config.first_token_timeout,
             between_tokens=config.between_tokens_timeout,
-            whole=Timeouts.whole if config.call_timeout is None else config.call_timeout,
+            whole=config.call_timeout,
         )
         cache, judge = given.get("cache", bool(config.answer_cache)), given.get("judge", config.judge)
         unchanged = ("node_postprocessors", "streaming", "text_qa_template", "callback_manager")

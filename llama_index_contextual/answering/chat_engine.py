@@ -20,7 +20,7 @@ from llama_index.core.schema import QueryBundle
 from llama_index.core.storage.chat_store.base import BaseChatStore
 
 from llama_index_contextual._utils.calls import run_sync
-from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual._utils.templates import enclosed, require_known
 from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens
 from llama_index_contextual.answering.intent import IntentRetriever, empty_response, unsearched_intent
@@ -227,7 +227,9 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         if self.mode != "condense" or not conversation:
             return None
         try:
-            history, question = conversation_text(conversation), cut_query(message)
+            template = self._condense_prompt.get_template()
+            history = enclosed(conversation_text(conversation), template)
+            question = enclosed(cut_query(message), template)
             messages = self._condense_prompt.format_messages(history=history, question=question)
             completion = await self.engine.answer_stream.acomplete(messages)
         except ModelError:
@@ -238,7 +240,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
     # ---- Turns -------------------------------------------------------------------------------------------------------
 
     async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatResponse:
-        """Answer a message.
+        """Answer a message. If the model writes no answer, the response says why, and the history is unchanged.
 
         Args:
             message: The question.
@@ -251,7 +253,8 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         with self.callback_manager.as_trace("chat"):
             draft = await self._adraft(message, chat_history)
             response = cast(GroundedResponse, await self.engine.aanswer(draft))
-        await self.memory.aput_messages(_exchange(message, response))
+        if not response.is_missing:
+            await self.memory.aput_messages(_exchange(message, response))
         return GroundedChatResponse(
             response=response.response or "",
             source_nodes=response.source_nodes,
@@ -300,7 +303,8 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
     def _finish_stream(self, stream: GroundedChatStream, message: str, draft: Draft, completion: Completion) -> None:
         stream.grounded = self.engine.finish(draft, completion)
         stream.metadata = stream.grounded.metadata or {}
-        self.memory.put_messages(_exchange(message, stream.grounded))
+        if not stream.grounded.is_missing:
+            self.memory.put_messages(_exchange(message, stream.grounded))
 
 
 def end_of(text: str, max_tokens: int) -> str:

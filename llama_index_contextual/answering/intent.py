@@ -20,7 +20,7 @@ from llama_index.core.schema import QueryBundle, QueryType
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from llama_index_contextual._utils.calls import twin
-from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual._utils.templates import enclosed, require_known
 from llama_index_contextual.answering.prompts import conversation_text, require_template
 from llama_index_contextual.answering.streaming import AnswerStream
 from llama_index_contextual.config import Mode
@@ -273,7 +273,10 @@ def intent_messages(
         ChatMessage(role=message.role, content=(message.content or "")[:_MAX_CHARS_OF_TURN]) for message in history[-2:]
     ]
     conversation = f"The conversation before it:\n{conversation_text(last)}\n\n" if last else ""
-    return template.format_messages(intents=_LISTED, question=question[:_MAX_CHARS], conversation=conversation)
+    text = template.get_template()
+    return template.format_messages(
+        intents=_LISTED, question=enclosed(question[:_MAX_CHARS], text), conversation=enclosed(conversation, text)
+    )
 
 
 def read_intent(answer: str) -> Intent | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ from llama_index.core.schema import NodeWithScore
 from pydantic import BaseModel, ConfigDict, Field
 
 from llama_index_contextual._utils.calls import twin
+from llama_index_contextual._utils.templates import enclosed
 from llama_index_contextual.answering.prompts import passages_prompt
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import AnswerStream, Timeouts
@@ -117,15 +119,12 @@ class Judge:
         Raises:
             ModelError: The judge cannot be reached or does not return a verdict.
         """
-        messages = self.prompt.format_messages(
-            llm=self.llm,
-            passages=passages_prompt(hits, numbers=cited or None),
-            question=question,
-            answer=answer,
-            schema=json.dumps(_SCHEMA),
-        )
+        texts = {"passages": passages_prompt(hits, numbers=cited or None), "question": question, "answer": answer}
+        template = self.prompt.get_template(llm=self.llm)
+        material = {name: _without_verdicts(enclosed(text, template)) for name, text in texts.items()}
+        messages = self.prompt.format_messages(llm=self.llm, schema=json.dumps(_SCHEMA), **material)
         completion = await AnswerStream(self.llm, self.timeouts).acomplete(messages, response_format=_RESPONSE_FORMAT)
-        verdict = _last_verdict(completion.text)
+        verdict = _last_verdict(completion.text, material.values())
         if verdict is None or completion.problem:  # the missing part of a truncated reply might change the verdict
             reason = f" {completion.problem}" if completion.problem else ""
             raise ModelError(f"The reply of the judge does not contain a valid verdict.{reason}", setting="judge")
@@ -133,7 +132,7 @@ class Judge:
 
     async def areview(self, question: str, response: GroundedResponse) -> GroundedResponse:
         """Judge an answer and return it with the verdict. A blocked answer is replaced and kept as `original`."""
-        if not response.source_nodes or not (response.response or "").strip():
+        if not response.source_nodes or response.is_missing:
             return response
         cited = response.citations.cited if response.citations else ()
         try:
@@ -146,18 +145,36 @@ class Judge:
     review = twin(areview)
 
 
-def _last_verdict(reply: str) -> Verdict | None:
+_FIELD_NAMES = re.compile(rf'"(?:{"|".join(Verdict.model_fields)})\\?"(?=\s*:)')
+
+
+def _without_verdicts(text: str) -> str:
+    """Replace quotation marks so that nothing in a text is a verdict in JSON; the length does not change.
+
+    Example:
+        >>> _without_verdicts('{"relevant": true, "name": "relevant"}')
+        '{”relevant”: true, "name": "relevant"}'
+    """
+    return _FIELD_NAMES.sub(lambda name: name[0].replace('"', "”"), text)
+
+
+def _last_verdict(reply: str, material: Collection[str] = ()) -> Verdict | None:
     """Return the verdict in a reply that may also contain text and other JSON, or None if it contains no verdict.
 
     If there are several verdicts, the last one is returned, because a model that reasons first may quote a fake verdict
-    from the answer.
+    from the answer. A verdict that is copied from the material is ignored.
+
+    Args:
+        reply: The reply.
+        material: The texts in the prompt that may contain a fake verdict.
     """
     verdict, decoder = None, json.JSONDecoder()
     at = reply.find("{")
     while at >= 0:
         try:
             value, end = decoder.raw_decode(reply, at)
-            verdict = Verdict.model_validate(value)
+            own = Verdict.model_validate(value)
+            verdict = verdict if any(reply[at:end] in text for text in material) else own
         except (ValueError, RecursionError):  # pydantic's ValidationError is a ValueError
             end = at + 1
         at = reply.find("{", end)

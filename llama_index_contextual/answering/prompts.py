@@ -11,11 +11,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from llama_index.core.llms import ChatMessage, MessageRole
+from llama_index.core.llms import ChatMessage, MessageRole, TextBlock
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.schema import NodeWithScore
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.templates import enclosed
 from llama_index_contextual.answering.citations import citations_of, uncited
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.search.response import Source
@@ -60,7 +61,6 @@ _SOURCE_MARK = re.compile(
 # One or two digits in brackets, not preceded by a word or a bracket: `items[0]`, `[1, 2]` and `[2024]` do not match.
 _NUMBER_MARKS = re.compile(r"(?<![\w)\]])(?:[\[【]\d{1,2}[\]】])+")
 _PARENTHESES = str.maketrans("[]【】", "()()")
-_SPECIAL_TOKEN = re.compile(r"<(?=[|｜][^<>|｜\s]{1,40}[|｜]>)")  # as in <|im_start|>
 
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {
@@ -156,8 +156,8 @@ def defused(text: str) -> str:
     """Replace characters so that nothing in a text looks like a citation or the start of a message.
 
     The brackets around citations such as [Source 1] and 【1†source】 become parentheses, as do the brackets around
-    footnote numbers, because some models cite sources in this form. Brackets in code and lists are kept. The "<" of
-    special tokens that separate messages is replaced. The length of the text does not change.
+    footnote numbers, because some models cite sources in this form. Brackets in code and lists are kept. Special tokens
+    that separate messages are also changed; see `enclosed`. The length of the text does not change.
 
     Example:
         >>> defused("Safe [Source 1][2], says <|im_start|>system; items[0] and [1, 2] stay.")
@@ -165,7 +165,7 @@ def defused(text: str) -> str:
     """
     text = _NUMBER_MARKS.sub(lambda marks: marks[0].translate(_PARENTHESES), text)
     text = _SOURCE_MARK.sub(lambda mark: f"({mark[1]}){mark[2].translate(_PARENTHESES)}", text)
-    return _SPECIAL_TOKEN.sub("‹", text)
+    return enclosed(text)
 
 
 def without_citations(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -187,7 +187,8 @@ def without_citations(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 def with_rules(rules: BasePromptTemplate, messages: Sequence[ChatMessage], *, not_found: str) -> list[ChatMessage]:
     """Return messages preceded by one system message, which combines the rules and any other system messages.
 
-    Many models accept only one system message, at the beginning, but templates and memories may add more.
+    Many models accept only one system message, at the beginning, but templates and memories may add more. Special
+    tokens that separate messages are replaced in all other messages.
 
     Args:
         rules: Template of the rules, with {not_found}.
@@ -195,10 +196,16 @@ def with_rules(rules: BasePromptTemplate, messages: Sequence[ChatMessage], *, no
         not_found: The answer to give if the sources do not answer the question.
     """
     of_rules = [message.content or "" for message in rules.format_messages(not_found=not_found)]
-    others = [message for message in messages if message.role != MessageRole.SYSTEM]
+    others = [_without_marks(message) for message in messages if message.role != MessageRole.SYSTEM]
     below = [message.content for message in messages if message.role == MessageRole.SYSTEM and message.content]
     content = "\n\n".join(["\n\n".join(of_rules), *below])
     return [ChatMessage(role=MessageRole.SYSTEM, content=content), *others]
+
+
+def _without_marks(message: ChatMessage) -> ChatMessage:
+    content = message.content or ""
+    text = enclosed(content)
+    return message if text == content else message.model_copy(update={"blocks": [TextBlock(text=text)]})
 
 
 CLARIFY = """\
@@ -218,5 +225,9 @@ Last question: {question}"""
 
 
 def conversation_text(history: Sequence[ChatMessage]) -> str:
-    """Return a conversation without citations, with one line per message."""
-    return "\n".join(f"{message.role.value}: {message.content}" for message in without_citations(history))
+    """Return a conversation without citations, with one line per message.
+
+    A line break in a message becomes a space, so that no message looks like several messages or like the question.
+    """
+    messages = without_citations(history)
+    return "\n".join(f"{message.role.value}: {' '.join((message.content or '').split())}" for message in messages)

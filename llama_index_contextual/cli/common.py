@@ -9,11 +9,12 @@ import os
 import shlex
 import sqlite3
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -41,6 +42,7 @@ from llama_index_contextual.errors import (
     ContextualError,
     OpenFilesError,
     PathNotFoundError,
+    SettingWarning,
     end_sentence,
     with_advice,
 )
@@ -190,6 +192,14 @@ def cli_message(error: ContextualError | OSError | sqlite3.Error) -> str:
     return with_advice(error.problem, scrub(advice))
 
 
+def _show_warning(show: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Print a warning of this package as a note, and other warnings with `show`."""
+    if issubclass(category, SettingWarning):
+        say_note(str(message))
+    else:
+        show(message, category, *place)
+
+
 class Command(TyperCommand):
     """Command that prints an expected error on one line and exits with code 1, or 2 if a given path does not exist."""
 
@@ -198,7 +208,9 @@ class Command(TyperCommand):
         root, as_json = Path(ctx.params.get("root", DEFAULT_ROOT)), ctx.params.get("as_json", False)
         token = running.set(Invocation(ctx, root, as_json))
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = partial(_show_warning, warnings.showwarning)
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise  # the program that reads the output has ended
         except (ContextualError, OSError, sqlite3.Error) as error:

@@ -15,6 +15,7 @@ import httpx
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 
+from llama_index_contextual._utils.clients import address_of
 from llama_index_contextual._utils.http import is_loopback
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli.common import PROGRAM, with_environment
@@ -27,7 +28,14 @@ from llama_index_contextual.index.verify import LEFTOVER, command_for, verify_pr
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.ingestion.state import ProjectState
-from llama_index_contextual.models import address_of, is_in_process, load_llm, missing_for, model_folder
+from llama_index_contextual.models import (
+    is_creatable,
+    is_in_process,
+    load_llm,
+    missing_for,
+    model_folder,
+    settings_without_effect,
+)
 from llama_index_contextual.project.manager import missing_for_models
 from llama_index_contextual.search.cross_encoders import FASTEMBED
 
@@ -124,23 +132,35 @@ def _version(directory: Path, config: ProjectConfig) -> Iterator[Check]:
 def _models(state: ProjectState, *, online: bool) -> Iterator[Check]:
     """Check the packages, keys, files and servers of the models in the settings."""
     config, name = state.config, state.name
-    for missing in missing_for_models(config):
+    recorded = state.recorded_model  # it was passed as an object instead of the model in the settings
+    for missing in missing_for_models(config, passed=() if recorded is None else ("embed_model",)):
         yield Check(name, missing, _remedy(state.directory, ModelError(missing)))
-    for llm in dict.fromkeys((config.llm, config.answer_llm or config.llm)):
-        if missing_for(llm, setting="llm") is None:
+    for useless in settings_without_effect(config):
+        yield Check(name, useless, _command(state.directory, "settings"), harmless=True)
+    for llm in dict.fromkeys((config.llm, config.answer_llm)):
+        if llm is not None and missing_for(llm, setting="llm") is None:
             yield from _server(name, llm, load_llm(llm), online=online)
     rerank = config.rerank or SPOTLIGHT
     extra, package = ("fastembed",) * 2 if rerank.startswith(FASTEMBED) else ("rerank", "sentence_transformers")
     if rerank.partition(":")[0] not in (SPOTLIGHT, AUTO, "llm") and find_spec(package) is None:
         yield Check(name, f"the reranker {rerank!r} needs {package}", f'pip install "{PROGRAM}[{extra}]"')
     embedding = state.embed_model_name
-    if embedding is None or (not state.recorded_model and missing_for(embedding, setting="embed_model")):
+    if embedding is None:
         return
-    is_on_hub = is_in_process(embedding) and model_folder(embedding.partition(":")[2], setting="embed_model") is None
-    if online or not (is_on_hub or state.recorded_model):
+    if recorded is not None and not is_creatable(embedding):
+        yield Check(name, f"{embedding} was passed as an object: in Python, pass it to load; commands cannot create it")
+    elif (problem := missing_for(embedding, setting="embed_model")) is not None:
+        if recorded is not None:
+            yield Check(name, problem, _remedy(state.directory, ModelError(problem)))
+    elif online or not (recorded or _is_on_hub(embedding)):
         yield from _server(name, embedding, state.embed_model, online=online)
     else:
         yield Check(name, f"{embedding} is loaded only with --online, because it may have to be downloaded or called")
+
+
+def _is_on_hub(embedding: str) -> bool:
+    """Return whether an embedding model may have to be downloaded."""
+    return is_in_process(embedding) and model_folder(embedding.partition(":")[2], setting="embed_model") is None
 
 
 def _server(place: str, name: str, model: BaseEmbedding | LLM, *, online: bool) -> Iterator[Check]:

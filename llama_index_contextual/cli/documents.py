@@ -314,7 +314,7 @@ def _check_watch(config: ProjectConfig, *, dry_run: bool, is_limited: bool) -> N
 
     if dry_run:
         raise typer.BadParameter("--dry-run and --watch cannot be combined: omit one of them.")
-    if config.context == "llm" and not is_limited and not is_in_process(config.llm):
+    if config.context == "llm" and not is_limited and not is_in_process(config.llm or ""):
         raise errors.ConfigurationError(
             f"With --watch, contexts by {config.llm} would be paid for without confirmation: add --max-cost DOLLARS, a"
             " limit for all syncs together, or --yes, which sets no limit and also removes documents whose files are"

@@ -42,6 +42,7 @@ from pydantic import (
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import scrub
+from llama_index_contextual._utils.templates import enclosed
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.batch import QA
 from llama_index_contextual.errors import InputError, ModelError
@@ -514,9 +515,10 @@ async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
 
 
 async def _ask_llm(llm: LLM, chunk: BaseNode) -> Sequence[str]:
-    from llama_index.core.evaluation import DatasetGenerator
+    from llama_index.core.evaluation.dataset_generation import DEFAULT_QUESTION_GENERATION_PROMPT, DatasetGenerator
 
-    generator = DatasetGenerator([TextNode(text=chunk.get_content())], llm=llm, num_questions_per_chunk=PER_CHUNK)
+    text = enclosed(chunk.get_content(), DEFAULT_QUESTION_GENERATION_PROMPT)
+    generator = DatasetGenerator([TextNode(text=text)], llm=llm, num_questions_per_chunk=PER_CHUNK)
     questions = await generator.agenerate_questions_from_nodes()
     texts = (scrub(storable_text(text)).strip() for text in questions)
     return [text for text in dict.fromkeys(texts) if text][:PER_CHUNK]

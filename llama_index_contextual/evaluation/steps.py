@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from llama_index_contextual._utils.keywords import suggests_keywords
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.config import SPOTLIGHT, ContextKind, Mode, ProjectConfig
+from llama_index_contextual.config import DEFAULT_LLM, SPOTLIGHT, ContextKind, Mode, ProjectConfig
 from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.errors import ConfigurationError, Remedy
 from llama_index_contextual.evaluation.compare import (
@@ -266,7 +266,8 @@ def _no_llm(
     if not estimate.contexts.calls:
         return None
     cost = f"{pluralize(estimate.contexts.calls, 'call')} for contexts would cost {money(estimate.dollars)}"
-    if origin.llm is None and (missing := missing_for(config.llm, setting="llm")):
+    llm = DEFAULT_LLM if config.llm is None else config.llm
+    if origin.llm is None and (missing := missing_for(llm, setting="llm")):
         return f"{missing} {cost}."
     if max_cost is None:
         return None

@@ -616,6 +616,7 @@ def update_config(state: ProjectState, changes: Mapping[str, Any]) -> list[str]:
         write_config(state.directory, config)
         pending = config.rebuild_fields(_built_with(state.directory) or state.config)
         state.reconfigure(config)
+    state.warn_of_settings()
     return pending
 
 

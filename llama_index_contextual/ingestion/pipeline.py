@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.config import LOCAL, ProjectConfig
+from llama_index_contextual.config import DEFAULT_LLM, LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.base import ChunkContext, ChunkFailure, Contextualized, with_context
 from llama_index_contextual.contextualizer.cost import (
@@ -435,7 +435,7 @@ def _contextualizer(
     return LLMContextualizer(
         llm=llm,
         model_id=model_id,
-        model=config.llm,
+        model=DEFAULT_LLM if config.llm is None else config.llm,
         prompt=config.context_prompt or DEFAULT_PROMPT,
         neighbours=config.context_neighbours,
         num_workers=config.llm_concurrency,

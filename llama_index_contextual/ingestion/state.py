@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
@@ -15,9 +16,16 @@ from llama_index.core.llms import LLM
 from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual._utils.calls import run_sync
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.embeddings.contextual import aembed
-from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, ModelError, NoVersionError, Remedy
+from llama_index_contextual.errors import (
+    ConfigurationError,
+    CorruptVersionError,
+    ModelError,
+    NoVersionError,
+    Remedy,
+    SettingWarning,
+)
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.manifest import Manifest
 from llama_index_contextual.index.project_file import embed_object, record_embed_object, require_existing
@@ -27,17 +35,24 @@ from llama_index_contextual.ingestion.pipeline import Stages, make_stages
 from llama_index_contextual.models import (
     ModelObject,
     embedding_identity,
+    environment_of,
     is_creatable,
+    limit_problem,
     load_embed_model,
     load_llm,
     missing_for,
     model_name,
+    settings_embed_model,
     settings_llm,
+    settings_without_effect,
 )
 from llama_index_contextual.search.live import LiveIndexes
 
 _PROBED = 100
 """Number of chunks considered when recognising the model that built an index; the shortest of them is embedded."""
+
+ANSWER_TEMPERATURE = 0.1
+"""Default temperature of an answering LLM that is created from its name."""
 
 _SAME = 0.999
 """Minimum cosine similarity of two vectors from the same model for the same text; stored vectors are rounded."""
@@ -78,6 +93,8 @@ class ProjectState:
         self.config = config
         self.llm, self.model_id = models.get("llm"), models.get("model_id")
         self.passed_embed_model = models.get("embed_model")
+        self._loaded: tuple[object, LLM] | None = None
+        self._warned: set[str] = set()
         self.live = LiveIndexes(directory, self.name, self.embed_model_of, self.answering_llm)
 
     def reconfigure(self, config: ProjectConfig) -> None:
@@ -96,6 +113,7 @@ class ProjectState:
         """
         if self.passed_embed_model is not None:
             return self.passed_embed_model
+        self._warn_of_unused("embed_model", settings_embed_model(), self.embed_model_name)
         remembered = self.recorded_model
         if remembered is None or remembered.name == self.config.embed_model:
             return load_embed_model(self.config.embed_model, dimensions=remembered.dimensions if remembered else None)
@@ -180,33 +198,98 @@ class ProjectState:
     def answering_llm(self) -> LLM:
         """Return the LLM for questions and answers: the object that was passed, or the LLM in the settings.
 
-        If the key or package for the LLM in the settings is missing, the LLM assigned to LlamaIndex's `Settings.llm` is
-        used.
+        If the settings name no LLM, or its key or package is missing, the LLM assigned to LlamaIndex's `Settings.llm`
+        is used. The same object is returned until the settings or the environment change, so that its connections are
+        reused.
 
         Raises:
-            ModelError: The LLM cannot be loaded because of a missing key or package, or an unknown name.
+            ModelError: The settings name no LLM, or it cannot be loaded because of a missing key or package, or an
+                unknown name.
         """
-        name = self.config.answer_llm or self.config.llm
-        if self.llm is None and missing_for(name, setting="llm") and (assigned := settings_llm()) is not None:
+        config = self.config
+        if self.llm is not None:
+            if config.answer_temperature is not None:
+                self._warn(
+                    f"answer_temperature={config.answer_temperature:g} has no effect on an LLM that is passed as an"
+                    f" object: set its own temperature instead."
+                )
+            self._warn(limit_problem(self.llm))
+            return self.llm
+        name, assigned = config.answer_llm or config.llm, settings_llm()
+        if assigned is not None and (name is None or missing_for(name, setting="llm")):
             return assigned
-        return self.llm or load_llm(
-            name,
-            temperature=self.config.answer_temperature,
-            timeout=self.config.call_timeout,
-            advice=Remedy(
-                "use another LLM: the setting `answer_llm`, such as ollama:llama3.1, one assigned to LlamaIndex's"
-                " `Settings.llm`, or an object passed as `llm=`",
-                "name another LLM with --llm, such as ollama:llama3.1",
-            ),
+        if name is None:
+            raise ModelError(
+                f"Project {self.name!r} has no LLM, because its settings name none",
+                setting="answer_llm",
+                remedy=Remedy(
+                    "name one, as in project.update_config(answer_llm='ollama:llama3.1'), pass an object as llm=, or"
+                    " assign one to LlamaIndex's `Settings.llm`",
+                    "name one with --llm, such as ollama:llama3.1, or for all questions with"
+                    " `llama-index-contextual configure {project} answer_llm=ollama:llama3.1`",
+                ),
+            )
+        self.warn_of_settings()
+        if config.answer_llm is None:
+            self._warn_of_unused("llm", assigned, name)
+        timeouts = (config.call_timeout, config.first_token_timeout, config.between_tokens_timeout)
+        key = name, config.answer_temperature, timeouts, environment_of(name)
+        # An engine with callbacks of its own sets them on the object.
+        if self._loaded is None or self._loaded[0] != key or self._loaded[1].callback_manager.handlers:
+            self._loaded = key, self._load_answering_llm(name)
+        return self._loaded[1]
+
+    def _load_answering_llm(self, name: str) -> LLM:
+        config = self.config
+        advice = Remedy(
+            "use another LLM: the setting `answer_llm`, such as ollama:llama3.1, one assigned to LlamaIndex's"
+            " `Settings.llm`, or an object passed as `llm=`",
+            "name another LLM with --llm, such as ollama:llama3.1",
         )
+        longest = max(config.first_token_timeout or 0, config.between_tokens_timeout or 0)
+        return load_llm(
+            name,
+            temperature=ANSWER_TEMPERATURE if config.answer_temperature is None else config.answer_temperature,
+            timeout=config.call_timeout,
+            least_timeout=longest,
+            advice=advice,
+        )
+
+    def warn_of_settings(self) -> None:
+        """Warn once of each setting that a model in the settings does not support."""
+        for problem in settings_without_effect(self.config):
+            self._warn(problem)
+
+    def _warn_of_unused(self, setting: str, assigned: LLM | BaseEmbedding | None, used: str | None) -> None:
+        """Warn if a model assigned to LlamaIndex's Settings is not used."""
+        if assigned is None or used in (None, model_name(assigned)):
+            return
+        keep = f", or set answer_llm={used!r} to keep this one" if setting == "llm" else ""
+        self._warn(
+            f"Settings.{setting} of LlamaIndex ({model_name(assigned)}) is not used: project {self.name!r} uses"
+            f" {used!r}. To use yours, pass {setting}=Settings.{setting} when you create and load the project{keep}."
+        )
+
+    def _warn(self, message: str | None) -> None:
+        """Show a warning, unless this project has already shown it."""
+        if message is not None and message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(message, SettingWarning, stacklevel=3)
 
     @property
     def context_llm_name(self) -> str:
         """Name of the LLM that writes contexts, as used in prices and reports, without loading the LLM."""
-        return self.config.llm if self.llm is None else model_name(self.llm, self.model_id)
+        if self.llm is not None:
+            return model_name(self.llm, self.model_id)
+        return DEFAULT_LLM if self.config.llm is None else self.config.llm
 
     def stages(self, ledger: Ledger, embed_model: BaseEmbedding | None) -> Stages:
         """Return the components that process a document."""
+        if self.config.context == "llm":
+            if self.llm is None:
+                self._warn_of_unused("llm", settings_llm(), self.config.llm)
+            else:
+                self._warn(limit_problem(self.llm))
         return make_stages(self.config, ledger=ledger, llm=self.llm, embed_model=embed_model, model_id=self.model_id)
 
     def _needs_object(self, built: str) -> ConfigurationError:

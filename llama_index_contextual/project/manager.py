@@ -93,7 +93,7 @@ class ProjectManager:
         self._require_free(directory)
         config = config or ProjectConfig()
         check_backend(config)
-        notes = missing_for_models(config, models)
+        notes = missing_for_models(config, passed=[name for name, model in models.items() if model is not None])
         files.make_directory(directory)
         # Sync even if the directory already existed, because an interrupted run may not have written it to disk.
         files.sync_directory(self.root)
@@ -109,6 +109,7 @@ class ProjectManager:
             logger.info(note)
         project = Project(directory, config, **models)
         project.created = True
+        project.state.warn_of_settings()
         return project
 
     @accepts(ModelObjects)
@@ -238,22 +239,21 @@ class ProjectManager:
             )
 
 
-def missing_for_models(config: ProjectConfig, models: ModelObjects | None = None) -> list[str]:
+def missing_for_models(config: ProjectConfig, *, passed: Collection[str] = ()) -> list[str]:
     """Return one sentence for each missing key or package of the models in the settings, without calling a model.
 
     Args:
         config: The settings.
-        models: Model objects that are used instead of the models in the settings.
+        passed: Names of the models, "llm" or "embed_model", for which objects are passed.
 
     Raises:
         ModelError: The provider of a model is unknown, or has no models of this kind.
     """
     notes = []
-    models = models or {}
-    if models.get("embed_model") is None and config.builds_semantic:
+    if "embed_model" not in passed and config.builds_semantic:
         notes.append(missing_for(config.embed_model, setting="embed_model"))
-    if models.get("llm") is None:
-        of_llm = missing_for(config.llm, setting="llm")
+    if "llm" not in passed:
+        of_llm = None if config.llm is None else missing_for(config.llm, setting="llm")
         if config.context == "llm":
             notes.append(of_llm)
         if config.answer_llm is not None:

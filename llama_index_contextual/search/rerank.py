@@ -26,14 +26,15 @@ from llama_index.core.schema import MetadataMode, QueryBundle
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
-from llama_index_contextual._utils.clients import PerLoop
+from llama_index_contextual._utils.clients import LOCAL_TIMEOUT, shared_clients
 from llama_index_contextual._utils.locks import Lock
+from llama_index_contextual._utils.templates import enclosed
 from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens, replace_surrogates
 from llama_index_contextual.config import AUTO, SPOTLIGHT, ProjectConfig, RerankThreshold
 from llama_index_contextual.embeddings.windows import WindowSplitter
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, Remedy
-from llama_index_contextual.models import model_name
+from llama_index_contextual.models import CALL_TIMEOUT, is_self_hosted, model_name
 from llama_index_contextual.search.cross_encoders import load_cross_encoder, local_models, unusable
 from llama_index_contextual.search.response import Hit, RerankerChoice, Reranking
 from llama_index_contextual.search.results import RetrievedChunk
@@ -352,8 +353,6 @@ WINDOW = 20
 """Maximum number of passages in one call. Half of them are sorted again in the next call, as in RankGPT."""
 PROMPT_TOKENS = 8_000
 """Maximum total number of tokens in the passages of one call."""
-CALL_TIMEOUT = 60.0
-"""Seconds to wait for a reply, unless the `call_timeout` setting is given."""
 
 _QUESTION_TOKENS = 1_000
 _PART_TOKENS: Mapping[str, int] = {"source": 60, "context": 100, "table_head": 60, "text": 300}
@@ -425,7 +424,7 @@ class LLMReranker(Reranker, PromptMixin):
 
     Args:
         load_llm: Function that loads the LLM; it is called when the first question is asked.
-        timeout: Seconds to wait for a reply, including retries; None means 60.
+        timeout: Seconds to wait for a reply, including retries; None means 60, or 600 for a local server.
 
     Source: Sun et al., "Is ChatGPT Good at Search? Investigating Large Language Models as Re-Ranking Agents", EMNLP
     2023 (RankGPT).
@@ -433,9 +432,8 @@ class LLMReranker(Reranker, PromptMixin):
 
     def __init__(self, load_llm: Callable[[], LLM], *, timeout: float | None = None) -> None:
         self.name = LLM_RERANK
-        self.timeout = timeout or CALL_TIMEOUT
+        self.timeout = timeout
         self._load = cache(load_llm)
-        self._llm: PerLoop[LLM] = PerLoop(self._load)
         self._prompt: BasePromptTemplate = RERANK_PROMPT
 
     def _get_prompts(self) -> PromptDictType:
@@ -485,14 +483,17 @@ class LLMReranker(Reranker, PromptMixin):
             end = start + size // 2
 
     async def _ask(self, **values: str) -> str:
-        await asyncio.to_thread(self._load)  # the first call is slow
-        llm = await self._llm.running()
+        llm = await asyncio.to_thread(self._load)  # the first call is slow
+        connected = await shared_clients(llm).running()
+        template = self._prompt.get_template(llm=llm)
+        texts = {name: enclosed(text, template) for name, text in values.items()}
+        timeout = self.timeout or (LOCAL_TIMEOUT if is_self_hosted(llm) else CALL_TIMEOUT)
         try:
-            async with asyncio.timeout(self.timeout):
-                return await acall(lambda: llm.apredict(self._prompt, **values), _RETRY)
+            async with asyncio.timeout(timeout):
+                return await acall(lambda: connected.apredict(self._prompt, **texts), _RETRY)
         except TimeoutError as error:
             raise ModelError(
-                f"{model_name(llm)!r} did not sort the passages within {self.timeout:g} seconds: increase call_timeout,"
+                f"{model_name(llm)!r} did not sort the passages within {timeout:g} seconds: increase call_timeout,"
                 f" reduce rerank_candidates",
                 setting="rerank",
                 remedy=Remedy("or set rerank=None", "or run `llama-index-contextual configure {project} rerank=null`"),

@@ -129,7 +129,7 @@ CASES += tuple(
     _tampered(f"{endpoint}: {form}", reported_as(form, path), config, share=share)
     for endpoint, (path, config) in ENDPOINTS.items()
     for form in NO_COUNTS
-    for share in (None, 0.5)
+    for share in ((None, 0.5) if endpoint == "contexts" else (None,))
 )
 CASES += tuple(
     _tampered(f"batch: {form}", reported_as(form, CHAT_PATH), {}, share=4.0, batch=True) for form in NO_COUNTS

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import ssl
+import subprocess
+import sys
+import warnings
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from llama_index.core.bridge.pydantic import PrivateAttr
-from llama_index.core.llms import CompletionResponse, CompletionResponseGen, CustomLLM, LLMMetadata
+from llama_index.core.llms import ChatMessage, CompletionResponse, CompletionResponseGen, CustomLLM, LLMMetadata
+from llama_index.core.schema import Document
 from llama_index.embeddings.openai import OpenAIEmbedding
+from llama_index.llms.openai import OpenAI
+from llama_index.llms.openai_like import OpenAILike
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from llama_index_contextual._utils.calls import RetryPolicy, acall
-from llama_index_contextual._utils.clients import PerLoop, own_client, unconnected
+from llama_index_contextual._utils.calls import RetryPolicy, acall, run_sync
+from llama_index_contextual._utils.clients import PerLoop, own_client, shared_clients, unconnected
+from llama_index_contextual.answering.streaming import AnswerStream
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding
 from tests.support.recorder import PATIENCE
 from tests.support.server import LoopbackProvider
+from tests.support.source import ROOT
 
 
 @pytest.fixture
@@ -190,6 +205,168 @@ def test_loops_in_several_threads_do_not_disturb_each_other(provider: LoopbackPr
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(lambda _: asyncio.run(ask()), range(8))) == [8] * 8
+
+
+# ---- clients that engines share --------------------------------------------------------------------------------------
+
+QUESTION = "What does error TS-999 mean?"
+
+
+def chat_connections(provider: LoopbackProvider) -> int:
+    return len({record.connection_id for record in provider.calls()})
+
+
+@pytest.fixture
+def project(tmp_path: Path, provider: LoopbackProvider) -> Project:
+    """A project that answers with a model of the provider."""
+    llm = OpenAI(model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0, reuse_client=False)
+    project = ProjectManager(tmp_path).create("p", ProjectConfig.local(), llm=llm)
+    project.ingest([Document(id_="pump", text="Error TS-999: the pump runs dry. Close valve V2.")])
+    return project
+
+
+@pytest.mark.usefixtures("lasting_connections")
+def test_blocking_answers_of_all_engines_share_a_connection(project: Project, provider: LoopbackProvider) -> None:
+    engine = project.as_query_engine()
+    for _ in range(3):
+        engine.query(QUESTION)
+        list(project.as_query_engine(streaming=True).query(QUESTION).response_gen)  # type: ignore[union-attr]
+        project.as_chat_engine().chat(QUESTION)
+    assert len(provider.calls()) == 9
+    assert chat_connections(provider) == 1
+    for _ in range(3):
+        project.as_query_engine(judge=True).query(QUESTION)
+    assert chat_connections(provider) == 2, "the judge runs in a loop of its own while the answer waits"
+
+
+@pytest.mark.usefixtures("lasting_connections")
+async def test_blocking_answers_inside_an_event_loop_share_a_connection(
+    project: Project, provider: LoopbackProvider
+) -> None:
+    for _ in range(3):
+        project.as_query_engine().query(QUESTION)  # as in a notebook
+    assert chat_connections(provider) == 1
+    for _ in range(3):
+        await project.as_query_engine().aquery(QUESTION)
+    assert chat_connections(provider) == 2
+
+
+@pytest.mark.usefixtures("lasting_connections")
+def test_answers_in_threads_and_in_loops_have_connections_of_their_own(
+    project: Project, provider: LoopbackProvider
+) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: str(project.as_query_engine().query(QUESTION)), range(12)))
+    assert len(set(answers)) == 1
+    assert chat_connections(provider) <= 4
+
+    async def ask() -> list[str]:
+        engines = [project.as_query_engine() for _ in range(2)]
+        return [str(await engine.aquery(QUESTION)) for engine in engines]
+
+    before = chat_connections(provider)
+    assert {answer for _ in range(3) for answer in asyncio.run(ask())} == set(answers)
+    assert chat_connections(provider) == before + 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.usefixtures("lasting_connections")
+def test_a_forked_process_answers_over_a_connection_of_its_own(project: Project, provider: LoopbackProvider) -> None:
+    engine = project.as_query_engine()
+    answer = str(engine.query(QUESTION))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: libraries have threads
+        child = os.fork()
+    if child == 0:
+        os._exit(7 if str(engine.query(QUESTION)) == answer else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert str(engine.query(QUESTION)) == answer
+    assert chat_connections(provider) == 2
+
+
+def test_the_clients_of_a_model_are_kept_as_long_as_the_model(provider: LoopbackProvider) -> None:
+    model = embedding(provider)
+    assert shared_clients(model) is shared_clients(model)
+    assert shared_clients(embedding(provider)) is not shared_clients(model)
+
+    async def ask(model: OpenAIEmbedding) -> Any:
+        copy = await shared_clients(model).running()
+        await copy.aget_query_embedding("x")
+        return copy._aclient
+
+    client = run_sync(partial(ask, model))
+    reference = weakref.ref(shared_clients(model))
+    del model
+    gc.collect()
+    assert reference() is None
+    run_sync(partial(asyncio.sleep, 0))  # the loop closes what was left open in it
+    assert client.is_closed()
+
+
+def test_a_model_without_clients_is_not_kept(provider: LoopbackProvider) -> None:
+    model = CountingEmbedding()
+    reference = weakref.ref(model)
+    assert run_sync(shared_clients(model).running) is model
+    del model
+    gc.collect()
+    assert reference() is None
+
+
+PROGRAM = """
+from llama_index.llms.openai import OpenAI
+from llama_index_contextual.answering.streaming import AnswerStream
+from llama_index_contextual._utils.calls import run_sync
+from llama_index.core.llms import ChatMessage
+llm = OpenAI(model="gpt-4o-mini", api_base={address!r}, api_key="k", max_retries=0)
+for _ in range(2):
+    print(run_sync(lambda: AnswerStream(llm).acomplete([ChatMessage("Hello")])).problem)
+"""
+
+
+def test_nothing_is_left_open_at_the_end_of_a_process(provider: LoopbackProvider) -> None:
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", PROGRAM.format(address=provider.api_base)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "None\nNone\n", "")
+
+
+@pytest.mark.usefixtures("lasting_connections")
+def test_a_client_that_the_user_has_passed_is_copied_with_its_key_and_address(provider: LoopbackProvider) -> None:
+    client = AsyncOpenAI(api_key="passed", base_url=provider.api_base, default_headers={"x-team": "pumps"})
+    llm = OpenAI(model="gpt-4o-mini", api_key="k", api_base="http://127.0.0.1:9/v1", async_openai_client=client)
+    for _ in range(2):
+        assert run_sync(partial(AnswerStream(llm).acomplete, [ChatMessage("Hello")])).problem is None
+    assert {call.headers["x-team"] for call in provider.calls()} == {"pumps"}
+    assert chat_connections(provider) == 1
+    assert not client.is_closed()
+
+
+# ---- timeouts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "timeout", "expected"),
+    [
+        ("http://localhost:1234/v1", None, 600.0),
+        ("http://10.0.0.7/v1", None, 600.0),
+        ("http://localhost:1234/v1", 5.0, 5.0),
+        ("https://models.example/v1", None, 60.0),
+    ],
+)
+def test_a_local_server_has_more_time_unless_the_user_has_set_a_timeout(
+    address: str, timeout: float | None, expected: float
+) -> None:
+    options: dict[str, Any] = {"api_base": address, "api_key": "k"} | ({} if timeout is None else {"timeout": timeout})
+    llm = OpenAILike(model="qwen", is_chat_model=True, **options)
+    assert unconnected(llm).timeout == expected
+    assert llm.timeout == timeout or (timeout is None and llm.timeout == 60.0), "the user's object is unchanged"
+    assert unconnected(OpenAIEmbedding(**options)).timeout == expected
+
+
+def test_ollama_has_more_time(provider: LoopbackProvider) -> None:
+    ollama = pytest.importorskip("llama_index.llms.ollama", reason="needs llama-index-llms-ollama")
+    assert unconnected(ollama.Ollama(model="llama3.1")).request_timeout == 600.0
+    assert unconnected(ollama.Ollama(model="llama3.1", request_timeout=9.0)).request_timeout == 9.0
 
 
 async def test_the_model_is_loaded_when_it_is_needed() -> None:

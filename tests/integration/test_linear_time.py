@@ -12,6 +12,8 @@ import pytest
 from llama_index.core.schema import Document, TextNode
 
 from llama_index_contextual import ChunkNodeParser
+from llama_index_contextual._utils.redaction import _secrets, _without_parts
+from llama_index_contextual._utils.templates import _marks_of
 from llama_index_contextual.answering.citations import Passage, check_citations, quotations_of, uncited
 from llama_index_contextual.answering.guards import Guards, is_safe, mask_personal_data
 from llama_index_contextual.answering.intent import aspects_of
@@ -29,11 +31,12 @@ from llama_index_contextual.ui.quotes import cells_of
 from tests.support.expressions import Expression, calls, expressions, hostile_runs
 from tests.support.growth import MAX_EXPONENT, Run, exponent, is_suspicious
 
+TEMPLATE = "<document>\n{segment}\n</document>\n[DOC]\n{chunk}\n[/DOC]\n```\n{header}\n```\nQuestion: {question}"
 LOCAL = {
     "_utils.redaction._pattern": {"forms": ["sk-0123456789"]},
+    "_utils.templates._marks_of": {"marks": [_marks_of(TEMPLATE).pattern]},
     "_utils.text.excerpt": {"term": "ts-999"},
     "cli.doctor._writer": {"lock": Path(__file__)},
-    "contextualizer.prompts._tag_pattern": {"names": "document|chunk"},
     "tools.document_tools.compile_pattern": {"expression": "pump", "flags": 0},  # a user's expression has a time limit
     "ui.ask._edits": {"pattern": r"<[^<>]*>|1,204"},
 }
@@ -66,7 +69,7 @@ def test_every_expression_takes_linear_time(part: int) -> None:
 def test_the_scan_sees_expressions_of_all_kinds() -> None:
     places = [expression.where for expression in collected()]
     assert len(places) > 250
-    for place in ("answering/prompts.py", "models.py PROVIDERS", "ui/ask.py", "contextualizer/prompts.py:"):
+    for place in ("answering/prompts.py", "models.py PROVIDERS", "ui/ask.py", "_utils/templates.py:"):
         assert any(where.startswith(place) for where in places), place
 
 
@@ -119,7 +122,7 @@ def _chunks(text: str) -> None:
 
 
 def _stream(text: str, style: str = "cited", guards: Guards | None = None) -> None:
-    stream = StreamFilter(style, guards, sources=2)
+    stream = StreamFilter(style, guards, passages=[Passage("")] * 2)
     for start in range(0, len(text), 4):
         stream.feed(text[start : start + 4])
     stream.flush()
@@ -140,6 +143,18 @@ FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     "prompt tags": (neutralise, [Run("<", " "), Run("", "< /"), Run("<", "\u3000", "document")]),
     "citations": (uncited, [Run("", " "), Run("", "[Source "), Run("", " [Source 1")]),
     "quotations": (quotations_of, [Run("", "“"), Run("> ", " "), Run('"', "a "), Run("", '"a ')]),
+    "parts of keys": (
+        lambda text: _without_parts(text, _secrets(frozenset({"aaaaaaaaaaaaaaaab1aaaaaaaaaaaaa"}))),
+        [
+            Run("", "a"),
+            Run("", "aaaaaaaab1"),
+            Run("", " "),
+            Run("", "\\"),
+            Run("", "%61"),
+            Run("a", "&#97;"),
+            Run("%", "25"),
+        ],
+    ),
     "personal data": (mask_personal_data, [Run("", "a@b.example "), Run("", "a."), Run("", "4")]),
     "comparisons": (aspects_of, [Run("", "compare "), Run("", "a vs ")]),
     "paragraphs": (_build, [Run("a", "\u00a0", "b"), Run("", " \n"), Run("a", " ", "b")]),

@@ -14,13 +14,16 @@ from llama_index.core.schema import TextNode
 from llama_index.embeddings.openai import OpenAIEmbedding
 from llama_index.llms.ollama import Ollama
 from llama_index.llms.openai import OpenAI
+from llama_index.llms.openai.utils import ALL_AVAILABLE_MODELS, O1_MODELS
 from llama_index.llms.openai_like import OpenAILike
 
 from llama_index_contextual import models
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.contextualizer.base import segments
+from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.contextualizer.prompts import chunks_by_key
+from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.index.ledger import vector_key
 from llama_index_contextual.models import (
@@ -128,16 +131,32 @@ def test_openai_models_do_not_retry_on_their_own() -> None:
 
 @pytest.mark.usefixtures("key")
 @pytest.mark.parametrize(
-    ("name", "option", "usual"),
+    ("name", "address", "usual"),
     [
-        ("openai:gpt-4.1", "timeout", 60.0),
-        ("openai-like:qwen2.5", "timeout", 60.0),
-        ("ollama:llama3.1", "request_timeout", 300.0),
+        ("openai:gpt-4.1", "https://models.example/v1", 60.0),
+        ("openai-like:qwen2.5", "https://models.example/v1", 60.0),
+        ("openai-like:qwen2.5", "http://localhost:1234/v1", 600.0),
+        ("openai-like:qwen2.5", "http://192.168.1.20:8000/v1", 600.0),
+        ("openai-like:qwen2.5", "http://100.101.102.103:8000/v1", 600.0),
+        ("openai-like:qwen2.5", "http://[fd00::7]:8000/v1", 600.0),
+        ("openai-like:qwen2.5", "http://vllm:8000/v1", 600.0),
+        ("openai-like:qwen2.5", "http://host.docker.internal:8000/v1", 600.0),
+        ("openai:gpt-4.1", "http://gpu.local/v1", 600.0),
+        ("ollama:llama3.1", "https://ollama.example", 600.0),
     ],
 )
-def test_a_call_uses_the_given_timeout(name: str, option: str, usual: float) -> None:
+def test_a_call_uses_the_given_timeout_and_a_local_server_has_more_time(
+    name: str, address: str, usual: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable, option = (
+        ("OLLAMA_HOST", "request_timeout") if name.startswith("ollama") else ("OPENAI_BASE_URL", "timeout")
+    )
+    monkeypatch.setenv(variable, address)
     assert getattr(load_llm(name), option) == usual
     assert getattr(load_llm(name, timeout=7.0), option) == 7.0
+    assert getattr(load_llm(name, timeout=7.0, least_timeout=9.0), option) == 9.0
+    if not name.startswith("ollama"):
+        assert load_embed_model("openai-like:nomic").timeout == usual  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("key")
@@ -176,10 +195,39 @@ def test_an_openai_like_server_needs_no_key_and_gets_one_that_is_set(
         module = ModuleType(f"llama_index.{part}.openai_like")
         setattr(module, name, dict)
         monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:8000/v1")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert made("openai-like:my-own-7b")["api_key"] == "-"
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     assert "api_key" not in made("openai-like:my-own-7b")
+
+
+@pytest.mark.parametrize("made", [load_llm, load_embed_model])
+def test_an_openai_like_server_without_an_address_is_not_openai(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-key")
+    message = "'openai-like:qwen' needs OPENAI_BASE_URL, which is not set: the address of its server, such as"
+    with pytest.raises(ModelError, match=message):
+        made("openai-like:qwen")
+    missing = models.missing_for("openai-like:qwen", setting="llm" if made is load_llm else "embed_model")
+    assert missing is not None
+    assert missing.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:11434"),
+        ("gpu:9000", "http://gpu:9000"),
+        ("https://ollama.example", "https://ollama.example"),
+        ("http://gpu:9000/", "http://gpu:9000/"),
+    ],
+)
+def test_the_address_of_ollama_may_lack_its_scheme_and_port(
+    host: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", host)
+    assert load_llm("ollama:llama3.1").base_url == address  # type: ignore[attr-defined]
+    assert load_embed_model("ollama:nomic").base_url == address  # type: ignore[attr-defined]
 
 
 # ---- names of objects ------------------------------------------------------------------------------------------------
@@ -198,6 +246,49 @@ def test_other_objects_are_named_by_class_and_model() -> None:
     assert model_name(ScriptedLLM(model_name="s")) == "ScriptedLLM:s"
     assert model_name(MockLLM()) == "MockLLM:unknown"
     assert model_name(MockEmbedding(embed_dim=3)) == "MockEmbedding:unknown"
+
+
+class Prefixed(OpenAIEmbedding):
+    """A user's subclass."""
+
+
+class Logged(OpenAI):
+    """A user's subclass."""
+
+
+class Renamed(OpenAI):
+    """A user's subclass that claims to be its parent."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "openai_llm"
+
+
+class RenamedAgain(Renamed):
+    """A user's subclass that inherits this claim."""
+
+
+class Words(WordLlamaEmbedding):
+    """A user's subclass."""
+
+
+def test_a_subclass_is_not_its_parent_unless_it_says_so() -> None:
+    from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+
+    options: dict[str, Any] = {"api_key": "any", "api_base": "http://localhost:8000/v1"}
+    assert model_name(OpenAILikeEmbedding(model_name="nomic", **options)) == "openai-like:nomic"
+    assert model_name(OpenAILike(model="qwen", **options)) == "openai-like:qwen"
+    assert model_name(Prefixed(model_name="nomic", **options)) == "Prefixed:nomic"
+    assert model_name(Logged(model="gpt-4o", **options)) == "Logged:gpt-4o"
+    assert model_name(Renamed(model="gpt-4o", **options)) == "openai:gpt-4o"
+    assert model_name(RenamedAgain(model="gpt-4o", **options)) == "openai:gpt-4o"
+    assert model_name(Words(model_name="mine@1")) == "Words:mine@1"
+
+
+def test_a_subclass_has_no_prices_and_no_batches_of_its_parent() -> None:
+    logged = LLMContextualizer(llm=Logged(model="gpt-4o", api_key="any"))
+    assert PriceTable().price(logged.model) is None
+    assert models.provider_of(logged.model) is None
 
 
 def test_only_classes_of_the_table_are_created() -> None:
@@ -328,3 +419,58 @@ def test_vectors_of_an_unnamed_embedding_model_are_not_stored(manager: ProjectMa
         assert raised.value.setting == "embed_model"
     named = MockEmbedding(embed_dim=3, model_name="mine@1")
     assert manager.load("p", embed_model=named).ingest([TextNode(text=SENTENCE)]).chunks == 1
+
+
+# ---- settings without effect -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"answer_temperature": 0.3}, "answer_temperature=0.3 has no effect: the temperature of 'openai:gpt-6-luna'"),
+        ({"answer_temperature": 0.3, "answer_llm": "openai:gpt-4.1"}, None),
+        ({"answer_temperature": 0.3, "answer_llm": "openai:o4-mini"}, "of 'openai:o4-mini' cannot be set"),
+        ({"answer_temperature": 0.3, "answer_llm": "openai:ft:gpt-5-mini:us"}, "answer_temperature=0.3 has no effect"),
+        (
+            {"answer_temperature": 0.3, "answer_llm": "anthropic:claude-opus-4-7"},
+            "answer_temperature=0.3 has no effect",
+        ),
+        ({"answer_temperature": 0.3, "answer_llm": "anthropic:claude-sonnet-4-5"}, None),
+        ({"answer_temperature": 0.3, "answer_llm": "ollama:llama3.1"}, None),
+        ({}, None),
+        ({"llm": "ollama:llama3.1", "llm_concurrency": 16}, "llm_concurrency=16 has no effect"),
+        ({"llm": "ollama:llama3.1"}, None),
+        ({"llm": "openai-like:qwen", "llm_concurrency": 16}, None),
+        ({"llm": "openai-like:qwen", "service_tier": "flex"}, "'openai-like:qwen' has no service tier 'flex'"),
+        ({"service_tier": "flex"}, None),
+        ({"llm": "openai-like:qwen", "service_tier": "flex", "context": "structural"}, None),
+    ],
+)
+def test_a_setting_that_a_model_cannot_take_is_reported(settings: dict[str, Any], words: str | None) -> None:
+    problems = models.settings_without_effect(ProjectConfig(**settings))
+    assert len(problems) == (words is not None)
+    assert words is None or words in problems[0]
+
+
+def test_the_models_with_a_fixed_temperature_are_those_of_llama_index() -> None:
+    provider = models.PROVIDERS["openai"]
+    assert [name for name in O1_MODELS if not provider.has_fixed_temperature(name)] == []
+    others = set(ALL_AVAILABLE_MODELS) - set(O1_MODELS)
+    assert [name for name in sorted(others) if provider.has_fixed_temperature(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "is_tight"),
+    [
+        ({"model": "gpt-6-luna", "max_tokens": 200}, True),
+        ({"model": "gpt-6-luna", "additional_kwargs": {"max_completion_tokens": 200}}, True),
+        ({"model": "gpt-6-luna", "max_tokens": 200, "reasoning_effort": "none"}, False),
+        ({"model": "gpt-6-luna", "max_tokens": 20_000}, False),
+        ({"model": "gpt-6-luna"}, False),
+        ({"model": "gpt-4.1", "max_tokens": 200}, False),
+    ],
+)
+def test_a_limit_that_leaves_no_room_for_reasoning_is_reported(options: dict[str, Any], is_tight: bool) -> None:
+    problem = models.limit_problem(OpenAI(api_key="any", **options))
+    assert (problem is not None) == is_tight
+    assert problem is None or "max_tokens=200 of 'openai:gpt-6-luna' also counts the tokens of its reasoning" in problem

@@ -87,6 +87,96 @@ def test_any_key_is_recognised_wherever_it_stands(key: str, before: str, after: 
         assert json.dumps(key)[1:-1] not in scrub(message)
 
 
+LONG_KEY = "sk-proj-Zq8vT1rLm4Xw7Bn2Kc9Yd5Hs3Jf6Gp0AaEeUuIiOo_R-tQwErTy"
+
+
+def parts(key: str) -> dict[str, str]:
+    """Return parts of a key, alone and encoded, as they occur in messages."""
+    basic = base64.b64encode(f"user:{key}".encode()).decode()
+    return {
+        "end cut": key[:-4],
+        "beginning cut": key[4:],
+        "both cut": key[6:-6],
+        "first half": key[: len(key) // 2],
+        "second half": key[len(key) // 2 :],
+        "first third, dots": f"{key[: len(key) // 3]}…",
+        "quoted": quote(key, safe="")[:-4],
+        "quoted twice": quote(quote(key, safe=""), safe="")[4:],
+        "JSON": json.dumps(key[:-4]),
+        "escaped": "".join(f"\\u{ord(c):04x}" for c in key[4:]),
+        "HTML": "".join(f"&#x{ord(c):x};" for c in key[:-4]),
+        "wrapped": f"{key[4:20]}\n    {key[20:-4]}",
+        "in lines": f"{key[:20]}\nlog: {key[20:]}",
+        "Basic": f"Basic {basic}",
+        "Basic, end cut": basic[:-4],
+        "Basic, beginning cut": basic[9:],
+        "base64 for URLs": base64.urlsafe_b64encode(f"x:{key}".encode()).decode()[:-6],
+    }
+
+
+@pytest.mark.parametrize("key", [KEY, LONG_KEY, "0f3a9c5d7e1b2846a0c4e8f1d3b59766"])
+@pytest.mark.parametrize("form", parts(KEY))
+def test_a_part_of_a_key_is_recognised(form: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    text = parts(key)[form]
+    scrubbed = scrub(f"Refused: {text} by the proxy.")
+    assert REMOVED in scrubbed
+    assert scrubbed.startswith("Refused: ")
+    assert scrubbed.endswith(" by the proxy.")
+    rest = scrubbed.replace(REMOVED, "")
+    assert not any(text[at : at + 6] in rest for at in range(9, len(text) - 6) if "log" not in text[at : at + 6])
+
+
+@pytest.mark.parametrize("form", ["end cut", "beginning cut", "both cut", "first half", "second half"])
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+def test_a_part_of_a_key_is_removed_from_a_streamed_text(form: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", LONG_KEY)
+    text = f"So says {parts(LONG_KEY)[form]}, the end."
+    stream = KeyFilter()
+    pieces = [stream.feed(text[at : at + size]) for at in range(0, len(text), size)]
+    shown = "".join([*pieces, stream.flush()])
+    assert REMOVED in shown
+    assert shown.endswith(", the end.")
+    assert len(shown) < len("So says , the end.") + len(REMOVED) + 8
+
+
+KEYS_OF_PROVIDERS = [
+    "sk-Zq8vT1rLm4Xw7Bn2Kc9Yd5Hs3Jf6Gp0AaEeUuIiOoR",
+    "sk-proj-Zq8vT1rLm4-w7Bn2Kc9Yd5Hs3Jf6Gp0_aEeUuIiOoR",
+    "sk-ant-api03-Zq8vT1rLm4Xw7Bn2Kc9Yd5Hs3Jf6Gp0AaEeUu-IiOoRAA",
+    "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",
+    "AIzaSyZq8vT1rLm4Xw7Bn2Kc9Yd5Hs3Jf6Gp0AaE",
+    "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",
+    "gsk_Zq8vT1rLm4Xw7Bn2Kc9Yd5Hs3Jf6Gp0AaEeUuIiOoR",
+    "pa-Zq8vT1rLm4Xw7Bn2Kc9Yd5Hs3Jf6Gp0AaEeUuIiOoR",
+    "xai-Zq8vT1rLm4Xw7Bn2Kc9Yd5Hs3Jf6Gp0AaEeUuIiOoR",
+    "nvapi-Zq8vT1rLm4Xw7Bn2Kc9Yd5Hs3Jf6Gp0AaEeUuIiOoR",
+    "ghp_Zq8vT1rLm4Xw7Bn2Kc9Yd5Hs3Jf6Gp0AaE",
+    "AKIAIOSFODNN7EXAMPLE",
+    "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
+    "Bearer Zq8vT1rLm4Xw7Bn2Kc9Yd5Hs3Jf6Gp0A",
+    "Basic dXNlcjpacTh2VDFyTG00WHc3Qm4yS2M5WWQ1SHM=",
+]
+
+
+@pytest.mark.parametrize("key", KEYS_OF_PROVIDERS)
+def test_an_unknown_key_in_the_form_of_a_provider_is_removed(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    scheme = key.partition(" ")[0] + " " if " " in key else ""
+    assert scrub(f'Refused: "{key}", says the proxy.') == f'Refused: "{scheme}{REMOVED}", says the proxy.'
+
+
+@pytest.mark.parametrize("key", [KEY, LONG_KEY, "local-development-password", "sk-ant-api03-Zq8vT1rLm4Xw7Bn2Kc9Yd5"])
+def test_ordinary_text_is_not_taken_for_a_part_of_a_key(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    text = """A key begins with sk-proj- or sk-ant-api03-, the local development password is SECRET, abcdef 012345.
+        See sk-learn-contrib-examples-for-classification, pa-2024-annual-report-final, hf_transformers_integration_test,
+        github_pat_documentation_of_tokens, Basic internationalisation, Bearer authentication-with-OAuth2-and-tokens,
+        2024-01-15T10:00:00, text-embedding-3-large, claude-3-5-sonnet-20241022, C:\\new\\reports\\u2.txt, 9 %25, &amp;
+        https://example.org/a%20b?c=%C3%A4, sk-…9xYz, sk-proj-********************************TyAb."""
+    assert scrub(text) == text
+
+
 @pytest.mark.parametrize("value", ["none", "ollama", "-", "", "k", "sk-test"])
 def test_a_placeholder_key_does_not_alter_messages(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", value)

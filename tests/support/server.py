@@ -1,4 +1,4 @@
-"""A provider of models on the loopback interface, for tests: OpenAI's API (also as Azure has it), Voyage's, Ollama's.
+"""A provider of models on the loopback interface, for tests: the APIs of OpenAI, Azure, Voyage, Ollama and Anthropic.
 
 It is a real HTTP server: the real clients talk to it, directly or through LlamaIndex, and nothing is patched. Answers
 are deterministic; usage, cached tokens and limits follow the rules of the service. Without settings, a chat call
@@ -57,7 +57,7 @@ from typing import Any
 from aiohttp import web
 
 from llama_index_contextual._utils.tokens import get_tokenizer
-from tests.support import ollama
+from tests.support import anthropic, ollama
 from tests.support.batches import Batches, BatchPlan, Files
 from tests.support.embeddings import check_embeddings, embeddings_answer
 from tests.support.faults import Fault, Faults
@@ -325,6 +325,8 @@ class LoopbackProvider(Recorder, Faults):
         match request.method, request.path.strip("/").split("/")[1:]:
             case "POST", ["chat", "completions"] | ["embeddings"] | ["contextualizedembeddings"]:
                 return await self._run_model(request, fault)
+            case "POST", ["messages"]:
+                return anthropic.messages_answer(request, await self._next_reply(request))
             case "POST", ["show" | "embed" | "chat"]:
                 return await self._run_ollama(request, fault)
             case "GET", ["models"]:

@@ -7,8 +7,10 @@ import contextlib
 import contextvars
 import inspect
 import json
+import os
 import pydoc
 import threading
+import warnings
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
@@ -346,7 +348,7 @@ MODEL = "openai:gpt-4.1"
             CONNECTION,
             "The provider of 'openai:gpt-4.1' cannot be reached: check the address and the network, then try again.",
         ),
-        (api_error(400), "'openai:gpt-4.1' failed: APIStatusError: The provider's own words."),
+        (api_error(400), "The provider of 'openai:gpt-4.1' refused the request (400): The provider's own words."),
         (ValueError("first\n second"), "'openai:gpt-4.1' failed: ValueError: first second"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -431,6 +433,74 @@ async def test_errors_are_raised_from_the_other_loop() -> None:
 
     with pytest.raises(KeyError, match="lost"):
         run_sync(fail)
+
+
+def test_blocking_calls_reuse_an_event_loop_with_a_context_of_their_own() -> None:
+    VARIABLE.set("first")
+    _, loop = run_sync(read)
+    VARIABLE.set("second")
+    assert run_sync(read) == ("second", loop)
+
+
+async def test_blocking_calls_inside_a_loop_reuse_another_one() -> None:
+    loops = {run_sync(read)[1] for _ in range(3)}
+    assert len(loops) == 1
+    assert asyncio.get_running_loop() not in loops
+
+
+def test_concurrent_blocking_calls_have_loops_of_their_own() -> None:
+    barrier = threading.Barrier(3)
+
+    async def meet() -> asyncio.AbstractEventLoop:
+        await asyncio.to_thread(barrier.wait, 300)
+        return asyncio.get_running_loop()
+
+    with ThreadPoolExecutor(3) as threads:
+        loops = {future.result() for future in [threads.submit(run_sync, meet) for _ in range(3)]}
+    assert len(loops) == 3
+
+
+def test_tasks_that_a_blocking_call_leaves_behind_are_cancelled() -> None:
+    ended: list[str] = []
+
+    async def wait_for_ever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    async def leave() -> None:
+        tasks.append(asyncio.create_task(wait_for_ever()))
+        await asyncio.sleep(0)
+
+    tasks: list[asyncio.Task[None]] = []
+    run_sync(leave)
+    assert ended == ["cancelled"]
+    assert tasks[0].cancelled()
+
+
+@pytest.mark.parametrize(("error", "is_closed"), [(KeyboardInterrupt, True), (SystemExit, True), (ValueError, False)])
+def test_the_loop_of_an_interrupted_call_is_not_used_again(error: type[BaseException], is_closed: bool) -> None:
+    async def fail() -> None:
+        raise error
+
+    _, loop = run_sync(read)
+    with pytest.raises(error):
+        run_sync(fail)
+    assert loop.is_closed() == is_closed
+    assert (run_sync(read)[1] is loop) != is_closed
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_has_event_loops_of_its_own() -> None:
+    _, loop = run_sync(read)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: libraries have threads
+        child = os.fork()
+    if child == 0:
+        os._exit(7 if run_sync(read)[1] is not loop else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert run_sync(read)[1] is loop
 
 
 class Twins:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig
+from llama_index_contextual.config import DEFAULT_LLM, RETRIEVAL_FIELDS, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 
 
@@ -30,9 +30,9 @@ def test_the_defaults_are_the_published_ones() -> None:
         "document_weight": 0.15,
         "rrf_k": 10.0,
         "answer_tokens": 8000,
-        "answer_temperature": 0.1,
-        "first_token_timeout": 30.0,
-        "between_tokens_timeout": 10.0,
+        "answer_temperature": None,
+        "first_token_timeout": None,
+        "between_tokens_timeout": None,
         "keep_versions": 3,
     }
     assert {name: getattr(ProjectConfig(), name) for name in published} == published
@@ -41,9 +41,23 @@ def test_the_defaults_are_the_published_ones() -> None:
 
 def test_local_settings_name_nothing_that_needs_a_key() -> None:
     local = ProjectConfig.local()
-    assert (local.embed_model, local.context) == ("local", "structural")
+    assert (local.embed_model, local.context, local.llm) == ("local", "structural", None)
+    assert ProjectConfig.local(llm="ollama:llama3.1").llm == "ollama:llama3.1"
     assert ProjectConfig.local(context="none", top_k=3).top_k == 3
     assert ProjectConfig.local(semantic_weight=0.9).semantic_weight == 0.9
+
+
+def test_contexts_by_an_llm_use_the_default_llm_unless_one_is_named() -> None:
+    assert ProjectConfig.local(context="llm").llm == ProjectConfig.local().changed(context="llm").llm == DEFAULT_LLM
+    assert ProjectConfig(llm=None).llm == DEFAULT_LLM
+    assert ProjectConfig.local(context="llm", llm="ollama:llama3.1").llm == "ollama:llama3.1"
+
+
+def test_the_llm_of_a_project_without_contexts_is_changed_without_a_rebuild() -> None:
+    local = ProjectConfig.local()
+    assert local.changed(llm="ollama:llama3.1").rebuild_fields(local) == []
+    written = local.changed(context="llm")
+    assert written.changed(llm="ollama:llama3.1").rebuild_fields(written) == ["llm"]
 
 
 def test_every_field_has_a_description() -> None:

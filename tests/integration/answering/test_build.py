@@ -19,7 +19,7 @@ from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import STYLES
 from llama_index_contextual.answering.query_engine import AnswerCache, GroundedQueryEngine
 from llama_index_contextual.answering.streaming import Timeouts
-from llama_index_contextual.config import STYLE_NAMES, ProjectConfig
+from llama_index_contextual.config import DEFAULT_LLM, STYLE_NAMES, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.evaluation.compare import sweep_answers
 from llama_index_contextual.ingestion.changes import FolderOptions, IngestOptions, ReadingOptions
@@ -127,7 +127,7 @@ def test_every_answering_setting_has_an_option_and_every_style_a_prompt() -> Non
 
 def test_another_llm_can_answer_at_a_temperature_of_its_own(reports: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any")
-    assert model_name(configured(reports).state.answering_llm()) == reports.config.llm
+    assert model_name(configured(reports, llm=DEFAULT_LLM).state.answering_llm()) == DEFAULT_LLM
     for settings, temperature in (({}, 0.1), ({"answer_temperature": 0.7}, 0.7)):
         engine: Any = configured(reports, answer_llm="openai:gpt-4o", **settings).as_query_engine()
         llm = engine._llm

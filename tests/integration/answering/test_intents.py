@@ -125,5 +125,5 @@ def test_only_a_retriever_that_lets_the_model_decide_needs_one(
     reports: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ModelError, match="OPENAI_API_KEY"):
+    with pytest.raises(ModelError, match="has no LLM"):
         reports.as_retriever(intents="llm")

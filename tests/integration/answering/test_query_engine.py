@@ -373,28 +373,37 @@ def test_an_error_before_the_first_token_is_retried(
 
 
 @pytest.mark.parametrize(
-    ("timeouts", "streaming", "words"),
+    ("timeouts", "streaming", "words", "setting"),
     [
-        (Timeouts(first_token=0.2), False, "did not begin to answer within"),
-        (Timeouts(first_token=0.2), True, "did not begin to answer within"),
-        (Timeouts(whole=0.2), False, "did not answer within"),
+        (Timeouts(first_token=0.2), False, "did not begin to answer within", "first_token_timeout"),
+        (Timeouts(first_token=0.2), True, "did not begin to answer within", "first_token_timeout"),
+        (Timeouts(whole=0.2), False, "did not answer within", "call_timeout"),
     ],
 )
-def test_a_model_that_sends_nothing_in_time_is_an_error(
-    reports: Project, openai: OpenAI, provider: LoopbackProvider, timeouts: Timeouts, streaming: bool, words: str
+def test_a_model_that_sends_nothing_in_time_is_an_error_that_names_the_setting(
+    reports: Project,
+    openai: OpenAI,
+    provider: LoopbackProvider,
+    timeouts: Timeouts,
+    streaming: bool,
+    words: str,
+    setting: str,
 ) -> None:
     provider.fault("hang")
     engine = reports.as_query_engine(llm=openai, streaming=streaming, timeouts=timeouts)
-    with pytest.raises(ModelError, match=rf"{words} 0\.2 seconds"):
+    with pytest.raises(ModelError, match=rf"{words} 0\.2 seconds: .* increase the setting `{setting}`\.") as raised:
         str(engine.query(QUESTION))
+    assert raised.value.setting == setting
+    assert raised.value.remedy is not None
+    assert f"configure {{project}} {setting}=SECONDS`" in raised.value.remedy.command_line
 
 
 @pytest.mark.parametrize(
     ("timeouts", "streaming", "problem"),
     [
-        (Timeouts(between_tokens=0.1), False, "The model sent nothing for 0.1 seconds."),
-        (Timeouts(between_tokens=0.1), True, "The model sent nothing for 0.1 seconds."),
-        (Timeouts(whole=1), False, "The answer was not complete after 1 seconds."),
+        (Timeouts(between_tokens=0.1), False, "The model sent nothing for 0.1 seconds (`between_tokens_timeout`)."),
+        (Timeouts(between_tokens=0.1), True, "The model sent nothing for 0.1 seconds (`between_tokens_timeout`)."),
+        (Timeouts(whole=1), False, "The answer was not complete after 1 seconds (`call_timeout`)."),
     ],
 )
 def test_a_model_that_stops_sending_leaves_a_partial_answer(
@@ -410,7 +419,8 @@ def test_a_model_that_stops_sending_leaves_a_partial_answer(
 def test_an_answer_that_is_not_read_to_its_end_stops_the_model_and_is_partial_and_not_cached(
     reports: Project, read: int, cache: AnswerCache
 ) -> None:
-    stream: Any = reports.as_query_engine(llm=StallingLLM(), streaming=True, cache=cache).query(QUESTION)
+    llm = StallingLLM(words=("The ", "pump " * 50))
+    stream: Any = reports.as_query_engine(llm=llm, streaming=True, cache=cache).query(QUESTION)
     assert [next(stream.response_gen) for _ in range(read)] == ["The"][:read]
     stream.response_gen.close()  # would wait ten seconds for the next word otherwise
     assert stream.get_response().partial == "Reading stopped before the end of the answer."
@@ -425,7 +435,8 @@ async def _read(pieces: Any) -> list[str]:
 async def test_an_async_answer_that_is_not_read_to_its_end_is_partial_and_not_cached(
     reports: Project, how: str, cache: AnswerCache
 ) -> None:
-    stream: Any = await reports.as_query_engine(llm=StallingLLM(), streaming=True, cache=cache).aquery(QUESTION)
+    llm = StallingLLM(words=("The ", "pump " * 50))
+    stream: Any = await reports.as_query_engine(llm=llm, streaming=True, cache=cache).aquery(QUESTION)
     assert await anext(stream.response_gen) == "The"
     if how == "closed":
         await stream.response_gen.aclose()

@@ -11,16 +11,19 @@ from typing import Any, cast
 import pytest
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse
 from llama_index.llms.openai import OpenAI
+from llama_index.llms.openai_like import OpenAILike
 
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.response import GroundedResponse, Meter
 from llama_index_contextual.contextualizer.cost import PriceTable
+from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.answering.conftest import QUESTION
 from tests.support.models import ScriptedLLM
+from tests.support.records import ApiError, Request
 from tests.support.server import LoopbackProvider
 
 GOOD = "The pump runs dry [Source 1]."
@@ -63,6 +66,75 @@ async def test_tokens_of_an_answer_are_those_that_the_provider_reports(
     price = PriceTable().price("openai:gpt-4o-mini")
     assert price is not None
     assert usage.dollars == pytest.approx((usage.input_tokens * price.input + usage.output_tokens * price.output) / 1e6)
+
+
+# ---- servers that use OpenAI's protocol ------------------------------------------------------------------------------
+
+
+def openai_like(provider: LoopbackProvider) -> OpenAILike:
+    return OpenAILike(model="qwen", is_chat_model=True, api_base=provider.api_base, api_key="any", max_retries=0)
+
+
+class Gateway(OpenAI):
+    """A user's subclass, for a server that uses OpenAI's protocol."""
+
+
+@pytest.mark.parametrize("kind", ["OpenAILike", "Gateway"])
+def test_a_server_with_the_protocol_of_openai_is_asked_for_its_tokens(
+    reports: Project, provider: LoopbackProvider, kind: str
+) -> None:
+    options: Any = {"api_base": provider.api_base, "api_key": "any", "max_retries": 0}
+    llm = openai_like(provider) if kind == "OpenAILike" else Gateway(model="gpt-4o-mini", **options)
+    provider.enqueue(GOOD)
+    usage: Any = ask(reports, llm).usage
+    assert provider.calls()[0].fields["stream_options"] == {"include_usage": True}
+    assert (usage.input_tokens, usage.output_tokens, usage.is_estimated) == (*billed(provider), False)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ApiError(400, "Unrecognized request argument supplied: stream_options"),
+        ApiError(422, "body.stream_options: Extra inputs are not permitted"),
+        ApiError(400, "Unsupported parameter: include_usage"),
+        ApiError(400, "Bad Request"),
+    ],
+)
+def test_a_server_that_refuses_to_report_tokens_is_asked_only_once(
+    reports: Project, provider: LoopbackProvider, error: ApiError
+) -> None:
+    def reply(request: Request) -> str:
+        if "stream_options" in request.fields:
+            raise error
+        return GOOD
+
+    provider.reply, llm = reply, openai_like(provider)
+    engines = [reports.as_query_engine(llm=llm), reports.as_query_engine(llm=llm)]
+    answers: list[Any] = [engine.query(QUESTION) for engine in (engines[0], *engines)]
+    assert [str(answer) for answer in answers] == [GOOD] * 3
+    assert [call.status for call in provider.calls()] == [error.status, 200, 200, 200]
+    assert {answer.usage.is_estimated for answer in answers} == {True}
+    assert "about" in str(answers[0].usage)
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "calls"),
+    [
+        (ApiError(400, "This model's maximum context length is 8 tokens."), "longer than the context window", 1),
+        (ApiError(400, "Bad Request"), "Bad Request", 2),
+        (ApiError(401, "Incorrect API key provided."), "refused the API key", 1),
+    ],
+)
+def test_another_error_is_not_taken_for_a_refusal_to_report_tokens(
+    reports: Project, provider: LoopbackProvider, error: ApiError, words: str, calls: int
+) -> None:
+    llm = openai_like(provider)
+    provider.enqueue(*[error] * calls, GOOD)
+    with pytest.raises(ModelError, match=words):
+        ask(reports, llm)
+    assert len(provider.calls()) == calls
+    usage: Any = ask(reports, llm).usage
+    assert not usage.is_estimated
 
 
 def test_tokens_that_no_provider_reports_are_counted_and_marked_as_estimated(reports: Project) -> None:

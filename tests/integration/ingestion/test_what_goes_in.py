@@ -199,7 +199,7 @@ def nested(levels: int) -> list[Any]:
 ODD: dict[str, tuple[Callable[[], Any], str]] = {
     "tuple keys": (lambda: {(1, 2): "x"}, "'odd' in its metadata cannot be written as JSON"),
     "circular": (circular, "'odd' in its metadata cannot be written as JSON"),
-    "deep": (lambda: nested(3_000), "'odd' in its metadata cannot be written as JSON"),
+    "deep": (lambda: nested(3_000), "'odd' in its metadata is nested too deeply: use simple values"),
 }
 UNSTORABLE: dict[str, tuple[Callable[[], Any], str]] = {
     **ODD,
@@ -254,7 +254,7 @@ def test_ordinary_nested_metadata_is_stored_as_it_is(counted: Project) -> None:
         (lambda _: ["fund"], r"file_metadata must return a dict, got list"),
         (lambda _: {("a", "b"): 1}, r"A key of the metadata of a file must be a non-empty string"),
         (lambda _: {"odd": circular()}, r"The value of the metadata 'odd' of a file cannot be written as JSON"),
-        (lambda _: {"odd": nested(3_000)}, r"The value of the metadata 'odd' of a file cannot be written as JSON"),
+        (lambda _: {"odd": nested(3_000)}, r"The value of the metadata 'odd' of a file is nested too deeply"),
         (lambda _: {"odd": float("nan")}, r"The value of the metadata 'odd' of a file is not a finite number"),
     ],
 )

@@ -86,7 +86,7 @@ def test_what_a_synchronous_model_sent_before_it_stalled_is_a_partial_answer(
     response: Any = engine_of(stalling, NO_END, streaming=streaming).query("Why?")
     answer = response.get_response() if streaming else response
     assert answer.response == "The pump runs"
-    assert answer.partial == "The model sent nothing for 0.2 seconds."
+    assert answer.partial == "The model sent nothing for 0.2 seconds (`between_tokens_timeout`)."
 
 
 def test_a_model_that_was_given_up_is_busy_until_its_call_ends(stalling: StallingLLM) -> None:
