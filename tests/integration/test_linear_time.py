@@ -210,7 +210,7 @@ WHOLE_TEXTS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     "forms of questions": (question_form, [*COMMON, Run("", "?"), Run("", "WHO "), Run("a", "\u200b", "b")]),
     "streams": (_stream, [*COMMON, Run("", "[Source 1"), Run("[", "1, ")]),
     "streams of reasoning": (partial(_stream, style="chain_of_thought"), [*COMMON, Run("", "a b\n")]),
-    "streams of code": (partial(_stream, guards=Guards(mask=())), [Run("```\n", "a = 1\n\n"), Run("", "- a\n\n")]),
+    "streams of code": (partial(_stream, guards=Guards(mask=())), [Run("```\n", "a = 1\n\n")]),
     "links": (is_safe, [Run("a&", "amp;"), Run("", "&"), Run("", "\\")]),
 }
 STEPS = 1.5
