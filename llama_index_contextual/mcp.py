@@ -228,6 +228,8 @@ async def _ask_project(project: Project, question: str) -> CallToolResult:
     cited = [_source(number, source) for number, source in response.cited_sources if response.found]
     read = [_source(number, source) for number, source in response.read_sources]
     doubt = response.retrieval.doubt() if response.found and response.retrieval else ""
+    if response.is_missing:
+        raise ToolError(f"There is no answer. {response.partial}")
     partial = f"The answer is incomplete: {response.partial}" if response.partial else ""
     note = " ".join(filter(None, [doubt, partial, response.citation_note])) or None
     answer = Answer(answer=str(response), note=note, sources=cited, read=read, passages=[])

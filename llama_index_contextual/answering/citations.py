@@ -482,6 +482,7 @@ class CitationFilter:
         self.invalid: list[int] = []
         self._reader = CitationReader([(passage.text, passage.source) for passage in passages])
         self._held = ""  # the last characters that have been read, followed by those that have not
+        self._pieces: list[str] = []  # what has come since
         self._read = 0
         self._code = ""  # the marks that began source code
         self._space = ""  # white space at the end of the text to show
@@ -489,7 +490,9 @@ class CitationFilter:
 
     def feed(self, piece: str) -> str:
         """Add a piece of the text and return the text that can now be shown, which may be empty."""
-        self._held += piece
+        self._pieces.append(piece)
+        if piece.isspace():  # held back until more text follows
+            return ""
         return self._advance(is_end=False)
 
     def flush(self) -> str:
@@ -497,7 +500,8 @@ class CitationFilter:
         return self._advance(is_end=True)
 
     def _advance(self, *, is_end: bool) -> str:
-        text, at, parts = self._held, self._read, []
+        text, at, parts = self._held + "".join(self._pieces), self._read, []
+        self._pieces.clear()
         while True:
             start = START.search(text, at)
             if start is None:
@@ -520,9 +524,9 @@ class CitationFilter:
             else:
                 parts.append(self._cite(citation))
                 at = citation.end
-        else_end = at if start is not None else len(text) - (0 if is_end else unfinished_word(text[at:]))
-        parts.append(self._show(text[at:else_end]))
-        self._held, self._read = text[max(0, else_end - BEFORE) :], min(else_end, BEFORE)
+        end_of_text = at if start is not None else len(text) - (0 if is_end else unfinished_word(text[at:]))
+        parts.append(self._show(text[at:end_of_text]))
+        self._held, self._read = text[max(0, end_of_text - BEFORE) :], min(end_of_text, BEFORE)
         return "".join(parts)
 
     def _set_code(self, text: str, mark: re.Match[str]) -> None:

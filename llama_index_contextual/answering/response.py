@@ -207,7 +207,8 @@ class GroundedResponse(Response):
 
     Attributes:
         found: Whether the documents answer the question, according to the search and the model.
-        partial: Sentence that explains why the answer is not complete, or None if it is complete.
+        partial: Sentence that explains why the answer is not complete, or None if it is complete. If the model wrote no
+            answer, `response` is this sentence too.
         citations: Report on the citations; None if no model was called, or if the answer is based only on the
             conversation.
         retrieval: The search that returned the passages.
@@ -227,6 +228,11 @@ class GroundedResponse(Response):
     from_cache: bool = False
     verdict: dict[str, Any] | None = None
     usage: AnswerUsage | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the model wrote no answer; `response` then explains why."""
+        return self.partial is not None and self.response == self.partial
 
     @property
     def sources(self) -> list[Source]:

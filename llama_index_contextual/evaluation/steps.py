@@ -266,7 +266,8 @@ def _no_llm(
     if not estimate.contexts.calls:
         return None
     cost = f"{pluralize(estimate.contexts.calls, 'call')} for contexts would cost {money(estimate.dollars)}"
-    if origin.llm is None and (missing := missing_for(config.llm or DEFAULT_LLM, setting="llm")):
+    llm = DEFAULT_LLM if config.llm is None else config.llm
+    if origin.llm is None and (missing := missing_for(llm, setting="llm")):
         return f"{missing} {cost}."
     if max_cost is None:
         return None

@@ -320,7 +320,9 @@ def findings_of(answer: GroundedResponse) -> list[Finding]:
 
 def _warning_findings(answer: GroundedResponse) -> Iterator[Finding]:
     retrieval, verdict = answer.retrieval, answer.verdict
-    if answer.partial:
+    if answer.is_missing:
+        yield Finding(kind="bad", text="The model wrote no answer: ask again, or choose another model.")
+    elif answer.partial:
         yield Finding(kind="bad", text=f"The answer is incomplete: {answer.partial}")
     for warning in retrieval.warnings if retrieval else ():
         yield Finding(kind="note", text=visible(warning))
@@ -628,7 +630,9 @@ async def _events(request: Request, project: Project, asked: AskForm) -> AsyncGe
     if asked.after and not turns:
         lost = "The earlier answers are no longer in memory: this question was answered without them."
         shown = replace(shown, findings=[Finding(kind="note", text=lost), *shown.findings])
-    request.app.state.answers.put(f"{project.name} {key}", KeptAnswer(asked, response.response or "", shown))
+    request.app.state.answers.put(
+        f"{project.name} {key}", KeptAnswer(asked, "" if response.is_missing else str(response), shown)
+    )
     html = request.app.state.templates.get_template("_answer.html").render(shown=shown)
     yield {"event": "answer", "key": key, "html": html, "url": f"{Links(project.name).ask()}?answer={key}"}
 
@@ -649,7 +653,7 @@ def _history(turns: Sequence[KeptAnswer]) -> list[ChatMessage]:
     """Return the last exchanges of a conversation as messages."""
     return [
         ChatMessage(role=role, content=text)
-        for turn in turns[-TURNS:]
+        for turn in [turn for turn in turns if turn.text][-TURNS:]
         for role, text in ((MessageRole.USER, turn.asked.text), (MessageRole.ASSISTANT, turn.text))
     ]
 

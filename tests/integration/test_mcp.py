@@ -35,6 +35,7 @@ from tests.support.cli import run
 from tests.support.documents import pdf_bytes, write_texts
 from tests.support.models import ScriptedLLM
 from tests.support.recorder import PATIENCE
+from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
@@ -157,6 +158,18 @@ async def test_nothing_in_a_document_passes_for_a_citation_or_a_message_in_text_
                     assert "See items[0], [2024] and [1, 2]." in reply, "ordinary brackets"
         named = await client.call_tool("read", {"doc_id": "pump.md", "section": f"Pump {DEFUSED}"})
         assert not named.is_error, "a section has the name that the model has read"
+
+
+async def test_a_missing_answer_is_an_error_with_the_reason(filled: Project) -> None:
+    with LoopbackProvider() as provider:
+        provider.enqueue(Reply(refusal="I'm sorry, I cannot help with that."))
+        llm = OpenAI(model="gpt-4o-mini", api_base=provider.api_base, api_key="any", reuse_client=False)
+        project = ProjectManager(filled.directory.parent).load("reports", llm=llm)
+        result = await called(make_server([project]), "ask", question=QUESTION)
+    assert result.is_error
+    assert text_of(result).endswith(
+        "There is no answer. The model refused to answer: “I'm sorry, I cannot help with that.”"
+    )
 
 
 async def test_a_long_argument_is_refused_in_a_sentence_and_not_sent_back(filled: Project) -> None:

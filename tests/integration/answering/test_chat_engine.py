@@ -191,8 +191,9 @@ def test_a_conversation_is_saved_and_loaded_without_characters_that_cannot_be_st
     other.chat("And now?")
     assert "Wie heißt das?" in reading.history[0]
     llm.default = "\0\0"
-    grounded: Any = engine.chat("And then?").grounded
-    assert (grounded.response, grounded.partial) == ("", "The model returned an empty answer.")
+    before, reply = contents(engine), engine.chat("And then?")
+    assert (str(reply), reply.grounded.partial) == ("The model returned an empty answer.",) * 2
+    assert contents(engine) == before
 
 
 @pytest.mark.parametrize("content", ["", "{}x", '{"a": 1}', "[1]", '[{"role": "nobody", "content": ""}]', "\xff"])
