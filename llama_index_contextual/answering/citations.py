@@ -475,7 +475,7 @@ class CitationFilter:
     Example:
         >>> stream = CitationFilter([Passage("Food keeps."), Passage("Boil water.")])
         >>> [stream.feed(piece) for piece in ("Three days [Sou", "rce 99] or ", "four [2].")], stream.flush()
-        (['Three days', ' or', ''], ' four [Source 2].')
+        (['Three days', ' or', ' four'], ' [Source 2].')
     """
 
     def __init__(self, passages: Sequence[Passage]) -> None:
