@@ -15,10 +15,11 @@ import inspect
 import json
 import os
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+import re
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from tenacity import AsyncRetrying, RetryCallState, Retrying
 
@@ -42,6 +43,8 @@ class ProviderError(Exception):
         status_code: HTTP status of the response, or None.
         code: The provider's error code, or None.
         retry_after: Seconds to wait, as requested by the provider, or None.
+        param: Name of the parameter that the provider rejects, or None.
+        detail: The provider's message, without the status and other fields of the response.
     """
 
     def __init__(
@@ -51,9 +54,57 @@ class ProviderError(Exception):
         status_code: int | None = None,
         code: str | None = None,
         retry_after: float | None = None,
+        param: str | None = None,
+        detail: str = "",
     ) -> None:
         super().__init__(scrub(message))
-        self.status_code, self.code, self.retry_after = status_code, code, retry_after
+        self.status_code, self.code, self.retry_after, self.param = status_code, code, retry_after, param
+        self.detail = scrub(detail or message)
+
+
+ReplyFault = Literal["page", "error", "no_json", "no_answer", "no_text", "no_end", "unreadable"]
+
+
+class ReplyError(ProviderError):
+    """A response of a model's server that is not a reply, although it has the status of success.
+
+    Attributes:
+        fault: "page" for a web page, "error" for an error in the body, "no_json" for other text, "no_answer" for a
+            reply without choices, "no_text" for an answer of another type, "no_end" for a stream that ends before the
+            answer, or "unreadable" if the client library cannot process the response.
+    """
+
+    def __init__(self, fault: ReplyFault, detail: str = "", **fields: Any) -> None:
+        super().__init__(detail, **fields)
+        self.fault = fault
+
+    @classmethod
+    def of_body(cls, body: Any) -> ReplyError:
+        """Return the error for a body that is not a reply.
+
+        Args:
+            body: The text, or the parsed JSON.
+        """
+        if isinstance(body, str):
+            start = body[:_LONGEST_BODY].lstrip()
+            if not start.startswith("<"):
+                return cls("no_json", start)
+            title = _TITLE.search(body[:_LONGEST_BODY])
+            return cls("page", " ".join(title[1].split()) if title else "")
+        error = body.get("error") if isinstance(body, Mapping) else None
+        if not error:
+            return cls("no_answer")
+        if not isinstance(error, Mapping):
+            return cls("error", str(error))
+        code = error.get("code")
+        status = code if type(code) is int and 400 <= code <= 599 else None
+        name = code if isinstance(code, str) else error.get("type")
+        message = str(error.get("message") or error.get("detail") or error)
+        return cls("error", message, status_code=status, code=name if isinstance(name, str) else None)
+
+
+_LONGEST_BODY = 4_000
+_TITLE = re.compile(r"<title[^<>]{0,100}>([^<>]{1,200})", re.IGNORECASE)
 
 
 _COMMON_BASES = (TimeoutError, ConnectionError, ValueError, RuntimeError)
@@ -69,17 +120,49 @@ def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
     """
     if isinstance(error, (ContextualError, ProviderError)):
         return error
-    status, code = getattr(error, "status_code", None), getattr(error, "code", None)
-    replacement = _kind_like(type(error))(
+    status, code, param = (getattr(error, name, None) for name in ("status_code", "code", "param"))
+    replacement: ProviderError = _reply_error(error) or _kind_like(type(error))(
         str(error),
         status_code=status if isinstance(status, int) else None,
         code=scrub(code) if isinstance(code, str) else None,
         retry_after=retry_after(error),
+        param=scrub(param) if isinstance(param, str) else None,
+        detail=_detail(error),
     )
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None and depth:
         replacement.__cause__ = stand_in(cause, depth=depth - 1)
     return replacement.with_traceback(error.__traceback__)
+
+
+def _detail(error: BaseException) -> str:
+    """Return the message in the body of an error response, or an empty string."""
+    body = getattr(error, "body", None)
+    body = body.get("error", body) if isinstance(body, Mapping) else None
+    message = body.get("message") or body.get("detail") if isinstance(body, Mapping) else body
+    return message if isinstance(message, str) else ""
+
+
+_FAULTS_OF_CODE = (AttributeError, IndexError, KeyError, TypeError, UnboundLocalError)
+
+
+def _reply_error(error: BaseException) -> ReplyError | None:
+    """Return a `ReplyError` for an exception raised by a client library that expected another response, or None."""
+    if _is_json_error(error):
+        reply_error = ReplyError.of_body(getattr(error, "doc", ""))
+        return reply_error if reply_error.fault == "page" else None  # other text may be a reply that was cut off
+    if type(error).__name__ == "ValidationError" and callable(faults := getattr(error, "errors", None)):
+        inputs = [fault.get("input") for fault in faults() if isinstance(fault, Mapping)]
+        bodies = [value for value in inputs if isinstance(value, Mapping)]
+        return ReplyError.of_body(bodies[0]) if bodies else ReplyError("no_text")
+    status = getattr(error, "status_code", None)
+    if type(error).__name__ in ("APIError", "ResponseError") and not (isinstance(status, int) and status > 0):
+        return ReplyError("error", _detail(error) or str(error), code=getattr(error, "code", None))  # within a stream
+    return ReplyError("unreadable", str(error)) if isinstance(error, _FAULTS_OF_CODE) else None
+
+
+def _is_json_error(error: BaseException) -> bool:
+    return isinstance(error, json.JSONDecodeError) or type(error).__name__ == "JSONDecodeError"
 
 
 def _kind_like(kind: type[BaseException]) -> type[ProviderError]:
@@ -142,11 +225,12 @@ def is_retryable(error: BaseException) -> bool:
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return status in RETRYABLE_STATUS
+    if isinstance(error, ReplyError):
+        return error.fault == "no_end"
     # A truncated response may not be valid JSON. A client that was used in several event loops may keep a connection
     # that belongs to a closed loop; it drops the connection when a call fails.
     closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
-    is_json = isinstance(error, json.JSONDecodeError) or type(error).__name__ == "JSONDecodeError"
-    return is_connection_error(error) or is_json or closed
+    return is_connection_error(error) or _is_json_error(error) or closed
 
 
 def is_connection_error(error: BaseException) -> bool:
@@ -249,6 +333,58 @@ def cancellations() -> int:
     return 0 if task is None else task.cancelling()
 
 
+_TOO_LONG = re.compile(
+    r"context[ _](?:length|window|size)|maximum context|(?:prompt|input|request) (?:is )?too (?:long|large)"
+    r"|too many (?:input )?tokens|exceeds? the (?:available )?context",
+    re.IGNORECASE,
+)
+_LONGEST_DETAIL = 300
+
+
+def is_too_long(error: BaseException) -> bool:
+    """Return whether a provider rejected a prompt because it is longer than the model's context window."""
+    status, code = getattr(error, "status_code", None), getattr(error, "code", None)
+    is_rejected = not isinstance(status, int) or status in (400, 413, 422) or status < 0
+    return is_rejected and _TOO_LONG.search(f"{code} {error}") is not None
+
+
+_REJECTED = re.compile(
+    r"unsupported|(?:not|n['’]t|no longer) (?:be )?(?:support|permit|allow|accept|available|recogni[sz]e)|unknown"
+    r"|unrecogni[sz]ed|unexpected|invalid|extra|deprecated|only the default|too large|must be|should be",
+    re.IGNORECASE,
+)
+
+
+_NAME = re.compile(r"[\w-]+(?:\.[\w-]+)*")
+
+
+def rejected_parameter(error: BaseException, names: Collection[str]) -> str | None:
+    """Return the parameter of a request that the provider does not accept for the model, or None.
+
+    Args:
+        error: The error of the call.
+        names: Names of the parameters that the caller can leave out.
+    """
+    text = f"{getattr(error, 'param', None)} {error}"
+    if getattr(error, "status_code", None) not in (400, 422) or is_too_long(error) or not _REJECTED.search(text):
+        return None
+    words = (match[0] for match in _NAME.finditer(text))
+    parts = (part for word in words for part in (word.replace(".", "_"), *word.split(".")))
+    return next((part for part in parts if part in names), None)  # a later one may be the one to use instead
+
+
+_FAULTS: Mapping[ReplyFault, str] = {
+    "page": "The address of {model} returned a web page{title} instead of a reply, as a sign-in page or a proxy does:"
+    " check the address of the server, and that this computer is signed in to the network.",
+    "error": "The server of {model} returned an error instead of a reply: {detail}",
+    "no_json": "The server of {model} returned text that is not a reply ({detail}): check the address of the server.",
+    "no_answer": "The server of {model} returned a reply without an answer: check the address of the server, and that"
+    " the model is a chat model.",
+    "no_text": "The server of {model} returned an answer that is not text: check that the model is a chat model.",
+    "no_end": "The connection to {model} ended before the end of the reply: try again.",
+    "unreadable": "The client library of {model} could not process the call or the reply ({detail}): check that the"
+    " server has the interface of this provider.",
+}
 _LONGER = "increase the setting 'call_timeout' or the timeout of the model object"
 
 
@@ -261,16 +397,19 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
         model: Name of the model, as in the settings.
     """
     status, code = getattr(error, "status_code", None), getattr(error, "code", None)
-    if status == 401:
+    text = scrub(" ".join(str(error).split()))  # before truncation: part of a key would not be recognised
+    if status == 401 or code == "invalid_api_key":
         return f"The provider of {model!r} refused the API key: check the key in the environment."
     if status == 403:
         return f"The provider of {model!r} refused access: check that the key has access to this model in your region."
     if status == 404 or code == "model_not_found" or "nknown model" in str(error):
         return f"The provider does not offer the model {model!r}: change the setting {setting!r} to one that it offers."
-    if code == "insufficient_quota":
+    if code == "insufficient_quota" or status == 402:
         return f"The account behind {model!r} has no quota left: top it up, then run the same call again."
     if status == 429:
         return f"The provider of {model!r} keeps returning 429 (rate limit): lower the concurrency, or try again later."
+    if is_too_long(error):
+        return f"The prompt is longer than the context window of {model!r}."
     if is_timeout(error):
         remedy = "pass the model as an object with a longer `timeout`" if setting == "embed_model" else _LONGER
         return f"The provider of {model!r} did not answer within the timeout of the call: try again, or {remedy}."
@@ -280,8 +419,17 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
         return f"The provider of {model!r} keeps returning {status} (server error): run the same call again later."
     if isinstance(error, RecursionError):
         return f"{model!r} failed: its reply is nested too deeply; run the same call again, or choose another model."
-    text = scrub(" ".join(str(error).split()))  # before truncation: part of a key would not be recognised
-    return f"{model!r} failed: {type(error).__name__}: {text[:300]}"
+    detail = error.detail if isinstance(error, ProviderError) else scrub(_detail(error)) or text
+    detail = " ".join(detail.split())[:_LONGEST_DETAIL].rstrip(".")
+    if isinstance(error, ReplyError):
+        title = f" (“{detail}”)" if detail else ""
+        sentence = _FAULTS[error.fault].format(model=repr(model), detail=detail, title=title)
+        return sentence if sentence.endswith(".") else f"{sentence}."
+    if _is_json_error(error):
+        return f"The server of {model!r} keeps returning text that is not valid JSON: check the address of the server."
+    if isinstance(status, int) and status >= 400:
+        return f"The provider of {model!r} refused the request ({status}): {detail}."
+    return f"{model!r} failed: {type(error).__name__}: {text[:_LONGEST_DETAIL]}"
 
 
 def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.redaction import watch
+from llama_index_contextual._utils.replies import check_replies
 
 if TYPE_CHECKING:
     import httpx
@@ -92,6 +93,8 @@ def unconnected(model: T) -> T:
         copied._aclient = original._aclient.copy(http_client=_http_like(original._aclient._client))
     else:
         return model
+    if hasattr(copied, "achat"):
+        check_replies(copied)
     return copied  # type: ignore[no-any-return]
 
 

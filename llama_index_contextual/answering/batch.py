@@ -300,6 +300,8 @@ async def aanswer_many(
                 response = cast(GroundedResponse, await engine.aanswer(draft))
             except ContextualError as error:
                 return Prediction(qa=qa, answer="", error=str(error))
+        if response.is_missing:
+            return Prediction(qa=qa, answer="", error=response.partial, response=response)
         return Prediction(qa=qa, answer=str(response), response=response)
 
     return Predictions(await asyncio.gather(*(answer_one(item) for item in questions)), engine_settings(engine))

@@ -240,7 +240,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
     # ---- Turns -------------------------------------------------------------------------------------------------------
 
     async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatResponse:
-        """Answer a message.
+        """Answer a message. If the model writes no answer, the response says why, and the history is unchanged.
 
         Args:
             message: The question.
@@ -253,7 +253,8 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         with self.callback_manager.as_trace("chat"):
             draft = await self._adraft(message, chat_history)
             response = cast(GroundedResponse, await self.engine.aanswer(draft))
-        await self.memory.aput_messages(_exchange(message, response))
+        if not response.is_missing:
+            await self.memory.aput_messages(_exchange(message, response))
         return GroundedChatResponse(
             response=response.response or "",
             source_nodes=response.source_nodes,
@@ -302,7 +303,8 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
     def _finish_stream(self, stream: GroundedChatStream, message: str, draft: Draft, completion: Completion) -> None:
         stream.grounded = self.engine.finish(draft, completion)
         stream.metadata = stream.grounded.metadata or {}
-        self.memory.put_messages(_exchange(message, stream.grounded))
+        if not stream.grounded.is_missing:
+            self.memory.put_messages(_exchange(message, stream.grounded))
 
 
 def end_of(text: str, max_tokens: int) -> str:

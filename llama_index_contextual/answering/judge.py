@@ -132,7 +132,7 @@ class Judge:
 
     async def areview(self, question: str, response: GroundedResponse) -> GroundedResponse:
         """Judge an answer and return it with the verdict. A blocked answer is replaced and kept as `original`."""
-        if not response.source_nodes or not (response.response or "").strip():
+        if not response.source_nodes or response.is_missing:
             return response
         cited = response.citations.cited if response.citations else ()
         try:

@@ -543,21 +543,22 @@ class GroundedQueryEngine(BaseQueryEngine):
         if draft.ready is not None:
             yield str(draft.ready)
             return
-        stream_filter = StreamFilter(self.options.style, self.guards, sources=len(draft.hits))
+        passages = [self._passage(hit) for hit in draft.hits]
+        stream_filter, is_empty = StreamFilter(self.options.style, self.guards, passages=passages), True
         try:
             async with aclosing(self.answer_stream.astream(draft.messages, completion)) as pieces:
                 async for piece in pieces:
                     if (part := stream_filter.feed(piece)) and self.judge is None:
+                        is_empty = False
                         yield part
         except (GeneratorExit, asyncio.CancelledError):
             self._usage(draft, completion)
             raise
-        if self.judge is None:
-            part = stream_filter.flush()
-        else:
-            part = (await asyncio.to_thread(self.finish, draft, completion)).response or ""
-        if part:
+        if self.judge is None and (part := stream_filter.flush()):
+            is_empty = False
             yield part
+        if self.judge is not None or is_empty:
+            yield str(await asyncio.to_thread(self.finish, draft, completion))
 
     def finish(self, draft: Draft, completion: Completion) -> GroundedResponse:
         """Extract the answer from a completion, check its citations, have it judged, cache it and return it."""
@@ -602,14 +603,17 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _check_answer(self, draft: Draft, written: WrittenAnswer, *, problem: str | None = None) -> GroundedResponse:
         """Check the citations in an answer and return the answer with a report on them."""
         passages = [self._passage(hit) for hit in draft.hits]
-        report = check_citations(written.text, passages, question=self._mask(draft.question))
-        shown = report.text
         _, text = split_reasoning(written.original, self.options.style)
+        found = bool(text.strip()) and self._mask(self.options.not_found).rstrip(".") not in text
+        report = check_citations(written.text, passages, question=self._mask(draft.question), found=found)
+        shown = report.text
+        if not shown:
+            problem = problem or "The model returned an empty answer."
         return GroundedResponse(
-            shown,
+            shown or problem,
             draft.hits,
-            found=bool(text.strip()) and self._mask(self.options.not_found).rstrip(".") not in text,
-            partial=problem or (None if shown else "The model returned an empty answer."),
+            found=found,
+            partial=problem,
             citations=report if passages else None,  # an answer based only on the conversation has no citations
             retrieval=draft.retrieval,
             original=None if written.original == shown else written.original,

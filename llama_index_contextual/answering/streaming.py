@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, aclosing
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM
@@ -28,13 +29,15 @@ from llama_index_contextual._utils.calls import (
     describe,
     is_connection_error,
     is_timeout,
+    is_too_long,
     keep_runner,
     take_runner,
 )
 from llama_index_contextual._utils.clients import LOCAL_TIMEOUT, address_of, shared_clients
 from llama_index_contextual._utils.locks import Lock
-from llama_index_contextual._utils.redaction import KeyFilter
-from llama_index_contextual.answering.citations import CitationFilter
+from llama_index_contextual._utils.reasoning import OPENING_CHARACTERS, ReasoningFilter, without_reasoning
+from llama_index_contextual._utils.redaction import KeyFilter, scrub
+from llama_index_contextual.answering.citations import CitationFilter, Passage
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
 from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, Meter, field_of
@@ -48,10 +51,12 @@ STOPPED = "Reading stopped before the end of the answer."
 
 _RETRY = RetryPolicy(attempts=3)
 _MARK = re.compile(rf"^[ \t#>*_]*{ANSWER_MARK}[*_]*\s*", re.MULTILINE)
+_LONGEST_MARK = 200  # characters of a line that can begin with the mark
 # Text at the start of a block that later characters cannot turn into a link, a tag or code. This includes citations
 # unless they look like a link.
 _PLAIN = re.compile(
-    r"(?:[^<\[\]!`~\\\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff]|!(?=[^\[])|\[sources? \d+(?:, \d+)*\](?=[^(:\[]))*",
+    r"(?:[^<\[\]!`~\\\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff]|!(?=[^\[])"
+    r"|\[(?:(?:sources? )?\d+(?:, ?\d+)*|\^\d+)\](?=[^(:\[]))*",
     re.IGNORECASE,
 )
 # Indented text after a blank line may belong to the list before it.
@@ -103,7 +108,7 @@ class Completion:
     """The text that a model has generated so far.
 
     Attributes:
-        text: The text so far.
+        text: The text so far, without reasoning.
         problem: Sentence that explains why the text is not complete, or None if it is complete; `STOPPED` while text
             may still follow.
         calls: Token usage of the call, or None before its end.
@@ -136,6 +141,7 @@ class AnswerStream:
         provider = provider_of(self.name)
         self._accepts_schema = provider is not None and provider.is_openai
         self._options = {"stream_options": {"include_usage": True}} if speaks_openai(llm) else {}
+        self._opening = 0 if _returns_reasoning_apart(llm) else OPENING_CHARACTERS
 
     async def acomplete(
         self, messages: Sequence[ChatMessage], *, response_format: Mapping[str, Any] | None = None
@@ -177,57 +183,59 @@ class AnswerStream:
         Raises:
             ModelError: The model did not begin to answer.
         """
-        meter = Meter(self.name, messages)
+        meter, reply = Meter(self.name, messages), _Reply(self._opening)
+        shown: list[str] = []
         options: dict[str, Any] = dict(self._options)
         if response_format is not None and self._accepts_schema:
             options["response_format"] = response_format
         accepted = {name: value for name, value in options.items() if name not in self._clients.refused}
-        pieces, piece = await self._begin(messages, meter, accepted)
-        problem: str | None = None
-        keys = KeyFilter()
+        pieces, piece = await self._begin(messages, meter, reply, accepted)
         try:
             while piece is not None:
-                if part := keys.feed(storable_text(piece.delta or "")):
-                    completion.text += part
-                    yield part
                 meter.read_usage(piece.raw)
-                problem = self._problem_of(_finish_reason(piece), completion.text) or problem
+                for part in reply.feed(piece):
+                    shown.append(part)
+                    yield part
                 # Do not use `wait_for`: in Python 3.11, it loses a cancellation that coincides with a piece.
                 async with asyncio.timeout(self.timeouts.between_tokens):
                     piece = await anext(pieces, None)
-            if rest := keys.flush():
-                completion.text += rest
-                yield rest
-            if not completion.text.strip():
-                problem = problem or "The model returned an empty answer."
-            completion.problem = problem
+            problem = self._problem_of(reply)
         except TimeoutError:
             seconds = f"{self.timeouts.between_tokens:g} seconds"
-            completion.problem = f"The model sent nothing for {seconds} (`between_tokens_timeout`)."
+            problem = f"The model sent nothing for {seconds} (`between_tokens_timeout`)."
         except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception
             # The text so far has been paid for and may have been shown, so keep it and mark it as partial.
-            completion.problem = f"The answer broke off. {answer_error(error, self.name, self._address)}"
+            problem = f"The answer broke off. {answer_error(error, self.name, self._address)}"
         except (asyncio.CancelledError, GeneratorExit):
-            completion.text += keys.flush()  # no more pieces can be yielded
+            shown += reply.flush(is_cut=True)  # no more pieces can be yielded
             raise
         finally:
-            completion.calls = meter.record(completion.text)
+            completion.text = "".join(shown)
+            completion.calls = meter.record(reply.written)
             await _close_stream(pieces)
-        if rest := keys.flush():  # after an error
-            completion.text += rest
-            yield rest
+        for part in reply.flush(is_cut=problem is not None):
+            shown.append(part)
+            yield part
+        completion.text = reply.answer("".join(shown), is_cut=problem is not None)
+        completion.problem = problem if problem or completion.text.strip() else reply.empty_problem
 
-    def _problem_of(self, finish_reason: str | None, text: str) -> str | None:
+    def _problem_of(self, reply: _Reply) -> str | None:
         """Return a sentence that explains why an answer is incomplete, or None if it is complete."""
-        if finish_reason == "length":
-            return "The answer reached the model's token limit."
-        if finish_reason in ("content_filter", "refusal"):
-            what = "cut the answer off" if text.strip() else "withheld the answer"
+        has_text = bool(without_reasoning(reply.written, is_cut=True).strip())
+        if reply.refusal:
+            return f"The model refused to answer: “{reply.refusal}”"
+        if reply.finish_reason == "length":
+            what = "" if has_text else " before it began"
+            return f"The answer reached the model's token limit{what}."
+        if reply.finish_reason in ("content_filter", "refusal"):
+            what = "cut the answer off" if has_text else "withheld the answer"
             return f"The content filter of the provider of {self.name!r} {what}."
+        if reply.is_broken_off:
+            return f"The answer broke off: the connection to {self.name!r} ended before the end of the answer."
         return None
 
     async def _begin(
-        self, messages: Sequence[ChatMessage], meter: Meter, options: Mapping[str, Any]
+        self, messages: Sequence[ChatMessage], meter: Meter, reply: _Reply, options: Mapping[str, Any]
     ) -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
         """Start the stream and return it with its first piece that contains text or a finish reason.
 
@@ -244,6 +252,7 @@ class AnswerStream:
             piece = await anext(pieces, None)
             while piece is not None and not piece.delta and _finish_reason(piece) is None:
                 meter.read_usage(piece.raw)
+                reply.feed(piece)
                 piece = await anext(pieces, None)
             return pieces, piece
 
@@ -256,7 +265,7 @@ class AnswerStream:
             if not (refused := _refused_options(error, options)):
                 raise answer_error(error, self.name, self._address) from error
             rest = {name: value for name, value in options.items() if name not in refused}
-            start = await self._begin(messages, meter, rest)
+            start = await self._begin(messages, meter, reply, rest)
             self._clients.refused |= refused
             return start
         # Not chained, because the TimeoutError contains client errors.
@@ -269,7 +278,7 @@ def _refused_options(error: Exception, options: Mapping[str, Any]) -> set[str]:
         return set()
     message = f"{getattr(error, 'code', None)} {error}"
     named = {name for name in options if name in message or (name == "stream_options" and "include_usage" in message)}
-    is_other = _TOO_LONG.search(message) or _FILTERED.search(message)
+    is_other = is_too_long(error) or _FILTERED.search(message)
     return named or (set() if is_other else set(options))
 
 
@@ -285,7 +294,6 @@ def _late(problem: str, setting: str) -> ModelError:
     )
 
 
-_TOO_LONG = re.compile(r"context[ _](?:length|window|size)|maximum context|prompt is too long", re.IGNORECASE)
 _FILTERED = re.compile(r"content[ _](?:filter|management policy|policy)", re.IGNORECASE)
 
 
@@ -298,7 +306,7 @@ def answer_error(error: Exception, model: str, address: str | None = None) -> Mo
         address: Address of the model's server, or None if it is not known.
     """
     status = getattr(error, "status_code", None)
-    if status in (400, 413, None) and _TOO_LONG.search(f"{getattr(error, 'code', None)} {error}"):
+    if is_too_long(error):
         return ModelError(
             f"The prompt is longer than the context window of {model!r}.",
             setting="answer_tokens",
@@ -321,6 +329,82 @@ def answer_error(error: Exception, model: str, address: str | None = None) -> Mo
             setting="llm",
         )
     return ModelError(describe(error, setting="answer_llm", model=model), setting="llm")
+
+
+class _Reply:
+    """The reply of a model while it is received.
+
+    Args:
+        opening: Number of characters that are kept back because they may turn out to be reasoning.
+
+    Attributes:
+        finish_reason: Reason why the model stopped, or None if it is not known.
+        refusal: Text with which the model refuses to answer, in a field of its own.
+    """
+
+    def __init__(self, opening: int) -> None:
+        self.finish_reason: str | None = None
+        self.refusal = ""
+        self._keys, self._filter = KeyFilter(), ReasoningFilter(opening=opening)
+        self._written: list[str] = []
+        self._has_reasoning_field = self._has_call = False
+        self._is_done: bool | None = None
+
+    @property
+    def written(self) -> str:
+        """The whole text so far, with the reasoning."""
+        return "".join(self._written)
+
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether the reply has ended without the mark at the end of a reply of Ollama."""
+        return self._is_done is False
+
+    @property
+    def empty_problem(self) -> str:
+        """Sentence that explains why there is no answer."""
+        if self._filter.has_reasoning or self._has_reasoning_field:
+            return "The model wrote its reasoning, but no answer."
+        if self._has_call:
+            return "The model called a tool instead of writing an answer."
+        return "The model returned an empty answer."
+
+    def feed(self, piece: ChatResponse) -> list[str]:
+        """Add a piece, and return the pieces of the answer that can be shown."""
+        choices = field_of(piece.raw, "choices")
+        delta = (field_of(choices[0], "delta") if choices else None) or field_of(piece.raw, "message")
+        fields = ("reasoning_content", "reasoning", "thinking")
+        self._has_reasoning_field |= any(field_of(delta, name) for name in fields)
+        self._has_call |= bool(field_of(delta, "tool_calls"))
+        refusal = field_of(delta, "refusal")
+        self.refusal += scrub(storable_text(refusal)) if isinstance(refusal, str) else ""
+        self.finish_reason = _finish_reason(piece) or self.finish_reason
+        done = field_of(piece.raw, "done")
+        self._is_done = done if isinstance(done, bool) else self._is_done
+        return self._show(self._keys.feed(storable_text(piece.delta or "")))
+
+    def flush(self, *, is_cut: bool) -> list[str]:
+        """Return the rest of the answer."""
+        return [*self._show(self._keys.flush()), *self._filter.flush(is_cut=is_cut)]
+
+    def _show(self, text: str) -> list[str]:
+        if not text:
+            return []
+        self._written.append(text)
+        return self._filter.feed(text)
+
+    def answer(self, shown: str, *, is_cut: bool) -> str:
+        """Return the answer in the reply, which is shorter than what was shown if reasoning began without a mark."""
+        return without_reasoning(self.written, is_cut=is_cut) if self._filter.has_shown_reasoning else shown
+
+
+_HOSTS = frozenset({"api.openai.com", "api.anthropic.com"})
+
+
+def _returns_reasoning_apart(llm: LLM) -> bool:
+    """Return whether the provider of a model never returns reasoning in the text of a reply."""
+    address = address_of(llm)
+    return urlsplit(address).hostname in _HOSTS if address else llm.class_name() == "Anthropic_LLM"
 
 
 def _finish_reason(piece: ChatResponse) -> str | None:
@@ -450,13 +534,13 @@ class StreamFilter:
     Args:
         style: The style of the answer.
         guards: Guards to apply to the text; None releases the text immediately.
-        sources: Number of sources that can be cited; None leaves citations unchanged.
+        passages: The passages that can be cited; None leaves citations unchanged.
     """
 
-    def __init__(self, style: str, guards: Guards | None = None, *, sources: int | None = None) -> None:
+    def __init__(self, style: str, guards: Guards | None = None, *, passages: Sequence[Passage] | None = None) -> None:
         self._reasoning: str | None = "" if style == "chain_of_thought" else None
         self._guards = guards
-        self._citations = None if sources is None else CitationFilter(sources)
+        self._citations = None if passages is None else CitationFilter(passages)
         self._open = ""
         self._plain = 0
         self._searched = 0
@@ -469,18 +553,23 @@ class StreamFilter:
     def _clean(self, piece: str) -> str:
         if self._reasoning is not None:
             self._reasoning += piece
-            mark = _MARK.search(self._reasoning)
+            mark = _MARK.search(self._reasoning, self._searched)
+            if mark is None:  # continue at the last line, unless it is too long to begin with the mark
+                line = self._reasoning.rfind("\n", self._searched) + 1 or self._searched
+                is_long = len(self._reasoning) - line > _LONGEST_MARK
+                self._searched = len(self._reasoning) if is_long else line
             piece = "" if mark is None else self._reasoning[mark.end() :]
             if not piece:  # the rest of the mark may follow
                 return ""
-            self._reasoning = None
+            self._reasoning, self._searched = None, 0
         if self._guards is None:
             return piece
         self._open += piece
         text = ""
         while (blank := _BLANK.search(self._open, self._searched)) is not None:
             text += self._release(self._guards, blank)
-        self._searched = max(self._searched, len(self._open.rstrip()))  # a blank line needs text after it
+        if piece.strip():  # a blank line needs text after it
+            self._searched = max(self._searched, len(self._open) - len(piece) + len(piece.rstrip()))
         if not self._guards.mask:
             plain = _PLAIN.match(self._open, self._plain)
             text += plain[0] if plain else ""
@@ -495,7 +584,8 @@ class StreamFilter:
         """
         block = guards.clean(self._open[: blank.start()]) + blank[0]
         if guards.sanitise and not (is_closed(block) and block.lstrip() == block):
-            self._searched = blank.end()
+            # Wait for more text after a long block: otherwise, code would be read anew at each of its blank lines.
+            self._searched = blank.end() + len(block) // 8
             return ""
         rest = block[self._plain :]
         self._open, self._plain, self._searched = self._open[blank.end() :], 0, 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
 
@@ -208,10 +209,8 @@ def ask(
         common.say_json(answer.to_dict())
     else:
         stream = cast("GroundedStream", response)
-        _show_pieces(stream.response_gen)
-        answer = stream.get_response()
-        _show_findings(answer)
-    if not answer.response:
+        answer = _show_answer(stream.response_gen, stream.get_response)
+    if answer.is_missing:
         raise typer.Exit(1)
 
 
@@ -280,9 +279,7 @@ def _turn(project: Project, engine: GroundedChatEngine | None, question: str, fi
             answer = cast("GroundedResponse", engine.chat(question).grounded)
         else:
             stream = engine.stream_chat(question)
-            _show_pieces(stream.response_gen)
-            answer = cast("GroundedResponse", stream.grounded)
-            _show_findings(answer)
+            answer = _show_answer(stream.response_gen, lambda: cast("GroundedResponse", stream.grounded))
         return {"question": question, **answer.to_dict()}
     except ContextualError as error:
         if not common.wants_json():
@@ -296,6 +293,18 @@ def _passages(project: Project, question: str, filters: Any) -> dict[str, Any]:
     if not common.wants_json():
         show_response(response, project.config.language)
     return {"answer": None, "retrieval": response.to_dict()}
+
+
+def _show_answer(pieces: Iterator[str], finish: Callable[[], GroundedResponse]) -> GroundedResponse:
+    """Print an answer as it arrives, and then its sources and warnings; an answer that is missing is an error."""
+    first = list(islice(pieces, 2))
+    if len(first) == 2 or not finish().is_missing:
+        _show_pieces(chain(first, pieces))
+    answer = finish()
+    if answer.is_missing:
+        common.say_error(f"There is no answer. {answer.partial}")
+    _show_findings(answer)
+    return answer
 
 
 def _show_pieces(pieces: Iterable[str]) -> None:
@@ -322,16 +331,18 @@ def _harmless(text: str, kept: str) -> str:
 def _show_findings(answer: GroundedResponse) -> None:
     """Print the sources and usage of an answer, and any warnings about it."""
     retrieval, usage = answer.retrieval, answer.usage
-    if not answer.response:
-        common.say_error(f"There is no answer. {answer.partial}")
     for warning in _warnings(answer):
         say(f"[yellow]{safe(warning)}[/]", to=err)
     if answer.from_cache:
         say("[dim]From the cache: no tokens sent for this answer.[/]", to=err)
     if retrieval is not None and retrieval.searched != retrieval.query:
         say(f"[dim]Searched for: {safe(retrieval.searched)}[/]", to=err)
-    for number, source in answer.shown_sources:
+    for number, source in answer.cited_sources if answer.found else ():
         say(f"[dim]\\[Source {number}][/] {safe(str(source))}")
+    if read := answer.read_sources:
+        say("[dim]Read, but not cited:[/]")
+    for number, source in read:
+        say(f"[dim]  {number}. {safe(str(source))}[/]")
     if usage is not None:
         say(f"[dim]{safe(str(usage))}[/]", to=err)
 
@@ -342,12 +353,14 @@ def _warnings(answer: GroundedResponse) -> Iterator[str]:
         yield from retrieval.warnings
         if answer.found and (doubt := retrieval.doubt()):
             yield doubt
-    if answer.partial and answer.response:
+    if answer.partial and not answer.is_missing:
         yield f"The answer is incomplete: {answer.partial}"
     if "error" in verdict:
         yield f"Not judged: {verdict['error']}"
     elif verdict and "original" in (answer.metadata or {}):
         yield "The judge withheld the answer: the passages do not support it."
+    if answer.citation_note:
+        yield answer.citation_note
     if report is not None:
         for number in dict.fromkeys(report.invalid):
             yield f"A citation of Source {number}, which does not exist, was removed."

@@ -221,6 +221,11 @@ _BEFORE_TEXT = 3
 _CHAT_TOKENS = 7
 
 
+# For an answer that reached its limit, and for a model of unknown limit.
+_MORE = 4
+_SPACIOUS = 2_000
+
+
 @dataclass(frozen=True)
 class CacheRules:
     """Rules for a provider's prompt cache.
@@ -336,7 +341,12 @@ class CallForm:
 
     def maximum(self, request: ContextRequest) -> Tokens:
         """Return the maximum token counts of a call, whose whole prompt is assumed to be written to the cache."""
-        return Tokens.maximum(self.input_tokens(request), self.max_tokens)
+        return Tokens.maximum(self.input_tokens(request), request.answer_tokens or self.max_tokens)
+
+    @property
+    def more_tokens(self) -> int | None:
+        """Maximum number of tokens for another answer after one that was too short; None if the user sets the limit."""
+        return max(_MORE * self.max_tokens, _SPACIOUS) if self.user_limit is None else None
 
     def tokens_of(self, request: ContextRequest, reply: Reply) -> Tokens:
         """Return the token counts reported for an answered call.
@@ -508,6 +518,7 @@ class Spending:
         self._uncertain: defaultdict[str, Bill] = defaultdict(Bill)
         self._is_exceeded = False
         self._needed = 0.0
+        self._contexts = 0
         self._changed = asyncio.Event()
         self._writing, self._write_lock = asyncio.Lock(), Lock()
         self._written: float | None = None
@@ -595,12 +606,12 @@ class Spending:
         self.require_price(model)
         list_price = self.prices.dollars(model, maximum, sender=sender)
         needed = bound = (list_price or 0.0) * self._factors[model]
+        self._needed = max(self._needed, bound)
         if self.max_cost is not None:
             room = self.max_cost + _ROUNDING - self._committed
             if bound > room and expected is not None and not self.calls_in_flight and (tokens := expected()):
                 needed = (self.prices.dollars(model, tokens, sender=sender) or 0.0) * self._factors[model]
             if self._is_exceeded or needed > room:
-                self._needed = max(self._needed, bound)
                 return None
         self.calls_in_flight += 1
         self._in_flight += bound
@@ -751,9 +762,15 @@ class Spending:
         per_call = (planned.dollars - to_embed) / planned.contexts.calls
         if paid.contexts.calls:
             per_call = max(per_call, (paid.dollars - embedded - paid.unsettled_dollars) / paid.contexts.calls)
-        missing = per_call * max(1.0, planned.contexts.calls / share - paid.contexts.calls)
+        # A chunk takes a second call if the first answer is unusable, and the calls without a context are made again.
+        calls_per_context = min(2.0, max(1.0, paid.contexts.calls / max(1, self._contexts)))
+        missing = per_call * calls_per_context * max(1.0, planned.contexts.calls / share - self._contexts)
         missing += max(0.0, to_embed / share * self._factors[self._receipt.embed_model or ""] - embedded)
         return round_up(MARGIN * missing + self._needed)
+
+    def note_context(self) -> None:
+        """Note that a call has returned a context or a refusal, so that it need not be made again."""
+        self._contexts += 1
 
     def _embedding_dollars(self, bill: Bill) -> float:
         model = self._receipt.embed_model

@@ -2,7 +2,8 @@
 
 `LLMContextualizer` contains the settings. For each run it opens a `ContextRun`, which looks up contexts in the ledger,
 requests missing contexts, repeats requests whose answers are unusable, and commits the new contexts to the ledger. The
-`Scheduler` sends requests within the rate limits, retries failed calls, and stops the run if necessary.
+`Scheduler` sends requests within the rate limits, retries failed calls, and stops the run if necessary; a
+`FailureStreak` shows whether any request can succeed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
@@ -27,12 +28,14 @@ from llama_index.core.schema import BaseNode
 from pydantic import Field, PrivateAttr
 
 from llama_index_contextual._utils.calls import (
+    ReplyError,
     RetryPolicy,
     awithout_secrets,
     cancellations,
     describe,
     is_connection_error,
     is_retryable,
+    is_too_long,
     run_to_completion,
 )
 from llama_index_contextual._utils.clients import own_client
@@ -59,6 +62,7 @@ from llama_index_contextual.errors import (
     LedgerBusyError,
     ModelError,
     ProjectError,
+    Remedy,
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
@@ -79,7 +83,11 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     The first call for a segment is sent alone, so that the provider caches the segment for the following calls. If the
     call for a chunk still fails after all retries, the chunk gets the structural context and is reported; other chunks
     are not affected. An error that affects all calls, such as an invalid key, an unknown model, an exhausted quota or
-    an unreachable provider, raises `ModelError`.
+    an unreachable provider, raises `ModelError`, and so do the same failure of the first requests and a run in which
+    every request fails because of the server or the settings.
+
+    An answer without a context is requested once more, with more room if it was too short, but not if the model would
+    answer the same prompt in the same way.
 
     `get_prompts` and `update_prompts` give access to the template as "context_prompt".
 
@@ -263,11 +271,13 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         """Provide a contextualizer that uses one client and one rate limit for all calls, even concurrent calls."""
         async with AsyncExitStack() as stack:
             ledger = await run_to_completion(partial(stack.enter_context, self._open_ledger()))
-            context_run = ContextRun(self, ledger, Scheduler(self, stack))
+            scheduler = Scheduler(self, stack)
+            context_run = ContextRun(self, ledger, scheduler)
             stack.push_async_callback(context_run.close)
             ready = self.model_copy()
             ready._context_run = context_run
             yield ready
+            scheduler.require_written()
 
     def stop(self, error: ContextualError) -> None:
         """Stop sending calls because of an error outside this object; calls in flight may finish."""
@@ -326,8 +336,21 @@ class _Work:
             context = replace(context, paid=False)
 
 
-_TIMES = 4
-"""Maximum number of requests for a chunk if the answers are unusable. After a refusal, no more requests are sent."""
+class _Outcome(NamedTuple):
+    """Result of a request.
+
+    Attributes:
+        context: The context or the failure.
+        is_unusable: Whether the model answered, but without a context.
+        needs_room: Whether a longer answer might contain a context.
+    """
+
+    context: ChunkContext
+    is_unusable: bool = False
+    needs_room: bool = False
+
+
+_WITH_ROOM = ", also with a higher limit"
 
 _UNREAD = (
     "its reply in a batch cannot be read, but may be charged: its maximum price stays booked, and the next run tries to"
@@ -433,28 +456,27 @@ class ContextRun:
     async def _ask(self, work: _Work, request: ContextRequest) -> None:
         """Obtain and deliver the context for a request. A fatal error stops the run, but not the calls in flight."""
         try:
-            for _ in range(_TIMES):
-                context, is_final = await self._try(request)
-                if is_final:
-                    break
-            work.deliver(request.key, context)
+            outcome = await self._try(request)
+            other = self._scheduler.another(request, outcome.needs_room) if outcome.is_unusable else None
+            if other is not None:
+                outcome = await self._try(other)
+            if outcome.is_unusable:
+                message = outcome.context.error or ""
+                self._scheduler.note_failed(request, ModelError(message, setting="llm"), kind=message)
+            work.deliver(request.key, outcome.context)
         except ContextualError as error:
             self._scheduler.stop(error)
 
-    async def _try(self, request: ContextRequest) -> tuple[ChunkContext, bool]:
-        """Send a request once and store the context or the refusal in the ledger.
-
-        Returns:
-            The context or the failure, and True if the request must not be repeated.
-        """
+    async def _try(self, request: ContextRequest) -> _Outcome:
+        """Send a request once, and store the context or the refusal in the ledger."""
         replies = self._settings.replies
         stored = None if replies is None else replies.take(request)
         if replies is not None and stored is None:
             if replies.is_unread(request):
-                return ChunkContext.failed(_UNREAD, is_held_back=True), True
+                return _Outcome(ChunkContext.failed(_UNREAD, is_held_back=True))
             if (reason := replies.reason_unanswered(request)) is not None:
                 replies.note_open(request)
-                return ChunkContext.failed(reason), True
+                return _Outcome(ChunkContext.failed(reason))
         async with AsyncExitStack() as flight:
             try:
                 live = self._scheduler.call(request)
@@ -462,19 +484,28 @@ class ContextRun:
             except STOPPING:
                 raise
             except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception; the report shows it
-                return ChunkContext.failed(describe(error, setting="llm", model=self._settings.model)), True
-            context, problem, tokens = prompts.extract_context(
-                reply.text, request.chunk.get_content(), reply.finish_reason
+                failure = call_error(error, self._settings.model)
+                self._scheduler.note_failed(request, failure, kind=kind_of(error), is_general=is_general(error))
+                return _Outcome(ChunkContext.failed(failure.problem))
+            extraction = prompts.extract_context(
+                reply.text, request.chunk.get_content(), reply.finish_reason, has_reasoning=reply.has_reasoning
             )
+            context, problem, tokens = extraction
+            if context is not None or problem == prompts.REFUSED:
+                self._scheduler.note_written()
             if context is not None:
                 await self._store(request, reply, context)
-                return ChunkContext(context, "llm", paid=True, tokens=tokens), True
+                return _Outcome(ChunkContext(context, "llm", paid=True, tokens=tokens))
             if problem == prompts.REFUSED:
                 await self._store(request, reply, "")
-                return self._refusal, True
+                return _Outcome(self._refusal)
+        failed = ChunkContext.failed(
+            f"{self._settings.model!r} {problem}{_WITH_ROOM if request.answer_tokens else ''}."
+        )
         if replies is not None and stored is not None:
             replies.note_open(request)
-        return ChunkContext.failed(f"{self._settings.model!r} {problem}."), stored is not None
+            return _Outcome(failed)
+        return _Outcome(failed, is_unusable=True, needs_room=extraction.needs_room)
 
     async def _store(self, request: ContextRequest, reply: Reply, context: str) -> None:
         """Commit a context, or an empty string for a refusal, to the ledger.
@@ -504,7 +535,7 @@ class ContextRun:
 STOPPING = (BudgetExceededError, ConfigurationError, ProjectError)
 """Errors after which no more calls are sent."""
 
-_FATAL_STATUS = frozenset({401, 403, 404})
+_FATAL_STATUS = frozenset({401, 402, 403, 404})
 _FATAL_CODES = frozenset({"insufficient_quota", "model_not_found", "invalid_api_key"})
 
 
@@ -515,6 +546,98 @@ def is_fatal(error: Exception) -> bool:
         or getattr(error, "code", None) in _FATAL_CODES
         or (isinstance(error, ValueError) and "nknown model" in str(error))
     )
+
+
+def is_general(error: Exception) -> bool:
+    """Return whether an error is not caused by the chunk in the request, but by the server or the settings."""
+    is_rejected = str(getattr(error, "code", None)).startswith(("unsupported", "unknown_parameter"))
+    return isinstance(error, ReplyError) or is_retryable(error) or is_fatal(error) or is_too_long(error) or is_rejected
+
+
+def kind_of(error: Exception) -> str:
+    """Return a name that errors of the same kind share."""
+    if isinstance(error, ReplyError):
+        return error.fault
+    return "long" if is_too_long(error) else f"{type(error).__name__} {getattr(error, 'code', None)}"
+
+
+def call_error(error: Exception, model: str) -> ModelError:
+    """Return an error that explains why a request for a context failed, and what to do."""
+    message = describe(error, setting="llm", model=model)
+    if not is_too_long(error):
+        return ModelError(message, setting="llm")
+    return ModelError(
+        message,
+        setting="segment_size",
+        remedy=Remedy(
+            "let it read less, with segment_size=4000 or lower, or use a model with a larger window",
+            "let it read less, with `llama-index-contextual configure {project} segment_size=4000` or lower, or use a"
+            " model with a larger window",
+        ),
+    )
+
+
+FIRST_REQUESTS = 5
+"""Number of requests at the beginning of a run that must all fail in the same way to stop it."""
+
+FAILURES_IN_A_ROW = 20
+"""Number of requests that must fail in the same way without a context in between to stop a run.
+
+After a context was written, only failures that the chunks do not cause are counted.
+"""
+
+
+class FailureStreak:
+    """Circuit breaker: the failed requests since the last context that was written."""
+
+    def __init__(self) -> None:
+        self._has_written = False
+        self._first: list[str] = []
+        self._keys: defaultdict[str, set[str]] = defaultdict(set)
+        self._last: ModelError | None = None
+        self._is_general = True
+
+    def note_sent(self, key: str) -> None:
+        """Note that a request is sent."""
+        if len(self._first) < FIRST_REQUESTS and key not in self._first:
+            self._first.append(key)
+
+    def note_written(self) -> None:
+        """Note that the model has written or refused a context."""
+        self._has_written = True
+        self._keys.clear()
+
+    def note_failed(self, key: str, error: ModelError, *, kind: str, is_general: bool) -> ModelError | None:
+        """Note a failed request, and return the error with which to stop the run, or None to continue.
+
+        Args:
+            key: Key of the request.
+            error: The error.
+            kind: Name of the kind of error.
+            is_general: Whether the cause is not the chunk in the request.
+        """
+        self._last, self._is_general = error, self._is_general and is_general
+        (keys := self._keys[kind]).add(key)
+        if not self._has_written and len(self._first) == FIRST_REQUESTS and keys.issuperset(self._first):
+            return _stopped(error, f"The first {len(keys)} requests failed in this way, so the run was stopped")
+        if (is_general or not self._has_written) and len(keys) >= FAILURES_IN_A_ROW:
+            return _stopped(error, f"The last {len(keys)} requests failed in this way, so the run was stopped")
+        return None
+
+    @property
+    def final_error(self) -> ModelError | None:
+        """The error of a run in which every request failed, although no chunk is the cause; otherwise None."""
+        if self._has_written or self._last is None or not self._is_general:
+            return None
+        return _stopped(self._last, "No context could be written")
+
+
+def _stopped(error: ModelError, reason: str) -> ModelError:
+    stopped = ModelError(
+        f"{error.problem} {reason}; nothing was published.", setting=error.setting, remedy=error.remedy
+    )
+    stopped.__cause__ = error.__cause__
+    return stopped
 
 
 def is_rate_limit(error: Exception) -> bool:
@@ -597,6 +720,7 @@ class Scheduler:
         self._context_tokens = 0
         self._cached_tokens: dict[str, int] = {}
         self._failing: set[str] = set()  # requests that have failed since the last answer
+        self._streak = FailureStreak()
         self._limited_since, self._next_notice = math.inf, 0.0
 
     def stop(self, error: ContextualError) -> None:
@@ -609,6 +733,27 @@ class Scheduler:
         """Raise the error that stopped the run, if any."""
         if self._error is not None:
             raise self._error
+
+    def note_written(self) -> None:
+        """Note that the model has written or refused a context."""
+        self._streak.note_written()
+        self._spending.note_context()
+
+    def note_failed(self, request: ContextRequest, error: ModelError, *, kind: str, is_general: bool = False) -> None:
+        """Note a failed request, and stop the run if no request can succeed; see `FailureStreak.note_failed`."""
+        if (fatal := self._streak.note_failed(request.key, error, kind=kind, is_general=is_general)) is not None:
+            self.stop(fatal)
+
+    def require_written(self) -> None:
+        """Raise an error if every request of the run failed for the same general reason."""
+        if (fatal := self._streak.final_error) is not None:
+            raise fatal
+
+    def another(self, request: ContextRequest, needs_room: bool) -> ContextRequest | None:
+        """Return the request to send after an unusable answer, or None if it would be answered in the same way."""
+        if needs_room:
+            return replace(request, answer_tokens=more) if (more := self._form.more_tokens) else None
+        return None if getattr(self._sender, "is_deterministic", False) else request
 
     @asynccontextmanager
     async def call(self, request: ContextRequest) -> AsyncIterator[Reply]:
@@ -666,6 +811,7 @@ class Scheduler:
 
     async def _call(self, request: ContextRequest) -> Reply:
         self.check()
+        self._streak.note_sent(request.key)
         sender, settings = await self._connected(), self._settings
         await self._limiter.enter(request.input_tokens)
         async with self._spending.call(
@@ -731,8 +877,7 @@ class Scheduler:
             if is_last and not alone:
                 reason = f" The run was stopped after {self._settings.retry.attempts} failures in a row."
         if reason or is_fatal(error):
-            message = describe(error, setting="llm", model=self._settings.model)
-            failure = ModelError(message + reason, setting="llm")
+            failure = ModelError(call_error(error, self._settings.model).problem + reason, setting="llm")
             failure.__cause__ = error
             self.stop(failure)
 

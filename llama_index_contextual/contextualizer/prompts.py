@@ -8,6 +8,7 @@ cache.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,10 @@ from typing import Any, NamedTuple, cast
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.calls import ReplyError
+from llama_index_contextual._utils.reasoning import looks_like_reasoning, without_reasoning
 from llama_index_contextual._utils.redaction import scrub
+from llama_index_contextual._utils.replies import text_of
 from llama_index_contextual._utils.templates import ContextPrompt, enclosed
 from llama_index_contextual._utils.tokens import count_tokens, reported_tokens
 from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, Segment, truncate
@@ -132,6 +136,12 @@ _LEFT_OF_ECHO = 20
 _MOST_CHARACTERS = 20_000  # far more than 200 tokens, so the text after it need not be tokenised
 
 
+_CUT = "reached its token limit before the end of a sentence"
+_CUT_REASONING = "reached its token limit while it reasoned"
+_CUT_EMPTY = "reached its token limit before it wrote anything"
+_ONLY_REASONING = "wrote its reasoning, but no context"
+_TOO_SHORT = frozenset({_CUT, _CUT_REASONING, _CUT_EMPTY, _ONLY_REASONING})
+
 REFUSED = "refused to write a context"
 """Value of `problem` if the model declined to write a context, or if the provider's filter removed the answer."""
 
@@ -150,17 +160,26 @@ class Extraction(NamedTuple):
     problem: str = ""
     tokens: int = 0
 
+    @property
+    def needs_room(self) -> bool:
+        """Whether a longer answer might contain a context."""
+        return self.problem in _TOO_SHORT
 
-def extract_context(answer: str, chunk: str, finish_reason: str | None = None) -> Extraction:
+
+def extract_context(
+    answer: str, chunk: str, finish_reason: str | None = None, *, has_reasoning: bool = False
+) -> Extraction:
     """Extract the context from an answer.
 
-    Control characters, lone surrogates, tags, role prefixes and a copy of the chunk are removed. A context that is
-    longer than 200 tokens or was cut off is shortened to its last complete sentence.
+    Reasoning, control characters, lone surrogates, tags, role prefixes and a copy of the chunk are removed. A context
+    that is longer than 200 tokens or was cut off is shortened to its last complete sentence.
 
     Args:
         answer: Text of the answer.
         chunk: Text of the chunk.
-        finish_reason: Reason why the model stopped: "stop", "length", "content_filter", "refusal", or None if unknown.
+        finish_reason: Reason why the model stopped: "stop", "length", "tool_calls", "content_filter", "refusal", or
+            None if unknown.
+        has_reasoning: Whether the provider reports reasoning apart from the answer.
 
     Example:
         >>> extract_context("Context: From the report of 2023.", "Revenue grew.")
@@ -170,20 +189,32 @@ def extract_context(answer: str, chunk: str, finish_reason: str | None = None) -
     """
     if finish_reason in ("content_filter", "refusal"):
         return Extraction(None, REFUSED)
-    text = _without_wrapping(answer)
+    is_cut = finish_reason == "length"
+    text = _without_wrapping(without_reasoning(answer, is_cut=is_cut))
+    if is_cut and looks_like_reasoning(text):
+        return Extraction(None, _CUT_REASONING)
     if not text:
-        return Extraction(None, "answered with an empty context")
+        return _empty(finish_reason, has_reasoning=has_reasoning or bool(_without_wrapping(answer)))
     if len(text.split()) <= _SHORT_REFUSAL and _REFUSAL.match(text):
         return Extraction(None, REFUSED)
     text = _without_echo(text, chunk)
     if not text:
         return Extraction(None, "repeated the chunk instead of writing a context")
     tokens = count_tokens(text[:_MOST_CHARACTERS])
-    if finish_reason == "length":
+    if is_cut:
         text = _whole_sentences(text)
         if not text:
-            return Extraction(None, "reached its token limit before the end of a sentence")
+            return Extraction(None, _CUT)
     return Extraction(shorten(neutralise(text)), tokens=tokens)
+
+
+def _empty(finish_reason: str | None, *, has_reasoning: bool) -> Extraction:
+    """Return the reason why an answer has no text apart from reasoning."""
+    if finish_reason == "length":
+        return Extraction(None, _CUT_REASONING if has_reasoning else _CUT_EMPTY)
+    if finish_reason in ("tool_calls", "function_call"):
+        return Extraction(None, "called a tool instead of writing a context")
+    return Extraction(None, _ONLY_REASONING if has_reasoning else "answered with an empty context")
 
 
 def _without_wrapping(answer: str) -> str:
@@ -259,12 +290,14 @@ class ContextRequest:
         prefix: Prefix with the header and the segment.
         suffix: Section path and text of the chunk, and the instruction.
         key: Key of the context; see `chunks_by_key`.
+        answer_tokens: Maximum number of tokens in the answer, or None for the usual limit.
     """
 
     chunk: BaseNode
     prefix: Prefix
     suffix: str
     key: str
+    answer_tokens: int | None = None
 
     @property
     def prompt(self) -> str:
@@ -338,13 +371,15 @@ class Reply:
     Attributes:
         text: Text of the answer.
         usage: Tokens as counted by the provider.
-        finish_reason: Reason why the model stopped: "stop", "length", "content_filter", "refusal", another value from
-            the provider, or None if unknown.
+        finish_reason: Reason why the model stopped: "stop", "length", "tool_calls", "content_filter", "refusal",
+            another value from the provider, or None if unknown.
+        has_reasoning: Whether the provider reports reasoning apart from the text.
     """
 
     text: str
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
+    has_reasoning: bool = False
 
     @property
     def output_tokens(self) -> int | None:
@@ -365,13 +400,23 @@ def reply_of(raw: Any) -> Reply:
     """
     choices = _get(raw, "choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
-    message = _get(choice, "message") or _get(raw, "message")
-    text = _get(message, "content")
+    message, text = _get(choice, "message") or _get(raw, "message"), None
+    with contextlib.suppress(ReplyError):
+        text = text_of(_get(message, "content"))
     reason = _get(choice, "finish_reason") or _get(raw, "stop_reason") or _get(raw, "done_reason")
     if _get(message, "refusal"):
         reason = "refusal"
-    finish_reason = storable_text(_FINISHED.get(reason, reason)) if isinstance(reason, str) else None
-    return Reply(scrub(text) if isinstance(text, str) else "", usage_of(_get(raw, "usage")), finish_reason)
+    elif _get(message, "tool_calls") and not (text or "").strip():
+        reason = "tool_calls"
+    return Reply(
+        scrub(text or ""),
+        usage_of(usage := _get(raw, "usage")),
+        storable_text(_FINISHED.get(reason, reason)) if isinstance(reason, str) else None,
+        has_reasoning=bool(
+            any(_get(message, name) for name in ("reasoning_content", "reasoning", "thinking"))
+            or _tokens(_get(usage, "completion_tokens_details"), "reasoning_tokens")
+        ),
+    )
 
 
 def usage_of(usage: Any) -> Usage:

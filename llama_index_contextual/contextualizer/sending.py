@@ -20,10 +20,12 @@ from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 from llama_index.core.base.llms.types import CacheControl, CachePoint, TextBlock
 from llama_index.core.llms import LLM, ChatMessage
 
-from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
+from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, rejected_parameter, stand_in
 from llama_index_contextual._utils.clients import own_client
+from llama_index_contextual._utils.reasoning import without_reasoning
 from llama_index_contextual._utils.redaction import get_logger, scrub
 from llama_index_contextual._utils.text import parse_json, pluralize
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.contextualizer.cost import Bill, CallForm, Reservation, SenderKind, Spending, Tokens, money
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply, Usage, reply_of
 from llama_index_contextual.embeddings.batching import pack
@@ -77,19 +79,45 @@ class LiveSender:
             )
         self._service_tier = service_tier
         self._form = CallForm.of(model_name(llm), llm)
+        self._limit = "max_tokens"
+        self._rejected: set[str] = set()
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the model answers the same prompt in the same way, so that a request need not be repeated."""
+        extra = getattr(self._llm, "additional_kwargs", None) or {}
+        temperature = extra.get("temperature", getattr(self._llm, "temperature", None))
+        return temperature == 0 and "temperature" not in self._rejected
 
     async def send(self, request: ContextRequest) -> Reply:
-        """Return the answer to a request."""
-        try:
-            response = await self._llm.achat([self._message(request)], **self._options(request))
-        except Exception as error:
-            if self._form.effort is None or not _refuses_effort(error):
-                raise
-            # The model does not accept the reasoning effort expected from its name; the rejected call is not charged.
-            self._form = replace(self._form, effort=None, hidden_tokens=HIDDEN_TOKENS[None])
-            response = await self._llm.achat([self._message(request)], **self._options(request))
+        """Return the answer to a request.
+
+        A parameter that the provider rejects is left out of the request and of all further requests; the rejected call
+        is not charged.
+        """
+        while True:
+            options = self._options(request)
+            if request.answer_tokens is not None and self._limit not in self._rejected:
+                options[self._limit] = request.answer_tokens
+            try:
+                response = await self._llm.achat([self._message(request)], **options)
+                break
+            except Exception as error:
+                names = {"temperature", *options}  # another call may have been rejected for the same reason
+                if "temperature" in options:
+                    names.remove("temperature")  # already left out
+                if (name := rejected_parameter(stand_in(error), names)) is None:
+                    raise
+                self._reject(name, error)
         reply = reply_of(response.raw)
-        return Reply(scrub(response.message.content or ""), reply.usage, reply.finish_reason)
+        return replace(reply, text=scrub(response.message.content or ""))
+
+    def _reject(self, name: str, error: Exception) -> None:
+        self._rejected.add(name)
+        if name == "reasoning_effort":
+            self._form = replace(self._form, effort=None, hidden_tokens=HIDDEN_TOKENS[None])
+        elif name == "max_tokens" and _OTHER_LIMIT in str(error):
+            self._limit = _OTHER_LIMIT
 
     def _message(self, request: ContextRequest) -> ChatMessage:
         if self._provider.cache != "point" or request.prefix.tokens < self._provider.min_cached_tokens:
@@ -104,16 +132,27 @@ class LiveSender:
         if self._provider.is_openai:
             options["prompt_cache_key"] = request.prefix.cache_key
         if self._form.sends_limit:
-            options["max_tokens"] = self._form.max_tokens
+            options[self._limit] = self._form.max_tokens
         if self._form.effort is not None:
             options["reasoning_effort"] = self._form.effort
         if self._service_tier is not None:
             options |= {"service_tier": self._service_tier, "timeout": FLEX_TIMEOUT}
+        options = {name: value for name, value in options.items() if name not in self._rejected}
+        if "temperature" in self._rejected:
+            options["temperature"] = self._omitted
         return options
 
+    @property
+    def _omitted(self) -> Any:
+        """Value that makes a client leave out a parameter that the model's class sends."""
+        if not hasattr(self._llm, "reuse_client"):
+            return None
+        from openai import NOT_GIVEN
 
-def _refuses_effort(error: Exception) -> bool:
-    return getattr(error, "status_code", None) == 400 and "reasoning" in str(error)
+        return NOT_GIVEN
+
+
+_OTHER_LIMIT = "max_completion_tokens"
 
 
 # ---- Files -----------------------------------------------------------------------------------------------------------
@@ -140,13 +179,16 @@ def parse_output(content: bytes) -> Iterator[BatchReply]:
         except (ValueError, KeyError, TypeError):
             continue  # requests without a reply are sent again
         reply = reply_of(body)
+        text, output_tokens = without_reasoning(reply.text, is_cut=reply.finish_reason == "length"), reply.output_tokens
+        if output_tokens is None and text != reply.text:
+            output_tokens = count_tokens(reply.text)  # the reasoning is also charged
         yield BatchReply(
             custom_id=custom_id,
-            text=storable_text(reply.text),
+            text=storable_text(text),
             finish_reason=reply.finish_reason,
             input_tokens=reply.usage.input_tokens,
             cached_tokens=reply.usage.cached_tokens,
-            output_tokens=reply.output_tokens,
+            output_tokens=output_tokens,
             written_tokens=reply.usage.written_tokens,
         )
 

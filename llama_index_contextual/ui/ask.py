@@ -34,7 +34,13 @@ from starlette.routing import Route
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.chat_engine import TURNS, GroundedChatEngine
-from llama_index_contextual.answering.citations import CitationReport, Quotation, UnsupportedFigure, citations_of
+from llama_index_contextual.answering.citations import (
+    NO_CITATION,
+    CitationReport,
+    Quotation,
+    UnsupportedFigure,
+    citations_of,
+)
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError
@@ -314,7 +320,9 @@ def findings_of(answer: GroundedResponse) -> list[Finding]:
 
 def _warning_findings(answer: GroundedResponse) -> Iterator[Finding]:
     retrieval, verdict = answer.retrieval, answer.verdict
-    if answer.partial:
+    if answer.is_missing:
+        yield Finding(kind="bad", text="The model wrote no answer: ask again, or choose another model.")
+    elif answer.partial:
         yield Finding(kind="bad", text=f"The answer is incomplete: {answer.partial}")
     for warning in retrieval.warnings if retrieval else ():
         yield Finding(kind="note", text=visible(warning))
@@ -352,8 +360,8 @@ def _citation_findings(report: CitationReport) -> Iterator[Finding]:
     verified = sum(quotation.status == "verified" for quotation in report.quotations)
     if verified:
         yield Finding(kind="good", text=f"{pluralize(verified, 'quotation')} verified word for word.")
-    if report.text and not report.cited:
-        yield Finding(kind="note", text="The answer cites no source.")
+    if report.cites_nothing:
+        yield Finding(kind="note", text=NO_CITATION)
     elif report.is_clean and not report.quotations:
         yield Finding(kind="good", text="Every figure of the answer is in the passages it cites.")
 
@@ -369,7 +377,7 @@ def _where_found(quotation: Quotation) -> str:
 # ---- the answer text -------------------------------------------------------------------------------------------------
 
 # Links, other tags, and citations in a rendered answer.
-_CITED = re.compile(r"<a (?:[^<]|<(?!a |/a>))*+</a>|<[^<>]*>|\[\s?sources?\b[^\[\]<]*\]", re.IGNORECASE | re.DOTALL)
+_CITED = re.compile(r"<a (?:[^<]|<(?!a |/a>))*+</a>|<[^<>]*>|(?:\[Source \d{1,9}\])+", re.IGNORECASE | re.DOTALL)
 
 
 def answer_html(
@@ -622,7 +630,9 @@ async def _events(request: Request, project: Project, asked: AskForm) -> AsyncGe
     if asked.after and not turns:
         lost = "The earlier answers are no longer in memory: this question was answered without them."
         shown = replace(shown, findings=[Finding(kind="note", text=lost), *shown.findings])
-    request.app.state.answers.put(f"{project.name} {key}", KeptAnswer(asked, response.response or "", shown))
+    request.app.state.answers.put(
+        f"{project.name} {key}", KeptAnswer(asked, "" if response.is_missing else str(response), shown)
+    )
     html = request.app.state.templates.get_template("_answer.html").render(shown=shown)
     yield {"event": "answer", "key": key, "html": html, "url": f"{Links(project.name).ask()}?answer={key}"}
 
@@ -643,7 +653,7 @@ def _history(turns: Sequence[KeptAnswer]) -> list[ChatMessage]:
     """Return the last exchanges of a conversation as messages."""
     return [
         ChatMessage(role=role, content=text)
-        for turn in turns[-TURNS:]
+        for turn in [turn for turn in turns if turn.text][-TURNS:]
         for role, text in ((MessageRole.USER, turn.asked.text), (MessageRole.ASSISTANT, turn.text))
     ]
 

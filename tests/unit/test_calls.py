@@ -348,7 +348,7 @@ MODEL = "openai:gpt-4.1"
             CONNECTION,
             "The provider of 'openai:gpt-4.1' cannot be reached: check the address and the network, then try again.",
         ),
-        (api_error(400), "'openai:gpt-4.1' failed: APIStatusError: The provider's own words."),
+        (api_error(400), "The provider of 'openai:gpt-4.1' refused the request (400): The provider's own words."),
         (ValueError("first\n second"), "'openai:gpt-4.1' failed: ValueError: first second"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -25,20 +25,21 @@ LOW = "Low confidence: even the best passage has little in common with the quest
 
 
 class StallingLLM(ScriptedLLM):
-    """A model that sends two words, sets an event, and then sends nothing."""
+    """A model that sends some words, sets an event, and then sends nothing."""
 
+    words: tuple[str, ...] = ("The ", "pump")
     _stalled: asyncio.Event = PrivateAttr(default_factory=asyncio.Event)
 
     @property
     def stalled(self) -> asyncio.Event:
-        """Set when the two words have been sent."""
+        """Set when the words have been sent."""
         return self._stalled
 
     async def astream_chat(self, messages: Any, **kwargs: Any) -> ChatResponseAsyncGen:
         """Return a stream that never ends."""
 
         async def pieces() -> ChatResponseAsyncGen:
-            for word in ("The ", "pump"):
+            for word in self.words:
                 yield ChatResponse(message=ChatMessage(role="assistant", content=word), delta=word)
             self._stalled.set()
             await asyncio.Event().wait()

@@ -419,7 +419,8 @@ def test_a_model_that_stops_sending_leaves_a_partial_answer(
 def test_an_answer_that_is_not_read_to_its_end_stops_the_model_and_is_partial_and_not_cached(
     reports: Project, read: int, cache: AnswerCache
 ) -> None:
-    stream: Any = reports.as_query_engine(llm=StallingLLM(), streaming=True, cache=cache).query(QUESTION)
+    llm = StallingLLM(words=("The ", "pump " * 50))
+    stream: Any = reports.as_query_engine(llm=llm, streaming=True, cache=cache).query(QUESTION)
     assert [next(stream.response_gen) for _ in range(read)] == ["The"][:read]
     stream.response_gen.close()  # would wait ten seconds for the next word otherwise
     assert stream.get_response().partial == "Reading stopped before the end of the answer."
@@ -434,7 +435,8 @@ async def _read(pieces: Any) -> list[str]:
 async def test_an_async_answer_that_is_not_read_to_its_end_is_partial_and_not_cached(
     reports: Project, how: str, cache: AnswerCache
 ) -> None:
-    stream: Any = await reports.as_query_engine(llm=StallingLLM(), streaming=True, cache=cache).aquery(QUESTION)
+    llm = StallingLLM(words=("The ", "pump " * 50))
+    stream: Any = await reports.as_query_engine(llm=llm, streaming=True, cache=cache).aquery(QUESTION)
     assert await anext(stream.response_gen) == "The"
     if how == "closed":
         await stream.response_gen.aclose()
