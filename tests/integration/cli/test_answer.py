@@ -110,7 +110,7 @@ def test_a_shortened_question_and_a_partial_answer_are_reported(provider: Loopba
     provider.enqueue("one two three four five six seven eight nine ten eleven twelve thirteen")
     provider.fault("drop_in_body")
     result = ask(question=f"{QUESTION} {'pump ' * 10_000}")
-    assert "The query has 50,029 characters: only its beginning, " in result.err
+    assert "The query has 50,028 characters: only its beginning, " in result.err
     assert len(prompt(provider, 0)) < 50_000
     assert "The answer is incomplete: The answer broke off." in result.err
     assert result.out.startswith("one two three four")
