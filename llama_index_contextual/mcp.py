@@ -27,6 +27,7 @@ from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.search.response import Source
 from llama_index_contextual.tools import models
 from llama_index_contextual.tools.document_tools import INSTRUCTIONS
 
@@ -50,9 +51,11 @@ class Answer(models.Described):
     answer: str | None
     """The answer with citations; None if no LLM is available."""
     note: str | None
-    """Why the answer is missing or incomplete."""
+    """Why the answer is missing or incomplete, or that it cites no source."""
     sources: list[str]
     """The cited sources: file, pages, document and offsets."""
+    read: list[str]
+    """The sources that the model read and did not cite."""
     passages: list[models.FoundPassage]
     """Passages that may contain the answer, without an LLM."""
 
@@ -219,17 +222,23 @@ async def _ask_project(project: Project, question: str) -> CallToolResult:
     except ModelError as error:
         result = await project.document_tools().asearch(question)
         reason = f"No LLM is available to write an answer: {error}"
-        answer = Answer(answer=None, note=reason, sources=[], passages=result.passages)
+        answer = Answer(answer=None, note=reason, sources=[], read=[], passages=result.passages)
         return _reply(answer, f"{reason} These passages may contain it:\n\n{result}")
     response = cast(GroundedResponse, await engine.aquery(question))
-    sources = [f"[Source {number}] {defused(str(one))} ({models.place(one)})" for number, one in response.shown_sources]
+    cited = [_source(number, source) for number, source in response.cited_sources if response.found]
+    read = [_source(number, source) for number, source in response.read_sources]
     doubt = response.retrieval.doubt() if response.found and response.retrieval else ""
     if response.is_missing:
         raise ToolError(f"There is no answer. {response.partial}")
     partial = f"The answer is incomplete: {response.partial}" if response.partial else ""
-    note = " ".join(filter(None, [doubt, partial])) or None
-    answer = Answer(answer=str(response), note=note, sources=sources, passages=[])
-    return _reply(answer, "\n\n".join(filter(None, [str(response), "\n".join(filter(None, [note, *sources]))])))
+    note = " ".join(filter(None, [doubt, partial, response.citation_note])) or None
+    answer = Answer(answer=str(response), note=note, sources=cited, read=read, passages=[])
+    uncited = [] if cited or not read else ["Read, but not cited:", *read]
+    return _reply(answer, "\n\n".join(filter(None, [str(response), "\n".join(filter(None, [note, *cited, *uncited]))])))
+
+
+def _source(number: int, source: Source) -> str:
+    return f"[Source {number}] {defused(str(source))} ({models.place(source)})"
 
 
 def _reply(result: BaseModel, text: str | None = None) -> CallToolResult:

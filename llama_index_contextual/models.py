@@ -512,6 +512,7 @@ def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) 
 
 # ---- identity --------------------------------------------------------------------------------------------------------
 
+_WORDLLAMA = "WordLlamaEmbedding"
 _UNNAMED = "unknown"  # LlamaIndex's value for a model without a name
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -527,17 +528,28 @@ def model_name(model: BaseEmbedding | LLM, model_id: str | None = None) -> str:
         model_id: Name to use instead of the model's own name.
     """
     kind = model.class_name()
-    if _provider_named(kind) is not None and "class_name" not in vars(type(model)):
-        kind = type(model).__name__  # the class inherits `class_name` from its parent
+    if _inherits_class_name(type(model), _provider_named(kind)):
+        kind = type(model).__name__
     provider = _provider_named(kind) or kind
     return LOCAL if provider == LOCAL else f"{provider}:{model_id or _own_name(model) or _UNNAMED}"
 
 
 def _provider_named(kind: str) -> str | None:
     """Return the provider whose models have a class name, or None."""
-    if kind == "WordLlamaEmbedding":
+    if kind == _WORDLLAMA:
         return LOCAL
     return next((name for name, traits in PROVIDERS.items() if kind in traits.class_names), None)
+
+
+def _inherits_class_name(cls: type, provider: str | None) -> bool:
+    """Return whether a class has the `class_name` of a provider only because it is derived from the provider's class.
+
+    Other classes that return this name, such as recordings of a model, stand for the model.
+    """
+    definer = next(base for base in cls.__mro__ if "class_name" in vars(base))
+    traits = PROVIDERS.get(provider or "", Provider())
+    of_provider = {(target or "").partition(":")[2] for target in (traits.llm, traits.embedding)} | {_WORDLLAMA}
+    return definer is not cls and definer.__name__ in of_provider
 
 
 def _own_name(model: BaseEmbedding | LLM) -> str | None:

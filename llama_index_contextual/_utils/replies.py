@@ -23,10 +23,7 @@ def check_replies(model: Any) -> None:
     """Check the responses of a model with an OpenAI or Anthropic client, which the model must not share with others."""
     client = getattr(model, "_aclient", None)
     if client is None and hasattr(model, "_get_aclient"):
-        try:
-            client = model._get_aclient()
-        except Exception:  # noqa: BLE001 - a client that cannot be created raises its error again when it is called
-            return
+        client = model._get_aclient()
     for resource in (getattr(getattr(client, "chat", None), "completions", None), getattr(client, "messages", None)):
         if hasattr(resource, "create") and "create" not in vars(resource):  # otherwise it is already checked
             resource.create = _checked(resource.create)  # type: ignore[union-attr]

@@ -1,8 +1,9 @@
 """Check the citations of an answer against the passages in its prompt.
 
-An answer cites its passages as [Source N]. `check_citations` removes citations of sources that do not exist, looks up
-every quotation in the passages, and reports numbers that no cited passage contains. The first two parts of this module
-find and compare numbers and quotations.
+An answer cites its passages as [Source N]. `check_citations` converts other forms of citations to this form, removes
+citations of sources that do not exist, looks up every quotation in the passages, and reports numbers that no cited
+passage contains. The first two parts of this module find and compare numbers and quotations; citation_forms.py reads
+the citations.
 """
 
 from __future__ import annotations
@@ -16,6 +17,15 @@ from decimal import Decimal
 from functools import cache, lru_cache
 from typing import Any, Literal
 
+from llama_index_contextual.answering.citation_forms import (
+    BEFORE,
+    START,
+    Citation,
+    CitationReader,
+    is_unspaced,
+    parse_numbers,
+    unfinished_word,
+)
 from llama_index_contextual.index.analysis import MONTH_NAMES
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 from llama_index_contextual.search.response import Source
@@ -300,10 +310,11 @@ _INSIDE = r"[^\[\]［］【】〔〕]"
 _CITATION = re.compile(
     rf"{_OPEN}\s?sources?(?![a-z])({_INSIDE}{{0,200}}\d)({_INSIDE}{{0,200}}{_CLOSE})?", re.IGNORECASE
 )
-_LONGEST_CITATION = 411
-_UNCLOSED = re.compile(rf"{_OPEN}{_INSIDE}*\Z")
-_UNFINISHED = re.compile(rf"{_OPEN}\s?sources?(?![a-z])[\s\d:：,、&–-]*\Z", re.IGNORECASE)
+_OPEN_BRACKET = re.compile(rf"{_OPEN}{_INSIDE}{{0,240}}\Z")
 _FOLLOWING = re.compile(rf"(?:[\s.,;:!?]*{_OPEN}\s?sources?{_INSIDE}*{_CLOSE})+", re.IGNORECASE)
+_CODE_MARK = re.compile(r"`{1,3}|\n")
+_BEFORE_SPACE = ".,;:!?)\"'”’»%"
+_LONGEST = 241
 _LIST_NUMBER = re.compile(r"^[ \t]*\d+[.)](?=\s)", re.MULTILINE)
 
 
@@ -345,14 +356,15 @@ class UnsupportedFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class CitationReport:
-    """Result of a citation check, including the answer without invalid citations.
+    """Result of a citation check, including the answer with its citations in one form.
 
     Attributes:
-        text: The answer without citations of sources that do not exist.
+        text: The answer with citations in the form [Source N], without citations of sources that do not exist.
         cited: Numbers of the cited sources, in order of first citation.
         invalid: Numbers of cited sources that do not exist, in order of first citation.
         quotations: The quotations, in order.
         unsupported: Numbers and months that no cited passage contains, in order.
+        found: Whether the passages answer the question; otherwise, the answer need not cite any.
     """
 
     text: str
@@ -360,11 +372,18 @@ class CitationReport:
     invalid: tuple[int, ...] = ()
     quotations: tuple[Quotation, ...] = ()
     unsupported: tuple[UnsupportedFigure, ...] = ()
+    found: bool = True
+
+    @property
+    def cites_nothing(self) -> bool:
+        """True if the answer cites no source, although it answers the question."""
+        return self.found and bool(self.text) and not self.cited
 
     @property
     def is_clean(self) -> bool:
-        """True if the check found no problems."""
-        return not self.invalid and not self.unsupported and all(q.status == "verified" for q in self.quotations)
+        """True if the check found no problems, and the answer cites a source unless nothing was found."""
+        is_sound = all(quotation.status == "verified" for quotation in self.quotations)
+        return is_sound and not (self.invalid or self.unsupported or self.cites_nothing)
 
     def quoted_places(self) -> dict[int, list[Source]]:
         """Map the number of each quoted passage to the sources of its verified quotations, without duplicates."""
@@ -380,16 +399,27 @@ class CitationReport:
             {**asdict(quotation), "label": None if quotation.source is None else str(quotation.source)}
             for quotation in self.quotations
         ]
-        return {**asdict(self), "quotations": quotations, "is_clean": self.is_clean}
+        more = {"cites_nothing": self.cites_nothing, "is_clean": self.is_clean}
+        return {**asdict(self), "quotations": quotations, **more}
 
 
-def check_citations(answer: str, passages: Sequence[Passage], *, question: str = "") -> CitationReport:
-    """Check an answer that cites its passages as [Source N], numbered from 1.
+NO_CITATION = "The answer cites no source."
+"""Note on an answer that cites no source, although it answers the question."""
+
+
+def check_citations(
+    answer: str, passages: Sequence[Passage], *, question: str = "", found: bool = True
+) -> CitationReport:
+    """Check an answer that cites its passages, which are numbered from 1.
+
+    Citations are recognised in the forms in which models write them, such as [Source 1], [1, 2], (Source 1),
+    【1†source】, [^1], ¹, [Quelle 1], "according to source 1", or the name of a file in brackets.
 
     Args:
         answer: The answer.
         passages: The passages in the prompt; the first is Source 1.
         question: The question. Numbers that it contains need not be in a passage.
+        found: Whether the passages answer the question; otherwise, the answer need not cite any.
 
     Example:
         >>> passages = [Passage("Food keeps for three days."), Passage("Boil all water.")]
@@ -399,7 +429,7 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
         >>> [(q.status, q.found_in) for q in report.quotations], [figure.text for figure in report.unsupported]
         ([('wrong_source', 1)], ['4'])
     """
-    citations = CitationFilter(len(passages))
+    citations = CitationFilter(passages)
     text = citations.feed(answer) + citations.flush()
     layout = _Layout(text)
     quotations = [replace(quoted, cited=layout.citations_for(quoted)) for quoted in quotations_of(text)]
@@ -410,6 +440,7 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
         invalid=tuple(citations.invalid),
         quotations=tuple(_check_quotation(quoted, passages, folded) for quoted in quotations),
         unsupported=_unsupported(layout, passages, question),
+        found=found,
     )
 
 
@@ -420,9 +451,7 @@ def citations_of(answer: str) -> list[_Citation]:
         >>> citations_of("Three days [Source 2], or four [Sources 1 and 3].")
         [(11, 21, (2,)), (31, 48, (1, 3))]
     """
-    return [
-        (mark.start(), mark.end(), tuple(_parse_numbers(mark[1]))) for mark in _CITATION.finditer(answer) if mark[2]
-    ]
+    return [(mark.start(), mark.end(), parse_numbers(mark[1])) for mark in _CITATION.finditer(answer) if mark[2]]
 
 
 def uncited(text: str) -> str:
@@ -431,86 +460,110 @@ def uncited(text: str) -> str:
 
 
 class CitationFilter:
-    """Filter that removes citations of sources that do not exist from streamed text.
+    """Filter that converts the citations in streamed text to one form, and removes those of other sources.
 
-    A bracket is held back until it is closed or cannot become a citation, so that no part of an invalid citation is
-    released. White space at either end of the text and before a removed citation is also removed, as is an unfinished
-    citation at the end. The result does not depend on how the text is divided into pieces.
+    The form is [Source N]. Text is held back while it may be the beginning of a citation, so that no part of an invalid
+    citation is released. White space at either end of the text and before a removed citation is also removed, as is an
+    unfinished citation at the end. The result does not depend on how the text is divided into pieces.
 
     Args:
-        sources: Number of sources, which are numbered from 1.
+        passages: The passages that can be cited; the first is Source 1.
 
     Attributes:
         invalid: Numbers of the invalid sources cited so far.
 
     Example:
-        >>> stream = CitationFilter(2)
-        >>> [stream.feed(piece) for piece in ("Three days [Sou", "rce 99] or ", "four [Source 2].")], stream.flush()
-        (['Three days', ' or', ' four [Source 2].'], '')
+        >>> stream = CitationFilter([Passage("Food keeps."), Passage("Boil water.")])
+        >>> [stream.feed(piece) for piece in ("Three days [Sou", "rce 99] or ", "four [2].")], stream.flush()
+        (['Three days', ' or', ' four'], ' [Source 2].')
     """
 
-    def __init__(self, sources: int) -> None:
+    def __init__(self, passages: Sequence[Passage]) -> None:
         self.invalid: list[int] = []
-        self._sources = sources
-        self._shown = ""
-        self._held = ""
+        self._reader = CitationReader([(passage.text, passage.source) for passage in passages])
+        self._held = ""  # the last characters that have been read, followed by those that have not
+        self._pieces: list[str] = []  # what has come since
+        self._read = 0
+        self._code = ""  # the marks that began source code
+        self._space = ""  # white space at the end of the text to show
+        self._last = ""  # the end of the text that has been shown
 
     def feed(self, piece: str) -> str:
         """Add a piece of the text and return the text that can now be shown, which may be empty."""
-        text = self._held + piece
-        opening = _UNCLOSED.search(text, max(0, len(text) - _LONGEST_CITATION))
-        end = len(text) if opening is None else opening.start()
-        released = self._release(text[:end])
-        self._held += text[end:]
-        return released
+        self._pieces.append(piece)
+        if piece.isspace():  # held back until more text follows
+            return ""
+        return self._advance(is_end=False)
 
     def flush(self) -> str:
         """Return the remaining text, without an unfinished citation."""
-        if unfinished := _UNFINISHED.search(self._held):
-            self.invalid += self._missing(_parse_numbers(unfinished[0]))
-            self._held = self._held[: unfinished.start()]
-        released = self._release(self._held)
-        self._held = ""
-        return released
+        return self._advance(is_end=True)
 
-    def _release(self, text: str) -> str:
-        """Return a text without its invalid citations, and hold back trailing white space until more text follows."""
-        start, at = len(self._shown), 0
-        for citation in _CITATION.finditer(text):
-            self._shown += text[at : citation.start()]
-            self._add(citation)
-            at = citation.end()
-        shown = self._shown + text[at:]
-        self._shown = shown.rstrip() if start else shown.strip()
-        self._held = shown[len(shown.rstrip()) :]
-        return self._shown[start:]
+    def _advance(self, *, is_end: bool) -> str:
+        text, at, parts = self._held + "".join(self._pieces), self._read, []
+        self._pieces.clear()
+        while True:
+            start = START.search(text, at)
+            if start is None:
+                break
+            parts.append(self._show(text[at : start.start()]))
+            at = start.start()
+            if mark := _CODE_MARK.match(text, at):
+                if mark.end() == len(text) and mark[0] in ("`", "``") and not is_end:
+                    break
+                self._set_code(text, mark)
+                citation, end = None, mark.end()
+            else:
+                result = self._reader.read(text, at, in_code=bool(self._code), is_end=is_end)
+                if not isinstance(result, Citation | None):
+                    break
+                citation, end = result, at + 1
+            if citation is None:
+                parts.append(self._show(text[at:end]))
+                at = end
+            else:
+                parts.append(self._cite(citation))
+                at = citation.end
+        end_of_text = at if start is not None else len(text) - (0 if is_end else unfinished_word(text[at:]))
+        parts.append(self._show(text[at:end_of_text]))
+        self._held, self._read = text[max(0, end_of_text - BEFORE) :], min(end_of_text, BEFORE)
+        return "".join(parts)
 
-    def _add(self, citation: re.Match[str]) -> None:
-        """Append a citation to the text to show, leaving out sources that do not exist."""
-        numbers = _parse_numbers(citation[1])
-        wrong = self._missing(numbers)
-        if not wrong and (citation[2] is None or citation[0][0] + citation[0][-1] == "[]"):
-            self._shown += citation[0]
-            return
-        self.invalid += wrong
-        if right := [number for number in numbers if number not in wrong]:
-            self._shown += "".join(f"[Source {number}]" for number in right)
-        elif _UNCLOSED.search(self._shown):  # the text around the removed citation could form another citation
-            self._shown += "[…]"
-        else:
-            self._shown = self._shown.rstrip(" \t")
+    def _set_code(self, text: str, mark: re.Match[str]) -> None:
+        """Begin or end source code, which is enclosed in backquotes and, on one line, in fewer than three of them."""
+        if mark[0] == "\n":
+            self._code = self._code if len(self._code) > 2 else ""
+        elif not self._code:
+            self._code = mark[0]
+        elif len(mark[0]) >= len(self._code):
+            self._code = ""
 
-    def _missing(self, numbers: Sequence[int]) -> list[int]:
-        return [number for number in numbers if not 1 <= number <= self._sources]
+    def _show(self, text: str) -> str:
+        """Return the text that can be shown, and hold back trailing white space until more text follows."""
+        text = self._space + text
+        if not self._last:
+            text = text.lstrip()
+        shown = text.rstrip()
+        self._space = text[len(shown) :]
+        self._last = (self._last + shown)[-_LONGEST:]
+        return shown
 
-
-def _parse_numbers(listed: str) -> list[int]:
-    """Parse source numbers such as "1", "1, 3", "1 and 3" or "1-3"."""
-    numbers: list[int] = []
-    for first, last in re.findall(r"(\d+)(?:\s*[-–]\s*(\d+))?", listed):
-        end = int(last or first)
-        numbers.extend(range(int(first), end + 1) if int(first) <= end <= int(first) + 50 else (int(first), end))
-    return list(dict.fromkeys(numbers))
+    def _cite(self, citation: Citation) -> str:
+        """Return a citation in the form to show, leaving out sources that do not exist."""
+        right = [number for number in citation.numbers if 1 <= number <= self._reader.sources]
+        self.invalid += [number for number in citation.numbers if number not in right]
+        if right:
+            previous = self._last[-1:]
+            if not self._space and (
+                (previous.isalnum() and not is_unspaced(previous)) or previous in tuple(_BEFORE_SPACE)
+            ):
+                self._space = " "
+            return self._show("".join(f"[Source {number}]" for number in right))
+        # The text around a removed citation could form another citation.
+        if not citation.is_enclosed or _OPEN_BRACKET.search(self._last) or unfinished_word(self._last):
+            return self._show("[…]")
+        self._space = self._space.rstrip(" \t")
+        return ""
 
 
 class _Layout:

@@ -111,6 +111,7 @@ _PLACE = r"(?P<place><[^<>\n]*+>|(?:[^()\s]++|\((?:[^()\s]++|\([^()\s]*+\))*+\))
 _LINK = re.compile(rf"!?\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\(\s*+{_PLACE}[^()]*+\)")
 _OPEN_LINK = re.compile(r"(\]\(\s*<?)([^\s<>)]*)")
 _DEFINITION = re.compile(r"^([ ]{0,3}\[[^\]\n]+\]:[ \t]*+(?:\n[ \t]*+)?)(<[^<>\n]*>|\S+)[^\n]*$", re.MULTILINE)
+_MAX_ENCODINGS = 5  # how often a character reference in a link may be encoded
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
@@ -179,8 +180,12 @@ def is_safe(target: str) -> bool:
         [True, True, False, False]
     """
     plain = target.strip("<>")
-    while (decoded := unescape(plain).replace("\\", "")) != plain:
+    for _ in range(_MAX_ENCODINGS):
+        if (decoded := unescape(plain).replace("\\", "")) == plain:
+            break
         plain = decoded
+    else:
+        return False
     scheme = _SCHEME.match("".join(sign for sign in plain if sign.isprintable() and not sign.isspace()))
     return scheme is None or scheme[1].lower() in SCHEMES
 

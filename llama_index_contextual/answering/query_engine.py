@@ -543,7 +543,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         if draft.ready is not None:
             yield str(draft.ready)
             return
-        stream_filter, is_empty = StreamFilter(self.options.style, self.guards, sources=len(draft.hits)), True
+        passages = [self._passage(hit) for hit in draft.hits]
+        stream_filter, is_empty = StreamFilter(self.options.style, self.guards, passages=passages), True
         try:
             async with aclosing(self.answer_stream.astream(draft.messages, completion)) as pieces:
                 async for piece in pieces:
@@ -602,15 +603,16 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _check_answer(self, draft: Draft, written: WrittenAnswer, *, problem: str | None = None) -> GroundedResponse:
         """Check the citations in an answer and return the answer with a report on them."""
         passages = [self._passage(hit) for hit in draft.hits]
-        report = check_citations(written.text, passages, question=self._mask(draft.question))
+        _, text = split_reasoning(written.original, self.options.style)
+        found = bool(text.strip()) and self._mask(self.options.not_found).rstrip(".") not in text
+        report = check_citations(written.text, passages, question=self._mask(draft.question), found=found)
         shown = report.text
         if not shown:
             problem = problem or "The model returned an empty answer."
-        _, text = split_reasoning(written.original, self.options.style)
         return GroundedResponse(
             shown or problem,
             draft.hits,
-            found=bool(text.strip()) and self._mask(self.options.not_found).rstrip(".") not in text,
+            found=found,
             partial=problem,
             citations=report if passages else None,  # an answer based only on the conversation has no citations
             retrieval=draft.retrieval,

@@ -22,7 +22,7 @@ from llama_index.core.base.response.schema import AsyncStreamingResponse, Respon
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import count_tokens, reported_tokens
-from llama_index_contextual.answering.citations import CitationReport
+from llama_index_contextual.answering.citations import NO_CITATION, CitationReport
 from llama_index_contextual.config import TokenPrice
 from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
 from llama_index_contextual.contextualizer.prompts import usage_of
@@ -254,12 +254,19 @@ class GroundedResponse(Response):
         return [(number, place) for number in cited for place in places.get(number) or [marked[number - 1]]]
 
     @property
-    def shown_sources(self) -> list[tuple[int, Source]]:
-        """Sources to list below the answer: the cited sources, or all sources if none is cited.
+    def read_sources(self) -> list[tuple[int, Source]]:
+        """The sources that the model read and did not cite, with their numbers; empty if `found` is False."""
+        cited = self.citations.cited if self.citations else ()
+        return [
+            (number, source)
+            for number, source in enumerate(self.sources, start=1)
+            if number not in cited and self.found
+        ]
 
-        The list is empty if `found` is False.
-        """
-        return (self.cited_sources or list(enumerate(self.sources, start=1))) if self.found else []
+    @property
+    def citation_note(self) -> str:
+        """Sentence that says that the answer cites no source, or an empty string."""
+        return NO_CITATION if self.citations is not None and self.citations.cites_nothing else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as JSON values, with an excerpt of each passage."""

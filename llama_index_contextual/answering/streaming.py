@@ -37,7 +37,7 @@ from llama_index_contextual._utils.clients import LOCAL_TIMEOUT, address_of, sha
 from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.reasoning import OPENING_CHARACTERS, ReasoningFilter, without_reasoning
 from llama_index_contextual._utils.redaction import KeyFilter, scrub
-from llama_index_contextual.answering.citations import CitationFilter
+from llama_index_contextual.answering.citations import CitationFilter, Passage
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
 from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, Meter, field_of
@@ -51,11 +51,12 @@ STOPPED = "Reading stopped before the end of the answer."
 
 _RETRY = RetryPolicy(attempts=3)
 _MARK = re.compile(rf"^[ \t#>*_]*{ANSWER_MARK}[*_]*\s*", re.MULTILINE)
-_LONGEST_MARK = 200
+_LONGEST_MARK = 200  # characters of a line that can begin with the mark
 # Text at the start of a block that later characters cannot turn into a link, a tag or code. This includes citations
 # unless they look like a link.
 _PLAIN = re.compile(
-    r"(?:[^<\[\]!`~\\\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff]|!(?=[^\[])|\[sources? \d+(?:, \d+)*\](?=[^(:\[]))*",
+    r"(?:[^<\[\]!`~\\\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff]|!(?=[^\[])"
+    r"|\[(?:(?:sources? )?\d+(?:, ?\d+)*|\^\d+)\](?=[^(:\[]))*",
     re.IGNORECASE,
 )
 # Indented text after a blank line may belong to the list before it.
@@ -533,17 +534,16 @@ class StreamFilter:
     Args:
         style: The style of the answer.
         guards: Guards to apply to the text; None releases the text immediately.
-        sources: Number of sources that can be cited; None leaves citations unchanged.
+        passages: The passages that can be cited; None leaves citations unchanged.
     """
 
-    def __init__(self, style: str, guards: Guards | None = None, *, sources: int | None = None) -> None:
+    def __init__(self, style: str, guards: Guards | None = None, *, passages: Sequence[Passage] | None = None) -> None:
         self._reasoning: str | None = "" if style == "chain_of_thought" else None
         self._guards = guards
-        self._citations = None if sources is None else CitationFilter(sources)
+        self._citations = None if passages is None else CitationFilter(passages)
         self._open = ""
         self._plain = 0
         self._searched = 0
-        self._line = 0
 
     def feed(self, piece: str) -> str:
         """Add a piece of the stream and return the text that can now be shown, which may be empty."""
@@ -553,14 +553,15 @@ class StreamFilter:
     def _clean(self, piece: str) -> str:
         if self._reasoning is not None:
             self._reasoning += piece
-            mark = _MARK.search(self._reasoning, self._line)
-            self._line = max(
-                self._line, self._reasoning.rfind("\n", self._line) + 1, len(self._reasoning) - _LONGEST_MARK
-            )
+            mark = _MARK.search(self._reasoning, self._searched)
+            if mark is None:  # continue at the last line, unless it is too long to begin with the mark
+                line = self._reasoning.rfind("\n", self._searched) + 1 or self._searched
+                is_long = len(self._reasoning) - line > _LONGEST_MARK
+                self._searched = len(self._reasoning) if is_long else line
             piece = "" if mark is None else self._reasoning[mark.end() :]
             if not piece:  # the rest of the mark may follow
                 return ""
-            self._reasoning = None
+            self._reasoning, self._searched = None, 0
         if self._guards is None:
             return piece
         self._open += piece
@@ -583,7 +584,8 @@ class StreamFilter:
         """
         block = guards.clean(self._open[: blank.start()]) + blank[0]
         if guards.sanitise and not (is_closed(block) and block.lstrip() == block):
-            self._searched = blank.end()
+            # Wait for more text after a long block: otherwise, code would be read anew at each of its blank lines.
+            self._searched = blank.end() + len(block) // 8
             return ""
         rest = block[self._plain :]
         self._open, self._plain, self._searched = self._open[blank.end() :], 0, 0

@@ -337,8 +337,12 @@ def _show_findings(answer: GroundedResponse) -> None:
         say("[dim]From the cache: no tokens sent for this answer.[/]", to=err)
     if retrieval is not None and retrieval.searched != retrieval.query:
         say(f"[dim]Searched for: {safe(retrieval.searched)}[/]", to=err)
-    for number, source in answer.shown_sources:
+    for number, source in answer.cited_sources if answer.found else ():
         say(f"[dim]\\[Source {number}][/] {safe(str(source))}")
+    if read := answer.read_sources:
+        say("[dim]Read, but not cited:[/]")
+    for number, source in read:
+        say(f"[dim]  {number}. {safe(str(source))}[/]")
     if usage is not None:
         say(f"[dim]{safe(str(usage))}[/]", to=err)
 
@@ -355,6 +359,8 @@ def _warnings(answer: GroundedResponse) -> Iterator[str]:
         yield f"Not judged: {verdict['error']}"
     elif verdict and "original" in (answer.metadata or {}):
         yield "The judge withheld the answer: the passages do not support it."
+    if answer.citation_note:
+        yield answer.citation_note
     if report is not None:
         for number in dict.fromkeys(report.invalid):
             yield f"A citation of Source {number}, which does not exist, was removed."

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -148,7 +147,9 @@ class LiveSender:
         """Value that makes a client leave out a parameter that the model's class sends."""
         if not hasattr(self._llm, "reuse_client"):
             return None
-        return sys.modules["openai"].NOT_GIVEN  # the class of the model has imported it
+        from openai import NOT_GIVEN
+
+        return NOT_GIVEN
 
 
 _OTHER_LIMIT = "max_completion_tokens"

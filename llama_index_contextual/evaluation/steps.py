@@ -165,9 +165,9 @@ def evaluate_steps(
 
     The steps are the structural context, the LLM's context, BM25, the best sentence, and a reranker. Variants are built
     and removed as in `compare_variants`. The step with the LLM's context is skipped, with its price, if contexts are
-    missing and the LLM's key is not set, or if the cost with them would be higher than `max_cost`; the following steps
-    then have the structural context. If it is not skipped, the steps up to the best sentence are also measured without
-    it.
+    missing and the settings name no LLM or its key is not set, or if the cost with them would be higher than
+    `max_cost`; the following steps then have the structural context. If it is not skipped, the steps up to the best
+    sentence are also measured without it.
 
     Args:
         project: The project.
@@ -266,7 +266,9 @@ def _no_llm(
     if not estimate.contexts.calls:
         return None
     cost = f"{pluralize(estimate.contexts.calls, 'call')} for contexts would cost {money(estimate.dollars)}"
-    if origin.llm is None and (missing := missing_for(config.llm or DEFAULT_LLM, setting="llm")):
+    if origin.llm is None and config.llm is None:
+        return f"The settings name no LLM: set `llm`. With {DEFAULT_LLM}, {cost}."
+    if origin.llm is None and (missing := missing_for(config.llm or "", setting="llm")):
         return f"{missing} {cost}."
     if max_cost is None:
         return None

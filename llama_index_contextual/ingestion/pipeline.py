@@ -435,7 +435,7 @@ def _contextualizer(
     return LLMContextualizer(
         llm=llm,
         model_id=model_id,
-        model=config.llm or DEFAULT_LLM,
+        model=DEFAULT_LLM if config.llm is None else config.llm,
         prompt=config.context_prompt or DEFAULT_PROMPT,
         neighbours=config.context_neighbours,
         num_workers=config.llm_concurrency,

@@ -279,7 +279,9 @@ class ProjectState:
     @property
     def context_llm_name(self) -> str:
         """Name of the LLM that writes contexts, as used in prices and reports, without loading the LLM."""
-        return self.config.llm or DEFAULT_LLM if self.llm is None else model_name(self.llm, self.model_id)
+        if self.llm is not None:
+            return model_name(self.llm, self.model_id)
+        return DEFAULT_LLM if self.config.llm is None else self.config.llm
 
     def stages(self, ledger: Ledger, embed_model: BaseEmbedding | None) -> Stages:
         """Return the components that process a document."""

@@ -207,8 +207,6 @@ _LEAST_FILL = 0.5
 _LEAST_TAIL = 0.4
 # Bounds of the overlap, relative to the desired overlap. For 10 % of the chunk, the bounds are about 5 and 15 %.
 _LEAST_SHARED, _MOST_SHARED = 0.55, 1.45
-# Maximum length of a word, in characters per token of a chunk. Longer words are not read to the end.
-_LONGEST_WORD = 64
 
 
 @dataclass(frozen=True)
@@ -304,7 +302,8 @@ class ChunkCutter:
     def _forced_cut(self, core: int, tail: int) -> tuple[int, int, int]:
         """Divide a word that is too long for a chunk between graphemes, and a long grapheme between characters."""
         text, tokens = self.tokens.text, self.tokens
-        stop = min(tail, core + _LONGEST_WORD * self.size)
+        # A word or grapheme with twice as many tokens does not fit and is not read to the end.
+        stop = min(tail, tokens.offset(tokens.index(core) + 2 * self.size + 8))
         whole = self.layout.whole_at(core + 1)
         word = boundaries.NON_WORD_CHARACTER.search(text, core + 1, stop)
         unit = whole[1] if whole and whole[0] == core else word.start() if word else stop

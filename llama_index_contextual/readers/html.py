@@ -41,6 +41,8 @@ _MAX_SPAN = 1_000
 _DATA_URI = re.compile(r"(?i)(\ssrc\s*=\s*[\"']?)data:[^\"'\s>]*")
 _LONG_TAG = re.compile(r"<(\w+)\s[^<>]{20000,}>")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
+# Characters that lxml reads but refuses to write.
+_UNWRITABLE = dict.fromkeys((*range(0x20), 0xFFFE, 0xFFFF)) | {0x09: "\t", 0x0A: "\n", 0x0B: " ", 0x0C: " ", 0x0D: "\r"}
 
 
 def read_html(source: FileSource) -> ParsedFile:
@@ -78,12 +80,17 @@ def parse_html(source: FileSource, text: str) -> Element:
 
 def _prepare(root: Element) -> None:
     """Remove elements that are not shown, replace images with their alternative text, and add spaces between blocks."""
+    for element in root.iter():
+        if (text := element.text) and (writable := text.translate(_UNWRITABLE)) != text:
+            element.text = writable
+        if (tail := element.tail) and (writable := tail.translate(_UNWRITABLE)) != tail:
+            element.tail = writable
     for element in list(root.iterdescendants()):
         before = ""
         if _is_dropped(element):
             element.drop_tree()
         elif element.tag == "img":
-            before = (element.get("alt") or "").strip()
+            before = (element.get("alt") or "").translate(_UNWRITABLE).strip()
             before = before if " " in before else ""  # a single word is probably a file name
         elif element.tag == "br" or element.tag in _BLOCKS:
             before = " "

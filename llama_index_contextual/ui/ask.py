@@ -34,7 +34,13 @@ from starlette.routing import Route
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.chat_engine import TURNS, GroundedChatEngine
-from llama_index_contextual.answering.citations import CitationReport, Quotation, UnsupportedFigure, citations_of
+from llama_index_contextual.answering.citations import (
+    NO_CITATION,
+    CitationReport,
+    Quotation,
+    UnsupportedFigure,
+    citations_of,
+)
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError
@@ -354,8 +360,8 @@ def _citation_findings(report: CitationReport) -> Iterator[Finding]:
     verified = sum(quotation.status == "verified" for quotation in report.quotations)
     if verified:
         yield Finding(kind="good", text=f"{pluralize(verified, 'quotation')} verified word for word.")
-    if report.text and not report.cited:
-        yield Finding(kind="note", text="The answer cites no source.")
+    if report.cites_nothing:
+        yield Finding(kind="note", text=NO_CITATION)
     elif report.is_clean and not report.quotations:
         yield Finding(kind="good", text="Every figure of the answer is in the passages it cites.")
 
@@ -371,7 +377,7 @@ def _where_found(quotation: Quotation) -> str:
 # ---- the answer text -------------------------------------------------------------------------------------------------
 
 # Links, other tags, and citations in a rendered answer.
-_CITED = re.compile(r"<a (?:[^<]|<(?!a |/a>))*+</a>|<[^<>]*>|\[\s?sources?\b[^\[\]<]*\]", re.IGNORECASE | re.DOTALL)
+_CITED = re.compile(r"<a (?:[^<]|<(?!a |/a>))*+</a>|<[^<>]*>|(?:\[Source \d{1,9}\])+", re.IGNORECASE | re.DOTALL)
 
 
 def answer_html(

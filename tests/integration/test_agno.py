@@ -278,7 +278,7 @@ async def test_a_question_of_a_megabyte_is_shortened_with_a_warning(filled: Proj
     for knowledge in (ContextualKnowledge(filled), ContextualKnowledge(filled.as_retriever())):
         for document in (knowledge.retrieve(query), await knowledge.aretrieve(query)):
             assert "TS-999" in document[0].content
-            assert document[0].meta_data["note"].startswith("The query has 1,000,007 characters: only its beginning")
+            assert document[0].meta_data["note"].startswith("The query has 1,000,006 characters: only its beginning")
             assert document[0].meta_data["note"].count("characters: only its beginning") == 1
 
 

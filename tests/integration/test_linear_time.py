@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pytest
+from llama_index.core.schema import Document, TextNode
 
+from llama_index_contextual import ChunkNodeParser
 from llama_index_contextual._utils.redaction import _secrets, _without_parts
 from llama_index_contextual._utils.templates import _marks_of
-from llama_index_contextual.answering.citations import quotations_of, uncited
-from llama_index_contextual.answering.guards import mask_personal_data
+from llama_index_contextual.answering.citations import Passage, check_citations, quotations_of, uncited
+from llama_index_contextual.answering.guards import Guards, is_safe, mask_personal_data
 from llama_index_contextual.answering.intent import aspects_of
 from llama_index_contextual.answering.prompts import defused
+from llama_index_contextual.answering.query_engine import question_form
+from llama_index_contextual.answering.streaming import StreamFilter
 from llama_index_contextual.contextualizer.prompts import neutralise
+from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.builder import DocumentBuilder
-from llama_index_contextual.readers.files import FileAccount, ReadLimits
+from llama_index_contextual.readers.files import FileAccount, FileSource, ReadLimits
+from llama_index_contextual.readers.office import READERS
+from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.spotlight import is_code, units
 from llama_index_contextual.ui.quotes import cells_of
 from tests.support.expressions import Expression, calls, expressions, hostile_runs
@@ -61,7 +69,7 @@ def test_every_expression_takes_linear_time(part: int) -> None:
 def test_the_scan_sees_expressions_of_all_kinds() -> None:
     places = [expression.where for expression in collected()]
     assert len(places) > 250
-    for place in ("answering/prompts.py", "models.py PROVIDERS", "ui/ask.py", "contextualizer/prompts.py:"):
+    for place in ("answering/prompts.py", "models.py PROVIDERS", "ui/ask.py", "_utils/templates.py:"):
         assert any(where.startswith(place) for where in places), place
 
 
@@ -89,6 +97,42 @@ def test_the_measurement_accepts_expressions_that_take_linear_time(pattern: str,
 
 def _build(text: str) -> None:
     DocumentBuilder(FileAccount(Path("long.html"), 10**9, ReadLimits())).paragraph(text)
+
+
+def _reader(name: str) -> Callable[[str], object]:
+    """Return a function that reads a text as the content of a file, in this process."""
+    path = Path(name)
+
+    def read_text(text: str) -> object:
+        data = text.encode("utf-8", "replace")
+        with suppress(ReadError):  # such as "contains only white space"
+            return READERS[path.suffix](FileSource(path, data, FileAccount(path, 10**9, ReadLimits())))
+        return None
+
+    return read_text
+
+
+def _table(text: str) -> None:
+    builder = DocumentBuilder(FileAccount(Path("long.xlsx"), 10**9, ReadLimits()))
+    builder.table([["a", "b"], [text, text], [text, "1"]])
+
+
+def _chunks(text: str) -> None:
+    ChunkNodeParser(chunk_size=100, chunk_overlap=10)([Document(text=text, id_="a")])
+
+
+def _stream(text: str, style: str = "cited", guards: Guards | None = None) -> None:
+    stream = StreamFilter(style, guards, passages=[Passage("")] * 2)
+    for start in range(0, len(text), 4):
+        stream.feed(text[start : start + 4])
+    stream.flush()
+
+
+def _check(answer: str = "It is 1,234 [Source 1].", passage: str = "It is 1,234.", question: str = "") -> None:
+    node = TextNode(text=passage)
+    check_citations(
+        answer, [Passage(passage, Source.of(node), "", lambda start, end: Source.of(node))], question=question
+    )
 
 
 FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
@@ -124,4 +168,58 @@ FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
 def test_functions_that_read_text_from_outside_take_linear_time(name: str) -> None:
     call, runs = FUNCTIONS[name]
     slow = {str(run): value for run in runs if (value := exponent(call, run)) >= MAX_EXPONENT}
+    assert not slow
+
+
+CHARACTERS = (" ", "\u00a0", "a", "1", "<", "[", '"', "`", "*", "|", "#", "---\n", "a\n")
+COMMON = [Run("", repeated) for repeated in CHARACTERS]
+TAGS = (("<p>", "&amp;"), ("", "<p>"), ("<table>", "<tr><td>a"), ("<pre>", "\n"), ("<p a=", '"'))
+WHOLE_TEXTS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
+    # A long paragraph of several lines takes longer once, when it exceeds the memory of the expression.
+    "text files": (_reader("a.txt"), [*COMMON[:-2], Run("", "A\n\n"), Run("", "1.1 "), Run("", "1.1 a\n\n")]),
+    "Markdown": (
+        _reader("a.md"),
+        [*COMMON, Run("", "# a\n"), Run("", "- a\n"), Run("| a | b |\n|---|---|\n", "| a "), Run("---\na: ", "[")],
+    ),
+    "HTML": (
+        _reader("a.html"),
+        [
+            *COMMON,
+            Run("<p>", "&amp;"),
+            Run("", "<p>"),
+            Run("<table>", "<tr><td>a"),
+            Run("<pre>", "\n"),
+            Run("<p a=", '"'),
+        ],
+    ),
+    "CSV": (_reader("a.csv"), [*COMMON, Run("", ","), Run("", "a,"), Run('a,b\n"', "a\n"), Run("a;b\n", "1;2\n")]),
+    "mails": (
+        _reader("a.eml"),
+        [
+            *(Run(f"Subject: a\n{run.before}", run.repeated) for run in COMMON),
+            *(Run("Subject: a\n\n", run.repeated) for run in COMMON),
+            Run("Subject: ", "=?utf-8?q?a?= "),
+            Run("From: ", "<a@b.c>, "),
+        ],
+    ),
+    "cells of sheets": (_table, COMMON),
+    "chunks": (_chunks, [*COMMON, Run("", "\u4e2d"), Run("", "\u0301"), Run("", "a. "), Run("", "a\n\n")]),
+    "passages": (lambda text: _check(passage=text), [*COMMON, Run("", "1,234 "), Run("", "a. ")]),
+    "answers": (_check, [*COMMON, Run("", "1,234 [Source 1]. "), Run("", '"It is" [Source 1] ')]),
+    "questions": (lambda text: _check(question=text), [*COMMON, Run("", "1,234 ")]),
+    "forms of questions": (question_form, [*COMMON, Run("", "?"), Run("", "WHO "), Run("a", "\u200b", "b")]),
+    "streams": (_stream, [*COMMON, Run("", "[Source 1"), Run("[", "1, ")]),
+    "streams of reasoning": (partial(_stream, style="chain_of_thought"), [*COMMON, Run("", "a b\n")]),
+    "streams of code": (partial(_stream, guards=Guards(mask=())), [Run("```\n", "a = 1\n\n")]),
+    "links": (is_safe, [Run("a&", "amp;"), Run("", "&"), Run("", "\\")]),
+}
+STEPS = 1.5
+"""Limit of the exponent if time grows in steps, and faster when a text no longer fits in the cache of the processor."""
+
+
+@pytest.mark.parametrize("name", WHOLE_TEXTS)
+def test_readers_parsers_checks_and_streams_take_linear_time(name: str) -> None:
+    call, runs = WHOLE_TEXTS[name]
+    call(runs[0].text(8))  # load what is loaded once
+    slow = {str(run): value for run in runs if (value := exponent(call, run)) >= STEPS}
     assert not slow

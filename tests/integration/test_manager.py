@@ -416,7 +416,7 @@ def test_a_root_folder_whose_name_is_not_valid_text_works(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX rights")
-@pytest.mark.parametrize(("umask", "others"), [(0o077, 0o077), (0o027, 0o027)])
+@pytest.mark.parametrize(("umask", "others"), [(0o077, 0o077), (0o027, 0o027), (0o000, 0o002)])
 def test_the_umask_is_respected(manager: ProjectManager, text_folder: Path, umask: int, others: int) -> None:
     before = os.umask(umask)
     try:

@@ -33,6 +33,7 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.tools.models import TOOLS
 from tests.support.cli import run
 from tests.support.documents import pdf_bytes, write_texts
+from tests.support.models import ScriptedLLM
 from tests.support.recorder import PATIENCE
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
@@ -207,9 +208,10 @@ CITED = "[Source 1] manual.txt (doc_id 'reports/manual.txt', characters 38 to 12
     ("answer", "shown"),
     [
         ("The pump runs dry [Source 1].", f"The pump runs dry [Source 1].\n\n{CITED}"),
+        ("It runs dry, says (source 1).", f"It runs dry, says [Source 1].\n\n{CITED}"),
         (NOT_FOUND, NOT_FOUND),  # sources would make it look as if they said so
     ],
-    ids=["found", "not found"],
+    ids=["found", "another form", "not found"],
 )
 async def test_a_question_is_answered_by_the_projects_llm_with_sources(
     filled: Project, answer: str, shown: str
@@ -219,6 +221,20 @@ async def test_a_question_is_answered_by_the_projects_llm_with_sources(
         llm = OpenAI(model="gpt-4.1", api_base=provider.api_base, api_key="any", max_retries=0, reuse_client=False)
         server = make_server([ProjectManager(filled.directory.parent).load("reports", llm=llm)])
         assert text_of(await called(server, "ask", question=QUESTION)) == shown
+
+
+async def test_an_answer_that_cites_nothing_says_so_and_lists_what_was_read(filled: Project) -> None:
+    llm = ScriptedLLM(default="The pump runs dry.")
+    server = make_server([ProjectManager(filled.directory.parent).load("reports", llm=llm)])
+    result = await called(server, "ask", question=QUESTION)
+    assert result.structured_content is not None
+    assert (result.structured_content["note"], result.structured_content["sources"]) == (
+        "The answer cites no source.",
+        [],
+    )
+    assert result.structured_content["read"][0].startswith("[Source 1] manual.txt (doc_id 'reports/manual.txt'")
+    lines = text_of(result).splitlines()
+    assert lines[:4] == ["The pump runs dry.", "", "The answer cites no source.", "Read, but not cited:"]
 
 
 async def test_without_an_llm_the_passages_are_returned_with_a_note(filled: Project) -> None:

@@ -264,6 +264,10 @@ class Renamed(OpenAI):
         return "openai_llm"
 
 
+class RenamedAgain(Renamed):
+    """A user's subclass that inherits this claim."""
+
+
 class Words(WordLlamaEmbedding):
     """A user's subclass."""
 
@@ -277,6 +281,7 @@ def test_a_subclass_is_not_its_parent_unless_it_says_so() -> None:
     assert model_name(Prefixed(model_name="nomic", **options)) == "Prefixed:nomic"
     assert model_name(Logged(model="gpt-4o", **options)) == "Logged:gpt-4o"
     assert model_name(Renamed(model="gpt-4o", **options)) == "openai:gpt-4o"
+    assert model_name(RenamedAgain(model="gpt-4o", **options)) == "openai:gpt-4o"
     assert model_name(Words(model_name="mine@1")) == "Words:mine@1"
 
 

@@ -21,6 +21,7 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.rerank import listed_ids
 from llama_index_contextual.ui.charts import read_chart
+from tests.support.cli import run
 
 DEPTHS = (90, 400, 700, 985, 3_000, 100_000)
 VALUES = (400, 985, 3_000)
@@ -90,6 +91,23 @@ def test_filters_of_a_tool(text: Callable[[int], str], depth: int, project: Proj
         reply = str(search.call(query="pump", filters=filters))
         assert "recursion depth" not in reply
         assert "filter" in reply.lower()
+
+
+@pytest.mark.parametrize("depth", VALUES)
+@pytest.mark.parametrize("text", TEXTS)
+async def test_filters_of_mcp_agno_and_commands(text: Callable[[int], str], depth: int, project: Project) -> None:
+    agno, mcp = pytest.importorskip("llama_index_contextual.agno"), pytest.importorskip("llama_index_contextual.mcp")
+    root = project.directory.parent
+    for filters in (text(depth), f'{{"kind": {text(depth)}}}'):
+        try:
+            reply = str(await mcp.make_server([project]).call_tool("search", {"query": "pump", "filters": filters}))
+        except Exception as error:  # noqa: BLE001 - the server's own error, whose message the client gets
+            reply = str(error)
+        replies = [reply, str(agno.ContextualKnowledge(project).retrieve("pump", filters=filters))]
+        for condition in (filters, f"kind={filters}"):
+            result = run("search", "p", "pump", "--filter", condition, "--root", root)
+            replies.append(f"{result.out}{result.err}")
+        assert not [each[:300] for each in replies if "recursion depth" in each or "Traceback" in each]
 
 
 @pytest.mark.parametrize("depth", DEPTHS)

@@ -178,6 +178,9 @@ def test_without_a_key_ingesting_names_both_solutions_and_publishes_nothing(
 
 
 def test_without_a_key_the_error_of_an_engine_says_that_an_llm_can_be_passed(reports: Project) -> None:
+    with pytest.raises(ModelError, match=r"has no LLM, because its settings name none.*, pass an object as llm=,"):
+        reports.as_query_engine()
+    reports.update_config(answer_llm=DEFAULT_LLM)
     with pytest.raises(ModelError, match=r"needs OPENAI_API_KEY.* or an object passed as `llm=`"):
         reports.as_query_engine()
 

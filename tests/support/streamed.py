@@ -18,8 +18,8 @@ from tests.support.models import ScriptedLLM
 
 SOURCES = 3
 
-# More lenient than the package: any bracket that names a source and a number.
-_SHOWN = re.compile(r"[\[［【〔]\s*sources?\b[^\[\]［］【】〔〕]*", re.IGNORECASE)
+# More lenient than the package: any bracket that begins with a source and a number.
+_SHOWN = re.compile(r"[\[［【〔]\s*sources?\b[\s\\.:：,-]*\d[^\[\]［］【】〔〕]*", re.IGNORECASE)
 _FORMS = (
     *("[Source {}]", "[source {}]", "[Sources {}, {}]", "[Sources {} and {}]", "[Source: {}]", "[ Source {} ]"),
     *("[SOURCE\n{}]", "【Source {}】", "［Source {}］", "〔Sources {}、{}〕", "[Source：{}]", "\\[Source {}\\]"),

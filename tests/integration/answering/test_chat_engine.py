@@ -12,6 +12,7 @@ from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.prompts import SMALL_TALK
+from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.project.project import Project
 from tests.integration.answering.conftest import QUESTION
@@ -222,6 +223,30 @@ def test_a_streamed_turn_is_in_the_history_at_its_end(
     assert stream.grounded.citations.invalid == (9,)  # type: ignore[union-attr]
     assert contents(engine)[1] == "The pump runs dry, as the manual of the test bench says."
     assert stream.metadata["answer"]["found"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_turn_has_its_citations_in_one_form_and_says_when_there_are_none(reports: Project, streams: bool) -> None:
+    llm = ScriptedLLM(default="The pump runs dry.")
+    llm.enqueue("The pump【1†source】 runs dry[1], says source 1 (Quelle 1).")
+    engine = reports.as_chat_engine(llm=llm, min_confidence=0.0)
+
+    def turn(question: str) -> tuple[str, GroundedResponse]:
+        if not streams:
+            reply = engine.chat(question)
+            return str(reply), reply.grounded  # type: ignore[return-value]
+        stream = engine.stream_chat(question)
+        return "".join(stream.response_gen), stream.grounded  # type: ignore[return-value]
+
+    text, answer = turn("What does TS-999 mean?")
+    assert text == "The pump [Source 1] runs dry [Source 1], says [Source 1] [Source 1]."
+    assert answer.citations is not None
+    assert (answer.citations.cited, answer.citations.is_clean, answer.citation_note) == ((1,), True, "")
+    text, answer = turn("And what does it mean for the pump?")
+    assert answer.citations is not None
+    assert (text, answer.citations.is_clean) == ("The pump runs dry.", False)
+    assert answer.citation_note == "The answer cites no source."
+    assert (answer.cited_sources, answer.read_sources[0][0]) == ([], 1)
 
 
 async def test_a_turn_streams_in_an_event_loop(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:

@@ -18,6 +18,7 @@ from tests.support.cli import Result, run
 from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
+READ = "Read, but not cited:\n  2. quarter.md, section Orlen Valve Works, second quarter > Results\n"
 USAGE = r"openai:\S+: [\d,]+ tokens in, [\d,]+ out, \$[\d.]+"
 
 
@@ -70,7 +71,7 @@ def test_an_answer_is_shown_with_its_sources_and_problems(provider: LoopbackProv
     provider.enqueue("“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1] [Source 8].")
     result = ask("--llm", "openai:gpt-4o-mini")
     cited = "“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1].\n[Source 1] manual.txt\n"
-    assert result.out == cited
+    assert result.out == f"{cited}{READ}"
     *findings, usage = result.err.splitlines()
     assert findings == [
         "A citation of Source 8, which does not exist, was removed.",
@@ -79,6 +80,23 @@ def test_an_answer_is_shown_with_its_sources_and_problems(provider: LoopbackProv
     ]
     assert re.fullmatch(USAGE, usage)
     assert re.search(r"answers +\$[\d.]+  openai:gpt-4o-mini; \d+ calls?\n", run("cost", "a").out)
+
+
+def test_an_answer_that_cites_nothing_says_so_and_lists_no_sources(provider: LoopbackProvider) -> None:
+    provider.enqueue("The pump runs dry.")
+    result = ask()
+    assert result.out.startswith("The pump runs dry.\nRead, but not cited:\n  1. manual.txt\n  2. quarter.md")
+    assert "[Source" not in result.out
+    assert result.err.startswith("The answer cites no source.\n")
+
+
+def test_citations_in_another_form_are_shown_in_one_form(provider: LoopbackProvider) -> None:
+    provider.enqueue("The pump runs dry[1]; see 【2†source】 and [7].")
+    result = ask()
+    assert result.out.startswith(
+        "The pump runs dry [Source 1]; see [Source 2] and.\n[Source 1] manual.txt\n[Source 2] "
+    )
+    assert result.err.startswith("A citation of Source 7, which does not exist, was removed.\n")
 
 
 def test_an_answer_is_json_when_it_is_asked_for(provider: LoopbackProvider) -> None:
@@ -92,7 +110,7 @@ def test_a_shortened_question_and_a_partial_answer_are_reported(provider: Loopba
     provider.enqueue("one two three four five six seven eight nine ten eleven twelve thirteen")
     provider.fault("drop_in_body")
     result = ask(question=f"{QUESTION} {'pump ' * 10_000}")
-    assert "The query has 50,029 characters: only its beginning, " in result.err
+    assert "The query has 50,028 characters: only its beginning, " in result.err
     assert len(prompt(provider, 0)) < 50_000
     assert "The answer is incomplete: The answer broke off." in result.err
     assert result.out.startswith("one two three four")
@@ -119,7 +137,11 @@ def test_an_answer_cannot_act_on_the_terminal_and_hides_personal_data(
 @pytest.mark.parametrize(
     ("verdict", "shown", "finding"),
     [
-        ('{"unsupported": [], "relevant": true, "confidence": 0.9}', "It flies [Source 1].\n[Source 1] manual.txt", ""),
+        (
+            '{"unsupported": [], "relevant": true, "confidence": 0.9}',
+            f"It flies [Source 1].\n[Source 1] manual.txt\n{READ[:-1]}",
+            "",
+        ),
         ('{"unsupported": ["It flies."], "relevant": true, "confidence": 0.9}', FALLBACK, "The judge withheld"),
         ("Well.", NOT_JUDGED, "Not judged: The reply of the judge does not contain a valid"),
     ],
@@ -220,7 +242,8 @@ def test_a_conversation_answers_line_by_line(provider: LoopbackProvider) -> None
     provider.enqueue("The pump runs dry [Source 1].", "Because of V2 [Source 1].")
     result = chat(QUESTION, "", "And why does it?", "/quit", "never")
     assert result.code == 0
-    assert result.out.startswith("The pump runs dry [Source 1].\n[Source 1] manual.txt\nBecause of V2 [Source 1].\n")
+    first = f"The pump runs dry [Source 1].\n[Source 1] manual.txt\n{READ}"
+    assert result.out.startswith(f"{first}Because of V2 [Source 1].\n")
     assert QUESTION in prompt(provider, 1)
 
 

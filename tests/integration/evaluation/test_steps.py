@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llama_index_contextual.config import ContextKind, Mode, ProjectConfig, TokenPrice
+from llama_index_contextual.config import DEFAULT_LLM, ContextKind, Mode, ProjectConfig, TokenPrice
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.evaluation.compare import VariantProgress, compare_variants, rerank_price, sweep_variants
 from llama_index_contextual.evaluation.run import evaluate
@@ -25,6 +25,7 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.documents import write_texts
 from tests.support.models import ScriptedLLM
+from tests.support.server import LoopbackProvider
 from tests.unit.evaluation.support import QUESTIONS, FixedRetriever, by_id
 
 PRICES = {"ScriptedLLM:scripted": TokenPrice(input=2.0, output=8.0)}
@@ -43,14 +44,33 @@ def first_hits(steps: Steps, name: str) -> list[tuple[str, float | None]]:
     return [(result.results[0].node_id, result.results[0].score) for result in steps[name].results]
 
 
-def test_without_a_key_the_llm_is_skipped_with_its_price_and_the_rest_costs_nothing(filled: Project) -> None:
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({}, "The settings name no LLM: set `llm`. With openai:gpt-6-luna, 2 calls for contexts would cost $0.00"),
+        ({"llm": DEFAULT_LLM}, "needs OPENAI_API_KEY, which is not set. 2 calls for contexts would cost $0.00"),
+    ],
+)
+def test_without_an_llm_or_its_key_the_llm_is_skipped_with_its_price_and_the_rest_costs_nothing(
+    filled: Project, settings: dict[str, Any], reason: str
+) -> None:
+    filled.update_config(**settings)
     steps = evaluate_steps(filled, QUESTIONS, k=1)
     assert (steps.names, steps.metric) == (FREE, "recall@1")
     assert steps.prices == dict.fromkeys(FREE, 0.0)
     assert list(steps.skipped) == [LLM_CONTEXT, RERANKER]
-    reason = steps.skipped[LLM_CONTEXT]
-    assert "needs OPENAI_API_KEY, which is not set. 2 calls for contexts would cost $0.00" in reason
+    assert reason in steps.skipped[LLM_CONTEXT]
     assert steps.skipped[RERANKER] == "No model is named: use the `rerank` option or setting."
+
+
+def test_without_an_llm_nothing_is_sent_to_a_provider_whose_key_is_set(
+    filled: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-any-key-0000")
+    with LoopbackProvider() as provider:
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
+        assert list(evaluate_steps(filled, QUESTIONS, k=1).skipped) == [LLM_CONTEXT, RERANKER]
+        assert provider.calls() == []
 
 
 def test_each_step_searches_like_a_project_with_its_settings(

@@ -266,6 +266,21 @@ def test_sentences_and_other_short_lines_above_a_table_are_not_in_its_head() -> 
     assert read("a.html", heading).map.tables[0].head == "–  2023  2022"
 
 
+@pytest.mark.parametrize("form", ["{0:c}", "&#{0:d};", "&#x{0:x};"], ids=["raw", "decimal", "hexadecimal"])
+@pytest.mark.parametrize("code", [*range(1, 0x20), 0x7F, 0xFFFE, 0xFFFF], ids=hex)
+def test_control_characters_in_html_are_left_out(code: int, form: str) -> None:
+    control = form.format(code)
+    inline = f"<i>pu{control}<script>x</script>mp{control}<b></b>s</i>"
+    page = f"{control}<p>{inline}<br>{control}<img alt='two {control}words'>{control}<p>{control}<!--{'-' * 2_000}>"
+    text = " ".join(read("a.html", page.encode()).text.split())
+    assert text == ("pu mp s two words" if chr(code).isspace() and code < 0x1C else "pumps two words")
+
+
+def test_a_form_feed_in_html_is_white_space_in_a_mail() -> None:
+    page = mail("Pages", "").replace(b"text/plain", b"text/html") + b"<p>one\x0ctwo"
+    assert read("a.eml", page).text.endswith("one two")
+
+
 # ---- mail: headers, text, attachments --------------------------------------------------------------------------------
 
 
