@@ -204,7 +204,7 @@ class ReasoningFilter:
         has_shown_reasoning: Whether the text returned so far begins with reasoning, whose mark has come too late.
 
     Example:
-        >>> stream = ReasoningFilter()
+        >>> stream = ReasoningFilter(opening=0)
         >>> [stream.feed(piece) for piece in ("<thi", "nk>Hm.</think>Three ", "days.")], stream.flush()
         ([[], ['Three '], ['days.']], [])
     """

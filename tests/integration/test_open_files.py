@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ QUESTION = "Which pump runs dry?"
 @contextmanager
 def few_files(free: int) -> Iterator[None]:
     """Let this process open only a few more files."""
+    gc.collect()  # otherwise, objects of other tests could close their files in the meantime
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(highest)]  # fill the gaps between the open files

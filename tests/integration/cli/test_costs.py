@@ -80,7 +80,7 @@ def test_failed_contexts_are_reported_with_the_command_to_retry_and_counted_by_i
     provider.enqueue(*(ApiError(400, f"The prompt of request req_{number} was blocked.") for number in range(4)))
     first, second, third = run("ingest", "a", text_folder, "--quiet", *root).err.splitlines()
     assert first.startswith("no LLM context for 4 chunks, such as reports/")
-    assert re.search(r"failed: BadRequestError: Error code: 400 - .*The prompt of request req_\d was blocked\.", first)
+    assert re.search(r"refused the request \(400\): The prompt of request req_\d was blocked\.", first)
     assert second == "These chunks have the structural context. To request their contexts again:"
     assert third == f"  llama-index-contextual retry a --root '{root[1]}'"
     fallback = "fallback      4 chunks without an LLM context (see `retry`)\n"

@@ -110,7 +110,7 @@ def test_steps_are_shown_recommended_and_drawn(questions: Path, tmp_path: Path) 
     out, err = run(questions, "--steps", "--top-k", 1, "--report", chart)
     words = " ".join(out.split())
     assert "Failed retrievals (1 − recall@1) in per cent" in words
-    assert "+ LLM context skipped: 'openai:" in words
+    assert "+ LLM context skipped: The settings name no LLM: set `llm`." in words
     assert "+ reranker skipped: No model is named" in words
     assert "Use 'embeddings': no other step has significantly fewer failed retrievals on 2 questions" in words
     assert f"Wrote {chart}." in err
