@@ -504,7 +504,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             additional_source_nodes: Nodes to add to the `source_nodes` of the answer; they cannot be cited.
         """
         _, notes = await alimit_query(query_bundle)
-        question = cut_text(query_bundle.query_str)
+        question = cut_text(as_bundle(query_bundle).query_str)
         retrieval = with_warnings(RetrievalResponse.of_nodes(question, nodes), notes)
         draft = await self.aprepare(question, retrieval)
         response = await self.aanswer(draft, streaming=self.streaming)
