@@ -1,4 +1,4 @@
-"""A run that cannot succeed stops after its first requests with one sentence, and does not repeat requests in vain."""
+"""A run that cannot succeed stops after the first requests with one message, and no request is repeated unchanged."""
 
 from __future__ import annotations
 
