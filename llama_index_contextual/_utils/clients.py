@@ -224,8 +224,8 @@ class PerLoop(Generic[T]):
                 model = self._load()
                 if (copy := unconnected(model)) is model:
                     return model
-                # An asynchronous generator is used because `asyncio.run` finalises the loop's generators at the end.
                 _read_streams_to_the_end(copy)
+                # An asynchronous generator is used because `asyncio.run` finalises the loop's generators at the end.
                 generator = _lend(copy, is_copy=True)
                 self._by_loop[loop] = generator, await anext(generator)  # does not suspend
             return self._by_loop[loop][1]

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from llama_index_contextual.answering.citation_forms import (
     BEFORE,
+    LONGEST,
     START,
     Citation,
     CitationReader,
@@ -314,7 +315,7 @@ _OPEN_BRACKET = re.compile(rf"{_OPEN}{_INSIDE}{{0,240}}\Z")
 _FOLLOWING = re.compile(rf"(?:[\s.,;:!?]*{_OPEN}\s?sources?{_INSIDE}*{_CLOSE})+", re.IGNORECASE)
 _CODE_MARK = re.compile(r"`{1,3}|\n")
 _BEFORE_SPACE = ".,;:!?)\"'”’»%"
-_LONGEST = 241
+_LONGEST = LONGEST + 1
 _LIST_NUMBER = re.compile(r"^[ \t]*\d+[.)](?=\s)", re.MULTILINE)
 
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from llama_index_contextual._utils.files import require_open_files
 from llama_index_contextual._utils.keywords import nearest
+from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -203,7 +204,7 @@ def _read_or_none(project_dir: Path) -> _Content | None:
 def _read(project_dir: Path) -> _Content:
     name = project_dir.name
     try:
-        raw = json.loads(files.read(project_dir / PROJECT_FILE))
+        raw = parse_json(files.read(project_dir / PROJECT_FILE))
         require_format(raw, f"{name}/{PROJECT_FILE}", name=name)
         # A file written by hand may have no checksum. Defaults are used for missing settings.
         expected = raw.pop(_CHECKSUM, None)
@@ -214,7 +215,7 @@ def _read(project_dir: Path) -> _Content:
                 name=name,
             )
         return _Content(**raw)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProjectError(
             f"{name}/{PROJECT_FILE} is damaged ({type(error).__name__}): restore it, or delete it and create the"
             f" project again; contexts in its ledger are not paid for twice.",

@@ -31,6 +31,7 @@ from llama_index.retrievers.bm25.base import DEFAULT_PERSIST_FILENAME
 from llama_index.vector_stores.faiss import FaissVectorStore
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual.config import Fusion, default
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import ConfigurationError, InputError
@@ -39,7 +40,14 @@ from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, ChunkInd
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.nodes import NodeTable
-from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundle, limit_query, query_of, specificity_of
+from llama_index_contextual.retrievers.base import (
+    CheckedRetriever,
+    alimit_query,
+    as_bundle,
+    limit_query,
+    query_of,
+    specificity_of,
+)
 from llama_index_contextual.search.confidence import RANKED
 from llama_index_contextual.search.rank import (
     FusionSettings,
@@ -407,7 +415,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
             InputError: The directory was not written by `persist`.
         """
         try:
-            stored = {**json.loads((Path(path) / DEFAULT_PERSIST_FILENAME).read_text(encoding))}
+            stored = {**parse_json((Path(path) / DEFAULT_PERSIST_FILENAME).read_text(encoding))}
             nodes = [metadata_dict_to_node(row) for row in bm25s.BM25.load(path, load_corpus=True).corpus]
             written = {name: stored[name] for name in ("similarity_top_k", "language") if name in stored}
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -562,7 +570,8 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self.ranks_rows:
             return await super(QueryFusionRetriever, self)._aretrieve(query_bundle)
-        return await super()._aretrieve(limit_query(query_bundle)[0])
+        limited, _ = await alimit_query(query_bundle)
+        return await super()._aretrieve(limited)
 
     def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
         """Fuse the weighted hits of retrievers that do not share an index, by node id.
