@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Any, Literal
 
 from llama_index_contextual.answering.citation_forms import (
@@ -432,7 +433,7 @@ def check_citations(
     """
     citations = CitationFilter(passages)
     text = citations.feed(answer) + citations.flush()
-    layout = _Layout(text)
+    layout = _Layout(text, citations.citations)
     quotations = [replace(quoted, cited=layout.citations_for(quoted)) for quoted in quotations_of(text)]
     folded = [FoldedText(passage.text) for passage in passages] if quotations else []
     return CitationReport(
@@ -471,6 +472,7 @@ class CitationFilter:
         passages: The passages that can be cited; the first is Source 1.
 
     Attributes:
+        citations: The citations shown so far, with their offsets in the filtered text.
         invalid: Numbers of the invalid sources cited so far.
 
     Example:
@@ -480,6 +482,7 @@ class CitationFilter:
     """
 
     def __init__(self, passages: Sequence[Passage]) -> None:
+        self.citations: list[_Citation] = []
         self.invalid: list[int] = []
         self._reader = CitationReader([(passage.text, passage.source) for passage in passages])
         self._held = ""  # the last characters that have been read, followed by those that have not
@@ -488,6 +491,7 @@ class CitationFilter:
         self._code = ""  # the marks that began source code
         self._space = ""  # white space at the end of the text to show
         self._last = ""  # the end of the text that has been shown
+        self._length = 0  # of the text that has been shown
 
     def feed(self, piece: str) -> str:
         """Add a piece of the text and return the text that can now be shown, which may be empty."""
@@ -547,6 +551,7 @@ class CitationFilter:
         shown = text.rstrip()
         self._space = text[len(shown) :]
         self._last = (self._last + shown)[-_LONGEST:]
+        self._length += len(shown)
         return shown
 
     def _cite(self, citation: Citation) -> str:
@@ -559,7 +564,12 @@ class CitationFilter:
                 (previous.isalnum() and not is_unspaced(previous)) or previous in tuple(_BEFORE_SPACE)
             ):
                 self._space = " "
-            return self._show("".join(f"[Source {number}]" for number in right))
+            shown = ""
+            for number in right:
+                mark = f"[Source {number}]"
+                shown += self._show(mark)
+                self.citations.append((self._length - len(mark), self._length, (number,)))
+            return shown
         # The text around a removed citation could form another citation.
         if not citation.is_enclosed or _OPEN_BRACKET.search(self._last) or unfinished_word(self._last):
             return self._show("[…]")
@@ -570,10 +580,12 @@ class CitationFilter:
 class _Layout:
     """The layout of an answer: the offsets of its sentences, paragraphs and citations."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, citations: Sequence[_Citation]) -> None:
         self.text = text
-        self.uncited = _CITATION.sub(_blank, text)
-        self.citations = citations_of(text)
+        self.citations = citations
+        around = [0, *(offset for start, end, _ in citations for offset in (start, end)), len(text)]
+        parts = [text[start:end] for start, end in pairwise(around)]
+        self.uncited = "".join(part if at % 2 == 0 else " " * len(part) for at, part in enumerate(parts))
         starts = structural_offsets(self.uncited)
         self._paragraphs = [0, *starts[Rank.PARAGRAPH]]
         self._sentences = sorted({*self._paragraphs, *starts[Rank.SENTENCE]})

@@ -235,7 +235,8 @@ def test_answers_are_inactive(page: Page, served: Served, provider: LoopbackProv
 def test_errors_of_the_provider_are_inactive(page: Page, served: Served, provider: LoopbackProvider) -> None:
     provider.reset()
     for string in ALL[::20]:
-        provider.enqueue(ApiError(400, f"The prompt was refused: {string}"))
+        refusal = ApiError(400, f"The prompt was refused: {string}")
+        provider.enqueue(refusal, refusal)  # the second call is without optional parameters
         ask(page, served, "Which pump?")
         expect(page.get_by_role("alert")).to_be_visible()
         assert_inactive(page)

@@ -66,6 +66,13 @@ def test_the_cited_sources_come_in_order_of_first_mention() -> None:
 # ---- quotations ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("text", ["[Source <i>90</i> 1]", "[Source x 90 of 2021]", "`[90]` and `sources[90]`"])
+def test_text_that_only_resembles_a_citation_is_none(text: str) -> None:
+    report = check(f"It is so [Source 1]. But here it is {text}.")
+    assert (report.cited, report.invalid) == ((1,), ())
+    assert [figure.text for figure in report.unsupported][:1] == ["90"]
+
+
 def test_a_verified_quotation_has_its_offsets_in_the_document() -> None:
     (quotation,) = check("They “keep for 24 months” [Source 1].").quotations
     assert (quotation.status, quotation.found_in, quotation.cited) == ("verified", 1, (1,))
@@ -200,6 +207,7 @@ def test_any_text_is_checked_and_offsets_point_into_the_answer(answer: str, text
         assert quotation.text.split()[0] in report.text[quotation.start : quotation.end]
     for figure in report.unsupported:
         assert report.text[figure.start : figure.end] == figure.text
+    assert all(1 <= number <= len(texts) for number in report.cited)
     assert check_citations(report.text, [Passage(text) for text in texts]).invalid == ()
 
 
