@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import closing
 from pathlib import Path
 
@@ -69,10 +70,12 @@ def test_an_estimate_sends_nothing_writes_nothing_and_needs_no_key(
 
 
 def test_the_estimate_is_that_of_the_settings(manager: ProjectManager, folder: Path) -> None:
-    live = project_of(manager).estimate([folder])
+    live = project_of(manager, llm_concurrency=2).estimate([folder])
     assert (live.sender, live.contexts.calls) == ("live", live.chunks)
     assert live.contexts.cached_tokens > 0
-    assert live.minutes
+    # The first call of a segment is sent alone; the others are sent in pairs. An answer starts after a second.
+    seconds_of_a_call = 1 + live.contexts.output_tokens / live.chunks / 70
+    assert live.minutes == pytest.approx((1 + math.ceil(live.chunks / 2)) * seconds_of_a_call / 60)
     flex = project_of(manager, "flex", service_tier="flex").estimate([folder])
     assert flex.context_dollars == pytest.approx(live.context_dollars / 2)  # type: ignore[operator]
     batch = project_of(manager, "batch").estimate([folder], batch=True)
