@@ -198,12 +198,12 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self.ranks_rows:
-            return RankingRetriever._retrieve(self, query_bundle)
+            return super(VectorIndexRetriever, self)._retrieve(query_bundle)
         return self._results(self._get_nodes_with_embeddings(self._embedded(query_bundle)))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self.ranks_rows:
-            return await RankingRetriever._aretrieve(self, query_bundle)
+            return await super(VectorIndexRetriever, self)._aretrieve(query_bundle)
         bundle = await asyncio.to_thread(self._embedded, query_bundle)
         return self._results(await self._aget_nodes_with_embeddings(bundle))
 
