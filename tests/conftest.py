@@ -9,6 +9,7 @@ import pickle
 import re
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -86,6 +87,8 @@ def _sealed() -> Iterator[None]:
         for name in ("load", "loads"):
             patch.setattr(pickle, name, _refuse_pickle)
         patch.setattr(pickle, "Unpickler", _NoUnpickler)
+        # Each HTTP client reads the certificates of all authorities, and no connection to this machine needs one.
+        patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *arguments, **options: None)
         yield
 
 
@@ -124,6 +127,11 @@ class _NoUnpickler:
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         _refuse_pickle(*arguments, **options)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one worker more than there are processors, because many tests wait for other processes."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
