@@ -198,7 +198,7 @@ def _unknown(sentence: str, *, facts: SegmentFacts, nouns: bool) -> list[str]:
     before, end = "", 0
     for word in _WORD.finditer(sentence):
         text, between = word[0], sentence[end : word.start()]
-        begins = _BEGINS.search(between) and before not in _TITLES or (not end and "(" not in between)
+        begins = (_BEGINS.search(between) and before not in _TITLES) or (not end and "(" not in between)
         follows = before in _TITLES or (between == " " and before[0].isupper() and not facts.has_name(before))
         is_code = sum(c.isupper() for c in text) > 1 or any(c.isdigit() for c in text)
         before, end = text, word.end()
