@@ -384,11 +384,17 @@ def has_given_context(node: BaseNode) -> bool:
 def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
     """Return a copy of a node with its context, and exclude metadata keys that must not be embedded or shown to LLMs.
 
+    The keys that only the node parsers read are removed; a foreign parser passes them on.
+
     Args:
         node: A chunk from any parser.
         context: Its context; None keeps an existing context and its source.
     """
-    metadata = dict(node.metadata)
+    metadata = {key: value for key, value in node.metadata.items() if key not in keys.INTERNAL_KEYS}
+    excluded_embed, excluded_llm = (
+        [key for key in excluded if key not in keys.INTERNAL_KEYS]
+        for excluded in (node.excluded_embed_metadata_keys, node.excluded_llm_metadata_keys)
+    )
     if context is not None:
         metadata.pop(keys.CONTEXT_WRITTEN_AT, None)
         metadata |= context.to_metadata()
@@ -404,8 +410,8 @@ def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
     ordered |= {k: metadata[k] for k in (keys.CONTEXT,) if k in metadata} | metadata
     update: dict[str, Any] = {
         "metadata": ordered,
-        "excluded_embed_metadata_keys": keys.excluded_embed_keys(node.excluded_embed_metadata_keys),
-        "excluded_llm_metadata_keys": keys.excluded_llm_keys(node.excluded_llm_metadata_keys),
+        "excluded_embed_metadata_keys": keys.excluded_embed_keys(excluded_embed),
+        "excluded_llm_metadata_keys": keys.excluded_llm_keys(excluded_llm),
         "metadata_template": keys.METADATA_TEMPLATE,
         "relationships": dict(node.relationships),
     }
