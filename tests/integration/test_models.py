@@ -377,15 +377,15 @@ def test_the_cache_of_a_pipeline_sees_another_model() -> None:
 
     def context(**names: str) -> str:
         name, model_id = names.get("name", "unknown"), names.get("model_id")
-        llm = Bare(name=name, answer=f"Of {name} {model_id}.")
+        llm = Bare(name=name, answer=f"of {name} {model_id or name}")
         steps = [LLMContextualizer(llm=llm, model_id=model_id)]
         (node,) = IngestionPipeline(transformations=steps, cache=cache).run(nodes=nodes)
         return str(node.metadata["context"])
 
-    assert context(name="one") == "Of one None."
-    assert context(name="two") == "Of two None."
-    assert context(model_id="three") == "Of unknown three."
-    assert context(model_id="four") == "Of unknown four."
+    assert context(name="one") == "of one one"
+    assert context(name="two") == "of two two"
+    assert context(model_id="three") == "of unknown three"
+    assert context(model_id="four") == "of unknown four"
 
 
 def test_ledger_keys_of_named_models_are_unchanged() -> None:
