@@ -53,7 +53,12 @@ TABLES = "_contextual_tables"
 RUNNING_LINES = ("running_header", "running_footer")
 """Keys of lines that are repeated on the pages of a PDF; they are part of the layout and not specific to a chunk."""
 
+SEGMENT_CORE = "_contextual_segment_core"
+"""Offset in the document of a segment's first character that is not in the previous segment."""
+
 RESERVED_KEYS = (PAGES, HEADINGS, TABLES)
+INTERNAL_KEYS = (*RESERVED_KEYS, SEGMENT_CORE)
+"""Keys that only the node parsers read; a chunk with a context has none of them."""
 FILE_KEYS = (TITLE, FILE_NAME, FILE_PATH)
 _CONTEXT_KEYS = (SOURCE_LINE, CONTEXT, CONTEXT_SOURCE, CONTEXT_GIVEN, CONTEXT_WRITTEN_AT)
 _PLACE_KEYS = (PAGE_START, PAGE_END, PAGE_LABEL, OCR_CONFIDENCE, SECTION, PLACES)

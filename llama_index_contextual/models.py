@@ -20,6 +20,7 @@ from llama_index.core.llms import LLM
 from llama_index.core.settings import Settings
 
 from llama_index_contextual._utils.clients import LOCAL_TIMEOUT, address_of, is_local
+from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ModelError, Remedy
@@ -213,6 +214,8 @@ def provider_of(name: str) -> Provider | None:
     least = next((least for part, least in known.min_cached_by_model if part.search(model)), None) if known else None
     return known if known is None or least is None else replace(known, min_cached_tokens=least)
 
+
+logger = get_logger(__name__)
 
 ModelSetting = Literal["llm", "answer_llm", "embed_model"]
 """Name of a setting that contains a model name."""
@@ -576,19 +579,21 @@ def is_named(name: str) -> bool:
 def llm_identity(llm: LLM, model_id: str | None = None) -> str:
     """Return the name under which contexts from an LLM are stored in the ledger.
 
+    A warning is logged if the LLM has no name that distinguishes it from other LLMs.
+
     Args:
         llm: The object.
         model_id: Name to use instead of the LLM's own name, which may be missing.
-
-    Raises:
-        ModelError: The LLM has no name that distinguishes it from other LLMs.
     """
     name = model_name(llm, model_id)
-    return (
-        name
-        if model_id is not None
-        else _distinct(name, llm, setting="llm", advice='pass model_id="my-model@1" next to llm=')
-    )
+    if model_id is None and not is_named(name):
+        logger.warning(
+            "%s has no model name: its contexts are stored under %r, like those of other models without one. Pass"
+            ' model_id="my-model@1" next to llm=, and change it when the model changes.',
+            type(llm).__name__,
+            name,
+        )
+    return name
 
 
 def embedding_identity(model: BaseEmbedding) -> str:
@@ -597,17 +602,14 @@ def embedding_identity(model: BaseEmbedding) -> str:
     Raises:
         ModelError: The model has no name that distinguishes it from other models.
     """
-    advice = f'name it, as in {type(model).__name__}(model_name="my-embedding@1")'
-    return _distinct(model_name(model), model, setting="embed_model", advice=advice)
-
-
-def _distinct(name: str, model: LLM | BaseEmbedding, *, setting: ModelSetting, advice: str) -> str:
+    name = model_name(model)
     if is_named(name):
         return name
     raise ModelError(
         f"{type(model).__name__} has no model name ({name!r}), so its results could be confused with those of another:"
-        f" {advice}, and change the name when the model changes.",
-        setting=setting,
+        f' name it, as in {type(model).__name__}(model_name="my-embedding@1"), and change the name when the model'
+        " changes.",
+        setting="embed_model",
     )
 
 

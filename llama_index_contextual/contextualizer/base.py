@@ -14,11 +14,13 @@ import asyncio
 import re
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from llama_index.core.schema import BaseNode, TransformComponent
@@ -29,6 +31,7 @@ from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.redaction import get_logger, scrub
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import default
+from llama_index_contextual.contextualizer.checks import Finding
 from llama_index_contextual.contextualizer.opening import opening_of
 from llama_index_contextual.embeddings.batching import pack
 from llama_index_contextual.errors import ContextualError
@@ -232,6 +235,7 @@ class ChunkContext:
         structure: Structural line to put before the text, or an empty string.
         tokens: Number of tokens before the context was shortened; 0 if an LLM did not write it in this call.
         is_held_back: Whether the context is requested again only if `max_cost` is given; see `ChunkFailure`.
+        findings: What was wrong with a context that an LLM wrote, before it was checked.
     """
 
     text: str
@@ -241,6 +245,7 @@ class ChunkContext:
     structure: str = ""
     tokens: int = 0
     is_held_back: bool = False
+    findings: Collection[Finding] = ()
 
     @classmethod
     def failed(cls, error: str, *, is_held_back: bool = False) -> ChunkContext:
@@ -263,6 +268,7 @@ class Contextualized(NamedTuple):
         paid: Number of contexts requested from a provider.
         thin: Ids of the chunks whose context is very short.
         lengths: Numbers of tokens in the contexts that an LLM wrote in this call, before they were shortened.
+        findings: Numbers of contexts with each kind of fault, before they were checked; see `Finding`.
     """
 
     nodes: list[BaseNode]
@@ -270,6 +276,7 @@ class Contextualized(NamedTuple):
     paid: int
     thin: Sequence[str] = ()
     lengths: Sequence[int] = ()
+    findings: Mapping[Finding, int] = MappingProxyType({})
 
 
 class Contextualizer(TransformComponent):
@@ -364,6 +371,7 @@ def _contextualized(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkConte
         paid=sum(context.paid for context in contexts.values()),
         thin=tuple(name for name, context in new.items() if count_tokens(context.text) < THIN_TOKENS),
         lengths=tuple(context.tokens for context in new.values()),
+        findings=Counter(finding for context in contexts.values() for finding in context.findings),
     )
 
 
@@ -376,11 +384,17 @@ def has_given_context(node: BaseNode) -> bool:
 def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
     """Return a copy of a node with its context, and exclude metadata keys that must not be embedded or shown to LLMs.
 
+    The keys that only the node parsers read are removed; a foreign parser passes them on.
+
     Args:
         node: A chunk from any parser.
         context: Its context; None keeps an existing context and its source.
     """
-    metadata = dict(node.metadata)
+    metadata = {key: value for key, value in node.metadata.items() if key not in keys.INTERNAL_KEYS}
+    excluded_embed, excluded_llm = (
+        [key for key in excluded if key not in keys.INTERNAL_KEYS]
+        for excluded in (node.excluded_embed_metadata_keys, node.excluded_llm_metadata_keys)
+    )
     if context is not None:
         metadata.pop(keys.CONTEXT_WRITTEN_AT, None)
         metadata |= context.to_metadata()
@@ -396,8 +410,8 @@ def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
     ordered |= {k: metadata[k] for k in (keys.CONTEXT,) if k in metadata} | metadata
     update: dict[str, Any] = {
         "metadata": ordered,
-        "excluded_embed_metadata_keys": keys.excluded_embed_keys(node.excluded_embed_metadata_keys),
-        "excluded_llm_metadata_keys": keys.excluded_llm_keys(node.excluded_llm_metadata_keys),
+        "excluded_embed_metadata_keys": keys.excluded_embed_keys(excluded_embed),
+        "excluded_llm_metadata_keys": keys.excluded_llm_keys(excluded_llm),
         "metadata_template": keys.METADATA_TEMPLATE,
         "relationships": dict(node.relationships),
     }

@@ -52,6 +52,7 @@ from llama_index_contextual.contextualizer.base import (
     has_given_context,
     segments,
 )
+from llama_index_contextual.contextualizer.checks import SegmentFacts, check_context
 from llama_index_contextual.contextualizer.cost import CallForm, PriceTable, Spending, Tokens
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest, Reply
 from llama_index_contextual.contextualizer.sending import BatchReplies, LiveSender, Sender, ServiceTier
@@ -66,7 +67,15 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
-from llama_index_contextual.models import Provider, llm_identity, load_llm, provider_of, settings_llm
+from llama_index_contextual.models import (
+    Provider,
+    is_named,
+    llm_identity,
+    load_llm,
+    model_name,
+    provider_of,
+    settings_llm,
+)
 
 logger = get_logger(__name__)
 
@@ -85,6 +94,9 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     are not affected. An error that affects all calls, such as an invalid key, an unknown model, an exhausted quota or
     an unreachable provider, raises `ModelError`, and so do the same failure of the first requests and a run in which
     every request fails because of the server or the settings.
+
+    A context may only contain names, numbers and dates that are in its segment, in the prompt or in `variables`; other
+    sentences are removed, and a chunk without any gets the structural context. See `checks`.
 
     An answer without a context is requested once more, with more room if it was too short, but not if the model would
     answer the same prompt in the same way.
@@ -120,7 +132,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
 
     Raises:
         ConfigurationError: The prompt template lacks a required variable or contains an unknown variable.
-        ModelError: The LLM has no model name, and no `model_id` was given.
+        ModelError: The LLM of LlamaIndex's `Settings` has no model name, and no `model_id` was given.
 
     Example:
         >>> from llama_index.core.llms import MockLLM
@@ -152,7 +164,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
 
     def __init__(self, *, model_id: str | None = None, **values: Any) -> None:
         if values.get("llm") is None and "model" not in values:
-            values["llm"] = settings_llm()
+            values["llm"] = _assigned_llm(model_id)
         if isinstance(llm := values.get("llm"), LLM):
             values["model"] = llm_identity(llm, model_id)
         elif model_id is not None:
@@ -300,15 +312,44 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             progress(1)
 
         await self._context_run.run(work, on_context)
-        written = [[contexts[chunk.node_id] for chunk in chunks] for _, chunks in work]
-        if (lines := self.lines) is None:
-            return written
-        return await asyncio.to_thread(
-            lambda: [lines.add_structure(*item, of_item) for item, of_item in zip(work, written, strict=True)]
-        )
+        return await asyncio.to_thread(lambda: [self._finished(*item, contexts) for item in work])
+
+    def _finished(
+        self, segment: Segment, chunks: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]
+    ) -> list[ChunkContext]:
+        """Return the contexts of a segment's chunks after their check, with structural lines."""
+        facts = SegmentFacts([self.prompt, *self.variables.values(), *prompts.texts_of(segment)])
+        checked = [self._checked(segment, chunk, contexts[chunk.node_id], facts) for chunk in chunks]
+        return checked if self.lines is None else self.lines.add_structure(segment, chunks, checked)
+
+    def _checked(self, segment: Segment, chunk: BaseNode, context: ChunkContext, facts: SegmentFacts) -> ChunkContext:
+        """Return a context without the sentences that do not pass the check, or the structural one if none remains."""
+        if context.source != "llm":
+            return context
+        result = check_context(context.text, chunk.get_content(), facts)
+        if result.text:
+            return replace(context, text=result.text, findings=result.findings)
+        (structural,) = self.structural.contexts(segment, [chunk])
+        return replace(context, text=structural.text, source=structural.source, findings=result.findings)
 
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         return (await self._acontexts_of_all([(segment, list(chunks))], lambda _done: None))[0]
+
+
+def _assigned_llm(model_id: str | None) -> LLM | None:
+    """Return the LLM assigned to LlamaIndex's `Settings.llm`, or None.
+
+    Raises:
+        ModelError: The LLM has no name; LlamaIndex replaces None by such an LLM.
+    """
+    llm = settings_llm()
+    if llm is not None and model_id is None and not is_named(model_name(llm)):
+        raise ModelError(
+            f"The LLM of LlamaIndex's Settings, a {type(llm).__name__}, has no model name: pass llm= or model=, or name"
+            ' it with model_id="my-model@1".',
+            setting="llm",
+        )
+    return llm
 
 
 ContextCallback = Callable[[Segment, BaseNode, ChunkContext], None]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -88,6 +88,15 @@ def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
         "neighbours": neutralise(_neighbours(segment, chunk), prompt.text),
     }
     return prompt.suffix(values)
+
+
+def texts_of(segment: Segment) -> Iterator[str]:
+    """Yield everything that the prompts for a segment say about the document."""
+    yield header(segment)
+    yield segment.file_name or ""
+    yield segment.text
+    for chunk in segment.chunks:
+        yield keys.label_of(chunk.metadata, keys.SECTION) or ""
 
 
 def neutralise(text: str, template: str = DEFAULT_PROMPT) -> str:

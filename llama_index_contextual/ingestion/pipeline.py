@@ -11,7 +11,7 @@ import contextlib
 import math
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, field, replace
@@ -719,6 +719,7 @@ class _RunningBatches:
             total.paid + result.paid,
             (*total.thin, *result.thin),
             (*total.lengths, *result.lengths),
+            Counter(total.findings) + Counter(result.findings),
         )
 
     def _append(self, batch: JobBatch, result: Contextualized, vectors: NDArray[np.float32] | None) -> None:

@@ -18,6 +18,7 @@ from llama_index_contextual.contextualizer.base import (
     ChunkFailure,
     Contextualized,
 )
+from llama_index_contextual.contextualizer.checks import Finding
 from llama_index_contextual.contextualizer.cost import Bill, money
 from llama_index_contextual.contextualizer.sending import IncompleteBatch
 from llama_index_contextual.index import files
@@ -30,6 +31,14 @@ _LONGEST_ERROR = 300
 _WITHOUT_CONTEXT = "These chunks have the structural context. To request their contexts again"
 _WITHOUT_VECTOR = "These chunks are found by their words only. To embed them again"
 _WITHOUT_EITHER = "These chunks have the structural context, or are found by their words only. To process them again"
+
+_FINDINGS: dict[Finding, str] = {
+    "unsupported": "with names or numbers that are not in the segment: those sentences are left out",
+    "repetition": "that repeated the chunk: those sentences are left out",
+    "keywords": "in the form of a list of keywords",
+    "chunk": "that speak of “this chunk”",
+    "language": "in another language than the document",
+}
 
 MOST_SKIPPED = 10
 """Maximum number of skipped files listed individually; if there are more, they are grouped by reason."""
@@ -154,6 +163,8 @@ class IngestReport:
         short_contexts: Ids of chunks whose context has fewer than 15 tokens.
         incomplete_batch: Requests that batches left without a usable reply, with the cost of a retry, or None.
         context_lengths: Lengths of the contexts that an LLM wrote in this run, or None if it wrote none.
+        context_findings: Numbers of contexts with each kind of fault (see `contextualizer.checks.Finding`). Sentences
+            with names or numbers that are not in the segment, and repetitions of the chunk, were removed.
         chunks: Number of chunks in the version.
         contexts_paid: Number of contexts requested from a provider in this run.
         seconds: Duration of the run.
@@ -177,6 +188,7 @@ class IngestReport:
     incomplete_batch: IncompleteBatch | None = None
     short_contexts: Sequence[str] = ()
     context_lengths: ContextLengths | None = None
+    context_findings: Mapping[Finding, int] = field(default_factory=dict)
     chunks: int = 0
     contexts_paid: int = 0
     seconds: float = 0.0
@@ -192,6 +204,7 @@ class IngestReport:
             contexts_paid=result.paid,
             short_contexts=tuple(result.thin),
             context_lengths=ContextLengths.of(result.lengths) if result.lengths else None,
+            context_findings=dict(result.findings),
         )
 
     @property
@@ -256,6 +269,7 @@ class IngestReport:
             *(("note", f"{warning.path}: {warning.message}") for warning in self.warnings),
             *([("note", f"{short} with fewer than {THIN_TOKENS} tokens")] if self.short_contexts else []),
             *([("note", f"contexts: {lengths}")] if lengths and lengths.is_off_target else []),
+            *(("note", f"{pluralize(n, 'context')} {_FINDINGS[kind]}") for kind, n in self.context_findings.items()),
             *([("note", f"{self.incomplete_batch}")] if self.incomplete_batch is not None else []),
             *(("no LLM context for", line) for line in _in_groups(failed["context"], "chunk")),
             *(("no vector for", line) for line in _in_groups(failed["embedding"], "chunk")),

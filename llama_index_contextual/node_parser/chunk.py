@@ -25,7 +25,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens
 from llama_index_contextual.config import default
 from llama_index_contextual.metadata import DocumentMap, Table
-from llama_index_contextual.node_parser.segment import SEGMENT_CORE, Origin, PartSpan, SpanNodeParser, link_neighbours
+from llama_index_contextual.node_parser.segment import Origin, PartSpan, SpanNodeParser, link_neighbours
 from llama_index_contextual.readers import boundaries
 from llama_index_contextual.readers.boundaries import Rank, Span
 
@@ -96,7 +96,7 @@ class ChunkNodeParser(SpanNodeParser):
         )
 
     def _metadata(self, part: _SegmentNode, span: PartSpan, number: int) -> dict[str, Any]:
-        left_out = {*keys.RESERVED_KEYS, SEGMENT_CORE}
+        left_out = set(keys.INTERNAL_KEYS)
         if not self.include_metadata:
             left_out |= {*keys.user_metadata(part.origin.node), *keys.FILE_KEYS, keys.SOURCE_LINE}
         inherited = {key: value for key, value in part.origin.node.metadata.items() if key not in left_out}
@@ -149,12 +149,12 @@ def _parts(nodes: Iterable[BaseNode], has_facts: bool) -> Iterator[_SegmentNode]
         index, start, core = counts[origin.source.node_id], origin.base or 0, 0
         if origin.is_segment:
             index, start = node.metadata[keys.SEGMENT_INDEX], node.metadata[keys.SEGMENT_START]
-            core = node.metadata[SEGMENT_CORE] - start
+            core = node.metadata[keys.SEGMENT_CORE] - start
         counts[origin.source.node_id] = max(counts[origin.source.node_id], index) + 1
-        embed = keys.excluded_embed_keys(key for key in node.excluded_embed_metadata_keys if key != SEGMENT_CORE)
-        llm = keys.excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
+        embed = keys.excluded_embed_keys(key for key in node.excluded_embed_metadata_keys if key != keys.SEGMENT_CORE)
+        llm = keys.excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != keys.SEGMENT_CORE)
         values = keys.user_metadata(node) if has_facts else {}
-        facts = {name: value for name, value in values.items() if name not in {*embed, SEGMENT_CORE}}
+        facts = {name: value for name, value in values.items() if name not in {*embed, keys.SEGMENT_CORE}}
         if line := keys.facts_line(facts):  # replaces the values; for LLMs, only if no value is hidden from them
             is_read = not set(facts) & set(llm)
             embed, llm = [*embed, *facts], [*llm, *(facts if is_read else (keys.FACTS,))]

@@ -34,7 +34,6 @@ from llama_index_contextual.readers import boundaries
 from llama_index_contextual.readers.boundaries import Rank, Span
 from llama_index_contextual.readers.tables import tables_in_text
 
-SEGMENT_CORE = "_contextual_segment_core"
 """Metadata key for the document offset at which a segment's own text begins, after the overlap."""
 
 _CONTINUED_ROW = re.compile(r"\|[ \t]*\|[^\n]*[^|\s]")
@@ -74,7 +73,7 @@ class Origin:
         info = RelatedNodeInfo(node_id=source.node_id, node_type=source.node_type, hash=source.hash)
         start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
         base = None if start is None or end is None or end - start != len(text) else start
-        if SEGMENT_CORE not in node.metadata:
+        if keys.SEGMENT_CORE not in node.metadata:
             return cls(node, text, info, base)
         first, last = node.metadata[keys.SEGMENT_START], node.metadata[keys.SEGMENT_END]
         is_segment = len(text) == last - first and start in (None, first)
@@ -386,14 +385,14 @@ class SegmentNodeParser(SpanNodeParser):
         embed, llm = node.excluded_embed_metadata_keys, node.excluded_llm_metadata_keys
         segments = []
         for index, span in enumerate(cutter.spans()):
-            own = {keys.SEGMENT_START: span.start, keys.SEGMENT_END: span.end, SEGMENT_CORE: span.core}
+            own = {keys.SEGMENT_START: span.start, keys.SEGMENT_END: span.end, keys.SEGMENT_CORE: span.core}
             segment = origin.part(
                 "segment",
                 span.start,
                 span.end,
                 metadata={**inherited, keys.SEGMENT_INDEX: index, **{key: at + base for key, at in own.items()}},
-                excluded_embed_metadata_keys=[*keys.excluded_embed_keys(embed), SEGMENT_CORE],
-                excluded_llm_metadata_keys=[*keys.excluded_llm_keys(llm), SEGMENT_CORE],
+                excluded_embed_metadata_keys=[*keys.excluded_embed_keys(embed), keys.SEGMENT_CORE],
+                excluded_llm_metadata_keys=[*keys.excluded_llm_keys(llm), keys.SEGMENT_CORE],
                 relationships={NodeRelationship.SOURCE: origin.source},
             )
             segments.append(segment)

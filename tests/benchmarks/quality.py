@@ -1,11 +1,11 @@
 """Recall of this package on the question sets: `python -m tests.benchmarks.quality --data DATA`.
 
 Measures every set in each mode, without contexts (none), with structural contexts and, if the set has recorded
-contexts, with both. An LLM replays the recorded contexts, so they are processed like any LLM's
-contexts. The settings are `ProjectConfig.local()` except for the context; with `--embedding`, they are the default
-settings with a transformer on this machine (see `transformer`). No key and no network are needed. Then prints the
-difference between hybrid search and the better of the two rankings, the effect of the contexts, and the means over the
-sets.
+contexts, with both, and with those that were written with an alternative prompt. An LLM replays the recorded contexts,
+so they are processed like any LLM's contexts. The settings are `ProjectConfig.local()` except for the context; with
+`--embedding`, they are the default settings with a transformer on this machine (see `transformer`). No key and no
+network are needed. Then prints the difference between hybrid search and the better of the two rankings, the effect of
+the contexts, and the means over the sets.
 
 `--out FILE` writes the ranks for every question. `--against FILE` compares the results with ranks written earlier, by
 the same command at another commit or by `python -m tests.benchmarks.stock`. Differences are paired, with 95 % bootstrap
@@ -25,6 +25,7 @@ import tempfile
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from llama_index_contextual.evaluation.compare import bootstrap_interval, permut
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.benchmarks.replay import ReplayingLLM
-from tests.benchmarks.sets import ALL_SETS, KS, SETS, QuestionSet, load, ndcg, recall, score
+from tests.benchmarks.sets import ALL_SETS, KS, SETS, QuestionSet, RecordedContext, load, ndcg, recall, score
 from tests.benchmarks.transformer import transformer
 
 Ranks = Sequence[Sequence[int | None]]
@@ -56,6 +57,7 @@ CONTEXTS: dict[str, dict[str, Any]] = {
     "none": {"context": "none"},
     "structural": {"context": "structural"},
     "both": {"context": "llm"},
+    "alternative": {"context": "llm"},
 }
 """The settings of each kind of context; those with an LLM need recorded contexts."""
 
@@ -63,6 +65,7 @@ NEAREST = {
     "none": ("none",),
     "structural": ("structural", "none"),
     "both": ("both", "none"),
+    "alternative": ("alternative", "both", "none"),
 }
 """What each kind of context is compared with in results that may lack it, the nearest first."""
 
@@ -80,7 +83,14 @@ FORMS: Mapping[str, Callable[[str], str]] = {
 
 def contexts_of(questions: QuestionSet, wanted: Sequence[str] = tuple(CONTEXTS)) -> list[str]:
     """Return the wanted kinds of context that a set can be measured with."""
-    return [name for name in wanted if questions.contexts or CONTEXTS[name]["context"] != "llm"]
+    return [name for name in wanted if CONTEXTS[name]["context"] != "llm" or recorded(questions, name)]
+
+
+def recorded(questions: QuestionSet, context: str) -> list[RecordedContext]:
+    """Return the recorded contexts of a kind that a set has."""
+    if context != "alternative":
+        return list(questions.contexts)
+    return [replace(each, context=each.alternative) for each in questions.contexts if each.alternative]
 
 
 def build(
@@ -104,13 +114,13 @@ def build(
         RuntimeError: A chunk did not get the context that was asked for.
     """
     settings = (config or ProjectConfig.local()).changed(**CONTEXTS[context])
-    llm = ReplayingLLM(questions.contexts) if settings.context == "llm" else None
+    llm = ReplayingLLM(recorded(questions, context)) if settings.context == "llm" else None
     project = manager.create(f"{questions.name}-{context}", settings, llm=llm, embed_model=embed_model)
     report = project.ingest(questions.inputs())
     if report.failures:
         raise RuntimeError(f"{questions.name}, {context}: {len(report.failures)} chunks failed")
     if report.context_lengths:
-        print(f"  {questions.name}, recorded contexts: {report.context_lengths}")
+        print(f"  {questions.name}, recorded contexts: {report.context_lengths}; {dict(report.context_findings)}")
     for file in report.skipped:
         print(f"  skipped {file.path}: {file.reason}")
     return project

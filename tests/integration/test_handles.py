@@ -140,7 +140,7 @@ def test_the_model_that_llama_index_creates_by_itself_is_not_taken(monkeypatch: 
 
 def test_a_disabled_model_of_the_settings_has_no_name_for_contexts() -> None:
     Settings.llm = MockLLM()
-    with pytest.raises(ModelError, match="MockLLM has no model name"):
+    with pytest.raises(ModelError, match="a MockLLM, has no model name"):
         LLMContextualizer()
     assert LLMContextualizer(model_id="mock@1").model == "MockLLM:mock@1"
 

@@ -325,15 +325,15 @@ def test_models_of_one_class_are_distinguished_by_their_metadata() -> None:
 
 
 @pytest.mark.parametrize("llm", [Bare(), Bare(name=""), Bare(name=" "), Bare(name="<Model at 0x7f00>"), MockLLM()])
-def test_an_llm_without_a_name_writes_no_contexts(llm: CustomLLM, manager: ProjectManager) -> None:
-    message = r'has no model name \(.*\), .* pass model_id="my-model@1" next to llm=, and change the name when'
-    with pytest.raises(ModelError, match=message):
-        LLMContextualizer(llm=llm)
+def test_an_llm_without_a_name_writes_contexts_with_a_warning(
+    llm: CustomLLM, manager: ProjectManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    (node,) = LLMContextualizer(llm=llm)([TextNode(text=SENTENCE)])
+    assert node.metadata["context_source"] in ("llm", "structural")
+    (record,) = caplog.records
+    assert 'Pass model_id="my-model@1" next to llm=' in record.getMessage()
     project = manager.create("p", ProjectConfig.local(context="llm"), llm=llm)
-    for attempt in (project.ingest, project.estimate):
-        with pytest.raises(ModelError, match=message) as raised:
-            attempt([TextNode(text=SENTENCE)])
-        assert raised.value.setting == "llm"
+    assert project.ingest([TextNode(text=SENTENCE)]).contexts_paid == 1
 
 
 def test_a_model_id_names_an_llm() -> None:
@@ -377,15 +377,15 @@ def test_the_cache_of_a_pipeline_sees_another_model() -> None:
 
     def context(**names: str) -> str:
         name, model_id = names.get("name", "unknown"), names.get("model_id")
-        llm = Bare(name=name, answer=f"Of {name} {model_id}.")
+        llm = Bare(name=name, answer=f"of {name} {model_id or name}")
         steps = [LLMContextualizer(llm=llm, model_id=model_id)]
         (node,) = IngestionPipeline(transformations=steps, cache=cache).run(nodes=nodes)
         return str(node.metadata["context"])
 
-    assert context(name="one") == "Of one None."
-    assert context(name="two") == "Of two None."
-    assert context(model_id="three") == "Of unknown three."
-    assert context(model_id="four") == "Of unknown four."
+    assert context(name="one") == "of one one"
+    assert context(name="two") == "of two two"
+    assert context(model_id="three") == "of unknown three"
+    assert context(model_id="four") == "of unknown four"
 
 
 def test_ledger_keys_of_named_models_are_unchanged() -> None:

@@ -19,7 +19,7 @@ from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
 
 MODEL = "openai:gpt-4o-mini"
-CONTEXT = "From the lease of the workshop in Lindfell, on the notice period for both parties."
+CONTEXT = "From the lease of the workshop, on the notice period for both parties."
 TEXTS = [f"Either party may end the lease within {days} days." for days in range(2, 2 + len(REPLIES))]
 
 

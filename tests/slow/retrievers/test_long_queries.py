@@ -17,7 +17,6 @@ from llama_index.core.schema import Document, QueryBundle
 
 from llama_index_contextual._utils import text as excerpts
 from llama_index_contextual.answering import guards as personal_data
-from llama_index_contextual.answering.citations import figures_of, numbers_in
 from llama_index_contextual.answering.intent import aspects_of, guess_intent
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.batching import cut_to_input, embedding_tokens
@@ -25,6 +24,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import bm25 as lexical_index
 from llama_index_contextual.index.analysis import Analyzer, Memory, normalise_query
 from llama_index_contextual.index.bm25 import LexicalIndex
+from llama_index_contextual.index.figures import figures_of, numbers_in
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
