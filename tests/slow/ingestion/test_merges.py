@@ -9,8 +9,8 @@ from llama_index_contextual.index import writer
 from llama_index_contextual.index.versions import current_name, leftovers
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.integration.ingestion.test_parts import create, document
 from tests.slow.faults.system import Crash, FaultySystem, installed
+from tests.slow.ingestion.test_parts import create, document
 from tests.support.models import CountingEmbedding
 
 PARTS = writer.MAX_SMALL_PARTS + 1
