@@ -96,9 +96,12 @@ class SegmentFacts:
     def _initials(self) -> str:
         return "".join(word[0] for word in _WORD.findall(self._text)).upper()
 
-    def has_number(self, values: set[Decimal]) -> bool:
-        """Return whether the text contains one of the values of a number."""
-        return not values.isdisjoint(self._numbers)
+    def has_number(self, values: set[Decimal], written: str) -> bool:
+        """Return whether the text contains one of the values of a number, or the numbers that its spaces separate."""
+        if not values.isdisjoint(self._numbers):
+            return True
+        parts = written.split()
+        return len(parts) > 1 and all(part.isdigit() and Decimal(part) in self._numbers for part in parts)
 
     def has_name(self, word: str) -> bool:
         """Return whether the text contains a word, perhaps inflected or written apart, or the words it abbreviates."""
@@ -194,7 +197,7 @@ def _unknown(sentence: str, *, facts: SegmentFacts, nouns: bool) -> list[str]:
         nouns: Whether the language capitalises nouns. Then only abbreviations, words with digits, and words after a
             title or after another unknown word are names.
     """
-    unknown = [match[0] for match, values in figures_of(sentence) if not facts.has_number(values)]
+    unknown = [match[0] for match, values in figures_of(sentence) if not facts.has_number(values, match[0])]
     before, end = "", 0
     for word in _WORD.finditer(sentence):
         text, between = word[0], sentence[end : word.start()]

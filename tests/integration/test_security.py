@@ -307,7 +307,7 @@ def test_settings_cannot_name_a_class_to_import(manager: ProjectManager, setting
 
 
 def test_text_of_an_llm_reaches_neither_a_statement_nor_a_path(manager: ProjectManager) -> None:
-    attack = "'); DROP TABLE contexts; -- ../../../etc/passwd $(touch hacked) `touch hacked`"
+    attack = "'); drop table contexts; -- ../../../etc/passwd $(touch hacked) `touch hacked`"
     project = manager.create(
         "p", ProjectConfig.local(context="llm"), llm=ScriptedLLM(default=attack), embed_model=CountingEmbedding()
     )

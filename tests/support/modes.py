@@ -186,7 +186,7 @@ MODES: Mapping[str, Mode] = {
     "control characters": Mode(tamper=text(lambda said: f"\x1b[31m{said}\x9b\x7f\x08")),
     "50,000 characters": Mode(tamper=text(lambda said: f"{said} " * (50_000 // len(said or " ")))),
     "50,000 letters": Mode(tamper=text(lambda _: "a" * 50_000)),
-    "key in the answer": Mode(tamper=text(lambda said: f"{said} Sent by Bearer {KEY}."), hits_all=True),
+    "key in the answer": Mode(tamper=text(lambda said: f"{said} Sent with the key {KEY}."), hits_all=True),
     "cut by length": Mode(tamper=choice(finish_reason="length", message=_said("This passage of the rep"))),
     "content filter": Mode(tamper=choice(finish_reason="content_filter", message=_said(None))),
     "refusal": Mode(tamper=choice(message=_said(None, refusal="I cannot help with that."))),

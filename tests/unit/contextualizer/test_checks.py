@@ -31,6 +31,7 @@ CHUNK = "The board of the Norwegian branch met Ms. Adaeze Fuller about the X-200
         "Harrow Marine's repairs of 1250 pumps at the Kestrel yard.",
         "From the report for 2022, on repairs in April 2021 and in May 2022.",
         "EPS rose by 12 percent at Harrow.",
+        "On 2021 200 and 12 pumps.",
         "A meeting of the board in Norway with Adaeze Fuller on the X200 and a TV.",
         "Filed on 14 February 2023. Repairs lasted from 4 March 2021 to 2 May 2022.",
         "See Section IV and Exhibit B of the report. However, repairs took longer: Pumps were old.",
