@@ -172,11 +172,11 @@ def _letters_of(text: str) -> str:
     return "".join(_WORD.findall(text.casefold()))
 
 
-_NO_END = re.compile(r"\b(?:[^\W\d_]{1,4}|\d{1,2})\.\s*$")
+_NO_END = re.compile(r"\b(?:[A-Z][a-z]{0,3}|[a-z]|\d{1,2})\.\s*$")
 
 
 def _sentences(text: str) -> list[str]:
-    """Divide a text into sentences; a full stop after a short number or word ends none."""
+    """Divide a text into sentences; a full stop after an abbreviation or a short number ends none."""
     starts = [0, *structural_offsets(text, ranks=(Rank.SENTENCE,))[Rank.SENTENCE], len(text)]
     sentences = [""]
     for start, end in pairwise(starts):

@@ -106,6 +106,41 @@ def test_a_context_below_15_tokens_in_any_script_is_kept_and_reported(context: s
     assert (done.failures, done.paid, list(done.thin)) == ([], 2, [done.nodes[0].node_id] if thin else [])
 
 
+def test_contexts_are_checked_when_they_are_written_and_when_they_come_from_the_ledger(
+    tmp_path: Path, text_folder: Path
+) -> None:
+    llm = ScriptedLLM()
+    llm.enqueue("It is from Atlantis, of 1789.", "This chunk is from a text. It is by Plato.")
+    config = ProjectConfig.local(context="llm", llm_concurrency=1)
+    project = ProjectManager(tmp_path).create("p", config, llm=llm, embed_model=CountingEmbedding())
+    report = project.ingest([text_folder])
+    assert report.context_findings == {"unsupported": 2, "chunk": 1}
+    assert "note 2 contexts with names or numbers that are not in the segment: those sentences are left out" in str(
+        report
+    )
+    assert (report.contexts_paid, report.failures) == (2, ())
+
+    def stored() -> list[tuple[str, str]]:
+        nodes = [node for record in project.documents() for node in project.chunks(record.doc_id)]
+        return [(node.metadata["context_source"], node.metadata["context"].splitlines()[-1]) for node in nodes]
+
+    (first, line), second = stored()
+    assert (first, second) == ("structural", ("llm", "This chunk is from a text."))
+    assert "Atlantis" not in line
+    before = stored()
+    project.update_config(segment_size=7_000)
+    assert project.rebuild().contexts_paid == 0
+    assert stored() == before
+
+
+def test_names_in_the_prompt_and_in_its_variables_may_be_in_contexts() -> None:
+    llm = ScriptedLLM(default="On orders of kind Urgent at Contoso.")
+    prompt = "{header}{segment}{chunk} Kinds: Urgent, Usual. {glossary}"
+    writer = LLMContextualizer(llm=llm, prompt=prompt, variables={"glossary": "CTS: Contoso."}, on_structure=False)
+    (node,) = writer(loose("Orders rose."))
+    assert written(node) == "On orders of kind Urgent at Contoso."
+
+
 def test_the_report_compares_the_lengths_of_new_contexts_with_the_target(tmp_path: Path, text_folder: Path) -> None:
     llm = ScriptedLLM()
     llm.enqueue(" ".join(["word"] * 40), " ".join(["word"] * 300))
