@@ -279,6 +279,10 @@ def test_every_accepted_context_is_one_short_paragraph(answer: str, reason: str 
 # ---- what can be stored ----------------------------------------------------------------------------------------------
 
 
+def test_colours_of_a_terminal_are_removed() -> None:
+    assert extract_context("\x1b[1;31mFrom the report.\x1b[0m", "Revenue grew.").context == "From the report."
+
+
 @pytest.mark.parametrize("odd", ["\0", "\ud800", "\x1b", "\x07", "\x7f", "\x9b", "\x85"], ids=ascii)
 def test_characters_that_cannot_be_stored_are_removed_from_an_answer(odd: str) -> None:
     assert extract_context(f"{odd}{GOOD[:9]}{odd}{GOOD[9:]}{odd}", CHUNK).context in (GOOD, f"{GOOD[:9]} {GOOD[9:]}")
