@@ -2,7 +2,8 @@
 
 A context may only contain what its segment says, because a search would otherwise find the chunk by a name or a number
 that its document does not contain. Sentences with such a name or number are removed, as are sentences that repeat the
-chunk. What remains is used; if nothing remains, the chunk gets the structural context.
+chunk. A name that only describes the noun behind it is removed alone. What remains is used; if nothing remains, the
+chunk gets the structural context.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from llama_index_contextual.index.analysis import language_of
+from llama_index_contextual.index.analysis import is_function_word, language_of
 from llama_index_contextual.index.figures import figures_of, numbers_in
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 
@@ -136,6 +137,8 @@ def check_context(context: str, chunk: str, facts: SegmentFacts) -> CheckedConte
     for sentence in _sentences(context):
         unsupported += unknown(sentence)
         rest = _BRACKETS.sub(lambda part: "" if unknown(part[0]) else part[0], sentence)
+        for name in filter(str.isalpha, unknown(rest)):  # "the Rust module" is still true as "the module"
+            rest = re.sub(rf"\b{name} (?=[^\W\d_]+)", partial(_without_attribute, rest), rest)
         letters = _letters_of(rest)
         if len(letters) >= _MIN_REPETITION and letters in of_chunk:
             findings.add("repetition")
@@ -184,6 +187,12 @@ def _sentences(text: str) -> list[str]:
             sentences.append("")
         sentences[-1] += text[start:end]
     return [sentence.strip() for sentence in sentences if sentence.strip()]
+
+
+def _without_attribute(sentence: str, name: re.Match[str]) -> str:
+    """Return an empty string for a name before the noun that it describes, and any other name unchanged."""
+    noun = _WORD.match(sentence, name.end())
+    return name[0] if noun is None or not noun[0].islower() or is_function_word(noun[0]) else ""
 
 
 def _unknown(sentence: str, *, facts: SegmentFacts, nouns: bool) -> list[str]:

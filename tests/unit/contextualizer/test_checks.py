@@ -60,6 +60,7 @@ def test_nouns_with_a_capital_letter_are_not_names(context: str) -> None:
         ("On pumps of Harrow. Repaired in Rotterdam by Harrow.", "On pumps of Harrow.", ("Rotterdam",)),
         ("On pumps. Approved by the FDA.", "On pumps.", ("FDA",)),
         ("On the pumps of the yard (delivered by Tolland Ltd) at Harrow.", "On the pumps of the yard at Harrow.", None),
+        ("A Rust function of the Kestrel yard.", "A function of the Kestrel yard.", ("Rust",)),
         ("The report gives 1,251 pumps.", "", ("1,251",)),
         ("Repairs until 2 June 2022.", "", ("June",)),
         ("The X-300 of Harrow.", "", ("300",)),
