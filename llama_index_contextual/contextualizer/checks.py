@@ -138,7 +138,7 @@ def check_context(context: str, chunk: str, facts: SegmentFacts) -> CheckedConte
         unsupported += unknown(sentence)
         rest = _BRACKETS.sub(lambda part: "" if unknown(part[0]) else part[0], sentence)
         for name in filter(str.isalpha, unknown(rest)):  # "the Rust module" is still true as "the module"
-            rest = re.sub(rf"\b{name} (?=[^\W\d_]+)", partial(_without_attribute, rest), rest)
+            rest = re.sub(rf"\b{name} (?=[^\W\d_])", partial(_without_attribute, rest), rest)
         letters = _letters_of(rest)
         if len(letters) >= _MIN_REPETITION and letters in of_chunk:
             findings.add("repetition")
