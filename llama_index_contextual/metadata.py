@@ -54,7 +54,7 @@ RUNNING_LINES = ("running_header", "running_footer")
 """Keys of lines that are repeated on the pages of a PDF; they are part of the layout and not specific to a chunk."""
 
 SEGMENT_CORE = "_contextual_segment_core"
-"""Offset in the document of a segment's first character that is not in the previous segment."""
+"""Key of a segment only: offset in the document of its first character that is not in the previous segment."""
 
 RESERVED_KEYS = (PAGES, HEADINGS, TABLES)
 INTERNAL_KEYS = (*RESERVED_KEYS, SEGMENT_CORE)
@@ -268,7 +268,7 @@ def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
 
 def _excluded_keys(shown: Collection[str], user_excluded: Iterable[str]) -> list[str]:
     hidden = (key for key in (*OWN_KEYS, *RESERVED_KEYS) if key not in shown)
-    return list(dict.fromkeys([*hidden, *user_excluded]))
+    return list(dict.fromkeys([*hidden, *(key for key in user_excluded if key != SEGMENT_CORE)]))
 
 
 def context_parts(metadata: Mapping[str, Any]) -> tuple[str, str]:

@@ -25,6 +25,8 @@ from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ModelError, Remedy
 
+logger = get_logger(__name__)
+
 CALL_TIMEOUT = 60.0
 """Default timeout of a call in seconds, unless the server is local."""
 
@@ -214,8 +216,6 @@ def provider_of(name: str) -> Provider | None:
     least = next((least for part, least in known.min_cached_by_model if part.search(model)), None) if known else None
     return known if known is None or least is None else replace(known, min_cached_tokens=least)
 
-
-logger = get_logger(__name__)
 
 ModelSetting = Literal["llm", "answer_llm", "embed_model"]
 """Name of a setting that contains a model name."""

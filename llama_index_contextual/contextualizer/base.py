@@ -391,10 +391,6 @@ def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
         context: Its context; None keeps an existing context and its source.
     """
     metadata = {key: value for key, value in node.metadata.items() if key not in keys.INTERNAL_KEYS}
-    excluded_embed, excluded_llm = (
-        [key for key in excluded if key not in keys.INTERNAL_KEYS]
-        for excluded in (node.excluded_embed_metadata_keys, node.excluded_llm_metadata_keys)
-    )
     if context is not None:
         metadata.pop(keys.CONTEXT_WRITTEN_AT, None)
         metadata |= context.to_metadata()
@@ -410,8 +406,8 @@ def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
     ordered |= {k: metadata[k] for k in (keys.CONTEXT,) if k in metadata} | metadata
     update: dict[str, Any] = {
         "metadata": ordered,
-        "excluded_embed_metadata_keys": keys.excluded_embed_keys(excluded_embed),
-        "excluded_llm_metadata_keys": keys.excluded_llm_keys(excluded_llm),
+        "excluded_embed_metadata_keys": keys.excluded_embed_keys(node.excluded_embed_metadata_keys),
+        "excluded_llm_metadata_keys": keys.excluded_llm_keys(node.excluded_llm_metadata_keys),
         "metadata_template": keys.METADATA_TEMPLATE,
         "relationships": dict(node.relationships),
     }

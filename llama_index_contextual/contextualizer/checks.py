@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from decimal import Decimal
 from functools import cached_property, partial
 from itertools import pairwise
@@ -20,13 +20,13 @@ from llama_index_contextual.index.analysis import is_function_word, language_of
 from llama_index_contextual.index.figures import figures_of, numbers_in
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 
-Finding = Literal["unsupported", "repetition", "keywords", "chunk", "language"]
+Finding = Literal["unsupported", "repetition", "keywords", "self_reference", "language"]
 """What is wrong with a context:
 
 - "unsupported": It contains a name, number or date that the segment does not contain.
 - "repetition": A sentence repeats the chunk.
 - "keywords": It is a list of keywords.
-- "chunk": It speaks of "this chunk" instead of its content.
+- "self_reference": It speaks of "this chunk" instead of its content.
 - "language": It is in another language than the segment.
 """
 
@@ -37,6 +37,12 @@ _LABEL = re.compile(r"[A-Z]|[IVX]+")  # of a section, chapter or exhibit
 _OF_LABEL = re.compile(r"\s?(?:(?:No\.?|Nr\.?|[§#])\s?)?(?:\d|[IVX]+\b|[A-Z]\b)")
 _TITLES = frozenset({"Dr", "Prof", "Herr", "Herrn", "Frau", "Mr", "Mrs", "Ms"})
 _DATE = re.compile(r"(?<!\d)((?:19|20)\d\d)[-_.]?([01]\d)[-_.]?([0-3]\d)(?!\d)")
+_THIS_CHUNK = re.compile(r"\b(?:this|the|given|provided|following) (?:chunk|excerpt|snippet)\b", re.IGNORECASE)
+_KEYWORDS = re.compile(r"\W*(?:key ?words?|key (?:terms|phrases)|tags|topics|schlagw[oö]rter)\s*:", re.IGNORECASE)
+_BRACKETS = re.compile(r"\s?\([^()]*\)")
+_MIN_LISTED = 6
+_ATTRIBUTE = re.compile(r"(?<![^\W_])([^\W\d_]+) (?=([^\W\d_]+))")
+_NO_END = re.compile(r"\b(?:[A-Z][a-z]{0,3}|[a-z]|\d{1,2})\.\s*$")  # such as Inc. or No.
 _SHORTEST_BEGINNING = 4
 _SHARE = 0.6
 """Share of a name's letters with which a word of the segment must begin, because languages inflect names."""
@@ -135,30 +141,25 @@ def check_context(context: str, chunk: str, facts: SegmentFacts) -> CheckedConte
     unsupported: list[str] = []
     findings: set[Finding] = set()
     for sentence in _sentences(context):
-        unsupported += unknown(sentence)
-        rest = _BRACKETS.sub(lambda part: "" if unknown(part[0]) else part[0], sentence)
-        for name in filter(str.isalpha, unknown(rest)):  # "the Rust module" is still true as "the module"
-            rest = re.sub(rf"\b{name} (?=[^\W\d_])", partial(_without_attribute, rest), rest)
+        rest, names = sentence, unknown(sentence)
+        if names:
+            unsupported += names
+            rest = _BRACKETS.sub(lambda part: "" if unknown(part[0]) else part[0], rest)
+            rest = _ATTRIBUTE.sub(partial(_without_attribute, frozenset(names)), rest)
         letters = _letters_of(rest)
         if len(letters) >= _MIN_REPETITION and letters in of_chunk:
             findings.add("repetition")
-        elif not unknown(rest):
+        elif not (names and unknown(rest)):
             kept.append(rest)
     if unsupported:
         findings.add("unsupported")
     if _KEYWORDS.match(context) or _is_list(context):
         findings.add("keywords")
     if _THIS_CHUNK.search(context):
-        findings.add("chunk")
+        findings.add("self_reference")
     if language and facts.language and language != facts.language:
         findings.add("language")
     return CheckedContext(" ".join(kept), frozenset(findings), tuple(dict.fromkeys(unsupported)))
-
-
-_THIS_CHUNK = re.compile(r"\b(?:this|the|given|provided|following) (?:chunk|excerpt|snippet)\b", re.IGNORECASE)
-_KEYWORDS = re.compile(r"\W*(?:key ?words?|key (?:terms|phrases)|tags|topics|schlagw[oö]rter)\s*:", re.IGNORECASE)
-_BRACKETS = re.compile(r"\s?\([^()]*\)")
-_MIN_LISTED = 6
 
 
 def _is_list(text: str) -> bool:
@@ -175,9 +176,6 @@ def _letters_of(text: str) -> str:
     return "".join(_WORD.findall(text.casefold()))
 
 
-_NO_END = re.compile(r"\b(?:[A-Z][a-z]{0,3}|[a-z]|\d{1,2})\.\s*$")
-
-
 def _sentences(text: str) -> list[str]:
     """Divide a text into sentences; a full stop after an abbreviation or a short number ends none."""
     starts = [0, *structural_offsets(text, ranks=(Rank.SENTENCE,))[Rank.SENTENCE], len(text)]
@@ -189,10 +187,10 @@ def _sentences(text: str) -> list[str]:
     return [sentence.strip() for sentence in sentences if sentence.strip()]
 
 
-def _without_attribute(sentence: str, name: re.Match[str]) -> str:
-    """Return an empty string for a name before the noun that it describes, and any other name unchanged."""
-    noun = _WORD.match(sentence, name.end())
-    return name[0] if noun is None or not noun[0].islower() or is_function_word(noun[0]) else ""
+def _without_attribute(names: Set[str], pair: re.Match[str]) -> str:
+    """Return an empty string for a name before the noun that it describes: "the Rust module" is also "the module"."""
+    name, noun = pair[1], pair[2]
+    return "" if name in names and noun.islower() and not is_function_word(noun) else pair[0]
 
 
 def _unknown(sentence: str, *, facts: SegmentFacts, nouns: bool) -> list[str]:

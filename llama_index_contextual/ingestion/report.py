@@ -33,10 +33,10 @@ _WITHOUT_VECTOR = "These chunks are found by their words only. To embed them aga
 _WITHOUT_EITHER = "These chunks have the structural context, or are found by their words only. To process them again"
 
 _FINDINGS: dict[Finding, str] = {
-    "unsupported": "with names or numbers that are not in the segment: those sentences are left out",
-    "repetition": "that repeated the chunk: those sentences are left out",
+    "unsupported": "with names or numbers that are not in the segment: they are left out",
+    "repetition": "that repeated the chunk: the repetition is left out",
     "keywords": "in the form of a list of keywords",
-    "chunk": "that speak of “this chunk”",
+    "self_reference": "that speak of “this chunk”",
     "language": "in another language than the document",
 }
 
@@ -269,11 +269,17 @@ class IngestReport:
             *(("note", f"{warning.path}: {warning.message}") for warning in self.warnings),
             *([("note", f"{short} with fewer than {THIN_TOKENS} tokens")] if self.short_contexts else []),
             *([("note", f"contexts: {lengths}")] if lengths and lengths.is_off_target else []),
-            *(("note", f"{pluralize(n, 'context')} {_FINDINGS[kind]}") for kind, n in self.context_findings.items()),
+            *(("note", f"{pluralize(number, 'context')} {found}") for number, found in self._findings()),
             *([("note", f"{self.incomplete_batch}")] if self.incomplete_batch is not None else []),
             *(("no LLM context for", line) for line in _in_groups(failed["context"], "chunk")),
             *(("no vector for", line) for line in _in_groups(failed["embedding"], "chunk")),
         ]
+
+    def _findings(self) -> Iterator[tuple[int, str]]:
+        """Yield the number of contexts with each kind of fault, and its description, in a fixed order."""
+        for kind, description in _FINDINGS.items():
+            if number := self.context_findings.get(kind):
+                yield number, description
 
     def to_dict(self) -> dict[str, object]:
         """Return the complete report as JSON values, with each file and chunk listed."""

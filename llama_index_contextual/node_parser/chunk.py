@@ -151,8 +151,8 @@ def _parts(nodes: Iterable[BaseNode], has_facts: bool) -> Iterator[_SegmentNode]
             index, start = node.metadata[keys.SEGMENT_INDEX], node.metadata[keys.SEGMENT_START]
             core = node.metadata[keys.SEGMENT_CORE] - start
         counts[origin.source.node_id] = max(counts[origin.source.node_id], index) + 1
-        embed = keys.excluded_embed_keys(key for key in node.excluded_embed_metadata_keys if key != keys.SEGMENT_CORE)
-        llm = keys.excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != keys.SEGMENT_CORE)
+        embed = keys.excluded_embed_keys(node.excluded_embed_metadata_keys)
+        llm = keys.excluded_llm_keys(node.excluded_llm_metadata_keys)
         values = keys.user_metadata(node) if has_facts else {}
         facts = {name: value for name, value in values.items() if name not in {*embed, keys.SEGMENT_CORE}}
         if line := keys.facts_line(facts):  # replaces the values; for LLMs, only if no value is hidden from them

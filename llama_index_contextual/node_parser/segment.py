@@ -34,8 +34,6 @@ from llama_index_contextual.readers import boundaries
 from llama_index_contextual.readers.boundaries import Rank, Span
 from llama_index_contextual.readers.tables import tables_in_text
 
-"""Metadata key for the document offset at which a segment's own text begins, after the overlap."""
-
 _CONTINUED_ROW = re.compile(r"\|[ \t]*\|[^\n]*[^|\s]")
 _NAMESPACE = uuid.UUID("6f2c8a52-6d0b-5a53-9d58-0c7f4b8f2b6e")
 

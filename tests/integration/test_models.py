@@ -329,7 +329,7 @@ def test_an_llm_without_a_name_writes_contexts_with_a_warning(
     llm: CustomLLM, manager: ProjectManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     (node,) = LLMContextualizer(llm=llm)([TextNode(text=SENTENCE)])
-    assert node.metadata["context_source"] in ("llm", "structural")
+    assert node.metadata["context_source"] == "llm"
     (record,) = caplog.records
     assert 'Pass model_id="my-model@1" next to llm=' in record.getMessage()
     project = manager.create("p", ProjectConfig.local(context="llm"), llm=llm)

@@ -37,7 +37,6 @@ LOCAL = {
     "_utils.templates._marks_of": {"marks": [_marks_of(TEMPLATE).pattern]},
     "_utils.text.excerpt": {"term": "ts-999"},
     "cli.doctor._writer": {"lock": Path(__file__)},
-    "contextualizer.checks.check_context": {"name": "Rust"},
     "tools.document_tools.compile_pattern": {"expression": "pump", "flags": 0},  # a user's expression has a time limit
     "ui.ask._edits": {"pattern": r"<[^<>]*>|1,204"},
 }

@@ -114,10 +114,8 @@ def test_contexts_are_checked_when_they_are_written_and_when_they_come_from_the_
     config = ProjectConfig.local(context="llm", llm_concurrency=1)
     project = ProjectManager(tmp_path).create("p", config, llm=llm, embed_model=CountingEmbedding())
     report = project.ingest([text_folder])
-    assert report.context_findings == {"unsupported": 2, "chunk": 1}
-    assert "note 2 contexts with names or numbers that are not in the segment: those sentences are left out" in str(
-        report
-    )
+    assert report.context_findings == {"unsupported": 2, "self_reference": 1}
+    assert "note 2 contexts with names or numbers that are not in the segment: they are left out" in str(report)
     assert (report.contexts_paid, report.failures) == (2, ())
 
     def stored() -> list[tuple[str, str]]:

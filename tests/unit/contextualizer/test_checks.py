@@ -94,8 +94,8 @@ def test_a_sentence_that_repeats_the_chunk_is_removed() -> None:
     [
         ("Keywords: pumps, yard, repairs, board.", "keywords"),
         ("pumps, yard, board, repairs, earnings, branch, share", "keywords"),
-        ("This chunk describes the pumps of Harrow Marine.", "chunk"),
-        ("The given excerpt is about the board.", "chunk"),
+        ("This chunk describes the pumps of Harrow Marine.", "self_reference"),
+        ("The given excerpt is about the board.", "self_reference"),
         ("Es geht um die Pumpen, die in der Werft und auf dem Hof repariert wurden.", "language"),
     ],
 )
