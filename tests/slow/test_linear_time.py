@@ -118,7 +118,7 @@ def _table(text: str) -> None:
 
 
 def _chunks(text: str) -> None:
-    ChunkNodeParser(chunk_size=100, chunk_overlap=10)([Document(text=text, id_="a")])
+    ChunkNodeParser(chunk_size=20, chunk_overlap=2)([Document(text=text, id_="a")])
 
 
 def _stream(text: str, style: str = "cited", guards: Guards | None = None) -> None:
