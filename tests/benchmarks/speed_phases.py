@@ -56,6 +56,7 @@ def open_project(root: Path, corpus: Path, *, create: bool = False) -> Any:
     from llama_index.core.bridge.pydantic import PrivateAttr
 
     from llama_index_contextual import ProjectConfig, ProjectManager
+    from llama_index_contextual.index.analysis import normalise_query
 
     queries = json.loads((corpus / "queries.json").read_text())
 
@@ -74,7 +75,8 @@ def open_project(root: Path, corpus: Path, *, create: bool = False) -> Any:
             raise NotImplementedError
 
     model = Precomputed(model_name="precomputed")
-    model._table = dict(zip(queries, np.load(corpus / "qemb.npy").tolist(), strict=True))
+    vectors = np.load(corpus / "qemb.npy").tolist()
+    model._table = dict(zip(map(normalise_query, queries), vectors, strict=True))
     manager = ProjectManager(root)
     if not create:
         return manager.load(NAME, embed_model=model)
