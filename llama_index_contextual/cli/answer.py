@@ -113,7 +113,7 @@ def _search_locally(
         NoVersionError: Nothing has been ingested yet.
     """
     from llama_index_contextual.embeddings.words import WordEmbedder
-    from llama_index_contextual.search.live import LiveIndexes
+    from llama_index_contextual.search.live import LiveIndexes, LiveVersions
     from llama_index_contextual.search.search import (
         Query,
         SearchSettings,
@@ -142,7 +142,7 @@ def _search_locally(
         embedder = WordEmbedder() if embeds else None
         return search(Query.of(text), version.index, settings, embedder=embedder, version=version.name)
 
-    response = LiveIndexes(directory, directory.name, _no_model).run(run)
+    response = LiveIndexes(LiveVersions(directory, directory.name, _no_model)).run(run)
     return None if response is None else complete_response(response, question, notes)
 
 

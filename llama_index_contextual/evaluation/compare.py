@@ -58,7 +58,7 @@ from llama_index_contextual.ingestion.plan import RunOptions
 from llama_index_contextual.ingestion.state import HasState, ProjectState
 from llama_index_contextual.models import embedding_identity, model_name
 from llama_index_contextual.retrievers.project import ProjectRetriever
-from llama_index_contextual.search.live import LiveIndexes
+from llama_index_contextual.search.live import LiveIndexes, LiveVersions
 from llama_index_contextual.search.rerank import LLM_RERANK, PASSAGE_TOKENS
 
 # ---- Significance ----------------------------------------------------------------------------------------------------
@@ -521,8 +521,10 @@ def _build(
                     progress=lambda _: report(VariantProgress(stage="build", name=name)),
                 )
             )
-            rerankers = origin.live.rerankers
-            live = LiveIndexes(directory, origin.directory.name, lambda *_: origin.embed_model, rerankers=rerankers)
+            rerankers = origin.live.versions.rerankers
+            live = LiveIndexes(
+                LiveVersions(directory, origin.directory.name, lambda *_: origin.embed_model, rerankers=rerankers)
+            )
         cost = _cost(live.current(), config, origin.context_llm_name, ledger)
         return Variant(config=config, live=live, cost=cost)
 
@@ -592,7 +594,7 @@ def rerank_price(origin: ProjectState, rerank: str | None, questions: int, k: in
     name = rerank or config.rerank
     if name in (None, NO_RERANK, SPOTLIGHT):
         return 0.0
-    origin.live.rerankers.of(name, config)  # raises an error if the model cannot be loaded
+    origin.live.versions.rerankers.of(name, config)  # raises an error if the model cannot be loaded
     if name != LLM_RERANK:
         return 0.0
     passages = 2 * questions * max(k, config.rerank_candidates)

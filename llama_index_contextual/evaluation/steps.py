@@ -204,7 +204,7 @@ def evaluate_steps(
         )
     base = origin.config.changed(indexes="hybrid")
     reranker = rerank or base.rerank or NO_RERANK
-    choice = None if reranker == NO_RERANK else origin.live.rerankers.choice(base.changed(rerank=reranker))
+    choice = None if reranker == NO_RERANK else origin.live.versions.rerankers.choice(base.changed(rerank=reranker))
     has_model = choice is not None and choice.name != SPOTLIGHT
     reranking = rerank_price(origin, reranker, len(selected), k) if has_model else 0.0
     rungs, skipped = _rungs(base, _no_llm(origin, base, excluded, max_cost, reranking), reranker, choice)

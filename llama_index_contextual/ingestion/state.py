@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from copy import copy
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 from llama_index.core.schema import MetadataMode
+from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
@@ -21,6 +23,7 @@ from llama_index_contextual.embeddings.contextual import aembed
 from llama_index_contextual.errors import (
     ConfigurationError,
     CorruptVersionError,
+    InputError,
     ModelError,
     NoVersionError,
     Remedy,
@@ -46,7 +49,7 @@ from llama_index_contextual.models import (
     settings_llm,
     settings_without_effect,
 )
-from llama_index_contextual.search.live import LiveIndexes
+from llama_index_contextual.search.live import LiveIndexes, LiveVersions
 
 _PROBED = 100
 """Number of chunks considered when recognising the model that built an index; the shortest of them is embedded."""
@@ -82,6 +85,10 @@ class ProjectState:
         config: The project's settings.
         **models: Models passed as objects; any other model is loaded according to the settings when it is needed.
 
+    Attributes:
+        live: The indexes of the live version.
+        is_restricted: Whether only some of the documents are visible.
+
     Raises:
         ConfigurationError: `model_id` is given without `llm`.
     """
@@ -95,7 +102,31 @@ class ProjectState:
         self.passed_embed_model = models.get("embed_model")
         self._loaded: tuple[object, LLM] | None = None
         self._warned: set[str] = set()
-        self.live = LiveIndexes(directory, self.name, self.embed_model_of, self.answering_llm)
+        self.live = LiveIndexes(LiveVersions(directory, self.name, self.embed_model_of, self.answering_llm))
+        self.is_restricted = False
+
+    def restricted(self, filters: MetadataFilters) -> ProjectState:
+        """Return the same state, in which only the documents that pass the filters are visible.
+
+        Args:
+            filters: Filters returned by `restricting_filters`.
+        """
+        state = copy(self)
+        state.live, state.is_restricted = self.live.restricted(filters), True
+        return state
+
+    def whole(self) -> ProjectState:
+        """Return this state, for a method that changes the project or describes it as a whole.
+
+        Raises:
+            InputError: Only some of the documents are visible.
+        """
+        if self.is_restricted:
+            raise InputError(
+                "A restricted project only reads: to change the project or to describe it as a whole, use the project"
+                " without `only`."
+            )
+        return self
 
     def reconfigure(self, config: ProjectConfig) -> None:
         """Replace the settings."""
@@ -313,7 +344,7 @@ class ProjectState:
     @contextmanager
     def open_live(self) -> Iterator[OpenVersion | None]:
         """Open the live version for a change to the project, or yield None if there is none; the lock must be held."""
-        name = current_name(require_existing(self.directory))
+        name = current_name(require_existing(self.whole().directory))
         if name is None:
             yield None
             return

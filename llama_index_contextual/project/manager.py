@@ -39,7 +39,7 @@ from llama_index_contextual.index.project_file import (
 from llama_index_contextual.index.qdrant import COLLECTION_FILE, check_backend, delete_collection
 from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.versions import CURRENT, VERSIONS, write_current
-from llama_index_contextual.ingestion.state import ModelObjects, require_llm
+from llama_index_contextual.ingestion.state import ModelObjects, ProjectState, require_llm
 from llama_index_contextual.models import missing_for
 from llama_index_contextual.project.project import Project
 
@@ -107,7 +107,7 @@ class ProjectManager:
             write_config(directory, config)
         for note in notes:
             logger.info(note)
-        project = Project(directory, config, **models)
+        project = Project(ProjectState(directory, config, **models))
         project.created = True
         project.state.warn_of_settings()
         return project
@@ -155,7 +155,7 @@ class ProjectManager:
         """
         directory = self._existing(name)
         config = read_config(directory)
-        return Project(directory, config, **models)
+        return Project(ProjectState(directory, config, **models))
 
     def verify(self, name: str, *, repair: bool = False) -> VerifyReport:
         """Check a project like `Project.verify`, even if it cannot be loaded because its project.json is damaged.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,7 +58,7 @@ from llama_index_contextual.ingestion.changes import FolderOptions, IngestOption
 from llama_index_contextual.ingestion.estimate import CostEstimate
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
-from llama_index_contextual.ingestion.state import ModelObjects, ProjectState
+from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.retrievers.base import as_bundle, as_bundles
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.live import SearchableVersion
@@ -154,24 +154,14 @@ class Project:
     Projects are created and loaded by `ProjectManager`.
 
     Args:
-        directory: Directory of the project.
-        config: Settings of the project.
-        **models: Models passed as objects; other models are loaded according to the settings when they are needed.
+        state: Directory, settings, models and live version of the project, for functions in lower layers.
 
     Attributes:
-        state: Directory, settings, models and live version of the project, for functions in lower layers.
         created: Whether the project was created when it was opened; see `ProjectManager.get_or_create`.
-        is_restricted: Whether this object contains only some of the documents; see `only`.
-
-    Raises:
-        ConfigurationError: `model_id` is given without `llm`.
     """
 
-    is_restricted = False
-
-    @accepts(ModelObjects)
-    def __init__(self, directory: Path, config: ProjectConfig, **models: Unpack[ModelObjects]) -> None:
-        self.state = ProjectState(directory, config, **models)
+    def __init__(self, state: ProjectState) -> None:
+        self.state = state
         self.created = False
 
     def __repr__(self) -> str:
@@ -198,6 +188,16 @@ class Project:
     def config(self) -> ProjectConfig:
         """The settings; `update_config` changes them."""
         return self.state.config
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether this object contains only some of the documents; see `only`."""
+        return self.state.is_restricted
+
+    @property
+    def _whole(self) -> ProjectState:
+        """The state, for methods that change the project or describe it as a whole."""
+        return self.state.whole()
 
     @property
     def embed_model(self) -> BaseEmbedding:
@@ -252,7 +252,7 @@ class Project:
         Example:
             >>> project.only({"group": "hr"}).retrieve("How many days of leave?")  # doctest: +SKIP
         """
-        return RestrictedProject(self, restricting_filters(to_filters(filters)))
+        return Project(self.state.restricted(restricting_filters(to_filters(filters))))
 
     @accepts(ReadingOptions, IngestOptions)
     async def aingest(
@@ -308,7 +308,7 @@ class Project:
             ProjectLockedError: Another process is writing to the project.
         """
         more = {"replace": replace, "reread": reread, "max_cost": max_cost}
-        return await changes.aingest(self.state, inputs, options, show_progress=show_progress, **more)
+        return await changes.aingest(self._whole, inputs, options, show_progress=show_progress, **more)
 
     ingest = twin(aingest)
 
@@ -355,7 +355,7 @@ class Project:
             ProjectLockedError: Another process is writing to the project.
         """
         return await changes.async_folders(
-            self.state, folders, options, remove, dry_run=dry_run, max_cost=max_cost, show_progress=show_progress
+            self._whole, folders, options, remove, dry_run=dry_run, max_cost=max_cost, show_progress=show_progress
         )
 
     sync_folders = twin(async_folders)
@@ -386,7 +386,7 @@ class Project:
             **options
         """
         more = {"replace": replace, "reread": reread, "retry_failed": retry_failed}
-        return changes.estimate_run(self.state, inputs, options, **more)
+        return changes.estimate_run(self._whole, inputs, options, **more)
 
     def remove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
         """Publish a version without the given documents.
@@ -403,7 +403,7 @@ class Project:
             InputError: A document is not in the live version.
             ProjectLockedError: Another process is writing to the project.
         """
-        report = changes.remove_documents(self.state, doc_ids)
+        report = changes.remove_documents(self._whole, doc_ids)
         if forget:
             self.forget()
         return report
@@ -430,7 +430,7 @@ class Project:
             CorruptVersionError: A file of the live version is damaged; `verify` reports the remedy.
         """
         run = RunOptions(purpose="rebuild", max_cost=max_cost)
-        return await changes.achange(self.state, [], run, show_progress=show_progress, progress=progress)
+        return await changes.achange(self._whole, [], run, show_progress=show_progress, progress=progress)
 
     async def aretry_failed(
         self,
@@ -463,7 +463,7 @@ class Project:
             ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
         """
         run = RunOptions(retry_failed=True, purpose="retry", max_cost=max_cost, batch=batch)
-        return await changes.achange(self.state, [], run, show_progress=show_progress, progress=progress)
+        return await changes.achange(self._whole, [], run, show_progress=show_progress, progress=progress)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -697,7 +697,7 @@ class Project:
             ConfigurationError: A setting is unknown, a value is invalid, or a model is from an unknown provider;
                 nothing is changed.
         """
-        return changes.update_config(self.state, settings)
+        return changes.update_config(self._whole, settings)
 
     def versions(self) -> list[VersionInfo]:
         """Return the versions on disk, oldest first; for a damaged version, `damage` contains the reason.
@@ -705,8 +705,8 @@ class Project:
         Raises:
             CorruptVersionError: CURRENT is damaged; the message lists the versions.
         """
-        live = current_name(require_existing(self.directory))
-        directories = (version_directory(self.directory, name) for name in version_names(self.directory))
+        live = current_name(require_existing(directory := self._whole.directory))
+        directories = (version_directory(directory, name) for name in version_names(directory))
         return [version for version in (_version_info(directory, live) for directory in directories) if version]
 
     def verify(self, *, repair: bool = False) -> VerifyReport:
@@ -721,8 +721,8 @@ class Project:
             ProjectNotFoundError: The project was deleted.
         """
         if not repair:
-            return verify_project(self.directory)
-        return repair_project(self.directory, partial(changes.publish_repaired, self.state))
+            return verify_project(self._whole.directory)
+        return repair_project(self._whole.directory, partial(changes.publish_repaired, self._whole))
 
     def rollback(self, to: str | None = None) -> str:
         """Make an earlier version live and return its name; later versions stay on disk.
@@ -733,8 +733,8 @@ class Project:
         Raises:
             InputError: There is no such version.
         """
-        with write_lock(self.directory):
-            return rollback(self.directory, to)
+        with write_lock(directory := self._whole.directory):
+            return rollback(directory, to)
 
     def forget(self, *, dry_run: bool = False) -> ForgetReport:
         """Permanently remove all data that is not in the live version.
@@ -752,7 +752,7 @@ class Project:
             CorruptVersionError: The live version is damaged; nothing is removed.
             ProjectLockedError: Another process is writing to the project, or comparing variants of it.
         """
-        return changes.forget_rest(self.state, dry_run=dry_run)
+        return changes.forget_rest(self._whole, dry_run=dry_run)
 
     def export(self, directory: str | Path) -> None:
         """Export the live version to LlamaIndex's own stores; see `VersionStorageContext.persist` for loading them.
@@ -760,7 +760,7 @@ class Project:
         Raises:
             InputError: The directory is not empty.
         """
-        export_version(self.state.live.current().storage_context, Path(directory))
+        export_version(self._whole.live.current().storage_context, Path(directory))
 
     def cost(self) -> ProjectCost:
         """Return the cost of contexts, embeddings and answers so far, in total and by run.
@@ -768,13 +768,13 @@ class Project:
         All answers from a model on the same day count as one run; question embeddings are not included. Calls that
         timed out, and calls from a run that was killed, are included at their maximum price.
         """
-        path = require_existing(self.directory) / LEDGER_FILE
+        path = require_existing(self._whole.directory) / LEDGER_FILE
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:
             return ledger.receipts.cost()
 
     def info(self) -> ProjectInfo:
         """Return the settings, size and cost of the project."""
-        live = None if current_name(require_existing(self.directory)) is None else self.state.live.current()
+        live = None if current_name(require_existing(self._whole.directory)) is None else self.state.live.current()
         records = live.records if live else ()
         with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
             return ProjectInfo(
@@ -789,7 +789,7 @@ class Project:
                 bytes=live.manifest.size if live else 0,
                 ledger=ledger.info(),
                 cost=ledger.receipts.cost(),
-                reranker=self.state.live.rerankers.choice(self.config),
+                reranker=self.state.live.versions.rerankers.choice(self.config),
             )
 
     # ---- blocking and asynchronous versions --------------------------------------------------------------------------
@@ -822,56 +822,3 @@ def _version_info(directory: Path, live: str | None) -> VersionInfo | None:
         return VersionInfo(name=name, created=None, documents=None, chunks=None, live=name == live, damage=str(error))
     shared = manifest.model_dump(include={"created", "documents", "chunks", "package", "automatic"})
     return VersionInfo(name=name, live=name == live, **shared)
-
-
-# ---- restricted projects ---------------------------------------------------------------------------------------------
-
-READING = frozenset(
-    {"only", "documents", "chunks", "read", "retrieve", "retrieve_many", "as_retriever", "as_query_engine"}
-    | {"adocuments", "achunks", "aread", "aretrieve", "aretrieve_many", "as_chat_engine"}
-    | {"as_tool", "as_tools", "document_tools"}
-)
-"""Methods that a restricted project has; all others change or describe the whole project."""
-
-
-class RestrictedProject(Project):
-    """A read-only project that contains only the documents that pass the filters.
-
-    Args:
-        project: The project.
-        filters: Filters returned by `restricting_filters`.
-    """
-
-    is_restricted = True
-
-    def __init__(self, project: Project, filters: MetadataFilters) -> None:
-        self.__dict__.update(project.__dict__)
-        self.state = _RestrictedState(project.state, filters)
-
-
-class _RestrictedState(ProjectState):
-    """The state of a restricted project; functions in lower layers cannot open the whole version with it."""
-
-    def __init__(self, whole: ProjectState, filters: MetadataFilters) -> None:
-        self.__dict__.update(whole.__dict__)
-        self.live = whole.live.restricted(filters)
-
-    def open_live(self) -> NoReturn:
-        """Raise an error, because this method opens the version for changes."""
-        _refuse("opening the whole version")
-
-
-def _refusal(name: str) -> Callable[..., NoReturn]:
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        _refuse(f"`{name}`")
-
-    return refuse
-
-
-def _refuse(what: str) -> NoReturn:
-    raise InputError(f"A restricted project only reads, so {what} is not possible: use the project without `only`.")
-
-
-for _name, _member in vars(Project).items():
-    if callable(_member) and not _name.startswith("_") and _name not in READING:
-        setattr(RestrictedProject, _name, _refusal(_name))

@@ -204,19 +204,19 @@ class ProjectRetriever(CheckedRetriever):
         """Return the keyword arguments for `search` that depend on the version or the models."""
         mode, _ = usable_mode(version.index, self.mode)
         name = self._config.rerank
-        selected = None if name in (None, SPOTLIGHT) else self._indexes.rerankers.of(name, self._config)
+        selected = None if name in (None, SPOTLIGHT) else self._indexes.versions.rerankers.of(name, self._config)
         return {
             "embedder": None if mode == "lexical" else version.embedder,
             "reranker": None if selected is None else selected.reranker,
             "rerank_reason": "" if selected is None else selected.reason,
-            "slots": self._indexes.slots,
+            "slots": self._indexes.versions.slots,
             "version": version.name,
         }
 
     def _get_prompt_modules(self) -> PromptMixinType:
         """Return the LLM reranker, whose prompt applies to all searches of the project."""
         is_llm = self._config.rerank == LLM_RERANK
-        reranker = self._indexes.rerankers.of(LLM_RERANK, self._config).reranker if is_llm else None
+        reranker = self._indexes.versions.rerankers.of(LLM_RERANK, self._config).reranker if is_llm else None
         return {"reranker": reranker} if isinstance(reranker, LLMReranker) else {}
 
 

@@ -46,9 +46,10 @@ _FILES_REMOVED = (ContextualError, OSError, sqlite3.Error)
 _RESTRICTIONS = 8  # number of copies of a version for different filters that are kept in memory
 
 
-@explains_limit
-class LiveIndexes:
-    """The indexes of a project's live version, which is looked up again for each query.
+class LiveVersions:
+    """Opens a project's live version, and opens the next one when it is published.
+
+    All `LiveIndexes` of a project share this object, and with it the models and caches for queries.
 
     Args:
         project_dir: Directory of the project.
@@ -56,13 +57,12 @@ class LiveIndexes:
         load_embed_model: Function that loads the embedding model for queries; its arguments are the `embed_model`
             setting of a version, and the name of the model that the version was built with.
         load_llm: Function that loads the LLM for reranking, if the settings require it.
-        rerankers: Cache of rerankers to share with other indexes; None creates one.
+        rerankers: Cache of rerankers to share with other projects; None creates one.
 
     Attributes:
-        scope: The filters that restrict the indexes, in JSON; "" if all documents are visible.
+        project_dir: Directory of the project.
+        slots: Limits the number of threads that rank at the same time.
     """
-
-    scope = ""
 
     def __init__(
         self,
@@ -73,16 +73,16 @@ class LiveIndexes:
         *,
         rerankers: Rerankers | None = None,
     ) -> None:
-        self._load_llm = load_llm
-        self._rerankers = rerankers
+        self.project_dir = project_dir
         self.slots = _slots()
-        self._project_dir = project_dir
         self._name = name
         self._load_embed_model = load_embed_model
+        self._load_llm = load_llm
+        self._rerankers = rerankers
+        self._embedder: QueryEmbedder | None = None
+        self._restricted: LRUCache[str, LiveIndexes] = LRUCache(_RESTRICTIONS)
         self._lock = Lock(self._forget)
         self._forget()
-        self._embedder: QueryEmbedder | None = None
-        self._restricted: LRUCache[str, RestrictedIndexes] = LRUCache(_RESTRICTIONS)
 
     def _forget(self) -> None:
         self._opened: SearchableVersion | None = None
@@ -98,15 +98,8 @@ class LiveIndexes:
                 self._rerankers = Rerankers(self._load_llm)
             return self._rerankers
 
-    def __reduce__(self) -> NoReturn:
-        root, name = str(self._project_dir.parent), self._project_dir.name
-        raise InputError(
-            f"A project and its retrievers and engines cannot be pickled or copied: open the project again where you"
-            f" need it, with ProjectManager({root!r}).load({name!r})."
-        )
-
     def current(self) -> SearchableVersion:
-        """Return the indexes of the live version.
+        """Return the live version.
 
         A version that is no longer live is released, and its files are closed when the last query that uses it ends.
 
@@ -116,12 +109,12 @@ class LiveIndexes:
         """
         while True:
             with self._lock:
-                stamp = read_stamp(self._project_dir)
+                stamp = read_stamp(self.project_dir)
                 if self._opened is not None and stamp == self._stamp:
                     return self._opened
                 former, self._opened, self._stamp = self._opened, None, None  # keeps its open parts for reuse
-                name = parse_current(self._project_dir, stamp).live
-                if name is None and not is_project(self._project_dir):
+                name = parse_current(self.project_dir, stamp).live
+                if name is None and not is_project(self.project_dir):
                     raise deleted_error(self._name)
                 if name is None:
                     raise NoVersionError(
@@ -133,9 +126,9 @@ class LiveIndexes:
                         ),
                     )
                 try:
-                    opened = SearchableVersion(version_directory(self._project_dir, name), self._load_embed_model)
+                    opened = SearchableVersion(version_directory(self.project_dir, name), self._load_embed_model)
                 except (CorruptVersionError, OSError):
-                    if read_stamp(self._project_dir) == stamp:
+                    if read_stamp(self.project_dir) == stamp:
                         raise
                     continue  # a writer has published another version and removed this one
                 opened.embedder_of = self._embedder_of
@@ -143,14 +136,15 @@ class LiveIndexes:
                 del former
                 return opened
 
-    def restricted(self, filters: MetadataFilters) -> RestrictedIndexes:
-        """Return indexes that contain only the documents that pass the filters; the most recent ones are cached.
+    def is_live(self, version: SearchableVersion) -> bool:
+        """Return whether a version is still live. The files of other versions may have been removed."""
+        with self._lock:
+            return self._opened is version and read_stamp(self.project_dir) == self._stamp
 
-        Args:
-            filters: Filters returned by `restricting_filters`.
-        """
+    def restricted(self, filters: MetadataFilters) -> LiveIndexes:
+        """Return indexes of the documents that pass the filters; the most recent ones are cached."""
         scope = filters.model_dump_json()
-        indexes = self._restricted.get(scope) or RestrictedIndexes(self, filters)
+        indexes = self._restricted.get(scope) or LiveIndexes(self, filters=filters)
         self._restricted.put(scope, indexes)
         return indexes
 
@@ -162,6 +156,80 @@ class LiveIndexes:
             self._embedder = QueryEmbedder(model)
         return self._embedder
 
+
+@explains_limit
+class LiveIndexes:
+    """The indexes that a query searches: those of the live version, of its visible documents, or of a pinned version.
+
+    Args:
+        versions: Opens the live version, which is looked up again for each query.
+        filters: Filters returned by `restricting_filters`; only documents that pass them are visible. None for all.
+        pinned: A version returned by `current`, for a call with several steps that must all use the same documents.
+            Use it inside `run`, which repeats the call if the version is removed in the meantime.
+
+    Attributes:
+        versions: Opens the live version, and has the models for queries.
+    """
+
+    def __init__(
+        self,
+        versions: LiveVersions,
+        *,
+        filters: MetadataFilters | None = None,
+        pinned: SearchableVersion | None = None,
+    ) -> None:
+        self.versions = versions
+        self._filters = filters
+        self._pinned = pinned
+        self._lock = Lock(self._forget_visible)
+        self._forget_visible()
+
+    def _forget_visible(self) -> None:
+        self._visible: RestrictedVersion | None = None
+
+    def __reduce__(self) -> NoReturn:
+        root, name = str(self.versions.project_dir.parent), self.versions.project_dir.name
+        raise InputError(
+            f"A project and its retrievers and engines cannot be pickled or copied: open the project again where you"
+            f" need it, with ProjectManager({root!r}).load({name!r})."
+        )
+
+    @property
+    def scope(self) -> str:
+        """The filters that restrict the indexes, in JSON; "" if all documents are visible."""
+        return "" if self._filters is None else self._filters.model_dump_json()
+
+    def current(self) -> SearchableVersion:
+        """Return the version to search; see `LiveVersions.current` and `RestrictedVersion`.
+
+        Raises:
+            NoVersionError: Nothing has been ingested yet.
+            ProjectNotFoundError: The project was deleted.
+        """
+        if self._pinned is not None:
+            return self._pinned
+        whole = self.versions.current()
+        if self._filters is None:
+            return whole
+        with self._lock:
+            if self._visible is None or self._visible.whole is not whole:
+                self._visible = RestrictedVersion(whole, self._filters, self._visible)
+            return self._visible
+
+    def restricted(self, filters: MetadataFilters) -> LiveIndexes:
+        """Return indexes of those visible documents that also pass these filters.
+
+        Args:
+            filters: Filters returned by `restricting_filters`.
+        """
+        if self._filters is not None:
+            filters = type(filters)(filters=[self._filters, filters])
+        return self.versions.restricted(filters)
+
+    def pinned(self, version: SearchableVersion) -> LiveIndexes:
+        """Return the indexes of one version, which `current` has returned."""
+        return LiveIndexes(self.versions, filters=self._filters, pinned=version)
+
     def run(self, query: Callable[[SearchableVersion], T]) -> T:
         """Run a query on the live version, and repeat it on the next version if a writer removes the version."""
         while True:
@@ -169,70 +237,8 @@ class LiveIndexes:
             try:
                 return query(current)
             except _FILES_REMOVED:
-                if not self._is_superseded(current):
+                if self._pinned is not None or self.versions.is_live(current.whole):
                     raise
-
-    def _is_superseded(self, current: SearchableVersion) -> bool:
-        """Return whether another version is now live; if so, the files of the given version may have been removed."""
-        with self._lock:
-            return self._opened is not current or read_stamp(self._project_dir) != self._stamp
-
-
-class PinnedIndexes(LiveIndexes):
-    """The indexes of one version, for a call with several steps that must all use the same documents.
-
-    Use it inside `LiveIndexes.run`, which repeats the call if the version is removed in the meantime.
-
-    Args:
-        live: The indexes of the project.
-        version: The version to search.
-    """
-
-    def __init__(self, live: LiveIndexes, version: SearchableVersion) -> None:
-        self.__dict__.update(live.__dict__, _rerankers=live.rerankers, _restricted=LRUCache(_RESTRICTIONS))
-        self._version = version
-
-    def current(self) -> SearchableVersion:
-        """Return the version."""
-        return self._version
-
-    def _is_superseded(self, current: SearchableVersion) -> bool:
-        return False
-
-
-class RestrictedIndexes(LiveIndexes):
-    """Indexes that contain only those documents of the live version that pass the filters.
-
-    Args:
-        live: The indexes of the project.
-        filters: Filters returned by `restricting_filters`.
-    """
-
-    def __init__(self, live: LiveIndexes, filters: MetadataFilters) -> None:
-        self.__dict__.update(live.__dict__, _rerankers=live.rerankers)
-        self.scope = filters.model_dump_json()
-        self._live = live
-        self._filters = filters
-        self._restricting = Lock(self._forget_visible)
-        self._forget_visible()
-
-    def _forget_visible(self) -> None:
-        self._visible: RestrictedVersion | None = None
-
-    def current(self) -> RestrictedVersion:
-        """Return the visible part of the live version; see `RestrictedPart`."""
-        whole = self._live.current()
-        with self._restricting:
-            if self._visible is None or self._visible.whole is not whole:
-                self._visible = RestrictedVersion(whole, self._filters, self._visible)
-            return self._visible
-
-    def restricted(self, filters: MetadataFilters) -> RestrictedIndexes:
-        """Return indexes of the documents that pass both these filters and the given ones."""
-        return self._live.restricted(type(filters)(filters=[self._filters, filters]))
-
-    def _is_superseded(self, current: SearchableVersion) -> bool:
-        return not isinstance(current, RestrictedVersion) or self._live._is_superseded(current.whole)
 
 
 def _slots() -> Slots:
@@ -260,6 +266,11 @@ class SearchableVersion(OpenVersion):
         super().__init__(directory)
         self._load_embed_model = load_embed_model
         self.embedder_of: Callable[[BaseEmbedding], QueryEmbedder] | None = None
+
+    @property
+    def whole(self) -> SearchableVersion:
+        """The version with all its documents."""
+        return self
 
     @cached_property
     def storage_context(self) -> VersionStorageContext:
@@ -350,7 +361,7 @@ class RestrictedVersion(SearchableVersion):
     _copies: dict[Part, RestrictedPart]
 
     def __init__(self, whole: SearchableVersion, filters: MetadataFilters, former: RestrictedVersion | None) -> None:
-        self.whole = whole
+        self._whole = whole
         self.directory, self.name, self.without = whole.directory, whole.name, whole.without
         self._load_embed_model, self.embedder_of = whole._load_embed_model, whole.embedder_of
         copies = former._copies if former else {}
@@ -359,3 +370,8 @@ class RestrictedVersion(SearchableVersion):
         chunks = sum(part.size for part in self.parts)
         visible = {"documents": len(self.records), "chunks": chunks, "size": 0, "parts": []}
         self.manifest = whole.manifest.model_copy(update=visible)
+
+    @property
+    def whole(self) -> SearchableVersion:
+        """The version with all its documents."""
+        return self._whole

@@ -36,7 +36,7 @@ from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.metadata import DocumentMap, Heading
 from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.project import ProjectRetriever
-from llama_index_contextual.search.live import LiveIndexes, PinnedIndexes, SearchableVersion
+from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import require_positive
@@ -121,7 +121,7 @@ class DocumentTools:
 
         def search(version: SearchableVersion) -> models.SearchResult:
             retriever = ProjectRetriever(
-                PinnedIndexes(self._indexes, version),
+                self._indexes.pinned(version),
                 config,
                 mode=mode or self._mode,
                 similarity_top_k=min(wanted, models.MAX_RESULTS),

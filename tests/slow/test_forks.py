@@ -178,7 +178,7 @@ def test_a_child_searches_although_the_other_threads_of_its_parent_were_searchin
     def search(searched: Project) -> None:
         while not stopped.is_set():
             answer(searched)
-            searched.state.live._forget()  # so that the next search opens the version again
+            searched.state.live.versions._forget()  # so that the next search opens the version again
 
     def in_child() -> list[str]:
         return [*answer(project), *answer(visible), *answer(project)]

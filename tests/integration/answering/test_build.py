@@ -23,6 +23,7 @@ from llama_index_contextual.config import DEFAULT_LLM, STYLE_NAMES, ProjectConfi
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.evaluation.compare import sweep_answers
 from llama_index_contextual.ingestion.changes import FolderOptions, IngestOptions, ReadingOptions
+from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import model_name
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -90,7 +91,7 @@ ANSWERING: dict[str, Any] = {
 
 def configured(project: Project, **settings: Any) -> Project:
     """Return the project with other settings, which are not stored."""
-    return Project(project.directory, project.config.changed(**settings))
+    return Project(ProjectState(project.directory, project.config.changed(**settings)))
 
 
 @pytest.mark.parametrize("kind", ["query", "chat"])

@@ -353,7 +353,7 @@ async def test_concurrent_queries_of_one_project_do_not_disturb_each_other(built
 
 
 def test_slots_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(built.state.live, "slots", threading.BoundedSemaphore(2))
+    monkeypatch.setattr(built.state.live.versions, "slots", threading.BoundedSemaphore(2))
     lock, two, ranking, seen = threading.Lock(), threading.Barrier(2), list[str](), list[int]()
     real = search.rank
 
@@ -375,7 +375,7 @@ def test_slots_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: 
 
 def test_waiting_for_an_embedding_takes_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = project_of(tmp_path)  # that has kept no question's embedding
-    monkeypatch.setattr(project.state.live, "slots", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(project.state.live.versions, "slots", threading.BoundedSemaphore(1))
     asked, answered, real = threading.Event(), threading.Event(), CountingEmbedding._get_query_embedding
 
     def slow(self: CountingEmbedding, query: str) -> list[float]:

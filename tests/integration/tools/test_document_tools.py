@@ -20,7 +20,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search.live import LiveIndexes
+from llama_index_contextual.search.live import LiveVersions
 from llama_index_contextual.tools import document_tools
 from llama_index_contextual.tools.document_tools import MAX_CHARACTERS, MAX_LISTED, DocumentTools
 from llama_index_contextual.tools.models import INPUTS, MATERIAL, MAX_RESULTS, TOOLS, SearchResult
@@ -505,8 +505,8 @@ class TestSnapshot:
         self, tools: DocumentTools, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         resolved: list[None] = []
-        real = LiveIndexes.current
-        monkeypatch.setattr(LiveIndexes, "current", lambda self: (resolved.append(None), real(self))[1])
+        real = LiveVersions.current
+        monkeypatch.setattr(LiveVersions, "current", lambda self: (resolved.append(None), real(self))[1])
         for call in (
             lambda: tools.search(QUESTION, filters={"kind": "txt"}),
             lambda: tools.grep("pump", filters={"kind": "txt"}),
