@@ -114,7 +114,9 @@ def load(data: Path, name: str) -> QuestionSet:
     if name == "codebase":
         questions = [Question(row["question"], [{"id": i} for i in row["relevant"]]) for row in rows]
         chunks = _rows(folder / "chunks.jsonl")
-        contexts = tuple(RecordedContext(row["doc_id"], row["text"], row["context"]) for row in chunks)
+        contexts = tuple(
+            RecordedContext(row["doc_id"], row["text"], row["context"], row.get("alternative", "")) for row in chunks
+        )
         return QuestionSet(name, None, chunks, questions, contexts)
     questions = [Question(row["question"], [_evidence(row, item) for item in row["evidence"]]) for row in rows]
     path = folder / "contexts.jsonl"
