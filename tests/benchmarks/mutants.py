@@ -9,10 +9,10 @@ version, citations) and half from the rest of the package, or all of them from t
 `search/ index/ledger.py`; all are in lines that a test runs. A mutant is identified by its function and the text of the
 expression, so a list can also be used at later commits.
 
-`run` forks a process for each mutant, which imports the changed package. It first runs the tests that run the line and
-the tests named after the module, and then the other tests in the same files, because a line in a shared fixture is
-recorded only for the first test that uses it. A mutant is killed if a test fails, or if the tests take more than four
-times the budget.
+`run` collects all tests once, and then forks a process for each mutant, which replaces the code of the function. It
+first runs the tests that run the line and the tests named after the module, and then the other tests in the same files,
+because a line in a shared fixture is recorded only for the first test that uses it. A mutant is killed if a test fails,
+or if the tests take more than four times the budget.
 """
 
 from __future__ import annotations
@@ -20,25 +20,22 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import importlib
-import importlib.abc
-import importlib.machinery
+import gc
 import json
-import multiprocessing
 import os
 import random
 import resource
 import signal
-import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, NoReturn, TextIO
 
 import coverage
 import pytest
@@ -54,8 +51,6 @@ CRITICAL = (
     "contextualizer/sending.py",
     "answering/citations.py",
 )
-HANGS = 1_800
-"""Seconds after which a mutant counts as hanging, however loaded the machine is."""
 OPTIONS = (
     "-q",
     "-p",
@@ -66,9 +61,10 @@ OPTIONS = (
     "no:cacheprovider",
     "-p",
     "no:cov",
+    "--capture=no",
     "--override-ini=addopts=",
 )
-KILLED, SURVIVED, TIMEOUT, LOST = "killed", "survived", "timeout", "lost"
+KILLED, SURVIVED, LOST = "killed", "survived", "lost"
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -253,38 +249,6 @@ def changed(mutant: Mutant) -> tuple[Path, ast.Module, int] | None:
     return None
 
 
-class _Import(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module of the package with its change."""
-
-    def __init__(self, path: Path, tree: ast.Module) -> None:
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        self.name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        self.path, self.tree = path, tree
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != self.name:
-            return None
-        spec = importlib.machinery.ModuleSpec(
-            name, self, origin=str(self.path), is_package=self.path.stem == "__init__"
-        )
-        spec.has_location = True
-        return spec
-
-    def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self.tree, str(self.path), "exec", dont_inherit=True), module.__dict__)
-
-
-class _Deadline:
-    """A plugin that stops when the budget is used up, and remembers how long each test took."""
-
-    def __init__(self, seconds: float) -> None:
-        self.end = time.process_time() + seconds
-
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        if time.process_time() > self.end:
-            pytest.exit("the budget is used up", returncode=0)
-
-
 def tests_of(path: Path, line: int, data: coverage.CoverageData) -> tuple[list[str], list[str]]:
     """Return the tests that run a line, and the modules they stand in."""
     contexts = data.contexts_by_lineno(str(path)).get(line, [])
@@ -299,85 +263,124 @@ def _distance(path: Path, test: str) -> tuple[bool, bool, bool]:
     return "/slow/" in test, f"test_{path.stem}.py" not in test, f"/{path.parent.name}/" not in test
 
 
-def attempt(mutant: Mutant, data: coverage.CoverageData, known: set[str], budget: float) -> dict[str, Any]:
-    """Run the tests of a mutant in a forked process."""
-    found = changed(mutant)
-    if found is None:
-        return {**asdict(mutant), "result": LOST}
-    path, tree, line = found
-    tests, modules = tests_of(path, line, data)
-    if not tests:
-        return {**asdict(mutant), "result": SURVIVED, "tests": 0}
-    reading, writing = multiprocessing.Pipe(duplex=False)
-    selected = [test for test in (*tests, *modules) if test in known]
-    child = multiprocessing.get_context("fork").Process(target=_child, args=(path, tree, selected, budget, writing))
-    child.start()
-    writing.close()
-    code = None
-    if reading.poll(HANGS):
-        with contextlib.suppress(EOFError):
-            code = reading.recv()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.join()
-    return {
-        **asdict(mutant),
-        "result": TIMEOUT if code is None else SURVIVED if code in (0, 5) else KILLED,
-        "tests": len(tests),
-        "code": code,
-    }
+@dataclass(frozen=True)
+class _Change:
+    """A changed function, and the tests that may notice it."""
+
+    mutant: Mutant
+    code: CodeType
+    functions: Sequence[FunctionType]
+    items: Sequence[pytest.Item]
+
+    def attempt(self, budget: float) -> NoReturn:
+        """Run the tests in this process until one fails or the budget is used up, and exit."""
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_CPU, (int(4 * budget), int(4 * budget)))
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        for function in self.functions:
+            function.__code__ = self.code
+        end = time.process_time() + budget
+        for item, following in pairwise([*self.items, None]):
+            assert item is not None
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if item.session.testsfailed:
+                os._exit(1)
+            if time.process_time() > end:
+                break
+        os._exit(0)
 
 
-def _child(path: Path, tree: ast.Module, selected: list[str], budget: float, answer: Any) -> None:
-    """Run tests against a changed module, out of sight."""
-    os.setsid()
-    resource.setrlimit(resource.RLIMIT_CPU, (int(4 * budget), int(4 * budget)))
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 1)
-    os.dup2(silent, 2)
-    sys.meta_path.insert(0, _Import(path, tree))
-    answer.send(int(pytest.main([*OPTIONS, "-x", *selected], plugins=[_Deadline(budget)])))
-    os._exit(0)
+class _Mutants:
+    """A plugin that forks a process for each mutant, once pytest has collected the tests."""
+
+    def __init__(self, arguments: argparse.Namespace, output: TextIO) -> None:
+        self.output = output
+        self.jobs, self.budget = arguments.jobs, arguments.budget
+        self.data = coverage_data(arguments.coverage)
+        lines = arguments.mutants.read_text(encoding="utf-8").splitlines()
+        self.mutants = [Mutant(**json.loads(line)) for line in lines]
+        self.running: dict[int, _Change] = {}
+        self.count: Counter[str] = Counter()
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run the tests of each mutant."""
+        by_id = {item.nodeid: item for item in session.items}
+        by_module: dict[str, list[pytest.Item]] = {}
+        for item in session.items:
+            by_module.setdefault(item.nodeid.partition("::")[0], []).append(item)
+        for mutant in self.mutants:
+            change = self.change_of(mutant, by_id, by_module)
+            if isinstance(change, str):
+                self.report(mutant, change)
+                continue
+            while len(self.running) >= self.jobs:
+                self.wait()
+            if (process := os.fork()) == 0:
+                change.attempt(self.budget)
+            self.running[process] = change
+        while self.running:
+            self.wait()
+        return True
+
+    def change_of(
+        self, mutant: Mutant, by_id: dict[str, pytest.Item], by_module: dict[str, list[pytest.Item]]
+    ) -> _Change | str:
+        """Return the change of a mutant, or the result if there is nothing to run."""
+        replaced = changed(mutant)
+        if replaced is None:
+            return LOST
+        path, tree, line = replaced
+        tests, modules = tests_of(path, line, self.data)
+        near = [by_id[test] for test in tests if test in by_id]
+        items = list(dict.fromkeys([*near, *(item for name in modules for item in by_module.get(name, ()))]))
+        code = code_of(compile(tree, str(path), "exec", dont_inherit=True), mutant.function, line)
+        functions = [one for one in gc.get_objects() if isinstance(one, FunctionType) and is_same(one.__code__, code)]
+        if code is None or not functions:
+            return LOST
+        return _Change(mutant, code, functions, items) if items else SURVIVED
+
+    def wait(self) -> None:
+        """Wait for a process, and report its result."""
+        process, status = os.wait()
+        if (change := self.running.pop(process, None)) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGKILL)
+            self.report(change.mutant, KILLED if status else SURVIVED, tests=len(change.items), status=status)
+
+    def report(self, mutant: Mutant, result: str, **details: int) -> None:
+        """Print the result of a mutant."""
+        self.count[result] += 1
+        print(json.dumps({**asdict(mutant), "result": result, **details}), file=self.output, flush=True)
 
 
-def known_tests() -> set[str]:
-    """Return the ids of all tests and their modules, as pytest collects them here."""
-    output = subprocess.run(
-        [sys.executable, "-m", "pytest", *OPTIONS, "--collect-only", "tests"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    ).stdout
-    tests = {line for line in output.splitlines() if "::" in line}
-    return tests | {test.partition("::")[0] for test in tests}
+def code_of(module: CodeType, name: str, line: int) -> CodeType | None:
+    """Return the code of the function with this qualified name that contains a line."""
+    codes, matches = [module], []
+    while codes:
+        code = codes.pop()
+        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+        if code.co_qualname == name and code.co_firstlineno <= line:
+            matches.append(code)
+    return max(matches, key=lambda code: code.co_firstlineno, default=None)
+
+
+def is_same(one: CodeType, other: CodeType | None) -> bool:
+    """Return whether two codes belong to the same function, changed or not."""
+    if other is None or one.co_qualname != other.co_qualname:
+        return False
+    return (one.co_filename, one.co_firstlineno) == (other.co_filename, other.co_firstlineno)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print a line for each mutant, and the sum."""
-    mutants = [Mutant(**json.loads(line)) for line in arguments.mutants.read_text(encoding="utf-8").splitlines()]
-    data = coverage_data(arguments.coverage)
-    for module in (
-        "llama_index.core",
-        "llama_index.llms.openai",
-        "faiss",
-        "hypothesis",
-        "typer",
-        "rich",
-        "httpx",
-        "mcp",
-        "agno.agent",
-        "starlette.testclient",
-    ):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
-    known, count = known_tests(), dict[str, int]()
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # pytest prints to stderr
+    plugin = _Mutants(arguments, output)
     os.chdir(ROOT)
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        for row in pool.map(lambda mutant: attempt(mutant, data, known, arguments.budget), mutants):
-            count[row["result"]] = count.get(row["result"], 0) + 1
-            print(json.dumps(row), flush=True)
-    print(count, file=sys.stderr)
+    pytest.main([*OPTIONS, "tests"], plugins=[plugin])
+    print(dict(plugin.count), file=sys.stderr)
 
 
 if __name__ == "__main__":
