@@ -22,11 +22,13 @@ from llama_index.core.instrumentation.span_handlers import NullSpanHandler
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 
+from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import cut_query
+from llama_index_contextual.index.base import ChunkIndex
 from llama_index_contextual.search import search
 from llama_index_contextual.search.results import RetrievalResponse
-from llama_index_contextual.search.search import Query
+from llama_index_contextual.search.search import Query, SearchSettings, require_positive
 
 _SHORT = 1_000  # number of characters that are read in microseconds
 
@@ -104,6 +106,15 @@ async def alimit_query(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
     """Asynchronous version of `limit_query`, which reads only long queries in a thread."""
     bundle = as_bundle(query)
     return limit_query(bundle) if len(bundle.query_str) <= _SHORT else await asyncio.to_thread(limit_query, bundle)
+
+
+def search_nodes(
+    bundle: QueryBundle, index: ChunkIndex, settings: SearchSettings, embedder: QueryEmbedder | None = None
+) -> list[NodeWithScore]:
+    """Search an index and return the results as LlamaIndex nodes, with their evidence."""
+    require_positive(settings.k)
+    response = search.search(query_of(bundle), index, settings, embedder=embedder)
+    return [*RetrievalResponse.of(response).results]
 
 
 def _described(value: object) -> str:

@@ -122,7 +122,6 @@ def doors(project: Project, mode: Mode) -> dict[str, Callable[[str], Any]]:
         "component": lambda q: scored(component.retrieve(q)),
         "acomponent": lambda q: scored(asyncio.run(component.aretrieve(q))),
         "component, embedding": lambda q: scored(component.retrieve(QueryBundle(q, embedding=embedding))),
-        "rank": lambda q: component.rank(q, 5).first(5),
         "conversational": lambda q: response(conversational.respond(q)),
         "follow-up": lambda q: response(conversational.respond(ConversationQuery(q, history=history))),
         "history": lambda q: response(conversational.respond(ConversationQuery("And?", history=[ChatMessage(q)]))),
@@ -139,7 +138,7 @@ def doors(project: Project, mode: Mode) -> dict[str, Callable[[str], Any]]:
 
 DOORS = (
     *("retrieve", "explain", "aretrieve", "retrieve_many", "retriever", "aretriever", "embedding", "texts", "weights"),
-    *("intents", "component", "acomponent", "component, embedding", "rank", "conversational", "follow-up", "history"),
+    *("intents", "component", "acomponent", "component, embedding", "conversational", "follow-up", "history"),
     *("rewrite", "tools", "agno", "mcp", "command", "engine", "chat", "condense"),
 )
 

@@ -114,8 +114,8 @@ def numbers(project: Project, k: Any) -> list[Callable[[], Any]]:
         lambda: ContextualKnowledge(project, max_results=k),
         lambda: knowledge.search("pump", max_results=k),
         lambda: asyncio.run(knowledge.asearch("pump", max_results=k)),
-        lambda: LexicalRetriever(project.state.live.current().index).rank("pump", k),
-        lambda: SemanticRetriever(project.index).rank("pump", k),
+        lambda: LexicalRetriever(project.state.live.current().index, top_k=k).retrieve("pump"),
+        lambda: SemanticRetriever(project.index, top_k=k).retrieve("pump"),
     ]
 
 
@@ -165,8 +165,8 @@ def test_filters_of_another_type_are_refused(project: Project, filters: Any) -> 
         lambda: project.as_retriever().changed(filters=filters),
         lambda: project.as_query_engine(filters=filters),
         lambda: project.as_chat_engine(filters=filters),
-        lambda: LexicalRetriever(legs.index).rank("pump", 1, filters),
-        lambda: SemanticRetriever(project.index).rank("pump", 1, filters),
+        lambda: LexicalRetriever(legs.index, filters=filters).retrieve("pump"),
+        lambda: SemanticRetriever(project.index, filters=filters).retrieve("pump"),
     ):
         with pytest.raises(InputError, match=r"The filters are of type \w+: pass MetadataFilters\(filters="):
             ask()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from llama_index.core.schema import (
     NodeRelationship,
     NodeWithScore,
     QueryBundle,
+    QueryType,
     RelatedNodeInfo,
     TextNode,
 )
@@ -28,7 +30,7 @@ from llama_index_contextual.index.base import Chunk, Hits, Scale, top
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import LexicalRetriever, SemanticRetriever
-from llama_index_contextual.retrievers.ranking import NodeIndex
+from llama_index_contextual.retrievers.lexical import NodeIndex
 from llama_index_contextual.stores import IndexVectorStore
 from tests.support.models import CountingEmbedding
 
@@ -93,6 +95,15 @@ def both_legs(
     """Return a semantic and a lexical retriever over the passages."""
     passage_index = index or PassageIndex(passages(), embed_model)
     return by_meaning(passage_index, embed_model), LexicalRetriever(passage_index)
+
+
+def ranking(
+    retriever: Any, query: QueryType, k: int, filters: MetadataFilters | None = None
+) -> list[tuple[str, float]]:
+    """Return the ids and scores of the k best nodes, in the order of the ranking: without the spotlight."""
+    plain = copy(retriever)
+    plain.similarity_top_k, plain.spotlight, plain._filters = k, False, filters or retriever._filters
+    return [(hit.node_id, hit.score or 0.0) for hit in plain.retrieve(query)]
 
 
 class FixedRetriever(BaseRetriever):

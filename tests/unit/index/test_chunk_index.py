@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from importlib.util import find_spec
 from itertools import groupby
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -88,9 +88,9 @@ class ListIndex:
         return [Chunk.of(self.nodes[row]) for row in rows]
 
 
-def by_meaning(index: ChunkIndex) -> SemanticRetriever:
+def by_meaning(index: ChunkIndex, **options: Any) -> SemanticRetriever:
     store = IndexVectorStore(index, version_directory="")  # type: ignore[arg-type]
-    return SemanticRetriever(VectorStoreIndex.from_vector_store(store, embed_model=MODEL))
+    return SemanticRetriever(VectorStoreIndex.from_vector_store(store, embed_model=MODEL), **options)
 
 
 def documents_of(nodes: Sequence[BaseNode]) -> DocumentIndex:
@@ -170,14 +170,10 @@ def test_every_index_serves_the_retrievers(
     kind: str, filters: MetadataFilters | None, indexes: dict[str, ChunkIndex]
 ) -> None:
     def answers(index: ChunkIndex) -> list[object]:
-        semantic = by_meaning(index)
-        lexical = LexicalRetriever(index)
-        hybrid = HybridRetriever([semantic, lexical], fusion="score")
-        rankings = [
-            retriever.fetch(retriever.rank(query, 3, filters), 3, query)
-            for retriever in (semantic, lexical, hybrid)
-            for query in QUERIES
-        ]
+        semantic = by_meaning(index, top_k=3, filters=filters)
+        lexical = LexicalRetriever(index, top_k=3, filters=filters)
+        hybrid = HybridRetriever([semantic, lexical], fusion="score", top_k=3)
+        rankings = [retriever.retrieve(query) for retriever in (semantic, lexical, hybrid) for query in QUERIES]
         return [rounded([hit.to_dict() for hit in ranking]) for ranking in rankings]
 
     wanted = answers(indexes["files"])

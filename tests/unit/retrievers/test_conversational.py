@@ -16,7 +16,7 @@ from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
 from llama_index_contextual.retrievers.base import specificity_of
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever, ConversationQuery
 from llama_index_contextual.search.response import QueryBlend
-from tests.integration.retrievers.corpus import FixedRetriever, both_legs, hits, passages
+from tests.integration.retrievers.corpus import FixedRetriever, both_legs, hits, passages, ranking
 from tests.support.models import CountingEmbedding
 
 
@@ -42,14 +42,14 @@ def hybrid(model: CountingEmbedding) -> HybridRetriever:
 
 def scores(*texts: tuple[str, float]) -> dict[str, float]:
     """Return the BM25 score of every hit for weighted texts."""
-    return dict(lexical().rank(ConversationQuery("", lexical_texts=texts), 10).first(10))
+    return dict(ranking(lexical(), ConversationQuery("", lexical_texts=texts), 10))
 
 
 def test_terms_count_with_their_weight_and_a_term_of_two_texts_with_the_sum() -> None:
     pump, dry = scores(("pump", 1.0)), scores(("dry", 1.0))
     found = scores(("pump", 1.0), ("dry pump", 0.25), ("revenue", 0.0))
     assert found == pytest.approx({key: 1.25 * pump[key] + 0.25 * dry.get(key, 0.0) for key in pump})
-    assert scores(("dry pump pump", 1.0)) == pytest.approx(dict(lexical().rank("dry pump pump", 10).first(10)))
+    assert scores(("dry pump pump", 1.0)) == pytest.approx(dict(ranking(lexical(), "dry pump pump", 10)))
 
 
 # ---- first turns -----------------------------------------------------------------------------------------------------

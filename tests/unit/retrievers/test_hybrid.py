@@ -20,9 +20,10 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.retrievers import HybridRetriever
+from llama_index_contextual.search import search
 from llama_index_contextual.search.response import LegScore
 from llama_index_contextual.search.results import RetrievedChunk
-from tests.integration.retrievers.corpus import FixedRetriever, PassageIndex, both_legs, hits, passages
+from tests.integration.retrievers.corpus import FixedRetriever, PassageIndex, both_legs, hits, passages, ranking
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.unit.retrievers.test_semantic import BUNDLES
 
@@ -38,7 +39,7 @@ def ids(found: list[NodeWithScore]) -> list[str]:
 
 
 def ranked(retriever: Any, query: str = QUERY, filters: MetadataFilters | None = None) -> dict[str, float]:
-    return dict(retriever.rank(query, 100, filters).first(100))
+    return dict(ranking(retriever, query, 100, filters))
 
 
 # ---- legs that rank ids ----------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ def test_scores_are_fused_in_units_of_their_standard_deviation_over_all_chunks()
 def test_filters_and_candidates_do_not_change_a_score() -> None:
     everything = ranked(HybridRetriever(list(both_legs()), fusion="score"))
     some = ranked(HybridRetriever(list(both_legs()), fusion="score"), filters=only("manual"))
-    few = HybridRetriever(list(both_legs()), fusion="score", candidates=1).rank(QUERY, 1).first(1)
+    few = ranking(HybridRetriever(list(both_legs()), fusion="score", candidates=1), QUERY, 1)
     assert some == {key: everything[key] for key in ("dry", "sensor", "valve")}
     assert few[0] == next(iter(everything.items()))
 
@@ -105,14 +106,12 @@ def test_with_a_single_weight_the_order_is_that_of_its_leg(fusion: Any, weights:
     assert ids(hybrid.retrieve(QUERY)) == ids(leg.retrieve(QUERY))
 
 
-def test_nodes_are_fetched_once_and_only_those_of_the_answer() -> None:
+def test_nodes_are_fetched_once() -> None:
     index = PassageIndex(passages())
     hybrid = HybridRetriever(list(both_legs(index=index)), similarity_top_k=2, spotlight=False)
-    hybrid.rank(QUERY, 2).first(2)
-    assert index.fetches == []
     found = hybrid.retrieve(QUERY)
-    assert index.fetches == [ids(found)]
-    assert len(found) == 2
+    ((*fetched,),) = index.fetches
+    assert fetched[:2] == ids(found)
 
 
 def test_every_result_carries_score_and_rank_in_each_leg() -> None:
@@ -128,9 +127,9 @@ def test_every_result_carries_score_and_rank_in_each_leg() -> None:
 def test_each_leg_is_asked_once_for_the_number_of_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     semantic, lexical = both_legs()
     asked: list[int] = []
-    for leg in (semantic, lexical):
-        real = leg.leg
-        monkeypatch.setattr(leg, "leg", lambda q, k, f=None, real=real: asked.append(k) or real(q, k, f))
+    for name in ("rank_vectors", "rank_terms"):
+        real = getattr(lexical.chunk_index, name)
+        monkeypatch.setattr(lexical.chunk_index, name, lambda q, k, f=None, real=real: asked.append(k) or real(q, k, f))
     assert len(HybridRetriever([semantic, lexical], candidates=1, similarity_top_k=1).retrieve(QUERY)) == 1
     assert asked == [1, 1]
     # With more results than candidates, the legs must return enough hits for the results.
@@ -218,13 +217,6 @@ def test_evidence_that_a_foreign_leg_carries_is_kept() -> None:
     leg = FixedRetriever([RetrievedChunk(node=TextNode(id_="a", text="a"), score=1.0, **evidence)])
     (hit,) = HybridRetriever([leg]).retrieve("q")
     assert {name: getattr(hit, name) for name in evidence} == evidence
-
-
-def test_rows_cannot_be_ranked_over_other_retrievers() -> None:
-    semantic, lexical = both_legs()
-    for other in (FixedRetriever(hits(a=1)), HybridRetriever([semantic, lexical]), both_legs()[0]):
-        with pytest.raises(InputError, match=r"ranks rows only if .* over the same chunks, .*: use retrieve\(\)"):
-            HybridRetriever([other, lexical]).rank("q", 5)
 
 
 def test_legs_over_different_stores_are_fused_as_foreign_ones() -> None:
@@ -323,11 +315,11 @@ async def test_retrieval_is_announced_and_closed(kind: str, events: list[BaseEve
 @pytest.mark.parametrize("kind", ["semantic", "lexical", "hybrid"])
 async def test_ranking_does_not_block_the_event_loop(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     retriever, loop = retriever_of(kind), asyncio.get_running_loop()
-    real = retriever.rank
+    real = search.rank
 
-    def rank(*arguments: Any) -> Any:  # returns only if the loop can run something while this thread waits
+    def rank(*arguments: Any, **options: Any) -> Any:  # returns only if the loop can run something while it waits
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(300)
-        return real(*arguments)
+        return real(*arguments, **options)
 
-    monkeypatch.setattr(retriever, "rank", rank)
+    monkeypatch.setattr(search, "rank", rank)
     assert ids(await retriever.aretrieve(QUERY))[0] == "dry"

@@ -14,7 +14,7 @@ from llama_index_contextual.contextualizer import StructuralContextualizer
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.retrievers import LexicalRetriever
-from tests.integration.retrievers.corpus import PassageIndex, passages
+from tests.integration.retrievers.corpus import PassageIndex, passages, ranking
 from tests.support.models import CountingEmbedding
 
 
@@ -51,7 +51,7 @@ def test_a_query_without_a_known_term_finds_nothing(query: str) -> None:
 
 def test_better_matches_come_first_and_equal_ones_in_the_order_of_the_corpus() -> None:
     texts = {"one": "pump", "both": "pump motor", "same": "motor pump", "none": "valve"}
-    found = LexicalRetriever.from_defaults(nodes=passages(texts)).rank("pump motor", 10).first(10)
+    found = ranking(LexicalRetriever.from_defaults(nodes=passages(texts)), "pump motor", 10)
     assert [node_id for node_id, _ in found] == ["both", "same", "one"]
     scores = [score for _, score in found]
     assert scores[0] == scores[1] > scores[2] > 0
@@ -77,12 +77,12 @@ def test_terms_with_weights_are_searched_unchanged() -> None:
 def test_the_best_of_many_are_the_same_as_when_all_are_ranked() -> None:
     texts = {f"n{n:03d}": " ".join(["pump"] * (n % 7) + ["motor"] * (n % 5) + ["x"]) for n in range(200)}
     many = LexicalRetriever.from_defaults(nodes=passages(texts))
-    everything = many.rank("pump motor", 500).first(500)
+    everything = ranking(many, "pump motor", 500)
     assert len(everything) == sum(bool(n % 7 or n % 5) for n in range(200))
     scores = [score for _, score in everything]
     assert scores == sorted(scores, reverse=True)
     for k in (1, 10, 57):
-        assert [score for _, score in many.rank("pump motor", k).first(k)] == scores[:k]
+        assert [score for _, score in ranking(many, "pump motor", k)] == scores[:k]
 
 
 def test_the_context_is_searched_and_not_the_excluded_metadata() -> None:
@@ -127,7 +127,7 @@ def test_more_results_than_passages_can_be_requested_and_at_least_one_must_be() 
 
 def test_filters_leave_only_nodes_that_pass() -> None:
     assert set(ids(retriever(filters=only(kind="manual")).retrieve("pump error revenue"))) == {"dry", "sensor", "valve"}
-    assert [node_id for node_id, _ in retriever().rank("pump revenue", 5, only(kind="report")).first(5)] == ["revenue"]
+    assert [node_id for node_id, _ in ranking(retriever(), "pump revenue", 5, only(kind="report"))] == ["revenue"]
     assert retriever(filters=only(kind="novel")).retrieve("pump") == []
 
 
@@ -169,10 +169,8 @@ def test_settings_are_those_of_the_index() -> None:
     assert ids(german.retrieve("Prüfung der STRASSE")) == ["a"]
 
 
-def test_nodes_are_fetched_once_per_search_and_not_at_all_to_rank() -> None:
+def test_nodes_are_fetched_once_per_search() -> None:
     index = PassageIndex(passages())
     lexical = LexicalRetriever(index)
-    lexical.rank("pump", 5).first(5)
-    assert index.fetches == []
     lexical.retrieve("pump")
     assert [sorted(fetch) for fetch in index.fetches] == [["dry", "valve"]]

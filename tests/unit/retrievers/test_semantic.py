@@ -18,8 +18,8 @@ from llama_index_contextual.embeddings import queries
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.retrievers import SemanticRetriever
-from llama_index_contextual.search.rank import Ranking
-from tests.integration.retrievers.corpus import PASSAGES, PassageIndex, by_meaning, passages
+from llama_index_contextual.search.rank import semantic_leg
+from tests.integration.retrievers.corpus import PASSAGES, PassageIndex, by_meaning, passages, ranking
 from tests.support.models import CountingEmbedding
 
 QUERY = "the pump runs dry"
@@ -40,11 +40,6 @@ def retriever(index: PassageIndex, embedding: CountingEmbedding) -> SemanticRetr
     return by_meaning(index, embedding)
 
 
-def scale_of(ranking: Ranking) -> tuple[float, float]:
-    (leg,) = ranking.legs
-    return leg.scale
-
-
 def cosine(left: list[float], right: list[float]) -> float:
     return float(np.dot(left, right) / np.linalg.norm(left) / np.linalg.norm(right))
 
@@ -52,23 +47,23 @@ def cosine(left: list[float], right: list[float]) -> float:
 def test_scores_are_cosines_best_first(retriever: SemanticRetriever, embedding: CountingEmbedding) -> None:
     query = embedding.vector(QUERY)
     wanted = {key: cosine(query, embedding.vector(text)) for key, text in PASSAGES.items()}
-    found = retriever.rank(QUERY, 5).first(5)
+    found = ranking(retriever, QUERY, 5)
     assert dict(found) == pytest.approx(wanted, abs=1e-6)
     assert [node_id for node_id, _ in found] == sorted(wanted, key=lambda key: -wanted[key])
 
 
-def test_the_scale_is_that_of_the_similarities_to_all_chunks(retriever: SemanticRetriever) -> None:
-    similarities = [score for _, score in retriever.rank(QUERY, 5).first(5)]
-    assert scale_of(retriever.rank(QUERY, 1)) == pytest.approx((np.mean(similarities), np.std(similarities)), abs=1e-6)
+def test_the_scale_is_that_of_the_similarities_to_all_chunks(
+    retriever: SemanticRetriever, index: PassageIndex, embedding: CountingEmbedding
+) -> None:
+    similarities = [score for _, score in ranking(retriever, QUERY, 5)]
+    leg = semantic_leg(index, embedding.vector(QUERY), 1, model="counting")
+    assert leg.scale == pytest.approx((np.mean(similarities), np.std(similarities)), abs=1e-6)
 
 
-def test_ranking_fetches_no_node_and_a_search_fetches_once(retriever: SemanticRetriever, index: PassageIndex) -> None:
-    ranking = retriever.rank(QUERY, 3)
-    assert index.fetches == []
-    retriever.spotlight = False
-    hits = retriever.fetch(ranking, 3, QUERY)
-    assert index.fetches == [[node_id for node_id, _ in ranking.first(3)]]
-    assert [(hit.node_id, hit.score) for hit in hits] == ranking.first(3)
+def test_a_search_fetches_once(retriever: SemanticRetriever, index: PassageIndex) -> None:
+    hits = ranking(retriever, QUERY, 3)
+    ((*fetched,),) = index.fetches
+    assert fetched[:3] == [node_id for node_id, _ in hits]
 
 
 def test_top_k_may_exceed_the_corpus(retriever: SemanticRetriever) -> None:
@@ -102,12 +97,10 @@ async def test_a_given_embedding_is_not_computed_again(
     assert embedding.queries == []
 
 
-def test_rows_of_another_kind_of_index_are_not_ranked(embedding: CountingEmbedding) -> None:
+def test_another_kind_of_index_is_searched_by_its_store(embedding: CountingEmbedding) -> None:
     semantic = SemanticRetriever(VectorStoreIndex(passages(), embed_model=embedding))
-    assert not semantic.ranks_rows
-    assert semantic.metadata_keys() == []
-    with pytest.raises(InputError, match=r"ranks rows only in the index of a project: use retrieve\(\)"):
-        semantic.rank(QUERY, 1)
+    assert semantic.chunk_index is None
+    assert semantic.retrieve(QUERY)[0].node.node_id == "dry"
 
 
 # ---- the user's query ------------------------------------------------------------------------------------------------
@@ -243,16 +236,15 @@ REFUSED = [
 
 @pytest.mark.parametrize(("wrong", "message"), REFUSED)
 def test_an_embedding_that_does_not_fit_is_refused(retriever: SemanticRetriever, wrong: Any, message: str) -> None:
-    for ask in (lambda query: retriever.rank(query, 3), retriever.retrieve):
-        with pytest.raises(InputError, match=message) as raised:
-            ask(QueryBundle(QUERY, embedding=wrong))
-        assert message == NO_NUMBERS or "'CountingEmbedding:counting'" in str(raised.value)
+    with pytest.raises(InputError, match=message) as raised:
+        retriever.retrieve(QueryBundle(QUERY, embedding=wrong))
+    assert message == NO_NUMBERS or "'CountingEmbedding:counting'" in str(raised.value)
 
 
 def test_an_embedding_of_zeros_finds_nothing_and_says_so(retriever: SemanticRetriever) -> None:
-    ranking = retriever.rank(QueryBundle(QUERY, embedding=[0.0] * 64), 3)
-    assert len(ranking.hits.rows) == 0
-    ((warning,),) = (leg.warnings for leg in ranking.legs)
+    assert retriever.retrieve(QueryBundle(QUERY, embedding=[0.0] * 64)) == []
+    assert retriever.chunk_index is not None
+    (warning,) = semantic_leg(retriever.chunk_index, [0.0] * 64, 3, model=retriever.embedder.name).warnings
     assert "embedding by 'CountingEmbedding:counting' is zero: the semantic index finds nothing for it" in warning
 
 
@@ -275,7 +267,7 @@ async def test_a_model_that_does_not_answer_with_finite_numbers_is_named(
     broken = SemanticRetriever(retriever._index, embed_model=Broken(answer=answer))
     message = "^'CountingEmbedding:counting' returned an embedding of the query that"
     with pytest.raises(ModelError, match=message):
-        broken.rank(QUERY, 3)
+        broken.retrieve(QUERY)
     with pytest.raises(ModelError, match=message):
         await broken.aretrieve(QUERY)
-    assert len(broken._embedder._cache) == 0
+    assert len(broken.embedder._cache) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +17,18 @@ from llama_index_contextual.index.base import Hits
 from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.index.documents import DocumentIndex, document_entry
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
-from llama_index_contextual.retrievers.ranking import NodeIndex
-from llama_index_contextual.search.rank import add_support, best_of_group, reciprocal_shares, scaled_shares
+from llama_index_contextual.retrievers.lexical import NodeIndex
+from llama_index_contextual.search.rank import (
+    FusionSettings,
+    add_support,
+    best_of_group,
+    fused,
+    hits_of,
+    lexical_leg,
+    reciprocal_shares,
+    scaled_shares,
+)
+from llama_index_contextual.search.response import Hit
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
 QUERY = "When does the licence of Borealis end?"
@@ -46,18 +56,19 @@ def index() -> DocumentIndex:
     return index_of(A, B, C)
 
 
-def retriever(*documents: list[TextNode], **options: object) -> HybridRetriever:
-    """Return a hybrid retriever with a lexical leg over documents, given as their chunks."""
-    index = NodeIndex(list(itertools.chain(*documents)))
-    index.documents = index_of(*documents)
-    document_idf = bool(options.pop("document_idf", True))
-    made = HybridRetriever([LexicalRetriever(index)], **options)  # type: ignore[arg-type]
-    made.settings = replace(made.settings, document_idf=document_idf)
-    return made
+def search(query: str, *documents: list[TextNode], **settings: Any) -> list[Hit]:
+    """Search documents, given as their chunks, by words, and add the scores of the documents."""
+    index = NodeIndex(list(itertools.chain(*documents or (A, B, C))))
+    support = index_of(*documents or (A, B, C))
+    fusion = FusionSettings(weights=(1.0,), **settings)
+    ranking = fused([lexical_leg(index, query, 100)], index.ids, fusion, documents=support, query=query)
+    count = len(ranking.hits.rows)
+    return hits_of(ranking, index.fetch(ranking.hits.rows.tolist()), ranking.evidence(count))
 
 
-def hybrid(**options: object) -> HybridRetriever:
-    return retriever(A, B, C, **options)
+def scores(query: str, *documents: list[TextNode], **settings: Any) -> dict[str, float]:
+    """Return the scores by node id, best first."""
+    return {hit.chunk.node_id: hit.score for hit in search(query, *documents, **settings)}
 
 
 # ---- entries ---------------------------------------------------------------------------------------------------------
@@ -111,15 +122,13 @@ def test_support_adds_to_scores_and_adds_no_hits() -> None:
 
 
 @pytest.mark.parametrize("fusion", ["score", "rrf"])
-def test_the_passage_of_the_document_that_the_question_names_comes_first(fusion: str) -> None:
+def test_the_passage_of_the_document_that_the_question_names_comes_first(fusion: Any) -> None:
     query = "licence ends Borealis"
-    best = hybrid(fusion=fusion, document_weight=1.0).retrieve(query)[0]
-    assert best.node.node_id == "b1"
-    assert [node_id for node_id, _ in hybrid(fusion=fusion, document_weight=1.0).rank(query, 1).first(1)] == ["b1"]
+    assert next(iter(scores(query, by=fusion, document_weight=1.0))) == "b1"
 
 
 def test_a_misspelt_name_finds_its_document() -> None:
-    found = {hit.node_id: hit.document for hit in hybrid().retrieve("licence of Borealiz")}
+    found = {hit.chunk.node_id: hit.document for hit in search("licence of Borealiz")}
     assert found["b1"] is not None
     assert found["a1"] is None
 
@@ -127,13 +136,13 @@ def test_a_misspelt_name_finds_its_document() -> None:
 def test_a_word_of_the_chunks_is_not_corrected_to_a_word_of_a_name() -> None:
     nodes = chunks_of("j", "Agreement with Marlin.", "Signed at Marvin.")
     assert index_of(nodes).lexical_index.query("Marvin").known == ("marlin",)
-    assert [(hit.node_id, hit.document) for hit in retriever(nodes).retrieve("Marvin")] == [("j1", None)]
+    assert [(hit.chunk.node_id, hit.document) for hit in search("Marvin", nodes)] == [("j1", None)]
 
 
 def test_the_score_is_the_fused_score_and_the_share_of_the_document() -> None:
     query = "licence Borealis"
-    plain = dict(hybrid(fusion="score", document_weight=0.0, sibling_weight=0.0).rank(query, 5).first(5))
-    supported = dict(hybrid(fusion="score", document_weight=0.1, sibling_weight=0.0).rank(query, 5).first(5))
+    plain = scores(query, document_weight=0.0, sibling_weight=0.0)
+    supported = scores(query, document_weight=0.1, sibling_weight=0.0)
     # Only the entry of b has a term of the query: its share is the whole weight, relative to the best score before. The
     # three documents have five chunks.
     share = 0.1 * math.log(1 + 5 / 3) / math.log(1 + 10) * max(plain.values())
@@ -148,13 +157,12 @@ def test_the_weight_of_documents_grows_with_the_logarithm_of_their_length(chunks
 
 
 @pytest.mark.parametrize("fusion", ["score", "rrf"])
-def test_a_chunk_gains_half_of_its_documents_best_score(fusion: str) -> None:
+def test_a_chunk_gains_half_of_its_documents_best_score(fusion: Any) -> None:
     query = "licence Aurora"
-    plain = dict(hybrid(fusion=fusion, sibling_weight=0.0).rank(query, 5).first(5))
+    plain = scores(query, by=fusion, sibling_weight=0.0)
     best = {"a": max(plain["a0"], plain["a1"]), "b": plain["b1"]}
     wanted = {key: score + 0.5 * best[key[0]] for key, score in plain.items()}
-    supported = hybrid(fusion=fusion, sibling_weight=0.5, document_idf=False).rank(query, 5)
-    assert dict(supported.first(5)) == pytest.approx(wanted)
+    assert scores(query, by=fusion, sibling_weight=0.5, document_idf=False) == pytest.approx(wanted)
 
 
 # ---- terms within a document -----------------------------------------------------------------------------------------
@@ -201,13 +209,12 @@ def test_nothing_is_taken_off_the_only_chunk_of_a_document(texts: list[str]) -> 
 def test_among_the_chunks_of_a_document_its_name_counts_little(document_idf: bool, best: str) -> None:
     lease = ["Borealis signs.", *[f"Borealis and Aurora agree on {point}." for point in range(98)], "Fee: seven."]
     documents = chunks_of("l", *lease), chunks_of("o", *["Another fee."] * 110, *["Some text."] * 300)
-    options = {"fusion": "score", "sibling_weight": 1.0, "document_idf": document_idf}
-    assert retriever(*documents, **options).rank("Borealis fee", 20).first(1)[0][0] == best
+    assert next(iter(scores("Borealis fee", *documents, sibling_weight=1.0, document_idf=document_idf))) == best
 
 
-@pytest.mark.parametrize("options", [{"fusion": "rrf"}, {"sibling_weight": 0.0, "fusion": "score"}], ids=str)
-def test_reciprocal_ranks_and_documents_without_siblings_keep_the_idf_of_all_chunks(options: dict[str, object]) -> None:
-    rankings = [hybrid(document_idf=idf, **options).rank("licence Aurora", 5).first(5) for idf in (True, False)]
+@pytest.mark.parametrize("options", [{"by": "rrf"}, {"sibling_weight": 0.0}], ids=str)
+def test_reciprocal_ranks_and_documents_without_siblings_keep_the_idf_of_all_chunks(options: dict[str, Any]) -> None:
+    rankings = [scores("licence Aurora", document_idf=idf, **options) for idf in (True, False)]
     assert rankings[0] == rankings[1]
 
 
@@ -227,9 +234,9 @@ def test_the_best_of_a_group_is_its_largest_score() -> None:
 
 
 def test_a_hit_carries_score_and_rank_of_its_document() -> None:
-    found = {hit.node.node_id: hit for hit in hybrid(fusion="score").retrieve("licence Borealis")}
-    assert found["a1"].document is None  # type: ignore[attr-defined]
-    chunk = RetrievedChunk.of(1, found["b1"])
+    hits = {hit.chunk.node_id: RetrievedChunk.of_hit(hit) for hit in search("licence Borealis")}
+    assert hits["a1"].document is None
+    chunk = hits["b1"]
     assert chunk.document is not None
     response = RetrievalResponse(query="", mode_requested="hybrid", mode_used="hybrid", results=(chunk,))
     assert response.to_dict()["results"][0]["document"] == {"score": chunk.document.score, "rank": 1}
@@ -240,4 +247,4 @@ def test_a_hit_carries_score_and_rank_of_its_document() -> None:
 @pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf")])
 def test_the_weights_of_the_documents_are_checked(name: str, weight: float) -> None:
     with pytest.raises(ConfigurationError, match=name):
-        hybrid(**{name: weight})
+        HybridRetriever([LexicalRetriever(NodeIndex(A))], **{name: weight})  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale
 from llama_index_contextual.metadata import TOKEN_COUNT
-from llama_index_contextual.retrievers.ranking import NodeIndex
+from llama_index_contextual.retrievers.lexical import NodeIndex
 from llama_index_contextual.search.rank import FusionSettings, Leg, Ranking, lexical_leg
 from llama_index_contextual.search.search import best_chunks
 from llama_index_contextual.search.spotlight import (
