@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import tempfile
 import time
 import unicodedata
@@ -35,7 +36,9 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from llama_index_contextual import HybridRetriever, LexicalRetriever, SemanticRetriever
-from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual._utils.tokens import count_tokens
+from llama_index_contextual.config import DEFAULT_LLM, Mode, ProjectConfig
+from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.evaluation.compare import bootstrap_interval, permutation_p_value
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -121,9 +124,28 @@ def build(
         raise RuntimeError(f"{questions.name}, {context}: {len(report.failures)} chunks failed")
     if report.context_lengths:
         print(f"  {questions.name}, recorded contexts: {report.context_lengths}; {dict(report.context_findings)}")
+        print_price(manager, questions, recorded(questions, context))
     for file in report.skipped:
         print(f"  skipped {file.path}: {file.reason}")
     return project
+
+
+def print_price(manager: ProjectManager, questions: QuestionSet, contexts: Sequence[RecordedContext]) -> None:
+    """Print what contexts of this length cost with the default LLM, with and without the provider's cache."""
+    config = ProjectConfig.local().changed(context="llm", llm=DEFAULT_LLM)
+    name = f"{questions.name}-price"
+    estimate = manager.create(name, config).estimate(questions.inputs())
+    length = statistics.fmean(count_tokens(context.context) for context in contexts)
+    thousands = estimate.chunks / 1_000
+    cached = replace(estimate.contexts, output_tokens=round(length * estimate.chunks))
+    uncached = replace(cached, cached_tokens=0, written_tokens=0)
+    with_cache, without = (PriceTable().dollars(DEFAULT_LLM, tokens) or 0.0 for tokens in (cached, uncached))
+    print(
+        f"  {questions.name}, {DEFAULT_LLM}, per 1,000 chunks: {cached.input_tokens / thousands:,.0f} tokens sent,"
+        f" {cached.cached_tokens / thousands:,.0f} of them from the cache, {length * 1_000:,.0f} written;"
+        f" ${with_cache / thousands:.2f}, without the cache ${without / thousands:.2f}"
+    )
+    manager.delete(name)
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
