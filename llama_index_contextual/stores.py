@@ -52,7 +52,8 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import stop_word_list
 from llama_index_contextual.index.kvstore import refuse_write
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, MANIFEST
-from llama_index_contextual.index.version import OpenVersion, VersionIndex, VersionNodes
+from llama_index_contextual.index.version import OpenVersion, VersionIndex
+from llama_index_contextual.index.version_nodes import VersionNodes
 from llama_index_contextual.index.versions import VERSIONS
 from llama_index_contextual.metadata import has_surrogate
 
@@ -264,7 +265,7 @@ class IndexVectorStore(BasePydanticVectorStore):
         import faiss
         from llama_index.vector_stores.faiss import FaissVectorStore
 
-        from llama_index_contextual.index.vectors import BLOCK
+        from llama_index_contextual.index.faiss_index import BLOCK
 
         index = faiss.IndexFlatIP(self._index.dimensions or 0)
         for start in range(0, len(self), BLOCK):

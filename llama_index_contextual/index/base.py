@@ -1,17 +1,18 @@
-"""Protocol for the chunk index used by a search, and rankings as arrays.
+"""Protocol for the chunk index used by a search.
 
 `VersionIndex` implements the protocol for a published version.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from llama_index_contextual.index.hits import Hits, Scale
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
     from llama_index_contextual.index.documents import DocumentIndex
-
-F = TypeVar("F", np.float32, np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,62 +61,6 @@ class Chunk:
     def node(self) -> BaseNode:
         """The chunk as a LlamaIndex node. LlamaIndex is imported when this property is first used."""
         return self.make_node()
-
-
-class Hits(NamedTuple):
-    """A ranking as arrays, best first.
-
-    Attributes:
-        rows: Row numbers, without duplicates; shape (n,), int64.
-        scores: Score of each row; shape (n,), float64.
-    """
-
-    rows: NDArray[np.int64]
-    scores: NDArray[np.float64]
-
-    def first(self, k: int) -> Hits:
-        """Return the k best hits."""
-        return Hits(self.rows[:k], self.scores[:k])
-
-
-class Scale(NamedTuple):
-    """Zero point and unit that make the scores of different rankings comparable.
-
-    Attributes:
-        zero: The score that is mapped to 0.
-        unit: The difference from `zero` that is mapped to 1. If all scores are equal, the unit is 0, and the scores are
-            mapped to 1.
-    """
-
-    zero: float
-    unit: float
-
-
-NO_HITS = Hits(np.zeros(0, dtype=np.int64), np.zeros(0))
-NO_SCALE = Scale(0.0, 0.0)
-
-
-def top(scores: NDArray[F], k: int, *, above: float = -math.inf) -> tuple[NDArray[F], NDArray[np.int64]]:
-    """Return the k best scores and their rows, best first, with equal scores in row order.
-
-    Args:
-        scores: The scores of all rows; shape (n,).
-        k: Maximum number of hits.
-        above: Lower limit; only greater scores are hits.
-    """
-    if above > -math.inf:
-        # Filter first: a partition takes many times as long if most scores are equal.
-        candidates = np.flatnonzero(scores > above)
-        best, places = top(scores[candidates], k)
-        return best, candidates[places]
-    k = min(k, len(scores))
-    if k <= 0:
-        return scores[:0], np.zeros(0, dtype=np.int64)
-    # A partition alone would choose arbitrarily among ties for the last place.
-    least = np.partition(scores, len(scores) - k)[len(scores) - k]
-    rows = np.flatnonzero(scores >= least if least > -math.inf else scores > -math.inf)
-    rows = rows[np.argsort(-scores[rows], kind="stable")][:k]
-    return scores[rows], rows
 
 
 class ChunkIndex(Protocol):

@@ -40,7 +40,7 @@ from llama_index_contextual.index.analysis import (
     periods,
     tokens,
 )
-from llama_index_contextual.index.base import NO_SCALE, Hits, Scale, top
+from llama_index_contextual.index.hits import NO_SCALE, Hits, Scale, top
 
 PERIOD_WEIGHT = 0.25
 """Weight of a fiscal year or quarter in the index of chunks, reduced because the year itself is also a term."""

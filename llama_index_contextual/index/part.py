@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -19,37 +19,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.locks import Lock
-from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index import files
-from llama_index_contextual.index.bm25 import LexicalIndexBuilder, TermCounts
-from llama_index_contextual.index.documents import document_entry
+from llama_index_contextual.index.bm25 import TermCounts
 from llama_index_contextual.index.manifest import (
     BM25_DIRECTORY,
     BORN_FILE,
-    BUILDING,
     DOCSTORE,
     DOCUMENTS_DIRECTORY,
     FAISS_FILE,
-    DocumentRecord,
-    FileEntry,
     Manifest,
     PartEntry,
     Records,
     check_files,
-    damage_error,
     part_directory,
     read_records,
-    write_records,
 )
-from llama_index_contextual.index.nodes import FRAMES, NodeTable
+from llama_index_contextual.index.nodes import NodeTable
 
 if TYPE_CHECKING:
-    from llama_index.core.schema import BaseNode, Document
+    from llama_index.core.schema import Document
 
     from llama_index_contextual.index.qdrant import Key
-    from llama_index_contextual.index.remote import RemoteVectorWriter
-    from llama_index_contextual.index.vectors import VectorWriter
 
 T = TypeVar("T")
 
@@ -159,7 +149,7 @@ class Part:
     @property
     def index(self) -> Any:
         """The memory-mapped FAISS index."""
-        from llama_index_contextual.index.vectors import read_index
+        from llama_index_contextual.index.faiss_index import read_index
 
         return self.shared(FAISS_FILE, lambda: read_index(self.directory / FAISS_FILE))
 
@@ -201,7 +191,7 @@ def open_parts(directory: Path, manifest: Manifest) -> list[Part]:
     with contextlib.ExitStack() as opened:
         parts: list[Part] = []
         for entry in manifest.parts:
-            parts.append(_open_part(part_directory(directory, entry.name), entry))
+            parts.append(open_part(part_directory(directory, entry.name), entry))
             opened.callback(parts[-1].release)  # if a later part cannot be opened
         opened.pop_all()
     return parts
@@ -210,7 +200,7 @@ def open_parts(directory: Path, manifest: Manifest) -> list[Part]:
 _parts: weakref.WeakValueDictionary[str, Part] = weakref.WeakValueDictionary()
 
 
-def _open_part(directory: Path, entry: PartEntry, *, is_new: bool = False) -> Part:
+def open_part(directory: Path, entry: PartEntry, *, is_new: bool = False) -> Part:
     """Verify the files of a part and return the part, which the caller must release.
 
     If this process has just written the files, only their sizes are checked.
@@ -254,116 +244,3 @@ class DocumentFrame:
             excluded_llm=document.excluded_llm_metadata_keys,
             gaps=gaps,
         )
-
-
-class PartWriter:
-    """Writer for a part.
-
-    Args:
-        directory: Directory of the part, as returned by `versions.next_part`.
-        config: Settings of the project.
-        vectors: Writer for the vectors; None if there is no semantic index.
-
-    Attributes:
-        records: Records of the documents that were added.
-        chunks: Number of chunks of these documents.
-    """
-
-    def __init__(
-        self, directory: Path, config: ProjectConfig, vectors: VectorWriter | RemoteVectorWriter | None
-    ) -> None:
-        self.directory = directory
-        self.records: list[DocumentRecord] = []
-        self.chunks = 0
-        self._docstore = NodeTable(directory / DOCSTORE)
-        self._vectors = vectors
-        self._lexical = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
-        self._documents = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
-
-    def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
-        """Return the subset of the given node ids that the part already contains."""
-        return self._docstore.existing_ids(node_ids)
-
-    def add(
-        self,
-        record: DocumentRecord,
-        nodes: Sequence[BaseNode],
-        vectors: NDArray[np.float32] | None,
-        frame: DocumentFrame | None,
-    ) -> None:
-        """Add a document; see `VersionBuilder.append`."""
-        self.records.append(record)
-        if frame is not None:
-            self._docstore.put_extra(FRAMES, record.doc_id, asdict(frame))
-        if not nodes:
-            return
-        self.chunks += len(nodes)
-        # The vectors are stored only in the index.
-        self._docstore.add(
-            [node if node.embedding is None else node.model_copy(update={"embedding": None}) for node in nodes]
-        )
-        if self._vectors is not None and vectors is not None:
-            self._vectors.add(record.doc_id, nodes, vectors)
-        if self._lexical is not None and self._documents is not None:
-            from llama_index.core.schema import MetadataMode
-
-            self._lexical.add_texts(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
-            self._documents.add_texts([document_entry(nodes)])
-
-    def copy(self, part: Part, dropped: Collection[str]) -> None:
-        """Add the documents of another part, except those whose ids are in `dropped`."""
-        is_kept = np.array([record.doc_id not in dropped for record in part.records], dtype=np.bool_)
-        records = [record for record in part.records if record.doc_id not in dropped]
-        kept_rows = is_kept[part.document_of]
-        self.records += records
-        self._docstore.copy_from(part.docstore, kept_rows, {record.doc_id for record in records})
-        if self._vectors is not None and kept_rows.any():
-            self._vectors.copy(part, np.flatnonzero(kept_rows))
-        if self._lexical is not None and self._documents is not None:
-            self._lexical.add_counts(part.terms, kept_rows)
-            self._documents.add_counts(part.document_terms, is_kept[part.chunks_of > 0])
-        self.chunks += int(np.count_nonzero(kept_rows))
-
-    def finish(self) -> Part:
-        """Write the indexes, sync and verify the files, rename the part, and open it.
-
-        Afterwards, the part can be listed in the manifest of a version.
-        """
-        write_records(self.directory, self.records)
-        self._docstore.index_metadata()
-        ids = self._docstore.ids
-        files.let_write(self.directory / DOCSTORE, self._docstore.close)
-        if self._vectors is not None and self.chunks:
-            self._vectors.finish(self.directory, ids)
-        if self._lexical is not None and self._documents is not None:
-            self._lexical.build().save(self.directory / BM25_DIRECTORY)
-            self._documents.build().save(self.directory / DOCUMENTS_DIRECTORY)
-        described = _describe_files(self.directory)
-        for directory in sorted({path.parent for path in files.walk(self.directory)}):
-            files.sync_directory(directory)
-        self._check(described)
-        target = self.directory.with_name(self.directory.name.removesuffix(BUILDING))
-        files.rename(self.directory, target)
-        return _open_part(target, PartEntry(name=target.name, files=described), is_new=True)
-
-    def _check(self, described: Mapping[str, FileEntry]) -> None:
-        check_files(self.directory, described, "size")
-        with contextlib.closing(NodeTable(self.directory / DOCSTORE, access="read")) as docstore:
-            if len(docstore) != self.chunks:
-                fault = f"contains {pluralize(len(docstore), 'chunk')} instead of {self.chunks}"
-                raise damage_error(DOCSTORE, fault)
-
-    def discard(self) -> None:
-        """Remove the unfinished part."""
-        self._docstore.close()
-        files.remove_tree(self.directory)
-
-
-def _describe_files(directory: Path) -> dict[str, FileEntry]:
-    descriptions: dict[str, FileEntry] = {}
-    for path in files.walk(directory):
-        files.sync_file(path)
-        descriptions[path.relative_to(directory).as_posix()] = FileEntry(
-            bytes=path.stat().st_size, xxh3=files.xxh3(path), sha256=files.sha256(path)
-        )
-    return descriptions

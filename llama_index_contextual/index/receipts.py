@@ -8,12 +8,10 @@ not remove receipts.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from llama_index_contextual.index.ledger import Ledger
+from typing import Any, Protocol
 
 ANSWERS = "answers"
 """Value of `purpose` in rows for answer costs."""
@@ -140,6 +138,26 @@ class ProjectCost:
         return {**totals, "runs": runs, "damaged": self.damaged}
 
 
+class ReceiptStore(Protocol):
+    """Protocol for the database of the receipts, which `Ledger` implements."""
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """Return a context manager whose statements are committed together or not at all."""
+        ...
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows of a SELECT."""
+        ...
+
+    def rows(self, table: str, clauses: str = "", parameters: Sequence[Any] = ()) -> list[Any]:
+        """Return the undamaged rows of a table."""
+        ...
+
+    def insert(self, table: str, rows: Iterable[Sequence[Any]], *, replace: bool = True) -> None:
+        """Insert rows within an open transaction."""
+        ...
+
+
 class Receipts:
     """Receipts of one project.
 
@@ -147,7 +165,7 @@ class Receipts:
         store: The open ledger.
     """
 
-    def __init__(self, store: Ledger) -> None:
+    def __init__(self, store: ReceiptStore) -> None:
         self._store = store
 
     def write(self, receipt: RunCost) -> RunCost:

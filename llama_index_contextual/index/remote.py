@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import BackendError, CorruptVersionError, InputError, Remedy
 from llama_index_contextual.index import files
-from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.filters import field_test, valid_filters
+from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.manifest import BORN_FILE, MANIFEST, SAMPLE_FILE
 from llama_index_contextual.index.part import Part
 from llama_index_contextual.index.qdrant import (
@@ -53,7 +53,7 @@ from llama_index_contextual.index.versions import number
 if TYPE_CHECKING:
     from qdrant_client import models
 
-    from llama_index_contextual.index.version import OpenVersion, VersionNodes
+    from llama_index_contextual.index.version_nodes import VersionNodes
 
 logger = logging.getLogger(__name__)
 
@@ -145,22 +145,20 @@ class RemoteVersion:
         """Return a writer for the vectors of a part."""
         return RemoteVectorWriter(self._engine, self._version)
 
-    def mark_removed(self, before: OpenVersion | None, alive: Collection[str], parts: Sequence[Part]) -> None:
+    def mark_removed(self, gone: Sequence[str] | None, parts: Sequence[Part], *, has_strays: bool) -> None:
         """Mark vectors that are not in the new version as removed.
 
         Args:
-            before: The previous version.
-            alive: Ids of the previous version's documents whose vectors the new version still contains.
+            gone: Ids of the previous version's documents whose vectors the new version does not contain; None for all.
             parts: The parts of the new version.
+            has_strays: Whether parts of the previous version were damaged, so that their documents may be unknown.
 
         Raises:
             CorruptVersionError: The engine and the parts contain different numbers of vectors.
         """
-        if before is None or not alive:
-            self._engine.mark_removed(None, self._version)
-        elif gone := [record.doc_id for record in before.records if record.doc_id not in alive]:
+        if gone is None or gone:
             self._engine.mark_removed(gone, self._version)
-        if before is not None and before.without:  # the documents of damaged parts may be unknown
+        if has_strays:
             alive_keys = {key for part in parts for key in part.vector_keys()}
             strays = [key for key in self._engine.keys(self._version) if key not in alive_keys]
             self._engine.end_keys(strays, self._version)
@@ -347,30 +345,35 @@ def lost_vector(node_id: str) -> CorruptVersionError:
 # ---- verification ----------------------------------------------------------------------------------------------------
 
 
-def check_vectors(version: OpenVersion) -> None:
+def check_vectors(directory: Path, version_parts: Sequence[Part], dimensions: int) -> None:
     """Compare the vectors that an engine stores for a version with the parts of the version.
 
     The number of vectors and the values of some sampled vectors are compared.
+
+    Args:
+        directory: Directory of the version.
+        version_parts: The parts of the version.
+        dimensions: Length of the vectors.
 
     Raises:
         BackendError: The engine does not respond.
         CorruptVersionError: Vectors are missing or wrong.
     """
-    engine = open_engine(version.directory.parent.parent)
-    parts = [part for part in version.parts if part.has_semantic and part.size]
-    expected, actual = sum(part.size for part in parts), engine.count(number(version.name))
+    name, engine = directory.name, open_engine(directory.parent.parent)
+    parts = [part for part in version_parts if part.has_semantic and part.size]
+    expected, actual = sum(part.size for part in parts), engine.count(number(name))
     if actual != expected:
-        documents = version.lost_documents()
+        documents = lost_documents(directory, version_parts)
         shown = ", ".join(documents[:_MAX_LISTED])
         raise CorruptVersionError(
-            f"{COLLECTION_FILE} names a collection with {pluralize(actual, 'vector')} of {version.name} instead of"
+            f"{COLLECTION_FILE} names a collection with {pluralize(actual, 'vector')} of {name} instead of"
             f" {expected}; documents concerned: {shown or 'none'}{', …' if documents[_MAX_LISTED:] else ''}."
         )
     for part in parts:
         rows = sampled(part.size)[:_CHECKED]
-        stored = part_sample(part, version.manifest.dimensions or 0)[:_CHECKED]
+        stored = part_sample(part, dimensions)[:_CHECKED]
         if not np.allclose(vectors_of(engine, part.vector_keys(rows)), stored, atol=_TOLERANCE):
-            raise CorruptVersionError(f"{COLLECTION_FILE} names a collection with other vectors of {version.name}.")
+            raise CorruptVersionError(f"{COLLECTION_FILE} names a collection with other vectors of {name}.")
 
 
 def sampled(rows: int) -> NDArray[np.int64]:
@@ -383,11 +386,11 @@ def part_sample(part: Part, dimensions: int) -> NDArray[np.float32]:
     return files.mmap(part.directory / SAMPLE_FILE, np.float32).reshape(-1, dimensions)
 
 
-def lost_documents(version: OpenVersion) -> list[str]:
+def lost_documents(directory: Path, parts: Sequence[Part]) -> list[str]:
     """Return the ids of documents whose vectors are missing from the engine; see `OpenVersion.lost_documents`."""
-    present = set(open_engine(version.directory.parent.parent).keys(number(version.name)))
+    present = set(open_engine(directory.parent.parent).keys(number(directory.name)))
     lost: list[str] = []
-    for part in (part for part in version.parts if part.has_semantic):
+    for part in (part for part in parts if part.has_semantic):
         keys = zip(part.vector_keys(), part.document_of.tolist(), strict=True)
         numbers = {document for key, document in keys if key not in present}
         lost += [part.records[document].doc_id for document in sorted(numbers)]

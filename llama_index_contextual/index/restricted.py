@@ -62,7 +62,7 @@ class RestrictedPart(Part):
     @cached_property
     def index(self) -> Any:
         """FAISS index of the chunks of the visible documents."""
-        from llama_index_contextual.index.vectors import copy_index
+        from llama_index_contextual.index.faiss_index import copy_index
 
         return copy_index(self.whole.index, np.flatnonzero(self._kept_rows))
 

@@ -346,7 +346,7 @@ def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -
         directory = version_directory(project_dir, name)
         try:
             with closing(OpenVersion(directory)) as version:
-                check_vectors(version)
+                check_vectors(directory, version.parts, version.manifest.dimensions or 0)
         except (CorruptVersionError, OSError, sqlite3.Error) as error:
             if not (directory / MANIFEST).exists():
                 continue  # in the meantime, a writer has removed the version and then its vectors

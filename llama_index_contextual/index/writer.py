@@ -23,7 +23,8 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import versions
 from llama_index_contextual.index.manifest import DocumentRecord, Manifest
-from llama_index_contextual.index.part import DocumentFrame, Part, PartWriter
+from llama_index_contextual.index.part import DocumentFrame, Part
+from llama_index_contextual.index.part_writer import PartWriter
 from llama_index_contextual.index.qdrant import drop_unpublished, use_engine
 from llama_index_contextual.index.version import OpenVersion
 
@@ -204,7 +205,10 @@ class VersionBuilder:
             keeps=keeps,
         )
         if self._remote is not None:
-            self._remote.mark_removed(self.before, kept_ids, parts)
+            records = () if self.before is None else self.before.records
+            gone = [record.doc_id for record in records if record.doc_id not in kept_ids] if kept_ids else None
+            has_strays = self.before is not None and bool(self.before.without)
+            self._remote.mark_removed(gone, parts, has_strays=has_strays)
         versions.publish_manifest(self.project_dir, manifest, keep_versions=self.config.keep_versions)
         if self._remote is not None:
             self._remote.published(self._name)

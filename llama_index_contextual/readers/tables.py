@@ -18,7 +18,7 @@ from llama_index_contextual.metadata import Table
 from llama_index_contextual.readers.boundaries import code_fences, is_outside, pipe_blocks
 
 if TYPE_CHECKING:
-    from llama_index_contextual.readers.pdf.pages import Line
+    from llama_index_contextual.readers.lines import Line
 
 MAX_HEAD = 600
 """Maximum length of column headers in characters; if they are longer, the upper lines are omitted."""

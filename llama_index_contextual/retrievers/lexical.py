@@ -24,9 +24,10 @@ from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual.config import default
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, ChunkIndex, Hits, Scale
+from llama_index_contextual.index.base import Chunk, ChunkIndex
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
+from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.retrievers.base import CheckedRetriever, search_nodes
 from llama_index_contextual.search.search import SearchSettings, number_of_results

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import Mode
-from llama_index_contextual.index.base import NO_SCALE
 from llama_index_contextual.index.bm25 import QueryTerms
+from llama_index_contextual.index.hits import NO_SCALE
 from llama_index_contextual.search.rank import Evidence, Leg, LegName, Ranking
 from llama_index_contextual.search.response import BaseHit, ConfidenceLevel
 from llama_index_contextual.search.spotlight import coverage, question_parts

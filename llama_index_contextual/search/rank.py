@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from llama_index_contextual.config import Fusion, ProjectConfig, default
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, ChunkIndex, Hits, Scale
+from llama_index_contextual.index.base import ChunkIndex
 from llama_index_contextual.index.bm25 import MAX_TERMS, LexicalQuery, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex, DocumentScores
-from llama_index_contextual.search.response import Hit, LegScore, Mark
+from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
+from llama_index_contextual.search.response import LegScore
 
 if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
 
-    from llama_index_contextual.search.spotlight import Spot
 
 LegName = Literal["semantic", "lexical"]
 
@@ -305,25 +305,6 @@ def _shared_terms(
             places = order[np.searchsorted(hits.rows, ranking.rows, sorter=order)]
             shared[places] += weight * documents.shared_terms(leg.terms, ranking.rows) / leg.scale.unit
     return shared
-
-
-def hits_of(
-    ranking: Ranking, chunks: Sequence[Chunk], evidence: Sequence[Evidence], spots: Sequence[Spot] = ()
-) -> list[Hit]:
-    """Build the hits for the first rows of a ranking.
-
-    Args:
-        ranking: The ranking.
-        chunks: The chunks of its first hits.
-        evidence: The evidence for at least these hits.
-        spots: The best sentences or rows of the first chunks; other hits have no mark.
-    """
-    rows = zip(chunks, ranking.hits.scores.tolist(), evidence, strict=False)
-    hits = [Hit(chunk=chunk, rank=rank, score=score, **legs) for rank, (chunk, score, legs) in enumerate(rows, start=1)]
-    for hit, spot in zip(hits, spots, strict=False):
-        if spot.end > spot.start:
-            hit.spotlight = Mark.of(hit.chunk, spot.start, spot.end)
-    return hits
 
 
 def _checked(embedding: object, dimensions: int | None, model: str) -> NDArray[np.float32]:

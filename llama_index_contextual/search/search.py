@@ -26,8 +26,8 @@ from llama_index_contextual.index.analysis import cut_query, cut_text, normalise
 from llama_index_contextual.index.base import Chunk, ChunkIndex
 from llama_index_contextual.search.confidence import RANKED, READ, SCORED_HITS, ConfidenceEstimate, estimate_confidence
 from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_reranked
-from llama_index_contextual.search.rank import FusionSettings, Ranking, fused, hits_of, lexical_leg, semantic_leg
-from llama_index_contextual.search.response import Explanation, Hit, QueryBlend, RerankerUse, SearchResponse
+from llama_index_contextual.search.rank import Evidence, FusionSettings, Ranking, fused, lexical_leg, semantic_leg
+from llama_index_contextual.search.response import Explanation, Hit, Mark, QueryBlend, RerankerUse, SearchResponse
 from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY, Spot, spotlight_shares, spots_of
 
 if TYPE_CHECKING:
@@ -350,6 +350,25 @@ def best_chunks(
         chunks[:compared] = map(chunks.__getitem__, before)
         spots[:compared] = map(spots.__getitem__, before)
     return ranking, chunks, spots
+
+
+def hits_of(
+    ranking: Ranking, chunks: Sequence[Chunk], evidence: Sequence[Evidence], spots: Sequence[Spot] = ()
+) -> list[Hit]:
+    """Build the hits for the first rows of a ranking.
+
+    Args:
+        ranking: The ranking.
+        chunks: The chunks of its first hits.
+        evidence: The evidence for at least these hits.
+        spots: The best sentences or rows of the first chunks; other hits have no mark.
+    """
+    rows = zip(chunks, ranking.hits.scores.tolist(), evidence, strict=False)
+    hits = [Hit(chunk=chunk, rank=rank, score=score, **legs) for rank, (chunk, score, legs) in enumerate(rows, start=1)]
+    for hit, spot in zip(hits, spots, strict=False):
+        if spot.end > spot.start:
+            hit.spotlight = Mark.of(hit.chunk, spot.start, spot.end)
+    return hits
 
 
 def _use(candidates: Candidates, reranked: Reranked | None, seconds: float) -> RerankerUse | None:

@@ -20,12 +20,11 @@ from llama_index_contextual._utils.text import represent
 from llama_index_contextual.config import parsed_value
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import visible
 from llama_index_contextual.tools.models import clip
 
 if TYPE_CHECKING:
-    from llama_index_contextual.project.project import Project
+    from llama_index_contextual.search.live import SearchableVersion
 
 # ---- dicts -----------------------------------------------------------------------------------------------------------
 
@@ -161,7 +160,7 @@ _SIGNS = {"<": "<", "<=": "<=", ">": ">", ">=": ">=", "~": "text_match_insensiti
 
 
 def parse_conditions(
-    project: Project,
+    version: SearchableVersion,
     conditions: Sequence[str] | None,
     files: Sequence[str] | None,
     *,
@@ -174,7 +173,7 @@ def parse_conditions(
     them.
 
     Args:
-        project: The project.
+        version: The version to search.
         conditions: Conditions in the form FIELD=VALUE, or with !=, <, <=, >, >= or ~ (contains) instead of =.
         files: Document ids, ends of ids such as file names, or glob patterns for either.
         condition: The option or parameter that the conditions were passed to, for messages.
@@ -183,18 +182,20 @@ def parse_conditions(
     Raises:
         InputError: A condition cannot be parsed, or no document has the field or matches a file.
     """
-    filters = _conditions(project, conditions or (), condition)
+    filters = _conditions(version, conditions or (), condition)
     if files:
-        records = [record for record in project.documents() if record.file_name is not None]
+        records = [record for record in version.records if record.file_name is not None]
         wanted = [record.doc_id for file in files for record in documents_named(file, records, listing=listing)]
         filters.append(MetadataFilter(key=keys.FILE_PATH, value=wanted, operator=FilterOperator.IN))
     return MetadataFilters(filters=list(filters)) if filters else None
 
 
-def _conditions(project: Project, conditions: Sequence[str], name: str) -> list[MetadataFilter | MetadataFilters]:
+def _conditions(
+    version: SearchableVersion, conditions: Sequence[str], name: str
+) -> list[MetadataFilter | MetadataFilters]:
     equal: dict[str, list[Any]] = {}
     filters: list[MetadataFilter | MetadataFilters] = []
-    known = project.live_version.metadata_keys() if conditions else []
+    known = version.metadata_keys() if conditions else []
     for condition in conditions:
         match = _CONDITION.fullmatch(condition)
         if match is None:

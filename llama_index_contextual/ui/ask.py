@@ -646,7 +646,9 @@ def _chat_engine(project: Project, asked: AskForm) -> GroundedChatEngine:
 
 
 def _filters(project: Project, asked: AskForm) -> MetadataFilters | None:
-    return parse_conditions(project, asked.where, asked.files, condition="The filter", listing="the view Project")
+    return parse_conditions(
+        project.live_version, asked.where, asked.files, condition="The filter", listing="the view Project"
+    )
 
 
 def _history(turns: Sequence[KeptAnswer]) -> list[ChatMessage]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
@@ -16,14 +16,8 @@ from llama_index_contextual.ui.facets import NAMES
 from llama_index_contextual.ui.marks import Span
 from llama_index_contextual.ui.views import Links
 
-if TYPE_CHECKING:
-    from llama_index_contextual.ui.search import Group, Result
-
 MAX_SEARCHES = 500
 """Number of searches whose results are kept."""
-
-MAX_TEXT = 70
-"""Maximum length of the beginning of a result."""
 
 
 class RecentHit(NamedTuple):
@@ -71,15 +65,14 @@ class RecentHits:
     def __init__(self) -> None:
         self._hits: LRUCache[str, tuple[RecentHit, ...]] = LRUCache(MAX_SEARCHES)
 
-    def remember(self, links: Links, parameters: dict[str, Any], groups: Sequence[Group]) -> None:
+    def remember(self, links: Links, parameters: dict[str, Any], hits: Sequence[RecentHit]) -> None:
         """Keep the results of a search.
 
         Args:
             links: The URLs of the project.
             parameters: Parameters of the search's URL: `q` and, if they were given, the mode and the filters.
-            groups: The results of each document in the order in which they are shown.
+            hits: The results in the order in which they are shown.
         """
-        hits = [_recent_hit(result, group.doc_id) for group in groups for result in group.results]
         self._hits.put(links.search(**parameters), tuple(hits))
 
     def strip(self, links: Links, parameters: dict[str, Any], node_id: str) -> HitStrip | None:
@@ -102,9 +95,3 @@ def search_parameters(request: Request) -> dict[str, Any]:
     single = {name: query.get(name, "").strip() for name in ("q", "mode", "top_k")}
     several = {name: [one.strip() for one in query.getlist(name) if one.strip()] for name in ("where", "file", *NAMES)}
     return {name: value for name, value in (single | several).items() if value}
-
-
-def _recent_hit(result: Result, doc_id: str) -> RecentHit:
-    line, place = result.quote.text, result.place
-    text = line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT].rpartition(' ')[0] or line[:MAX_TEXT]} …"
-    return RecentHit(result.node_id, doc_id, text, place.page or place.section.rpartition("› ")[2], result.mark)

@@ -22,7 +22,7 @@ from llama_index_contextual.search.response import Explanation, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.ui import places, views
 from llama_index_contextual.ui.facets import Selection, VersionFacets, facets_of
-from llama_index_contextual.ui.hits import search_parameters
+from llama_index_contextual.ui.hits import RecentHit, search_parameters
 from llama_index_contextual.ui.markdown import highlight
 from llama_index_contextual.ui.marks import Span
 from llama_index_contextual.ui.pages import Originals
@@ -30,6 +30,9 @@ from llama_index_contextual.ui.quotes import LONGEST, Quote, quote_of
 
 MAX_RESULTS = 100
 """Maximum number of results on a page."""
+
+MAX_TEXT = 70
+"""Maximum length of the beginning of a result."""
 
 _MATCHES = {
     "high": "A good match.",
@@ -216,7 +219,7 @@ def search(request: Request) -> Response:
     parameters = search_parameters(request)
     groups = groups_of(response, project, request.app.state.originals)
     if not is_part:
-        request.app.state.hits.remember(links, parameters, groups)
+        request.app.state.hits.remember(links, parameters, _recent_hits(groups))
     values |= {"response": response, "groups": groups, "confidence": confidence_words(response)}
     return views.page(request, template, parameters=parameters, **values)
 
@@ -232,3 +235,13 @@ def _documents(project: Project, facets: VersionFacets, filters: Any) -> list[tu
     passing = None if filters is None else project.live_version.docstore.document_ids(filters)
     found = [one for one in facets.documents if passing is None or one.record.doc_id in passing]
     return [(one.record, places.day_words(one.day)) for one in found]
+
+
+def _recent_hits(groups: Sequence[Group]) -> list[RecentHit]:
+    return [_recent_hit(result, group.doc_id) for group in groups for result in group.results]
+
+
+def _recent_hit(result: Result, doc_id: str) -> RecentHit:
+    line, place = result.quote.text, result.place
+    text = line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT].rpartition(' ')[0] or line[:MAX_TEXT]} …"
+    return RecentHit(result.node_id, doc_id, text, place.page or place.section.rpartition("› ")[2], result.mark)

@@ -38,9 +38,8 @@ from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.confidence import MODELS, RANKED, SCORED_HITS, Logistic, hit_features, query_features
-from llama_index_contextual.search.rank import hits_of
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.search.search import Query, SearchSettings, best_chunks, rank
+from llama_index_contextual.search.search import Query, SearchSettings, best_chunks, hits_of, rank
 from tests.benchmarks.calibration import Array, Features, auroc, calibration_error, fit, separation
 from tests.benchmarks.quality import options, settings_of
 from tests.benchmarks.sets import QuestionSet, covers, load

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from llama_index_contextual.readers.lines import Line
 from llama_index_contextual.readers.tables import MAX_LABEL_WORDS, MAX_SENTENCE_WORDS, is_figure
 
 SAME_LINE = 0.8  # times the smaller font size: text at a larger vertical offset is on another line, not raised
@@ -67,33 +68,6 @@ class Cell:
 
 
 Row = list[Cell]
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a page.
-
-    Attributes:
-        text: The text without surrounding white space.
-        y: Baseline in points, increasing upwards; NaN if unknown.
-        size: Height of the font.
-        cells: Number of separate pieces of text on the line; more than one in a table row.
-        x0: Start in points, along the line.
-        x1: End in points.
-        bold: Whether most of the text is bold.
-        start: Offset of the first character in the document.
-        end: Separator before the next line: a line feed, or a space within a paragraph.
-    """
-
-    text: str
-    y: float = math.nan
-    size: float = 0.0
-    cells: int = 1
-    x0: float = 0.0
-    x1: float = 0.0
-    bold: bool = False
-    start: int = 0
-    end: str = "\n"
 
 
 # ---- Lines -----------------------------------------------------------------------------------------------------------

@@ -18,13 +18,13 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 from llama_index_contextual.errors import ReadError
+from llama_index_contextual.readers.lines import Line
 from llama_index_contextual.readers.pdf.pages import (
     BOLD_NAME,
     MIN_PATHS,
     NO_PASSWORD,
     RIGHT_TO_LEFT,
     WRONG_PASSWORD,
-    Line,
     OutlineEntry,
     PageContent,
     PageSource,

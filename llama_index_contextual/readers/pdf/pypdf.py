@@ -18,11 +18,11 @@ from pypdf.generic import Destination
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.files import one_line
+from llama_index_contextual.readers.lines import Line
 from llama_index_contextual.readers.pdf.pages import (
     BOLD_NAME,
     NO_PASSWORD,
     WRONG_PASSWORD,
-    Line,
     OutlineEntry,
     PageContent,
     PageSource,

@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import RUNNING_LINES, DocumentMap
 from llama_index_contextual.readers.files import FileSource, ParsedFile, has_text
-from llama_index_contextual.readers.pdf.pages import Line, PageContent, PageSource, PdfEngine
+from llama_index_contextual.readers.lines import Line
+from llama_index_contextual.readers.pdf.pages import PageContent, PageSource, PdfEngine
 from llama_index_contextual.readers.pdf.running import strip_running
 from llama_index_contextual.readers.pdf.scans import no_text_note, page_content
 from llama_index_contextual.readers.pdf.sections import headings

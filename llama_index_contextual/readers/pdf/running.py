@@ -22,7 +22,8 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from llama_index_contextual.readers.pdf.pages import Line, PageContent
+from llama_index_contextual.readers.lines import Line
+from llama_index_contextual.readers.pdf.pages import PageContent
 from llama_index_contextual.readers.pdf.sections import roman_value
 
 MIN_PAGES = 3

@@ -22,7 +22,8 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf.pages import Line, OutlineEntry, usual_size
+from llama_index_contextual.readers.lines import Line
+from llama_index_contextual.readers.pdf.pages import OutlineEntry, usual_size
 
 MAX_HEADINGS = 100_000
 

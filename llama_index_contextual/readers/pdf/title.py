@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from itertools import islice, takewhile
 
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf.pages import Line, usual_size
+from llama_index_contextual.readers.lines import Line
+from llama_index_contextual.readers.pdf.pages import usual_size
 from llama_index_contextual.readers.pdf.sections import REGISTRANT, SMALL, is_plain_title
 
 FRONT = 3  # number of first pages that are searched for a title

@@ -10,7 +10,7 @@ from llama_index.core.schema import Document
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files
-from llama_index_contextual.index import part as part_module
+from llama_index_contextual.index import part_writer as part_module
 from llama_index_contextual.index.manifest import FAISS_FILE, FileEntry
 from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.index.versions import current_name, leftovers, version_names

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.batching import unit_vectors
-from llama_index_contextual.index.base import Chunk, Hits, Scale, top
+from llama_index_contextual.index.base import Chunk
+from llama_index_contextual.index.hits import Hits, Scale, top
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import LexicalRetriever, SemanticRetriever

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from llama_index_contextual.config import Fusion, Mode, ProjectConfig
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.base import Chunk, ChunkIndex, Hits, Scale, top
+from llama_index_contextual.index.base import Chunk, ChunkIndex
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
+from llama_index_contextual.index.hits import Hits, Scale, top
 from llama_index_contextual.index.version import VersionIndex
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project

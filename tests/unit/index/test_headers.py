@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from llama_index_contextual.errors import CorruptVersionError
+from llama_index_contextual.index.faiss_index import read_index
 from llama_index_contextual.index.manifest import check_faiss
-from llama_index_contextual.index.vectors import read_index
 
 # Dimensions, number of vectors and size of the data in the header of a flat index.
 HUGE = [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.base import top
+from llama_index_contextual.index.hits import top
 from llama_index_contextual.index.vectors import products
 
 RNG = np.random.default_rng(3)

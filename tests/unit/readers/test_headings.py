@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from llama_index_contextual.metadata import Table
 from llama_index_contextual.readers.files import FileAccount, FileSource, ReadLimits
-from llama_index_contextual.readers.pdf.pages import Line
+from llama_index_contextual.readers.lines import Line
 from llama_index_contextual.readers.tables import figure_tables, tables_in_text
 from llama_index_contextual.readers.text import parse_text, plain_headings
 from tests.unit.readers.examples import sections

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf.pages import BLANK, Cell, Line, Row, Run, page_lines, with_blanks
+from llama_index_contextual.readers.lines import Line
+from llama_index_contextual.readers.pdf.pages import BLANK, Cell, Row, Run, page_lines, with_blanks
 from llama_index_contextual.readers.pdf.reader import _page_text, _place_lines, continuations
 from tests.support.pdf_files import RawPdf, read_pdf, show
 from tests.unit.readers.examples import sections

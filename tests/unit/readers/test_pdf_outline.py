@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.metadata import DocumentMap, Heading
-from llama_index_contextual.readers.pdf.pages import Line, OutlineEntry
+from llama_index_contextual.readers.lines import Line
+from llama_index_contextual.readers.pdf.pages import OutlineEntry
 from llama_index_contextual.readers.pdf.sections import bookmarks, headings
 from llama_index_contextual.readers.pdf.title import document_title
 from tests.unit.readers.examples import sections

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.readers.pdf.pages import Line, PageContent
+from llama_index_contextual.readers.lines import Line
+from llama_index_contextual.readers.pdf.pages import PageContent
 from llama_index_contextual.readers.pdf.reader import HyphenJoiner, clean
 from llama_index_contextual.readers.pdf.running import Running, strip_running
 from tests.unit.readers.examples import sections

@@ -12,8 +12,8 @@ import pytest
 from llama_index.core.schema import TextNode
 
 from llama_index_contextual.config import Mode
-from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.bm25 import LexicalIndex, LexicalQuery
+from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.search.confidence import MODELS, estimate_confidence, hit_features, query_features
 from llama_index_contextual.search.rank import Leg, Ranking
 from llama_index_contextual.search.results import RetrievedChunk

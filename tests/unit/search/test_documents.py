@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.index.base import Hits
 from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.index.documents import DocumentIndex, document_entry
+from llama_index_contextual.index.hits import Hits
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
 from llama_index_contextual.retrievers.lexical import NodeIndex
 from llama_index_contextual.search.rank import (
@@ -23,13 +23,13 @@ from llama_index_contextual.search.rank import (
     add_support,
     best_of_group,
     fused,
-    hits_of,
     lexical_leg,
     reciprocal_shares,
     scaled_shares,
 )
 from llama_index_contextual.search.response import Hit
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.search.search import hits_of
 
 QUERY = "When does the licence of Borealis end?"
 

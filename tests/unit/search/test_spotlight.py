@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from llama_index_contextual.embeddings.words import embedded, word_vectors
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale
+from llama_index_contextual.index.base import Chunk
+from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.metadata import TOKEN_COUNT
 from llama_index_contextual.retrievers.lexical import NodeIndex
 from llama_index_contextual.search.rank import FusionSettings, Leg, Ranking, lexical_leg
