@@ -52,6 +52,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llama_index_contextual.cli.common.has_terminal", lambda: True)
 
 
+@functools.cache
 def commands() -> dict[str, Any]:
     """Return every command by its full name."""
     results: dict[str, Any] = {}

@@ -56,7 +56,7 @@ class Source:
         typing_only = {
             id(inner)
             for node in self.nodes
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
             for inner in ast.walk(node)
         }
         results = []
@@ -106,11 +106,17 @@ def sources() -> tuple[Source, ...]:
     return tuple(results)
 
 
+@cache
+def module_names() -> frozenset[str]:
+    """Return the names of all modules of the package."""
+    return frozenset(source.name for source in sources())
+
+
 def module_of(target: str) -> str | None:
     """Return the module of the package that an import's target is in, or None for a foreign one."""
     if target != PACKAGE and not target.startswith(f"{PACKAGE}."):
         return None
-    known = {source.name for source in sources()}
+    known = module_names()
     name = target[len(PACKAGE) + 1 :]
     while name not in known:
         name = name.rpartition(".")[0]
