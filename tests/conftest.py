@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import multiprocessing.reduction  # noqa: F401 - takes its own reference to pickle.loads before the suite forbids it
 import os
@@ -10,6 +11,7 @@ import re
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +26,8 @@ from llama_index_contextual.index import kvstore
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.documents import pdf_bytes, write_texts
+
+gc.disable()  # until all modules are imported and all tests are collected
 
 # The suite tries the same examples everywhere; `HYPOTHESIS_PROFILE=random` other ones in each run, `long` many.
 settings.register_profile(
@@ -58,9 +62,12 @@ class PickleError(RuntimeError):
 
 
 def pytest_sessionstart() -> None:
-    """Forget the terminal before the command line is imported, which asks for colours and width at that moment."""
+    """Forget settings of the terminal, which the command line reads when it is imported, and keep compiled modules."""
     for name in _TERMINAL:
         os.environ.pop(name, None)
+    # Otherwise, each worker and each child process would compile all modules again.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -132,6 +139,12 @@ class _NoUnpickler:
 def pytest_xdist_auto_num_workers() -> int:
     """Return one worker more than there are processors, because many tests wait for other processes."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_finish() -> None:
+    """Exempt all modules and tests from garbage collection, which would otherwise look through them again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -126,8 +126,12 @@ def static_address(name: str) -> str:
     return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"
 
 
+@cache
 def make_templates() -> jinja2.Environment:
-    """Return the template environment, which escapes everything that is not marked as safe."""
+    """Return the template environment, which escapes everything that is not marked as safe.
+
+    All applications share it, because compiling the templates takes longer than most pages.
+    """
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader("llama_index_contextual.ui"),
         autoescape=True,

@@ -143,8 +143,16 @@ DOORS = (
 )
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("door", DOORS)
+COMPONENTS = ("component", "acomponent", "component, embedding", "rank")  # another class for each mode
+
+
+@pytest.mark.parametrize(
+    ("door", "mode"),
+    [
+        *((door, "hybrid") for door in DOORS),
+        *((door, mode) for door in ("retrieve", *COMPONENTS) for mode in MODES if mode != "hybrid"),
+    ],
+)
 def test_the_form_of_a_question_changes_no_result(project: Project, door: str, mode: Mode) -> None:
     ask = doors(project, mode)[door]
     expected = ask(QUESTION)

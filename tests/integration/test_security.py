@@ -184,7 +184,6 @@ from llama_index_contextual.project.manager import ProjectManager
 from tests.support.models import CountingEmbedding
 from tests.support.source import ROOT
 
-os.umask(int(sys.argv[2], 8))
 opened = []
 
 def note(event, arguments):
@@ -195,34 +194,38 @@ def note(event, arguments):
 
 ProjectConfig.local()
 sys.addaudithook(note)
-project = ProjectManager(Path(sys.argv[1])).create("p", ProjectConfig.local(), embed_model=CountingEmbedding())
-for number in range(4):
-    project.ingest([Document(id_="d", text=f"The pump number {number} runs dry.")])
-project.retrieve("pump")
-project.rollback()
-project.export(Path(sys.argv[1]) / "export")
-from llama_index_contextual.index.ledger_lines import export_ledger
-export_ledger(project.directory, Path(sys.argv[1]) / "contexts.jsonl")
+for umask in sys.argv[2:]:
+    os.umask(int(umask, 8))
+    root = Path(sys.argv[1]) / umask
+    project = ProjectManager(root).create("p", ProjectConfig.local(), embed_model=CountingEmbedding())
+    for number in range(4):
+        project.ingest([Document(id_="d", text=f"The pump number {number} runs dry.")])
+    project.retrieve("pump")
+    project.rollback()
+    project.export(root / "export")
+    from llama_index_contextual.index.ledger_lines import export_ledger
+    export_ledger(project.directory, root / "contexts.jsonl")
 print("\\n".join(opened))
 """
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
-@pytest.mark.parametrize(("umask", "forbidden"), [("000", stat.S_IWOTH), ("077", stat.S_IRWXG | stat.S_IRWXO)])
-def test_nothing_is_written_outside_the_root_and_modes_are_narrow(tmp_path: Path, umask: str, forbidden: int) -> None:
+def test_nothing_is_written_outside_the_root_and_modes_are_narrow(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    command = [sys.executable, "-B", "-c", IN_A_CHILD, str(root), umask]  # no module is compiled meanwhile
+    forbidden = {"000": stat.S_IWOTH, "077": stat.S_IRWXG | stat.S_IRWXO}
+    command = [sys.executable, "-B", "-c", IN_A_CHILD, str(root), *forbidden]  # no module is compiled meanwhile
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     written = [line for line in done.stdout.splitlines() if line and line != ":memory:"]
     assert written
     allowed = (str(root), f"file://{root}", os.devnull)
     strange = [name for name in written if not name.startswith(allowed) and not name.isdigit()]
     assert strange == []
-    for path in (root, *root.rglob("*")):
-        mode = path.stat().st_mode
-        assert not mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX)
-        assert path.is_dir() or not mode & 0o111
-        assert not mode & forbidden, f"{path}: {mode:o}"
+    for umask, bits in forbidden.items():
+        for path in (root / umask, *(root / umask).rglob("*")):
+            mode = path.stat().st_mode
+            assert not mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX)
+            assert path.is_dir() or not mode & 0o111
+            assert not mode & bits, f"{path}: {mode:o}"
 
 
 def test_text_and_vectors_of_a_removed_document_go_with_its_last_version(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -12,14 +13,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from typer import testing
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from llama_index_contextual.cli import app as cli
 from tests.support.source import ROOT
 
 SECONDS = 300.0
 """Longest wait for a process."""
+
+# Each call would build all commands again, which takes longer than most of them run.
+testing._get_command = functools.cache(get_command)  # type: ignore[attr-defined]
 
 PROGRAM = [sys.executable, "-m", "llama_index_contextual"]
 
@@ -40,7 +44,7 @@ class Result:
 
 def run(*arguments: object, answer: str | None = None) -> Result:
     """Run a command in this process."""
-    return Result(CliRunner().invoke(cli.app, [str(argument) for argument in arguments], input=answer))
+    return Result(testing.CliRunner().invoke(cli.app, [str(argument) for argument in arguments], input=answer))
 
 
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,6 +52,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llama_index_contextual.cli.common.has_terminal", lambda: True)
 
 
+@functools.cache
 def commands() -> dict[str, Any]:
     """Return every command by its full name."""
     results: dict[str, Any] = {}

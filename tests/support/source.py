@@ -46,16 +46,21 @@ class Source:
         return ast.parse(self.text)
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the syntax tree."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
     def imports(self) -> list[Import]:
         """Every import, wherever it stands."""
         typing_only = {
             id(inner)
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            for node in self.nodes
+            if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
             for inner in ast.walk(node)
         }
         results = []
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 targets = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -70,7 +75,7 @@ class Source:
     def names(self) -> dict[str, str]:
         """What each imported name stands for ("np": "numpy")."""
         results = {}
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     top = alias.name.partition(".")[0]
@@ -82,9 +87,7 @@ class Source:
     @cached_property
     def calls(self) -> list[tuple[str, ast.Call]]:
         """Every call with the dotted name of what is called, imports resolved ("os.replace")."""
-        return [
-            (self._resolve(ast.unparse(node.func)), node) for node in ast.walk(self.tree) if isinstance(node, ast.Call)
-        ]
+        return [(self._resolve(ast.unparse(node.func)), node) for node in self.nodes if isinstance(node, ast.Call)]
 
     def _resolve(self, dotted: str) -> str:
         head, dot, rest = dotted.partition(".")
@@ -103,11 +106,17 @@ def sources() -> tuple[Source, ...]:
     return tuple(results)
 
 
+@cache
+def module_names() -> frozenset[str]:
+    """Return the names of all modules of the package."""
+    return frozenset(source.name for source in sources())
+
+
 def module_of(target: str) -> str | None:
     """Return the module of the package that an import's target is in, or None for a foreign one."""
     if target != PACKAGE and not target.startswith(f"{PACKAGE}."):
         return None
-    known = {source.name for source in sources()}
+    known = module_names()
     name = target[len(PACKAGE) + 1 :]
     while name not in known:
         name = name.rpartition(".")[0]

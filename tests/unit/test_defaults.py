@@ -106,7 +106,7 @@ def test_no_default_of_a_setting_is_spelled_twice() -> None:
     for source in sources():
         if source.path == "config.py":
             continue
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             pairs: list[tuple[str, ast.expr | None]] = []
             if isinstance(node, ast.arguments):
                 positional = [*node.posonlyargs, *node.args]
@@ -117,8 +117,10 @@ def test_no_default_of_a_setting_is_spelled_twice() -> None:
                 pairs += [(ast.unparse(one.target), one.value) for one in fields]
             for name, value in pairs:
                 setting = setting_of(name)
-                usual = None if setting is None else default(setting)
-                spelled = [one.value for one in ast.walk(value) if isinstance(one, ast.Constant)] if value else []
+                if setting is None or value is None:
+                    continue
+                usual = default(setting)
+                spelled = [one.value for one in ast.walk(value) if isinstance(one, ast.Constant)]
                 if isinstance(usual, int | float | str) and not isinstance(usual, bool) and usual in spelled:
                     wrong.append(f"{source.path}: {name}")
     assert wrong == []

@@ -61,6 +61,13 @@ def test_the_same_failure_of_the_first_requests_stops_the_run(
     assert is_plain(message.replace("an error", ""))
     assert len(provider.chat_calls) <= 10 < CHUNKS
     assert project.versions() == []
+
+
+def test_the_sentence_of_a_failure_that_stops_a_run_is_shown_by_the_command_line(
+    project: Project, folder: Path, provider: LoopbackProvider
+) -> None:
+    script, sentence = FATAL["HTML page"]
+    script(provider)
     result = run("ingest", "leases", folder, "--root", project.directory.parent)
     assert (result.code, sentence in " ".join(result.err.split())) == (1, True)
 

@@ -85,8 +85,13 @@ def test_the_replies_are_kept_and_the_rest_is_reported_with_the_cost_of_both_way
     assert "request their contexts again: project.retry_failed() or project.retry_failed(batch=True)" in shown
 
 
-@pytest.mark.parametrize("batch", [False, True], ids=["live", "batch"])
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+@pytest.mark.parametrize(
+    ("plan", "batch"),
+    [
+        *(pytest.param(plan, False, id=f"{name}, live") for name, plan in PLANS.items()),
+        *(pytest.param(PLANS[name], True, id=f"{name}, batch") for name in ("expired partly", "failed")),
+    ],
+)
 def test_a_retry_sends_the_rest_the_way_that_the_user_chooses(
     provider: LoopbackProvider, project: Project, folder: Path, plan: BatchPlan, batch: bool
 ) -> None:

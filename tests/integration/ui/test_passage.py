@@ -9,7 +9,6 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +17,6 @@ import httpx
 import pypdfium2
 import pytest
 from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
-from PIL import Image, ImageDraw, ImageFont
 from starlette.testclient import TestClient
 
 from llama_index_contextual.config import ProjectConfig
@@ -41,11 +39,6 @@ PAGES = [
     [f"Clause {page}.{line}: the lessee pays {page}{line}00 euros of rent." for line in range(8)] for page in range(3)
 ]
 WORDS = ("water", "bread", "paper", "light")
-SCANNED = (
-    "The pump of the plant runs from the first day of May to September.",
-    "The valve is closed on the last day of October and opened in April.",
-    "Water for the garden is free for all houses of the lower valley.",
-)
 NOTES = "# Notes\n\n" + "\n\n".join(
     f"## Part {part}\n\n- item *{part}* of the notes\n- {ATTACK}\n\n" + f"Sentence {part} about valves. " * 20
     for part in range(30)
@@ -254,6 +247,13 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
+@pytest.fixture(scope="module")
+def sentence_browser(sentences: Project) -> Iterator[TestClient]:
+    app = make_app([sentences])
+    yield TestClient(app, base_url="http://127.0.0.1")
+    app.state.originals.renderer.close()
+
+
 def marked_sentence(project: Project, page: int, at: int) -> tuple[str, tuple[int, int]]:
     """Return the id of the chunk with a sentence, and its start and end in the document."""
     (record,) = project.documents()
@@ -286,12 +286,11 @@ def test_the_boxes_of_the_mark_contain_the_words_of_the_sentence_and_no_others(
 @pytest.mark.parametrize(
     "mark", ["", "5", "5-", "9-5", "-1-5", "5-5", "1e3-2e3", "٣-٤", "0-99999999999", "9" * 5000, "<b>"]
 )
-def test_a_mark_that_is_not_in_the_document_is_ignored(sentences: Project, mark: str) -> None:
+def test_a_mark_that_is_not_in_the_document_is_ignored(
+    sentences: Project, sentence_browser: TestClient, mark: str
+) -> None:
     node_id, _ = marked_sentence(sentences, 0, 0)
-    app = make_app([sentences])
-    with TestClient(app, base_url="http://127.0.0.1") as client:
-        response = client.get(f"/p/all/passage/{node_id}", params={"mark": mark})
-    app.state.originals.renderer.close()
+    response = sentence_browser.get(f"/p/all/passage/{node_id}", params={"mark": mark})
     assert response.status_code == 200
     assert "mark-sentence" not in response.text
     assert '<rect id="passage" class="mark-line"' in response.text
@@ -323,46 +322,6 @@ def test_the_sentence_is_marked_in_text_and_markdown(browser: TestClient, projec
     page = browser.get(address(chunk(project, "notes.md", "item *12*"), "?q=item+12")).text
     assert '<mark id="passage" class="spotlight"><mark>item</mark> </mark><em>' in page
     assert page.count('id="passage"') == 1
-
-
-@pytest.mark.skipif(not all(map(find_spec, ("rapidocr", "onnxruntime"))), reason="needs the extra `ocr`")
-@pytest.mark.parametrize("kind", ["pdf", "png", "sideways"])
-def test_the_sentence_is_marked_on_a_scan(tmp_path: Path, originals: Originals, kind: str) -> None:
-    image = Image.new("L", (1240, 600), "white")
-    draw, places = ImageDraw.Draw(image), []
-    for at, line in enumerate(SCANNED):
-        draw.text((100, 100 + 90 * at), line, font=ImageFont.load_default(36), fill="black")
-        places.append(draw.textbbox((100, 100 + 90 * at), line, font=ImageFont.load_default(36)))
-    path = tmp_path / ("scan.pdf" if kind == "pdf" else "scan.png")
-    if kind == "pdf":
-        image.save(path, resolution=150)
-    else:
-        (image.rotate(-90, expand=True) if kind == "sideways" else image).save(path)
-    project = ProjectManager(tmp_path / "knowledge").create("one", LEXICAL)
-    project.ingest([path])
-    ledger = (project.directory / "ledger.sqlite").read_bytes()
-    (node,) = project.chunks(project.documents()[0].doc_id)
-    view = passage_view(project, node.node_id, question="When is the valve closed?", originals=originals)
-    assert view is not None
-    (page,) = view.original.pages
-    assert page.marks is not None
-    assert page.note == ""
-    if kind != "sideways":  # where each word is a box
-        assert (len(page.marks.lines), len(page.marks.mark)) == (len(SCANNED), 1)
-    edges = list(zip(*page.marks.mark, strict=True))
-    box = Box(*map(min, edges[:2]), *map(max, edges[2:]))
-    left, top, right, bottom = places[1]
-    if kind == "sideways":
-        left, top, right, bottom = image.height - bottom, left, image.height - top, right
-    scale = page.marks.width / (image.height if kind == "sideways" else image.width)
-    expected = Box(*(scale * edge for edge in (left, top, right, bottom)))
-    assert max(abs(one - other) for one, other in zip(box, expected, strict=True)) < 25 * scale
-    assert (project.directory / "ledger.sqlite").read_bytes() == ledger
-
-    (project.directory / "ledger.sqlite").write_bytes(b"damaged")
-    view = passage_view(project, node.node_id, question="valve", originals=originals)
-    assert view is not None
-    assert view.original.pages[0].note.startswith("This page is an image without a text layer")
 
 
 # ---- if the page cannot be shown -------------------------------------------------------------------------------------
@@ -576,7 +535,7 @@ def test_the_neighbours_of_a_passage_are_those_in_the_text(project: Project, tmp
     assert [(view.before, view.after) for view in views] == places
 
     other = ProjectManager(tmp_path).create("long", LEXICAL)  # of many chunks only those near the passage are read
-    other.ingest([Document(text="\n\n".join(f"Row {at}. " + "It says little. " * 30 for at in range(450)), id_="long")])
+    other.ingest([Document(text="\n\n".join(f"Row {at}. " + "It says little. " * 12 for at in range(450)), id_="long")])
     nodes = other.chunks("long")
     assert len(nodes) > 400
     view: Any = passage_view(other, nodes[300].node_id)

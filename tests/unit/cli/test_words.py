@@ -53,7 +53,7 @@ def text_of(node: ast.expr) -> str:
 def messages() -> Iterator[Message]:
     """Yield the message of every error in the source."""
     for source in sources():
-        for function in ast.walk(source.tree):
+        for function in source.nodes:
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             for node in ast.walk(function):
@@ -62,7 +62,7 @@ def messages() -> Iterator[Message]:
                     continue
                 words = [text_of(argument) for argument in node.args]
                 yield Message(f"{source.name}:{function.name}", " ".join(words))
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Remedy":
                 yield Message(f"{source.name}:Remedy", text_of(node.args[1]))
 

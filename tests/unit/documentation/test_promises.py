@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -12,6 +13,12 @@ from tests.support.source import ROOT
 CITED = re.compile(r"`(tests/[\w/]+(?:\.py)?)((?:::\w+)*)`")
 
 HEAD = re.compile(r"\|( known problem | Promise |[-|]+$)")
+
+
+@cache
+def definitions(file: str) -> list[ast.stmt]:
+    """Return the statements of a file of tests."""
+    return ast.parse((ROOT / file).read_text(encoding="utf-8")).body
 
 
 def is_defined(body: list[ast.stmt], names: list[str]) -> bool:
@@ -31,7 +38,6 @@ def test_every_row_names_tests_and_each_of_them_exists(document: str) -> None:
         assert cited, row
         for file, names in cited:
             if names:
-                body = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
-                assert is_defined(body, names.split("::")[1:]), f"{file}{names}"
+                assert is_defined(definitions(file), names.split("::")[1:]), f"{file}{names}"
             else:
                 assert (ROOT / file).exists(), file
