@@ -34,6 +34,11 @@ QUESTIONS = [
 ]
 
 
+def documents() -> list[Document]:
+    """Return one document for each question."""
+    return [Document(id_=item.file, text=item.text) for question in QUESTIONS for item in question.evidence]
+
+
 @pytest.fixture
 def llm() -> ScriptedLLM:
     return ScriptedLLM()
@@ -43,12 +48,7 @@ def llm() -> ScriptedLLM:
 def project(manager: ProjectManager, llm: ScriptedLLM) -> Project:
     """A project of twelve documents with structural contexts and an LLM."""
     created = manager.create("wells", ProjectConfig.local(indexes="lexical", prices=PRICES), llm=llm)
-    created.ingest(
-        [
-            Document(id_=f"wells/{at}.md", text=f"The well of {place} is {at + 10} metres deep.")
-            for at, place in enumerate(PLACES)
-        ]
-    )
+    created.ingest(documents())
     return created
 
 
@@ -103,8 +103,7 @@ def test_the_price_is_reported_before_anything_is_sent_and_limits_the_sample(
     for size, questions in ((3, QUESTIONS), (6, QUESTIONS), (3, None)):
         with pytest.raises(KeyboardInterrupt):
             evaluate_payoff(project, questions, sample=size, progress=stop)
-    few, many, with_questions = prices
-    assert few is not None and many is not None and with_questions is not None
+    few, many, with_questions = (dollars or 0.0 for dollars in prices)
     assert 0 < few < many < 0.1
     assert with_questions > few, "the questions are paid for as well"
     with pytest.raises(InputError, match="more than the limit"):
@@ -120,17 +119,15 @@ def test_the_rest_is_priced_at_the_tokens_that_the_sample_took(
         monkeypatch.setenv("OPENAI_API_BASE", provider.api_base)
         config = ProjectConfig.local(indexes="lexical", llm="openai:gpt-4.1")
         project = manager.create("wells", config)
-        project.ingest(
-            [Document(id_=question.evidence[0].file, text=question.evidence[0].text) for question in QUESTIONS]
-        )
+        project.ingest(documents())
         result = evaluate_payoff(project, QUESTIONS, sample=4)
         spent = project.cost()
         assert len(provider.calls()) == 4
         assert result.rest.calls == 8
         again = evaluate_payoff(project, QUESTIONS, sample=99)
         paid = project.cost()
-    assert spent.dollars is not None and paid.dollars is not None and result.rest_dollars is not None
-    assert result.rest_dollars == pytest.approx(paid.dollars - spent.dollars, rel=0.05)
+    assert result.rest_dollars
+    assert result.rest_dollars == pytest.approx((paid.dollars or 0.0) - (spent.dollars or 0.0), rel=0.05)
     assert again.rest.calls == 0
 
 
