@@ -29,7 +29,7 @@ from llama_index_contextual.evaluation.compare import (
     variant_notes,
     with_evidence_notes,
 )
-from llama_index_contextual.evaluation.questions import PER_CHUNK, QUESTIONS, generate_questions
+from llama_index_contextual.evaluation.questions import PER_CHUNK, QUESTIONS, generate_questions, require_number
 from llama_index_contextual.evaluation.run import KS, Questions, as_questions
 from llama_index_contextual.evaluation.sample import draw_sample
 from llama_index_contextual.ingestion.plan import RunOptions
@@ -233,6 +233,7 @@ def evaluate_payoff(
 
 def _question_price(origin: ProjectState, number: int) -> float | None:
     """Return the price in dollars of having the LLM write questions about chunks, or None if it is unknown."""
+    require_number(number)
     calls = math.ceil(number / PER_CHUNK)
     sent = calls * (origin.config.chunk_size + _PROMPT_TOKENS)
     tokens = Tokens(calls=calls, input_tokens=sent, output_tokens=number * _QUESTION_TOKENS)

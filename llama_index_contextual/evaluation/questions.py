@@ -483,8 +483,7 @@ def generate_questions(
         InputError: `number` is not positive, or the LLM did not write any questions.
         ModelError: The LLM cannot be reached or rejects the request.
     """
-    if number < 1:
-        raise InputError(f"The number of questions is {number}: it must be at least 1.", value=number)
+    require_number(number)
     nodes = version.docstore.iterate()
     ids = [node.node_id for node in nodes if doc_ids is None or node.ref_doc_id in doc_ids]
     chunks = version.docstore.get_nodes(random.Random(0).sample(ids, min(len(ids), -(-number // PER_CHUNK))))
@@ -499,6 +498,16 @@ def generate_questions(
     if not questions:
         raise InputError("The LLM wrote no question about the documents: name a file of questions.")
     return questions[:number]
+
+
+def require_number(number: int) -> None:
+    """Check that a number of questions is positive.
+
+    Raises:
+        InputError: It is not.
+    """
+    if number < 1:
+        raise InputError(f"The number of questions is {number}: it must be at least 1.", value=number)
 
 
 async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:

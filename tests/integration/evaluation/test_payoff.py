@@ -158,14 +158,16 @@ def questions(project: Project, llm: ScriptedLLM, tmp_path: Path, monkeypatch: p
 
 def test_the_command_confirms_the_price_and_prints_the_recommendation(questions: Path, llm: ScriptedLLM) -> None:
     _, err = run(questions, "--sample", 6, answer="n\n", code=1)
+    page = questions.with_name("r.html")
     assert re.search(r"will cost about \$0\.\d+ for contexts", err)
     assert llm.history == []
-    out, err = run(questions, "--sample", 6, answer="y\n")
+    out, err = run(questions, "--sample", 6, "--report", page, answer="y\n")
     words = " ".join(out.split())
     assert "llm − structural, nDCG@10:" in words
     assert "llm − structural, recall@20:" in words
     assert "Contexts for the 6 other documents, at the token counts of the sample: 6 calls," in words
     assert "Not measurable with so few questions: the gain in nDCG@10 on 6 questions is" in words
+    assert "Not measurable with so few questions" in page.read_text(encoding="utf-8")
     assert "Building 'llm' …" in err
     assert len(llm.history) == 6
     values = json.loads(run(questions, "--sample", 6, "--json", "--yes")[0])
@@ -180,5 +182,7 @@ def test_the_command_saves_the_questions_that_the_llm_wrote(questions: Path, tmp
     assert len(load_questions(path)) == 4
 
 
-def test_a_sample_without_documents_is_an_error(questions: Path) -> None:
+def test_a_sample_without_documents_or_questions_is_an_error(questions: Path, llm: ScriptedLLM) -> None:
     assert "use at least one" in run(questions, "--sample", 0, code=1)[1]
+    assert "The number of questions is 0" in run("--sample", 3, "--number", 0, "--yes", code=1)[1]
+    assert llm.history == []
