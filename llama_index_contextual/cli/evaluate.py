@@ -59,7 +59,8 @@ def evaluate_project(
         rerank: Reranker instead of the `rerank` setting: none, spotlight, auto, llm or a cross-encoder; several for
             --sweep; with --steps, the reranker of the last step.
         top_k: Number of results in which --steps looks for the evidence.
-        sample: Maximum number of documents for --compare, --steps, --sweep.
+        sample: Number of documents for which the LLM writes contexts, to decide whether they pay off, before paying for
+            all; with --compare, --steps or --sweep, the maximum number of documents to index.
         number: Number of questions to write if no file is given.
         save: File to save the written questions to.
         answers: Have the LLM answer the questions, and compare its answers with `answers` in the file.
@@ -74,8 +75,9 @@ def evaluate_project(
         rerank_price,
         sweep_variants,
     )
+    from llama_index_contextual.evaluation.payoff import evaluate_payoff
     from llama_index_contextual.evaluation.questions import load_questions, write_questions
-    from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
+    from llama_index_contextual.evaluation.report import check_report
     from llama_index_contextual.evaluation.run import evaluate
     from llama_index_contextual.evaluation.steps import evaluate_steps
     from llama_index_contextual.index import files
@@ -92,12 +94,20 @@ def evaluate_project(
         check_report(path, chart=steps)
     if save is not None:
         files.require_folder(save)
-    loaded = load_questions(questions) if questions is not None else _generate(project, number)
-    if questions is None and save is not None:
-        write_questions(loaded, save)
     progress = _Progress(asks=not yes and max_cost is None)
     building: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": progress}
     result: Result
+    if sample is not None and compare is None and sweep is None and not steps:
+        given = None if questions is None else load_questions(questions)
+        building |= {"number": number, "rerank": rerank}
+        result = common.interruptible(project, lambda: evaluate_payoff(project, given, ks=_KS, **building))
+        if questions is None and save is not None:
+            write_questions([one.question for one in result.evaluations[0].results], save)
+        _report(result, report or ())
+        return
+    loaded = load_questions(questions) if questions is not None else _generate(project, number)
+    if questions is None and save is not None:
+        write_questions(loaded, save)
     if sweep is not None:
         building |= {"chunk_sizes": _numbers(sweep), "contexts": _names(compare or ""), "reranks": _names(rerank or "")}
         result = common.interruptible(project, lambda: sweep_variants(project, loaded, top_ks=_KS, **building))
@@ -114,7 +124,14 @@ def evaluate_project(
         result = evaluate(project, loaded, name=name, ks=_KS, rerank=rerank)
         for note in result.notes:
             say(f"[yellow]{safe(note)}[/]", to=err)
-    _write_reports([write_report(result, path) for path in report or ()])
+    _report(result, report or ())
+
+
+def _report(result: Result, paths: Sequence[Path]) -> None:
+    """Write the reports, and print the result."""
+    from llama_index_contextual.evaluation.report import to_dict, write_report
+
+    _write_reports([write_report(result, path) for path in paths])
     if common.wants_json():
         common.say_json(to_dict(result))
     else:
@@ -175,7 +192,8 @@ class _Progress:
 
     def __call__(self, progress: VariantProgress) -> None:
         """Print a step and ask for confirmation if the price is not zero."""
-        step = f"Building {progress.name!r} …" if progress.stage == "build" else "Evaluating the questions …"
+        steps = {"build": f"Building {progress.name!r} …", "questions": "The LLM is writing questions …"}
+        step = steps.get(progress.stage, "Evaluating the questions …")
         if progress.stage == "price" and progress.dollars != 0:
             dollars = progress.dollars
             cost = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
@@ -183,7 +201,7 @@ class _Progress:
             say("--sample 20 uses only twenty documents, and --steps --max-cost 0 only what costs nothing.", to=err)
             if self._asks:
                 typer.confirm("Continue?", abort=True, err=True)
-        elif progress.stage in ("build", "ask") and step != self._last:
+        elif progress.stage != "price" and step != self._last:
             say(f"[dim]{safe(step)}[/]", to=err)
             self._last = step
 
@@ -259,10 +277,15 @@ def _step_cells(row: Mapping[str, Any], price: str) -> dict[str, str]:
 
 
 def _show_comparison(result: Comparison) -> None:
+    from llama_index_contextual.evaluation.payoff import Payoff
+
     for note in result.notes:
         say(f"[dim]{safe(note)}[/]")
     _show_figures(result.evaluations)
-    for difference in result.differences():
+    differences = result.differences()
+    if isinstance(result, Payoff):
+        differences += result.differences(f"recall@{max(result.evaluations[0].ks)}")
+    for difference in differences:
         mark = "[bold green]*[/] " if difference.significant else "  "
         say(f"{mark}{safe(f'{difference.variant} − {difference.baseline}, {difference.metric}: {difference}')}")
     for name, cost in result.costs.items():

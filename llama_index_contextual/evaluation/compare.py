@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -36,7 +35,7 @@ from llama_index_contextual.config import LOCAL, SPOTLIGHT, ContextKind, Mode, P
 from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable, Tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import InputError, Remedy
-from llama_index_contextual.evaluation.questions import Evidence, Question, evidence_notes, ids_by_name, require_files
+from llama_index_contextual.evaluation.questions import Evidence, Question, evidence_notes
 from llama_index_contextual.evaluation.run import (
     KS,
     NO_RERANK,
@@ -47,6 +46,7 @@ from llama_index_contextual.evaluation.run import (
     evaluate,
     retrieved_evidence,
 )
+from llama_index_contextual.evaluation.sample import draw_sample
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.project_file import project_ledger, scratch, write_lock
@@ -55,6 +55,7 @@ from llama_index_contextual.ingestion.changes import arun
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
 from llama_index_contextual.ingestion.pipeline import make_stages
 from llama_index_contextual.ingestion.plan import RunOptions
+from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.ingestion.state import HasState, ProjectState
 from llama_index_contextual.models import embedding_identity, model_name
 from llama_index_contextual.retrievers.project import ProjectRetriever
@@ -348,12 +349,12 @@ class VariantProgress:
     """Progress of a comparison or a sweep.
 
     Attributes:
-        stage: The current stage.
+        stage: The current stage; during "questions", the LLM writes the questions.
         name: Name of the variant, or "" for all variants.
         dollars: Estimated cost in dollars, during the "price" stage; None if unknown.
     """
 
-    stage: Literal["price", "build", "ask"]
+    stage: Literal["price", "build", "questions", "ask"]
     name: str = ""
     dollars: float | None = None
 
@@ -362,62 +363,6 @@ ShowVariants = Callable[[VariantProgress], None]
 
 _TOKENS_OF_ID = 3
 """Tokens of an id with its comma in an LLM's list of passages."""
-
-
-def draw_sample(
-    version: OpenVersion, questions: Sequence[Question], size: int | None
-) -> tuple[Sequence[Question], frozenset[str]]:
-    """Draw a random sample of documents.
-
-    Documents with evidence are drawn first. The rest of the sample consists of other documents, which compete with
-    the evidence in a search.
-
-    Args:
-        version: The version with the documents.
-        questions: The whole question set.
-        size: Maximum number of documents; None for all.
-
-    Returns:
-        The questions whose evidence is in the sample, and the ids of the documents that are not in the sample.
-
-    Raises:
-        InputError: The size is not positive or is too small for the evidence of any question, or the version contains
-            none of the files with evidence.
-    """
-    require_files(version.records, questions)
-    ids = [record.doc_id for record in version.records]
-    if size is not None and size < 1:
-        raise InputError(f"The sample has {size} documents: use at least one.", value=size)
-    if size is None or size >= len(ids):
-        return questions, frozenset()
-    by_name = ids_by_name(version.records)
-    needed = [_documents_of(question, by_name) for question in questions]
-    order = random.Random(0)
-    groups = sorted({group for group in needed if group}, key=sorted)
-    order.shuffle(groups)
-    chosen: set[str] = set()
-    for group in groups:
-        if len(chosen | group) <= size:
-            chosen |= group
-    selected = [question for question, group in zip(questions, needed, strict=True) if group and group <= chosen]
-    if not selected:
-        raise InputError(
-            f"No question has all its evidence in a sample of {pluralize(size, 'document')}: use a larger one, and"
-            f" name files in the evidence.",
-            value=size,
-        )
-    others = [doc_id for doc_id in ids if doc_id not in chosen]
-    chosen |= set(order.sample(others, min(len(others), size - len(chosen))))
-    return selected, frozenset(ids) - chosen
-
-
-def _documents_of(question: Question, by_name: Mapping[str, set[str]]) -> frozenset[str]:
-    """Return the ids of the documents that contain a question's evidence.
-
-    If the document of any evidence item is unknown, the set is empty.
-    """
-    documents = [by_name.get(item.file or "", set()) for item in question.evidence]
-    return frozenset().union(*documents) if all(documents) else frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -429,12 +374,14 @@ class Variant:
         live: The indexes.
         cost: Cost of the contexts in dollars, including contexts from earlier runs; None if unknown.
         price: Estimated price in dollars of what was not in the ledger before; None if unknown.
+        report: Report on the contexts and embeddings that were requested; None if nothing was built.
     """
 
     config: ProjectConfig
     live: LiveIndexes
     cost: float | None
     price: float | None = None
+    report: IngestReport | None = None
 
     @property
     def failures(self) -> int:
@@ -457,9 +404,10 @@ def built_variants(
     configs: Mapping[str, ProjectConfig],
     excluded: frozenset[str] = frozenset(),
     *,
+    sample: frozenset[str] | None = None,
     max_cost: float | None,
     report: ShowVariants,
-    reranking: Sequence[float | None] = (),
+    other_prices: Sequence[float | None] = (),
 ) -> Iterator[dict[str, Variant]]:
     """Report the price of variants of a project, build them next to the project, yield them, and then remove them.
 
@@ -470,26 +418,29 @@ def built_variants(
         origin: The project.
         configs: The settings by name.
         excluded: Ids of documents to exclude.
+        sample: Ids of the documents in which the other variants differ from the first one; None for all.
         max_cost: Maximum cost in dollars; None for no limit.
         report: Called first with the price, then as the work proceeds.
-        reranking: Price in dollars of the reranking in each evaluation that follows; see `rerank_price`.
+        other_prices: Prices in dollars of the calls that follow, such as those of `rerank_price`.
 
     Raises:
         InputError: There is a limit, and the cost exceeds it or is unknown.
         ModelError: A model cannot be loaded or reached; the replies received so far are in the ledger.
         ProjectLockedError: Another process is writing to the project or comparing its variants.
     """
-    prices = {name: price(origin, config, excluded) for name, config in configs.items()}
-    dollars = total_price([*prices.values(), *reranking])
+    options = {name: RunOptions(remove=excluded, only=sample if at else None) for at, name in enumerate(configs)}
+    prices = {name: price(origin, config, options[name]) for name, config in configs.items()}
+    dollars = total_price([*prices.values(), *other_prices])
     require_affordable(dollars, max_cost)
     report(VariantProgress(stage="price", dollars=dollars))
     with scratch(origin.directory) as directory, ExitStack() as stack:
         built: dict[str, Variant] = {}
         for name, config in configs.items():
-            variant = _build(origin, name, config, directory / str(len(built)), excluded, report)
+            before = origin.live if sample is None or not built else next(iter(built.values())).live
+            variant = _build(origin, name, config, directory / str(len(built)), before, options[name], report)
             built[name] = replace(variant, price=prices[name])
-            if built[name].live is not origin.live:
-                stack.callback(built[name].live.current().close)
+            if variant.live is not before:
+                stack.callback(variant.live.current().close)
         yield built
 
 
@@ -498,22 +449,21 @@ def _build(
     name: str,
     config: ProjectConfig,
     directory: Path,
-    excluded: frozenset[str],
+    live: LiveIndexes,
+    options: RunOptions,
     report: ShowVariants,
 ) -> Variant:
-    """Build a variant in a new directory, or use the project's live version if it has the same settings."""
-    before = origin.live.current()
+    """Build a variant from other indexes in a new directory, or use these indexes if they have the same settings."""
+    before, result = live.current(), None
     with write_lock(origin.directory), project_ledger(origin.directory) as ledger:
-        built_with = ProjectConfig(**before.manifest.config)
-        live = origin.live
-        if excluded or config.rebuild_fields(built_with):
+        if options.remove or config.rebuild_fields(ProjectConfig(**before.manifest.config)):
             files.make_directory(directory)
             model = origin.embed_model if config.builds_semantic else None
             stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=model, model_id=origin.model_id)
-            run_sync(
+            result = run_sync(
                 lambda: arun(
                     [],
-                    RunOptions(remove=excluded, purpose="compare"),
+                    replace(options, purpose="compare"),
                     project_dir=directory,
                     config=config.changed(backend="files"),  # a temporary variant is stored in files
                     make_stages=lambda: stages,
@@ -526,7 +476,7 @@ def _build(
                 LiveVersions(directory, origin.directory.name, lambda *_: origin.embed_model, rerankers=rerankers)
             )
         cost = _cost(live.current(), config, origin.context_llm_name, ledger)
-        return Variant(config=config, live=live, cost=cost)
+        return Variant(config=config, live=live, cost=cost, report=result)
 
 
 def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger) -> float | None:
@@ -549,7 +499,7 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
     return PriceTable(config.prices).dollars(llm, tokens, sender=config.service_tier or "live")
 
 
-def price(origin: ProjectState, config: ProjectConfig, excluded: frozenset[str] = frozenset()) -> float | None:
+def price(origin: ProjectState, config: ProjectConfig, options: RunOptions | None = None) -> float | None:
     """Return the cost in dollars of building a variant now, or None if a price is unknown.
 
     Contexts and embeddings in the project's ledger cost nothing.
@@ -557,15 +507,15 @@ def price(origin: ProjectState, config: ProjectConfig, excluded: frozenset[str] 
     Args:
         origin: The project.
         config: The settings of the variant.
-        excluded: Ids of documents to exclude.
+        options: The documents to exclude, or to process; None for all documents.
     """
     is_local = not config.builds_semantic or embedding_identity(origin.embed_model) == LOCAL
     if config.context != "llm" and is_local:
         return 0.0
-    return variant_estimate(origin, config, excluded).dollars
+    return variant_estimate(origin, config, options or RunOptions()).dollars
 
 
-def variant_estimate(origin: ProjectState, config: ProjectConfig, excluded: frozenset[str]) -> CostEstimate:
+def variant_estimate(origin: ProjectState, config: ProjectConfig, options: RunOptions) -> CostEstimate:
     """Return the estimate for building a variant now; see `price`."""
     model = origin.embed_model if config.builds_semantic else None
     name = None if model is None else embedding_identity(model)
@@ -573,7 +523,7 @@ def variant_estimate(origin: ProjectState, config: ProjectConfig, excluded: froz
         stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id)
         contextual = model if isinstance(model, ContextualEmbedding) else None
         embedding = EmbeddingCount(name, getattr(model, "dimensions", None), ledger, contextual)
-        return estimate([], RunOptions(remove=excluded), config, stages, embedding, origin.live.current())
+        return estimate([], options, config, stages, embedding, origin.live.current())
 
 
 def rerank_price(origin: ProjectState, rerank: str | None, questions: int, k: int) -> float | None:
@@ -684,7 +634,7 @@ def compare_variants(
     selected, excluded = draw_sample(origin.live.current(), loaded, sample)
     configs = {str(kind): origin.config.changed(context=kind) for kind in variants}
     reranking = [rerank_price(origin, rerank, len(selected), max(ks, default=0))] * len(configs)
-    with built_variants(origin, configs, excluded, max_cost=max_cost, report=report, reranking=reranking) as built:
+    with built_variants(origin, configs, excluded, max_cost=max_cost, report=report, other_prices=reranking) as built:
         report(VariantProgress(stage="ask"))
         comparison = compare(
             built,
@@ -858,7 +808,7 @@ def sweep_variants(
     rerankers = reranks or [origin.config.rerank or NO_RERANK]
     once = [rerank_price(origin, rerank, len(selected), max(top_ks)) for rerank in rerankers]
     reranking = once * len(configs) * len(modes)
-    with built_variants(origin, configs, excluded, max_cost=max_cost, report=report, reranking=reranking) as built:
+    with built_variants(origin, configs, excluded, max_cost=max_cost, report=report, other_prices=reranking) as built:
         for variant, rerank, mode in product(built.values(), rerankers, modes):
             retriever = variant.as_retriever(similarity_top_k=max(top_ks), mode=mode)
             evaluation = evaluate(retriever, selected, ks=top_ks, rerank=rerank)
@@ -976,7 +926,7 @@ def sweep_answers(
     once = [rerank_price(origin, rerank, len(questions), k) for rerank, k in product(rerankers, top_ks)]
     reranking = once * len(configs) * len(modes)
     rows: list[SweepRow] = []
-    with built_variants(origin, configs, max_cost=max_cost, report=report, reranking=reranking) as built:
+    with built_variants(origin, configs, max_cost=max_cost, report=report, other_prices=reranking) as built:
         for variant, rerank, mode, k in product(built.values(), rerankers, modes, top_ks):
             setting = None if rerank == NO_RERANK else rerank
             retriever = variant.as_retriever(similarity_top_k=k, mode=mode).changed(rerank=setting)

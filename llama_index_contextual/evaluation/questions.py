@@ -465,7 +465,9 @@ PER_CHUNK = 2
 CONCURRENCY = 8
 
 
-def generate_questions(version: OpenVersion, llm: LLM, *, number: int = QUESTIONS) -> list[Question]:
+def generate_questions(
+    version: OpenVersion, llm: LLM, *, number: int = QUESTIONS, doc_ids: Set[str] | None = None
+) -> list[Question]:
     """Have an LLM write questions about randomly chosen chunks.
 
     The prompt contains only the text of a chunk, without its document or context, so the chunk is the evidence. The
@@ -475,14 +477,15 @@ def generate_questions(version: OpenVersion, llm: LLM, *, number: int = QUESTION
         version: The version with the chunks.
         llm: Any LlamaIndex LLM; it writes two questions per call, with up to eight concurrent calls.
         number: Maximum number of questions.
+        doc_ids: Ids of the documents with the chunks; None for all.
 
     Raises:
         InputError: `number` is not positive, or the LLM did not write any questions.
         ModelError: The LLM cannot be reached or rejects the request.
     """
-    if number < 1:
-        raise InputError(f"The number of questions is {number}: it must be at least 1.", value=number)
-    ids = [node.node_id for node in version.docstore.iterate()]
+    require_number(number)
+    nodes = version.docstore.iterate()
+    ids = [node.node_id for node in nodes if doc_ids is None or node.ref_doc_id in doc_ids]
     chunks = version.docstore.get_nodes(random.Random(0).sample(ids, min(len(ids), -(-number // PER_CHUNK))))
     with warnings.catch_warnings(record=True):
         # The deprecation warning recommends a class that llama-index-core no longer contains.
@@ -495,6 +498,16 @@ def generate_questions(version: OpenVersion, llm: LLM, *, number: int = QUESTION
     if not questions:
         raise InputError("The LLM wrote no question about the documents: name a file of questions.")
     return questions[:number]
+
+
+def require_number(number: int) -> None:
+    """Check that a number of questions is positive.
+
+    Raises:
+        InputError: It is not.
+    """
+    if number < 1:
+        raise InputError(f"The number of questions is {number}: it must be at least 1.", value=number)
 
 
 async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:

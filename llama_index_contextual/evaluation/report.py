@@ -17,6 +17,7 @@ from llama_index_contextual.answering.batch import csv_text
 from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.compare import Comparison, Difference, Sweep
+from llama_index_contextual.evaluation.payoff import Payoff
 from llama_index_contextual.evaluation.run import Evaluation
 from llama_index_contextual.evaluation.steps import Steps
 from llama_index_contextual.index import files
@@ -90,6 +91,7 @@ def to_dict(result: Result) -> dict[str, Any]:
         return {"summary": result.summary(), "notes": list(result.notes), "questions": _question_rows(result)}
     return {
         **({"steps": result.table()} if isinstance(result, Steps) else {}),
+        **({"payoff": result.to_dict()} if isinstance(result, Payoff) else {}),
         "recommendation": result.recommendation,
         "metric": result.metric,
         "notes": list(result.notes),

@@ -27,7 +27,6 @@ from llama_index_contextual.evaluation.compare import (
     bootstrap_interval,
     built_variants,
     compare,
-    draw_sample,
     price,
     rerank_price,
     sample_notes,
@@ -37,6 +36,8 @@ from llama_index_contextual.evaluation.compare import (
     with_evidence_notes,
 )
 from llama_index_contextual.evaluation.run import KS, NO_RERANK, Questions, as_questions
+from llama_index_contextual.evaluation.sample import draw_sample
+from llama_index_contextual.ingestion.plan import RunOptions
 from llama_index_contextual.ingestion.state import HasState, ProjectState
 from llama_index_contextual.models import missing_for
 from llama_index_contextual.search.response import RerankerChoice
@@ -215,7 +216,7 @@ def evaluate_steps(
         excluded,
         max_cost=max_cost,
         report=report,
-        reranking=[reranking],
+        other_prices=[reranking],
     ) as built:
         retrievers = {}
         for name, rung in rungs.items():
@@ -262,7 +263,8 @@ def _no_llm(
 
     The limit applies to all steps, so the prices of the other variants and of the reranking are added.
     """
-    estimate = variant_estimate(origin, config.changed(context="llm"), excluded)
+    options = RunOptions(remove=excluded)
+    estimate = variant_estimate(origin, config.changed(context="llm"), options)
     if not estimate.contexts.calls:
         return None
     cost = f"{pluralize(estimate.contexts.calls, 'call')} for contexts would cost {money(estimate.dollars)}"
@@ -273,7 +275,7 @@ def _no_llm(
     if max_cost is None:
         return None
     free: tuple[ContextKind, ...] = ("none", "structural")
-    others = total_price([reranking, *(price(origin, config.changed(context=kind), excluded) for kind in free)])
+    others = total_price([reranking, *(price(origin, config.changed(context=kind), options) for kind in free)])
     if (dollars := total_price([estimate.dollars, others])) is not None and dollars <= max_cost:
         return None
     more = "" if others == 0 else f", the other steps {money(others)}"

@@ -64,6 +64,8 @@ class RunOptions:
     Attributes:
         replace: Whether to remove all documents that are not among the inputs.
         remove: Ids of documents to remove.
+        only: Ids of the documents of the previous version that are processed again if settings changed, while the
+            others are kept as they are; None for all.
         retry_failed: Whether to process documents again if the context of a chunk failed. With `max_cost`, this
             includes contexts that are held back; see `ChunkFailure`.
         reread: Whether to read files again even if their content has not changed.
@@ -84,6 +86,7 @@ class RunOptions:
 
     replace: bool = False
     remove: frozenset[str] = frozenset()
+    only: frozenset[str] | None = None
     retry_failed: bool = False
     reread: bool = False
     file_metadata: FileMetadata | None = None
@@ -103,6 +106,10 @@ class RunOptions:
     def is_sync(self) -> bool:
         """True if documents are synchronised with folders."""
         return self.purpose == "sync"
+
+    def processes(self, doc_id: str) -> bool:
+        """Return whether a document is processed again if settings changed."""
+        return self.only is None or doc_id in self.only
 
     def may_remove(self, doc_id: str) -> bool:
         """Return whether a document may be removed because its file is gone."""
@@ -868,7 +875,7 @@ def make_plan(
             plan.rename[source.doc_id] = record
         elif source is not None and (source.is_outdated(record) or (options.reread and source.ref)):
             plan.update.append(record.doc_id)
-        elif rebuild or (options.retry_failed and record.has_failed_chunks):
+        elif (rebuild and options.processes(record.doc_id)) or (options.retry_failed and record.has_failed_chunks):
             plan.rework.append(record)
         else:
             plan.keep.append(record)

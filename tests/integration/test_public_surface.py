@@ -47,6 +47,7 @@ ROOMS = {
     "compare": "evaluation.compare",
     "compare_variants": "evaluation.compare",
     "evaluate": "evaluation.run",
+    "evaluate_payoff": "evaluation.payoff",
     "evaluate_steps": "evaluation.steps",
     "export_ledger": "index.ledger_lines",
     "generate_questions": "evaluation.questions",
