@@ -24,7 +24,7 @@ from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.search.search import require_positive
 from llama_index_contextual.tools import document_tools, models
-from llama_index_contextual.tools.filters import Filters, require_known_keys, to_filters, usable_keys
+from llama_index_contextual.tools.filters import Filters, require_usable, to_filters, usable_keys
 
 ForcedFilters = Filters | Callable[[RunContext], Filters]
 """Filters that restrict access as in `Project.only`, or a function that returns them for the run of an agent.
@@ -116,7 +116,7 @@ class ContextualKnowledge:
         k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
         retriever, converted = self._retriever(call), to_filters(filters)
         if converted is not None:
-            require_known_keys(converted, usable_keys(retriever.metadata_keys()))
+            require_usable(converted, retriever)
         searched = retriever.changed(similarity_top_k=k, filters=converted)
         return _documents(searched.respond(as_bundle(query)))
 
@@ -257,7 +257,7 @@ class ContextualTools(Toolkit):
         )
         for tool, name in names.items():
             description = names.rename_in(described.describe(tool, listing=not of_run))
-            run = _entry_point(tools_for, tool)
+            run = _entry_point(tools_for, tool, names)
             for functions, entry_point in ((self.functions, run), (self.async_functions, _in_thread(run))):
                 functions[name] = Function(
                     name=name,
@@ -269,13 +269,13 @@ class ContextualTools(Toolkit):
 
 
 def _entry_point(
-    tools_for: Callable[[object], document_tools.DocumentTools], tool: models.ToolName
+    tools_for: Callable[[object], document_tools.DocumentTools], tool: models.ToolName, names: document_tools.ToolNames
 ) -> Callable[..., str]:
     def run(run_context: object = None, **arguments: Any) -> str:  # Agno passes the run by this name
         try:
             return str(tools_for(run_context).call(tool, arguments))
         except ContextualError as error:
-            return document_tools.text_of(tool, error)
+            return names.text_of(tool, error)
 
     return run
 

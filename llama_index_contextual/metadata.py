@@ -65,7 +65,7 @@ _PLACE_KEYS = (PAGE_START, PAGE_END, PAGE_LABEL, OCR_CONFIDENCE, SECTION, PLACES
 _CHUNK_KEYS = (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END, CHUNK_INDEX, TOKEN_COUNT, TABLE_HEAD, FACTS)
 OWN_KEYS = (*_CONTEXT_KEYS, *FILE_KEYS, *_PLACE_KEYS, *_CHUNK_KEYS)
 _EMBEDDED = (CONTEXT, TABLE_HEAD, FACTS)
-_READ = (SOURCE_LINE, CONTEXT, TABLE_HEAD, FACTS)
+_READ = (SOURCE_LINE, TABLE_HEAD, FACTS)
 
 CONTINUED_TABLE = "Column head of the table that the Text continues"
 """Label of `TABLE_HEAD` in text that is sent to a model."""
@@ -260,8 +260,9 @@ def excluded_embed_keys(user_excluded: Iterable[str] = ()) -> list[str]:
 def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
     """Return the keys to hide from the answering LLM.
 
-    These are the keys that the user excluded, and all keys of this package except the source line, context, column
-    headers and facts.
+    These are the keys that the user excluded, and all keys of this package except the source line, column headers and
+    facts. The context helps to find a chunk. In a prompt of LlamaIndex, which does not label metadata, it would read
+    like text of the document, and the structural line would be repeated before each chunk.
     """
     return _excluded_keys(_READ, user_excluded)
 

@@ -589,7 +589,7 @@ def llm_identity(llm: LLM, model_id: str | None = None) -> str:
     if model_id is None and not is_named(name):
         logger.warning(
             "%s has no model name: its contexts are stored under %r, like those of other models without one. Pass"
-            ' model_id="my-model@1" next to llm=, and change it when the model changes.',
+            ' model_id="my-model@1", and change it when the model changes.',
             type(llm).__name__,
             name,
         )

@@ -409,7 +409,9 @@ def _in_reading_order(packed: Sequence[NodeWithScore]) -> list[NodeWithScore]:
 
 
 def _tokens(hit: NodeWithScore) -> int:
-    return count_tokens(hit.node.get_content(metadata_mode=MetadataMode.LLM))
+    """Return the number of tokens of a passage in the prompt of an engine, including its source and written context."""
+    _, background = keys.context_parts(hit.node.metadata)
+    return count_tokens(hit.node.get_content(metadata_mode=MetadataMode.LLM)) + count_tokens(background)
 
 
 def _shortened(hit: NodeWithScore, query: str, free: int) -> NodeWithScore | None:

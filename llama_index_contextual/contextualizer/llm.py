@@ -69,10 +69,8 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
 from llama_index_contextual.models import (
     Provider,
-    is_named,
     llm_identity,
     load_llm,
-    model_name,
     provider_of,
     settings_llm,
 )
@@ -132,7 +130,6 @@ class LLMContextualizer(Contextualizer, PromptMixin):
 
     Raises:
         ConfigurationError: The prompt template lacks a required variable or contains an unknown variable.
-        ModelError: The LLM of LlamaIndex's `Settings` has no model name, and no `model_id` was given.
 
     Example:
         >>> from llama_index.core.llms import MockLLM
@@ -164,7 +161,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
 
     def __init__(self, *, model_id: str | None = None, **values: Any) -> None:
         if values.get("llm") is None and "model" not in values:
-            values["llm"] = _assigned_llm(model_id)
+            values["llm"] = settings_llm()
         if isinstance(llm := values.get("llm"), LLM):
             values["model"] = llm_identity(llm, model_id)
         elif model_id is not None:
@@ -334,22 +331,6 @@ class LLMContextualizer(Contextualizer, PromptMixin):
 
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         return (await self._acontexts_of_all([(segment, list(chunks))], lambda _done: None))[0]
-
-
-def _assigned_llm(model_id: str | None) -> LLM | None:
-    """Return the LLM assigned to LlamaIndex's `Settings.llm`, or None.
-
-    Raises:
-        ModelError: The LLM has no name; LlamaIndex replaces None by such an LLM.
-    """
-    llm = settings_llm()
-    if llm is not None and model_id is None and not is_named(model_name(llm)):
-        raise ModelError(
-            f"The LLM of LlamaIndex's Settings, a {type(llm).__name__}, has no model name: pass llm= or model=, or name"
-            ' it with model_id="my-model@1".',
-            setting="llm",
-        )
-    return llm
 
 
 ContextCallback = Callable[[Segment, BaseNode, ChunkContext], None]

@@ -107,6 +107,10 @@ class ProjectRetriever(CheckedRetriever):
         """Return the metadata keys of the live version's chunks, for use in filters."""
         return self._indexes.current().docstore.metadata_keys()
 
+    def metadata_values(self, *, skip: Sequence[str] = ()) -> dict[str, list[str | int | float]]:
+        """Return the sorted distinct values of each metadata key of the live version, except the keys in `skip`."""
+        return self._indexes.current().docstore.metadata_values(skip=skip)
+
     @with_events
     def respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         """Return the results with their evidence and, if `explain` is set, the reasons for their order.

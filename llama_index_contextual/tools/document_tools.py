@@ -41,7 +41,7 @@ from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import require_positive
 from llama_index_contextual.tools import models
-from llama_index_contextual.tools.filters import Filters, describe_filters, require_known_keys, to_filters, usable_keys
+from llama_index_contextual.tools.filters import Filters, describe_filters, require_usable, to_filters
 
 MAX_LISTED = 100
 """Maximum number of documents or sections in one reply of `outline`."""
@@ -319,10 +319,10 @@ def _records(version: SearchableVersion, filters: Filters | None) -> Sequence[Do
 
 
 def _checked(version: SearchableVersion, filters: Filters | None) -> MetadataFilters | None:
-    """Convert the filters of a call, and reject keys that no passage has."""
+    """Convert the filters of a call, and reject keys and values that no passage has by mistake."""
     given = to_filters(filters)
     if given is not None:
-        require_known_keys(given, usable_keys(version.docstore.metadata_keys()))
+        require_usable(given, version.docstore)
     return given
 
 
@@ -734,6 +734,11 @@ class ToolNames(dict[models.ToolName, str]):
             text = text.replace(f"`{tool}`", f"`{name}`")
         return text
 
+    def text_of(self, tool: models.ToolName, output: object) -> str:
+        """Convert the result or the error of a tool to text; an error contains the names in this mapping."""
+        text = text_of(tool, output)
+        return self.rename_in(text) if isinstance(output, ContextualError) else text
+
 
 # ---- LlamaIndex ------------------------------------------------------------------------------------------------------
 
@@ -762,7 +767,7 @@ def function_tools(tools: DocumentTools, *, suffix: str) -> list[FunctionTool]:
             name=names[tool],
             description=names.rename_in(tools.describe(tool)),
             fn_schema=models.INPUTS[tool],
-            callback=lambda output: text_of(tool, output),
+            callback=lambda output: names.text_of(tool, output),
         )
 
     return [function_tool(tool) for tool in models.TOOLS]

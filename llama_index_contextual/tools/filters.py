@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
@@ -119,21 +119,47 @@ def usable_keys(names: Sequence[str]) -> set[str]:
     return set(names) - _USELESS_KEYS
 
 
-def require_known_keys(filters: MetadataFilters, valid: set[str]) -> None:
-    """Check that each key in the filters exists in at least one passage.
+class Metadata(Protocol):
+    """The metadata of all passages."""
+
+    def metadata_keys(self) -> list[str]:
+        """Return the keys."""
+
+    def metadata_values(self, *, skip: Sequence[str]) -> Mapping[str, Sequence[str | int | float]]:
+        """Return the distinct values of each key, except the keys in `skip`."""
+
+
+def require_usable(filters: MetadataFilters, metadata: Metadata) -> None:
+    """Check that the filters do not exclude all passages because of a mistake.
 
     Args:
         filters: The filters.
-        valid: The existing keys.
+        metadata: The metadata of the passages.
 
     Raises:
-        InputError: A key does not exist in any passage.
+        InputError: A key does not exist in any passage, or a value differs from an existing value only in case or type.
     """
-    if unknown := sorted(filter_keys(filters) - valid):
+    valid, wanted = usable_keys(metadata.metadata_keys()), filter_keys(filters)
+    if unknown := sorted(wanted - valid):
         raise InputError(
             f"No passage has the metadata key {unknown[0][:100]!r}. Valid keys: {', '.join(sorted(valid))}.",
             value=unknown,
         )
+    values = metadata.metadata_values(skip=[key for key in metadata.metadata_keys() if key not in wanted])
+    for key, value in _equal_values(filters):
+        known = values.get(key, ())
+        near = [one for one in known if str(one).casefold() == str(value).casefold()]
+        if near and value not in known:
+            raise InputError(f"No passage has the value {value!r} for {key!r}; did you mean {near[0]!r}?", value=value)
+
+
+def _equal_values(filters: MetadataFilters) -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of the filters that compare for equality."""
+    for item in filters.filters:
+        if isinstance(item, MetadataFilters):
+            yield from _equal_values(item)
+        elif item.operator in (FilterOperator.EQ, FilterOperator.IN):
+            yield from ((item.key, value) for value in (item.value if isinstance(item.value, list) else [item.value]))
 
 
 def describe_filters(version: SearchableVersion) -> str:

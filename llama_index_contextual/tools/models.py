@@ -51,7 +51,9 @@ LONGEST_NAME = 4_096
 
 
 def _parsed(value: object) -> object:
-    """Parse a JSON string, which some models send instead of an object."""
+    """Parse a JSON string, which some models send instead of an object, and omit empty ones."""
+    if value in ("", []):
+        return None
     try:
         return parse_json(value) if isinstance(value, str) else value
     except ValueError:
@@ -561,6 +563,8 @@ def check_arguments(tool: str, model: type[BaseModel], arguments: Mapping[str, A
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
     argument, message = clip(str(wrong["loc"][0])), wrong["msg"].replace("Input should be", "it must be")
+    if wrong["type"] == "dict_type":
+        message = 'it must be an object, such as {"kind": "report"}'
     if wrong["type"] == "missing":
         problem = f"{tool} needs the argument `{argument}`."
     elif wrong["type"] == "extra_forbidden":

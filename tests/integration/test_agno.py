@@ -61,9 +61,10 @@ def searching(**arguments: Any) -> Any:
     return reply
 
 
-def calling(tool: str, **arguments: Any) -> Reply:
-    """What a model answers that wants a tool to be called."""
-    call = {"name": tool, "arguments": json.dumps(arguments)}
+def calling(tool: str, arguments: object = None, **named: Any) -> Reply:
+    """What a model answers that wants a tool to be called, with named arguments, an object, or text that is no JSON."""
+    text = arguments if isinstance(arguments, str) else json.dumps(named if arguments is None else arguments)
+    call = {"name": tool, "arguments": text}
     return Reply(tool_calls=[{"id": f"call_{tool}", "type": "function", "function": call}], finish_reason="tool_calls")
 
 
@@ -204,6 +205,97 @@ class TestAgents:
         with LoopbackProvider(reply=lambda _: ANSWER) as provider:
             agent(provider, ContextualKnowledge(filled), add_knowledge_to_context=True).run(QUESTION)
         assert "TS-999 means that the pump runs dry" in str(provider.chat_calls[0].body)
+
+
+SEARCH, GREP, OUTLINE, READ, KNOWLEDGE = (
+    *("search_reports", "grep_reports", "outline_reports", "read_reports"),
+    "search_knowledge_base",
+)
+CORRECT: dict[str, dict[str, Any]] = {
+    SEARCH: {"query": QUESTION},
+    GREP: {"pattern": "TS-999"},
+    OUTLINE: {},
+    READ: {"doc_id": "manual.txt"},
+    KNOWLEDGE: {"query": QUESTION},
+}
+TOLERATED = ""
+"""Instead of a hint: the call succeeds as it is."""
+WRONG_CALLS: list[tuple[str, Any, str]] = [
+    (SEARCH, {}, "needs the argument `query`"),
+    (SEARCH, {"question": QUESTION}, "needs the argument `query`"),
+    (SEARCH, {"query": None}, "`query` of search cannot be None: it must be a valid string"),
+    (SEARCH, {"query": ""}, "The query is empty: ask a question"),
+    (SEARCH, {"query": [QUESTION]}, "it must be a valid string"),
+    (SEARCH, {"query": {"text": QUESTION}}, "it must be a valid string"),
+    (SEARCH, {"query": 999}, "it must be a valid string"),
+    (SEARCH, {"query": QUESTION, "top_k": "3"}, TOLERATED),
+    (SEARCH, {"query": QUESTION, "top_k": None}, TOLERATED),
+    (SEARCH, {"query": QUESTION, "top_k": 0}, "request at least one result"),
+    (SEARCH, {"query": QUESTION, "top_k": "many"}, "it must be a valid integer"),
+    (SEARCH, {"query": QUESTION, "k": 3}, "it takes `query`, `filters`, `mode`, `top_k`"),
+    (SEARCH, {"query": QUESTION, "mode": "keyword"}, "it must be 'semantic', 'lexical' or 'hybrid'"),
+    (SEARCH, {"query": QUESTION, "filters": None}, TOLERATED),
+    (SEARCH, {"query": QUESTION, "filters": ""}, TOLERATED),
+    (SEARCH, {"query": QUESTION, "filters": []}, TOLERATED),
+    (SEARCH, {"query": QUESTION, "filters": '{"kind": "txt"}'}, TOLERATED),
+    (SEARCH, {"query": QUESTION, "filters": "kind=txt"}, 'it must be an object, such as {"kind": "report"}'),
+    (SEARCH, {"query": QUESTION, "filters": [{"key": "kind", "value": "txt"}]}, "it must be an object, such as"),
+    (SEARCH, {"query": QUESTION, "filters": {"colour": "red"}}, "Valid keys: chunk_index"),
+    (SEARCH, {"query": QUESTION, "filters": {"year": "2026"}}, "did you mean 2026?"),
+    (SEARCH, {"query": QUESTION, "filters": {"kind": ["TXT"]}}, "did you mean 'txt'?"),
+    (SEARCH, {"query": QUESTION, "filters": {"year": {"gte": 2026}}}, "use one of ==, >, <"),
+    (SEARCH, {"query": QUESTION, "max_tokens": 10}, "greater than or equal to 500"),
+    (SEARCH, "{not json", "json.loads"),
+    (SEARCH, "null", "not a valid JSON object"),
+    (GREP, {}, "needs the argument `pattern`"),
+    (GREP, {"query": "TS-999"}, "needs the argument `pattern`"),
+    (GREP, {"pattern": ["TS-999"]}, "it must be a valid string"),
+    (GREP, {"pattern": "(", "regex": "true"}, "Pass regex=false"),
+    (GREP, {"pattern": "TS-999", "limit": "5"}, TOLERATED),
+    (GREP, {"pattern": "TS-999", "limit": 500}, "less than or equal to 50"),
+    (GREP, {"pattern": "TS-999", "doc_id": "manuals.txt"}, "nearest: 'reports/manual.txt'"),
+    (GREP, {"pattern": "TS-999", "filters": {"year": "2026"}}, "did you mean 2026?"),
+    (OUTLINE, {"doc_id": "nothing.md"}, "`outline_reports` lists the documents"),
+    (OUTLINE, {"doc_id": ["manual.txt"]}, "it must be a valid string"),
+    (OUTLINE, {"document": "manual.txt"}, "it takes `doc_id`"),
+    (READ, {}, "needs the argument `doc_id`"),
+    (READ, {"doc_id": "manuals.txt"}, "nearest: 'reports/manual.txt'"),
+    (READ, {"doc_id": "manual.txt", "start": "0", "end": "184"}, TOLERATED),
+    (READ, {"doc_id": "manual.txt", "start": -5}, "greater than or equal to 0"),
+    (READ, {"doc_id": "manual.txt", "section": "Pumps"}, "`outline_reports` with its doc_id lists its 0 sections"),
+    (READ, {"doc_id": "tariff.pdf", "pages": "99"}, "has the pages 1 to 2"),
+    (READ, {"doc_id": "manual.txt", "start": 0, "section": "x"}, "pass one of them"),
+    (KNOWLEDGE, {}, "query"),
+    (KNOWLEDGE, {"query": None}, "query"),
+    (KNOWLEDGE, {"query": ""}, "The query is empty: ask a question"),
+    (KNOWLEDGE, {"query": QUESTION, "filters": "kind=txt"}, "valid list"),
+    (KNOWLEDGE, {"query": QUESTION, "filters": [{"key": "colour", "value": "red"}]}, "Valid keys: chunk_index"),
+    (KNOWLEDGE, {"query": QUESTION, "filters": [{"key": "year", "value": "2026"}]}, "did you mean 2026?"),
+]
+
+
+def test_a_model_that_reads_the_messages_corrects_any_wrong_call_at_once(filled: Project) -> None:
+    """In each run, the model corrects its call only if the message contains what it has to know."""
+    hint, tool, arguments = "", "", {}
+
+    def reply(request: Request) -> Reply | str:
+        results = [str(message["content"]) for message in request.messages if message["role"] == "tool"]
+        if not results:
+            return calling(tool, arguments)
+        is_wrong = hint and len(results) == 1
+        if not is_wrong or hint not in results[-1]:
+            return f"{len(results)} calls: {results[-1]}"
+        return calling(tool, CORRECT[tool])
+
+    with LoopbackProvider(reply=reply) as provider:
+        options = {"tools": [ContextualTools(filled)], "enable_agentic_knowledge_filters": True}
+        runner = agent(provider, ContextualKnowledge(filled), **options)
+        for tool, arguments, hint in WRONG_CALLS:
+            answer = str(runner.run(QUESTION).content)
+            expected = "1 calls: " if hint == TOLERATED else "2 calls: "
+            assert answer.startswith(expected), (tool, arguments, answer)
+            assert "manual.txt" in answer, (tool, arguments, answer)
+            assert "failed" not in answer, (tool, arguments, answer)
 
 
 class TestSources:

@@ -138,10 +138,14 @@ def test_the_model_that_llama_index_creates_by_itself_is_not_taken(monkeypatch: 
     assert LLMContextualizer().model == "openai:gpt-3.5-turbo"
 
 
-def test_a_disabled_model_of_the_settings_has_no_name_for_contexts() -> None:
-    Settings.llm = MockLLM()
-    with pytest.raises(ModelError, match="a MockLLM, has no model name"):
-        LLMContextualizer()
+def test_a_model_of_the_settings_without_a_name_writes_contexts_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    Settings.llm = MockLLM(max_tokens=3)
+    (node,) = LLMContextualizer()([TextNode(text="The pump runs dry.")])
+    assert node.metadata["context"].endswith("text text text")
+    (record,) = caplog.records
+    assert "MockLLM has no model name: its contexts are stored under 'MockLLM:unknown'" in record.getMessage()
     assert LLMContextualizer(model_id="mock@1").model == "MockLLM:mock@1"
 
 

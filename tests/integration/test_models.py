@@ -331,7 +331,7 @@ def test_an_llm_without_a_name_writes_contexts_with_a_warning(
     (node,) = LLMContextualizer(llm=llm)([TextNode(text=SENTENCE)])
     assert node.metadata["context_source"] == "llm"
     (record,) = caplog.records
-    assert 'Pass model_id="my-model@1" next to llm=' in record.getMessage()
+    assert 'Pass model_id="my-model@1", and change it' in record.getMessage()
     project = manager.create("p", ProjectConfig.local(context="llm"), llm=llm)
     assert project.ingest([TextNode(text=SENTENCE)]).contexts_paid == 1
 

@@ -137,10 +137,10 @@ def test_a_table_is_found_from_behind_its_beginning_to_its_end() -> None:
 # ---- who sees what ---------------------------------------------------------------------------------------------------
 
 
-def test_the_embedding_sees_context_and_table_head_of_our_keys_and_the_llm_also_the_source() -> None:
+def test_the_embedding_sees_context_and_table_head_of_our_keys_and_the_llm_the_source_instead_of_the_context() -> None:
     ours = {*keys.OWN_KEYS, *keys.RESERVED_KEYS}
     assert ours - set(excluded_embed_keys()) == {keys.CONTEXT, keys.TABLE_HEAD, keys.FACTS}
-    assert ours - set(excluded_llm_keys()) == {keys.CONTEXT, keys.SOURCE_LINE, keys.TABLE_HEAD, keys.FACTS}
+    assert ours - set(excluded_llm_keys()) == {keys.SOURCE_LINE, keys.TABLE_HEAD, keys.FACTS}
 
 
 def test_keys_excluded_by_the_user_stay_excluded_once() -> None:

@@ -83,10 +83,10 @@ class ContextualizerContract:
             embedded = node.get_content(metadata_mode=MetadataMode.EMBED)
             assert embedded == f"{context_of(node)}\n\n{node.get_content()}"
 
-    def test_the_answering_model_reads_source_context_text(self, contextualizer: Contextualizer) -> None:
+    def test_the_answering_model_reads_source_and_text(self, contextualizer: Contextualizer) -> None:
         for node in contextualizer(chunks()):
             shown = node.get_content(metadata_mode=MetadataMode.LLM)
-            assert shown == f"{node.metadata['source']}\n{context_of(node)}\n\n{node.get_content()}"
+            assert shown == f"{node.metadata['source']}\n\n{node.get_content()}"
             assert shown.startswith("Source: ")
 
     def test_keys_that_the_user_left_visible_stay_visible(self, contextualizer: Contextualizer) -> None:

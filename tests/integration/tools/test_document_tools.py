@@ -546,6 +546,34 @@ class TestSnapshot:
         with pytest.raises(InputError, match=r"metadata key 'colour'[.] Valid keys: .*\bkind\b"):
             tools.search("pump", filters={"colour": "red"})
 
+    @pytest.mark.parametrize(
+        ("filters", "advice"),
+        [
+            ({"year": "2026"}, "value '2026' for 'year'; did you mean 2026?"),
+            ({"year": ["2026"]}, "value '2026' for 'year'; did you mean 2026?"),
+            ({"kind": "TXT"}, "value 'TXT' for 'kind'; did you mean 'txt'?"),
+            ({"file_name": "Manual.txt"}, "value 'Manual.txt' for 'file_name'; did you mean 'manual.txt'?"),
+        ],
+    )
+    def test_a_value_of_another_type_or_case_does_not_deny_the_documents(
+        self, tools: DocumentTools, filters: Any, advice: str
+    ) -> None:
+        calls: list[Callable[[], object]] = [
+            lambda: tools.search("pump", filters=filters),
+            lambda: tools.grep("pump", filters=filters),
+            lambda: tools.outline(filters=filters),
+        ]
+        for call in calls:
+            with pytest.raises(InputError, match=re.escape(advice)):
+                call()
+
+    @pytest.mark.parametrize("filters", [{"year": 2026.0}, {"kind": "txt"}, {"year": {"!=": "2026"}}])
+    def test_a_value_that_passages_have_is_no_mistake(self, tools: DocumentTools, filters: Any) -> None:
+        assert tools.outline(filters=filters).documents
+
+    def test_a_value_that_nothing_resembles_finds_nothing(self, tools: DocumentTools) -> None:
+        assert tools.search("pump", filters={"kind": "docx", "year": 1999}).passages == []
+
 
 class TestCalls:
     def test_arguments_of_a_model_are_checked_and_run(self, tools: DocumentTools) -> None:
@@ -553,6 +581,8 @@ class TestCalls:
         assert tools.call("read", {"doc_id": "tariff.pdf", "pages": 2}) == tools.read("tariff.pdf", pages="2")
         filters = '{"kind": "txt"}'  # some models write objects as text
         assert tools.call("search", {"query": "x", "filters": filters}) == tools.search("x", filters={"kind": "txt"})
+        for nothing in ("", [], {}):  # some models fill in every argument
+            assert tools.call("search", {"query": "x", "filters": nothing}) == tools.search("x")
 
     @pytest.mark.parametrize(
         ("tool", "arguments", "message"),
@@ -561,7 +591,7 @@ class TestCalls:
             ("read", {"doc_id": "x", "page": 3}, "read has no argument `page`: it takes `doc_id`, `start`"),
             ("grep", {"pattern": "x", "limit": 500}, "The argument `limit` of grep cannot be 500"),
             ("search", {"query": "x", "mode": "best"}, "it must be 'semantic', 'lexical' or 'hybrid'"),
-            ("search", {"query": "x", "filters": "kind"}, "cannot be 'kind': it must be a valid dictionary"),
+            ("search", {"query": "x", "filters": "kind"}, "cannot be 'kind': it must be an object, such as {"),
         ],
     )
     def test_a_wrong_argument_is_an_error_in_one_sentence(

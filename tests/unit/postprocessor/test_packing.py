@@ -12,6 +12,7 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.metadata import excluded_llm_keys
 from llama_index_contextual.postprocessor import SEPARATOR_TOKENS, ContextWindowPacker, best_run, split_sentences
 from llama_index_contextual.search.results import RetrievedChunk
 from tests.integration.postprocessor.documents import chunks_of, cut_documents, hit
@@ -36,6 +37,20 @@ async def test_the_best_that_fit_are_kept_and_smaller_ones_fill_the_rest() -> No
     assert [r.node.node_id for r in packed] == ["a", "c"]
     assert await packer.apostprocess_nodes(hits) == packed
     assert packer.postprocess_nodes([]) == []
+
+
+def test_a_context_that_an_llm_wrote_counts_and_a_structural_line_does_not() -> None:
+    written = "Of the annual report for the year."
+    size, context = count_tokens("one two three"), count_tokens(written)
+    for metadata, needed in (
+        ({"context": written, "context_source": "llm"}, size + context),
+        ({"context": f"A title.\n{written}", "context_source": "llm", "context_written_at": 9}, size + context),
+        ({"context": written, "context_source": "structural"}, size),
+    ):
+        node = TextNode(text="one two three", metadata=metadata, excluded_llm_metadata_keys=excluded_llm_keys())
+        assert ContextWindowPacker(max_tokens=needed).postprocess_nodes([hit(node, 1.0)])[0].node == node
+        with pytest.raises(ConfigurationError, match="no room for a sentence"):
+            ContextWindowPacker(max_tokens=needed - 1).postprocess_nodes([hit(node, 1.0)])
 
 
 def test_the_budget_is_used_to_the_last_token() -> None:
