@@ -6,7 +6,7 @@ the means over the sets with recorded contexts. No key and no network are needed
 
 `--orders FOLDER` measures an LLM as the reranker, which replays the orders in FOLDER/SET.jsonl (see `load_orders`). It
 was asked to sort the first 20 results of hybrid search with LLM contexts and the spotlight, so only the questions in
-these files are measured, and sets without a file are skipped. Use `--top-k 5 10`: the first 20 results stay the same.
+these files are measured, sets without a file are skipped, and recall@20 stays the same.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.evaluation.compare import ALPHA
 from llama_index_contextual.evaluation.questions import load_questions
 from llama_index_contextual.evaluation.report import write_report
+from llama_index_contextual.evaluation.run import KS
 from llama_index_contextual.evaluation.steps import (
     LEXICAL,
     LLM_CONTEXT,
@@ -53,7 +55,7 @@ def main() -> None:
     rerankers = parser.add_mutually_exclusive_group()
     rerankers.add_argument("--rerank", help="name or folder of a cross-encoder")
     rerankers.add_argument("--orders", type=Path, help="folder of recorded orders, SET.jsonl")
-    parser.add_argument("--top-k", nargs="*", type=int, default=[20], help="numbers of results")
+    parser.add_argument("--top-k", nargs="+", type=int, choices=KS, default=[20, 10, 5], help="numbers of results")
     parser.add_argument("--out", type=Path, help="folder for SET-K.svg, .json and .csv")
     arguments = parser.parse_args()
     if arguments.out:
@@ -73,20 +75,22 @@ def main() -> None:
             asked = load_questions(arguments.data / name / "questions.jsonl")
             if orders:
                 asked = [question for question in asked if question.text in orders]
+            # Without recorded contexts, the limit of 0 skips the LLM even if a key is set.
+            steps = evaluate_steps(
+                project,
+                asked,
+                rerank=LLM_RERANK if orders else arguments.rerank,
+                k=max(arguments.top_k),
+                max_cost=None if questions.contexts else 0,
+            )
+            print(f"{name}: {' '.join(steps.notes)}")
             for k in arguments.top_k:
-                # Without recorded contexts, the limit of 0 skips the LLM even if a key is set.
-                steps = evaluate_steps(
-                    project,
-                    asked,
-                    rerank=LLM_RERANK if orders else arguments.rerank,
-                    k=k,
-                    max_cost=None if questions.contexts else 0,
-                )
-                show(f"{name}, recall@{k}", steps)
+                of_k = replace(steps, metric=f"recall@{k}")
+                show(f"{name}, recall@{k}", of_k)
                 if questions.contexts:
-                    measured[k].append(steps)
+                    measured[k].append(of_k)
                 for extension in ("svg", "json", "csv") if arguments.out else ():
-                    write_report(steps, arguments.out / f"{name}-{k}.{extension}")
+                    write_report(of_k, arguments.out / f"{name}-{k}.{extension}")
             if orders:
                 print(f"passages to sort without a recorded rank: {project.state.llm.unknown}")
     for k, of_sets in measured.items():
@@ -96,7 +100,7 @@ def main() -> None:
 
 def show(name: str, steps: Steps) -> None:
     """Print the table of a set."""
-    print(f"{name}: {' '.join(steps.notes)}")
+    print(name)
     print(
         f"{'step':22s} failed, %  95 % interval  change (95 % interval)             p   fewer  in all     nDCG     ms"
     )
