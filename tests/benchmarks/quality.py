@@ -103,6 +103,7 @@ def build(
     *,
     config: ProjectConfig | None = None,
     embed_model: BaseEmbedding | None = None,
+    orders: Mapping[str, Sequence[str]] | None = None,
 ) -> Project:
     """Ingest a set with one kind of context.
 
@@ -112,12 +113,13 @@ def build(
         context: A key of `CONTEXTS`.
         config: The other settings; None for the local ones.
         embed_model: Embeds instead of the model of the settings.
+        orders: Recorded orders of passages, for searches with `rerank="llm"`.
 
     Raises:
         RuntimeError: A chunk did not get the context that was asked for.
     """
     settings = (config or ProjectConfig.local()).changed(**CONTEXTS[context])
-    llm = ReplayingLLM(recorded(questions, context)) if settings.context == "llm" else None
+    llm = ReplayingLLM(recorded(questions, context), orders=orders or {}) if settings.context == "llm" else None
     project = manager.create(f"{questions.name}-{context}", settings, llm=llm, embed_model=embed_model)
     report = project.ingest(questions.inputs())
     if report.failures:
