@@ -64,6 +64,7 @@ class Provider:
         llm_options: Keyword arguments for the LLM class.
         timeout_option: Name of the timeout argument of the LLM class and, if it has one, of the embedding class.
         embedding_options: Keyword arguments for the embedding class.
+        limit_option: Name of the parameter that limits the tokens of an answer.
         class_names: Values that `class_name()` returns for the LLM and embedding classes, to identify objects.
         cache: Method of caching a prefix that several calls share: automatically ("prefix"), up to a mark in the
             message ("point"), in the slot that computed the prefix ("slot"), or not at all (None).
@@ -97,6 +98,7 @@ class Provider:
     llm_options: Mapping[str, Any] = field(default_factory=dict)
     timeout_option: str = "timeout"
     embedding_options: Mapping[str, Any] = field(default_factory=dict)
+    limit_option: str = "max_tokens"
     class_names: frozenset[str] = frozenset()
     cache: Literal["prefix", "point", "slot"] | None = None
     min_cached_tokens: int = 1024
@@ -179,6 +181,7 @@ PROVIDERS: Mapping[str, Provider] = {
         address_option="base_url",
         is_self_hosted=True,
         timeout_option="request_timeout",
+        limit_option="num_predict",
         class_names=frozenset({"Ollama_llm", "OllamaEmbedding"}),
         cache="slot",
         min_cached_tokens=0,

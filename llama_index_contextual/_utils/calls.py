@@ -137,6 +137,8 @@ def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
 
 def _detail(error: BaseException) -> str:
     """Return the message in the body of an error response, or an empty string."""
+    if isinstance(message := getattr(error, "error", None), str):  # Ollama's
+        return message
     body = getattr(error, "body", None)
     body = body.get("error", body) if isinstance(body, Mapping) else None
     message = body.get("message") or body.get("detail") if isinstance(body, Mapping) else body
@@ -148,7 +150,7 @@ _FAULTS_OF_CODE = (AttributeError, IndexError, KeyError, TypeError, UnboundLocal
 
 def _reply_error(error: BaseException) -> ReplyError | None:
     """Return a `ReplyError` for an exception raised by a client library that expected another response, or None."""
-    if _is_json_error(error):
+    if is_json_error(error):
         reply_error = ReplyError.of_body(getattr(error, "doc", ""))
         return reply_error if reply_error.fault == "page" else None  # other text may be a reply that was cut off
     if type(error).__name__ == "ValidationError" and callable(faults := getattr(error, "errors", None)):
@@ -161,7 +163,8 @@ def _reply_error(error: BaseException) -> ReplyError | None:
     return ReplyError("unreadable", str(error)) if isinstance(error, _FAULTS_OF_CODE) else None
 
 
-def _is_json_error(error: BaseException) -> bool:
+def is_json_error(error: BaseException) -> bool:
+    """Return whether a response could not be parsed as JSON."""
     return isinstance(error, json.JSONDecodeError) or type(error).__name__ == "JSONDecodeError"
 
 
@@ -230,7 +233,7 @@ def is_retryable(error: BaseException) -> bool:
     # A truncated response may not be valid JSON. A client that was used in several event loops may keep a connection
     # that belongs to a closed loop; it drops the connection when a call fails.
     closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
-    return is_connection_error(error) or _is_json_error(error) or closed
+    return is_connection_error(error) or is_json_error(error) or closed
 
 
 def is_connection_error(error: BaseException) -> bool:
@@ -334,8 +337,10 @@ def cancellations() -> int:
 
 
 _TOO_LONG = re.compile(
-    r"context[ _](?:length|window|size)|maximum context|(?:prompt|input|request) (?:is )?too (?:long|large)"
-    r"|too many (?:input )?tokens|exceeds? the (?:available )?context",
+    r"context[ _](?:length|window|size|limit)|maximum context|(?:prompt|input|request) (?:is )?too (?:long|large)"
+    r"|too many (?:input )?tokens|exceeds? the (?:available )?context|maximum (?:model|prompt|input|sequence) length"
+    r"|(?:prompt|input|token)s?\b.{0,80}exceeds? the (?:maximum|limit|model['’]s max)|range of input length"
+    r"|max_new_tokens.{0,20} must be <=|reduce the length of the (?:messages|prompt|input)",
     re.IGNORECASE,
 )
 _LONGEST_DETAIL = 300
@@ -344,7 +349,7 @@ _LONGEST_DETAIL = 300
 def is_too_long(error: BaseException) -> bool:
     """Return whether a provider rejected a prompt because it is longer than the model's context window."""
     status, code = getattr(error, "status_code", None), getattr(error, "code", None)
-    is_rejected = not isinstance(status, int) or status in (400, 413, 422) or status < 0
+    is_rejected = not isinstance(status, int) or status in (400, 413, 422, 500) or status < 0
     return is_rejected and _TOO_LONG.search(f"{code} {error}") is not None
 
 
@@ -385,6 +390,8 @@ _FAULTS: Mapping[ReplyFault, str] = {
     "unreadable": "The client library of {model} could not process the call or the reply ({detail}): check that the"
     " server has the interface of this provider.",
 }
+_NO_PATH = re.compile(r"not found|endpoint|route|\bpath|\burl", re.IGNORECASE)
+_OF_MODEL = re.compile(r"model|deployment", re.IGNORECASE)
 _LONGER = "increase the setting 'call_timeout' or the timeout of the model object"
 
 
@@ -398,10 +405,17 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
     """
     status, code = getattr(error, "status_code", None), getattr(error, "code", None)
     text = scrub(" ".join(str(error).split()))  # before truncation: part of a key would not be recognised
+    if status in (401, 403, 404) and text.startswith("<"):
+        return describe(ReplyError.of_body(text), setting=setting, model=model)
     if status == 401 or code == "invalid_api_key":
         return f"The provider of {model!r} refused the API key: check the key in the environment."
     if status == 403:
         return f"The provider of {model!r} refused access: check that the key has access to this model in your region."
+    if status == 404 and _NO_PATH.search(text) and not _OF_MODEL.search(f"{code} {text}"):
+        return (
+            f"The server of {model!r} has nothing at this address (404): check the address of the server, including its"
+            f" path, such as /v1."
+        )
     if status == 404 or code == "model_not_found" or "nknown model" in str(error):
         return f"The provider does not offer the model {model!r}: change the setting {setting!r} to one that it offers."
     if code == "insufficient_quota" or status == 402:
@@ -425,8 +439,11 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
         title = f" (“{detail}”)" if detail else ""
         sentence = _FAULTS[error.fault].format(model=repr(model), detail=detail, title=title)
         return sentence if sentence.endswith(".") else f"{sentence}."
-    if _is_json_error(error):
-        return f"The server of {model!r} keeps returning text that is not valid JSON: check the address of the server."
+    if is_json_error(error):
+        return (
+            f"The server of {model!r} keeps returning nothing, or text that is not valid JSON: check the address of the"
+            f" server."
+        )
     if isinstance(status, int) and status >= 400:
         return f"The provider of {model!r} refused the request ({status}): {detail}."
     return f"{model!r} failed: {type(error).__name__}: {text[:_LONGEST_DETAIL]}"

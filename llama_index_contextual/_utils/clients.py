@@ -72,9 +72,10 @@ def unconnected(model: T) -> T:
     """Return a copy of a model that creates its own clients on first use and keeps them.
 
     This applies to OpenAI models (recognised by their `reuse_client` field), to Ollama models, and to models with a
-    client that can be copied, such as Anthropic models or OpenAI models with a client that the user has passed. Other
-    models are returned unchanged, as are models with an HTTP client that the user may have configured, because httpx
-    does not expose a client's certificates, proxies and transport.
+    client that can be copied, such as Anthropic models or OpenAI models with a client that the user has passed. A
+    synchronous HTTP client that the user has passed to an OpenAI model sends the requests in threads. Other models are
+    returned unchanged, as are models with an HTTP client that the user may have configured, because httpx does not
+    expose a client's certificates, proxies and transport.
 
     If the server is local and the timeout is the default of the class, the timeout of the copy is `LOCAL_TIMEOUT`.
     """
@@ -85,6 +86,8 @@ def unconnected(model: T) -> T:
     if hasattr(model, "reuse_client") and not _has_passed_client(original):
         copied = original.model_copy(update={"reuse_client": True, **_longer_timeout(original)})
         copied._client = copied._aclient = None
+        if getattr(model, "_http_client", None) is not None and getattr(model, "_async_http_client", None) is None:
+            copied._async_http_client = _in_threads(original._http_client)
     elif isinstance(model, BaseComponent) and _has_plain_ollama(model):
         copied = original.model_copy(update=_longer_timeout(original))
         copied._async_client = _copy_of_ollama_client(original._async_client)
@@ -134,6 +137,37 @@ def _copy_of_ollama_client(client: Any) -> Any:
 def _is_copyable(client: Any) -> bool:
     """Return whether `client` is an OpenAI or Anthropic client with the default HTTP client."""
     return hasattr(client, "copy") and type(getattr(client, "_client", None)).__name__ == _DEFAULT_CLIENT
+
+
+def _in_threads(client: httpx.Client) -> httpx.AsyncClient:
+    """Return an asynchronous client that sends its requests with a synchronous one, which the user has configured."""
+    import httpx
+
+    class Body(httpx.AsyncByteStream):
+        def __init__(self, response: httpx.Response) -> None:
+            self._response = response
+
+        async def __aiter__(self) -> AsyncGenerator[bytes, None]:
+            parts = self._response.iter_raw()
+            while (part := await asyncio.to_thread(next, parts, None)) is not None:
+                yield part
+
+        async def aclose(self) -> None:
+            await asyncio.to_thread(self._response.close)
+
+    class Transport(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            sent = client.build_request(
+                request.method,
+                request.url,
+                headers=request.headers,
+                content=await request.aread(),
+                extensions=request.extensions,
+            )
+            response = await asyncio.to_thread(client.send, sent, stream=True)
+            return httpx.Response(response.status_code, headers=response.headers, stream=Body(response))
+
+    return httpx.AsyncClient(transport=Transport(), timeout=client.timeout, follow_redirects=client.follow_redirects)
 
 
 def _http_like(client: httpx.AsyncClient) -> httpx.AsyncClient:

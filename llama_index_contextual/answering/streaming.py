@@ -24,13 +24,16 @@ from weakref import WeakValueDictionary
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM
 
 from llama_index_contextual._utils.calls import (
+    ReplyError,
     RetryPolicy,
     acall,
     describe,
     is_connection_error,
+    is_json_error,
     is_timeout,
     is_too_long,
     keep_runner,
+    stand_in,
     take_runner,
 )
 from llama_index_contextual._utils.clients import LOCAL_TIMEOUT, address_of, shared_clients
@@ -205,7 +208,8 @@ class AnswerStream:
             problem = f"The model sent nothing for {seconds} (`between_tokens_timeout`)."
         except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception
             # The text so far has been paid for and may have been shown, so keep it and mark it as partial.
-            problem = f"The answer broke off. {answer_error(error, self.name, self._address)}"
+            failure = ReplyError("no_end") if is_json_error(error) else stand_in(error)
+            problem = f"The answer broke off. {answer_error(failure, self.name, self._address)}"
         except (asyncio.CancelledError, GeneratorExit):
             shown += reply.flush(is_cut=True)  # no more pieces can be yielded
             raise
@@ -231,7 +235,7 @@ class AnswerStream:
             what = "cut the answer off" if has_text else "withheld the answer"
             return f"The content filter of the provider of {self.name!r} {what}."
         if reply.is_broken_off:
-            return f"The answer broke off: the connection to {self.name!r} ended before the end of the answer."
+            return f"The answer broke off. {describe(ReplyError('no_end'), setting='answer_llm', model=self.name)}"
         return None
 
     async def _begin(
@@ -379,8 +383,8 @@ class _Reply:
         refusal = field_of(delta, "refusal")
         self.refusal += scrub(storable_text(refusal)) if isinstance(refusal, str) else ""
         self.finish_reason = _finish_reason(piece) or self.finish_reason
-        done = field_of(piece.raw, "done")
-        self._is_done = done if isinstance(done, bool) else self._is_done
+        if isinstance(piece.raw, Mapping) and "done" in piece.raw:  # in the format of Ollama
+            self._is_done = piece.raw["done"] is True
         return self._show(self._keys.feed(storable_text(piece.delta or "")))
 
     def flush(self, *, is_cut: bool) -> list[str]:

@@ -221,9 +221,10 @@ _BEFORE_TEXT = 3
 _CHAT_TOKENS = 7
 
 
-# For an answer that reached its limit, and for a model of unknown limit.
+# For another answer after one that reached its limit; the last one for a model that may reason in the text.
 _MORE = 4
 _SPACIOUS = 2_000
+_ROOM_TO_REASON = 8_000
 
 
 @dataclass(frozen=True)
@@ -260,6 +261,7 @@ class CallForm:
         effort: Value of `reasoning_effort` that is sent, or None.
         hidden_tokens: Maximum number of reasoning tokens in an answer, which are charged but not visible.
         user_limit: Maximum length of an answer set on the LLM by the user, or None.
+        may_reason: Whether the model may reason in the text of its answers, as many local models do.
     """
 
     cache: CacheRules | None = None
@@ -267,6 +269,7 @@ class CallForm:
     effort: str | None = None
     hidden_tokens: int = 0
     user_limit: int | None = None
+    may_reason: bool = False
 
     @classmethod
     def of(cls, model: str, llm: LLM | None = None) -> CallForm:
@@ -278,7 +281,8 @@ class CallForm:
         """
         provider = provider_of(model)
         extra: dict[str, Any] = getattr(llm, "additional_kwargs", None) or {}
-        limit = extra.get("max_completion_tokens") or extra.get("max_tokens") or getattr(llm, "max_tokens", None)
+        names = ("max_completion_tokens", "max_tokens", "num_predict")
+        limit = next((extra[name] for name in names if extra.get(name)), getattr(llm, "max_tokens", None))
         limit = limit if isinstance(limit, int) and limit > 0 else None
         if provider is None:
             return cls(user_limit=limit)
@@ -286,8 +290,10 @@ class CallForm:
         cache = None if step is None else CacheRules(provider.min_cached_tokens, step)
         form = cls(cache, user_limit=limit)
         name = model.partition(":")[2]
-        if provider.plain_models is None or getattr(llm, "thinking_dict", None):
+        if getattr(llm, "thinking_dict", None):
             return form
+        if provider.plain_models is None:
+            return replace(form, sends_limit=limit is None, may_reason=True)
         # For Anthropic, the limit may not have been set by the user: LlamaIndex's class has a default of 512.
         if limit is None or provider.cache != "prefix":
             form = replace(form, sends_limit=True, user_limit=None)
@@ -346,7 +352,8 @@ class CallForm:
     @property
     def more_tokens(self) -> int | None:
         """Maximum number of tokens for another answer after one that was too short; None if the user sets the limit."""
-        return max(_MORE * self.max_tokens, _SPACIOUS) if self.user_limit is None else None
+        spacious = _ROOM_TO_REASON if self.may_reason else _SPACIOUS
+        return max(_MORE * self.max_tokens, spacious) if self.user_limit is None else None
 
     def tokens_of(self, request: ContextRequest, reply: Reply) -> Tokens:
         """Return the token counts reported for an answered call.

@@ -34,6 +34,7 @@ from llama_index_contextual._utils.calls import (
     cancellations,
     describe,
     is_connection_error,
+    is_json_error,
     is_retryable,
     is_too_long,
     run_to_completion,
@@ -365,11 +366,13 @@ class _Outcome(NamedTuple):
         context: The context or the failure.
         is_unusable: Whether the model answered, but without a context.
         needs_room: Whether a longer answer might contain a context.
+        has_reasoning: Whether the answer consisted of reasoning.
     """
 
     context: ChunkContext
     is_unusable: bool = False
     needs_room: bool = False
+    has_reasoning: bool = False
 
 
 _WITH_ROOM = ", also with a higher limit"
@@ -479,7 +482,7 @@ class ContextRun:
         """Obtain and deliver the context for a request. A fatal error stops the run, but not the calls in flight."""
         try:
             outcome = await self._try(request)
-            other = self._scheduler.another(request, outcome.needs_room) if outcome.is_unusable else None
+            other = self._scheduler.another(request, outcome) if outcome.is_unusable else None
             if other is not None:
                 outcome = await self._try(other)
             if outcome.is_unusable:
@@ -527,7 +530,9 @@ class ContextRun:
         if replies is not None and stored is not None:
             replies.note_open(request)
             return _Outcome(failed)
-        return _Outcome(failed, is_unusable=True, needs_room=extraction.needs_room)
+        return _Outcome(
+            failed, is_unusable=True, needs_room=extraction.needs_room, has_reasoning=extraction.has_reasoning
+        )
 
     async def _store(self, request: ContextRequest, reply: Reply, context: str) -> None:
         """Commit a context, or an empty string for a refusal, to the ledger.
@@ -601,6 +606,9 @@ def call_error(error: Exception, model: str) -> ModelError:
 
 FIRST_REQUESTS = 5
 """Number of requests at the beginning of a run that must all fail in the same way to stop it."""
+
+FIRST_RESPONSES = 6
+"""Number of unreadable responses, each of which may be charged, that stop a run in which no request was answered."""
 
 FAILURES_IN_A_ROW = 20
 """Number of requests that must fail in the same way without a context in between to stop a run.
@@ -738,9 +746,11 @@ class Scheduler:
         self._spending = settings.spending or Spending(PriceTable())
         self._form = CallForm.of(settings.model, settings.llm)
         self._error: ContextualError | None = None
-        self._answers, self._was_reached = 0, False
+        self._answers, self._unreadable, self._was_reached = 0, 0, False
         self._context_tokens = 0
         self._cached_tokens: dict[str, int] = {}
+        self._answer_tokens: int | None = None  # the limit of all answers, if the model reasons in them
+        self._had_room: set[str] = set()  # the requests sent with this limit
         self._failing: set[str] = set()  # requests that have failed since the last answer
         self._streak = FailureStreak()
         self._limited_since, self._next_notice = math.inf, 0.0
@@ -771,10 +781,16 @@ class Scheduler:
         if (fatal := self._streak.final_error) is not None:
             raise fatal
 
-    def another(self, request: ContextRequest, needs_room: bool) -> ContextRequest | None:
-        """Return the request to send after an unusable answer, or None if it would be answered in the same way."""
-        if needs_room:
-            return replace(request, answer_tokens=more) if (more := self._form.more_tokens) else None
+    def another(self, request: ContextRequest, outcome: _Outcome) -> ContextRequest | None:
+        """Return the request to send after an unusable answer, or None if it would be answered in the same way.
+
+        A local model that reasons in its first answer will reason in all of them, so all further answers get more room.
+        """
+        if outcome.needs_room:
+            more = self._form.more_tokens
+            if self._form.may_reason and outcome.has_reasoning:
+                self._answer_tokens = more
+            return None if more is None or request.key in self._had_room else replace(request, answer_tokens=more)
         return None if getattr(self._sender, "is_deterministic", False) else request
 
     @asynccontextmanager
@@ -835,6 +851,9 @@ class Scheduler:
         self.check()
         self._streak.note_sent(request.key)
         sender, settings = await self._connected(), self._settings
+        if self._answer_tokens is not None:
+            request = replace(request, answer_tokens=self._answer_tokens)
+            self._had_room.add(request.key)
         await self._limiter.enter(request.input_tokens)
         async with self._spending.call(
             settings.model,
@@ -893,10 +912,15 @@ class Scheduler:
         if not is_retryable(error) or is_rate_limit(error):
             self._failing.clear()
             self._was_reached = True
+            if is_last and is_rate_limit(error) and not (self._answers or is_fatal(error)):
+                reason = " The run was stopped, because no request was answered."
         else:
             self._failing.add(request.key)
             alone = len(self._failing) == 1 and (self._was_reached or not is_connection_error(error))
-            if is_last and not alone:
+            self._unreadable += is_json_error(error)
+            if self._unreadable >= FIRST_RESPONSES and not self._answers:
+                reason = f" The run was stopped after {self._unreadable} such responses."
+            elif is_last and not alone:
                 reason = f" The run was stopped after {self._settings.retry.attempts} failures in a row."
         if reason or is_fatal(error):
             failure = ModelError(call_error(error, self._settings.model).problem + reason, setting="llm")

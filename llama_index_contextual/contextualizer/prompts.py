@@ -139,6 +139,7 @@ _REFUSAL = re.compile(
     r"|^as an? (?:ai|large) (?:language )?(?:model|assistant)\b",
     re.IGNORECASE,
 )
+_NOTHING = frozenset({"", "none", "none.", "null", "n/a", "n/a.", "undefined"})
 _NO_LETTERS = re.compile(r"[\W_]+")
 _SHORT_REFUSAL = 80
 _SHORTEST_ECHO = 60
@@ -175,6 +176,11 @@ class Extraction(NamedTuple):
         """Whether a longer answer might contain a context."""
         return self.problem in _TOO_SHORT
 
+    @property
+    def has_reasoning(self) -> bool:
+        """Whether the answer consisted of reasoning."""
+        return self.problem in (_CUT_REASONING, _ONLY_REASONING)
+
 
 def extract_context(
     answer: str, chunk: str, finish_reason: str | None = None, *, has_reasoning: bool = False
@@ -203,8 +209,10 @@ def extract_context(
     text = _without_wrapping(without_reasoning(answer, is_cut=is_cut))
     if is_cut and looks_like_reasoning(text):
         return Extraction(None, _CUT_REASONING)
-    if not text:
-        return _empty(finish_reason, has_reasoning=has_reasoning or bool(_without_wrapping(answer)))
+    if text.casefold() in _NOTHING:
+        return _empty(
+            finish_reason, has_reasoning=has_reasoning or _without_wrapping(answer).casefold() not in _NOTHING
+        )
     if len(text.split()) <= _SHORT_REFUSAL and _REFUSAL.match(text):
         return Extraction(None, REFUSED)
     text = _without_echo(text, chunk)

@@ -79,7 +79,7 @@ class LiveSender:
             )
         self._service_tier = service_tier
         self._form = CallForm.of(model_name(llm), llm)
-        self._limit = "max_tokens"
+        self._limit = self._provider.limit_option
         self._rejected: set[str] = set()
 
     @property
@@ -100,7 +100,7 @@ class LiveSender:
             if request.answer_tokens is not None and self._limit not in self._rejected:
                 options[self._limit] = request.answer_tokens
             try:
-                response = await self._llm.achat([self._message(request)], **options)
+                response = await self._model(options).achat([self._message(request)], **options)
                 break
             except Exception as error:
                 names = {"temperature", *options}  # another call may have been rejected for the same reason
@@ -111,6 +111,13 @@ class LiveSender:
                 self._reject(name, error)
         reply = reply_of(response.raw)
         return replace(reply, text=scrub(response.message.content or ""))
+
+    def _model(self, options: dict[str, Any]) -> LLM:
+        """Return the model, with the limit of Ollama, which is not an option of a call."""
+        limit, own = options.pop("num_predict", None), getattr(self._llm, "additional_kwargs", None)
+        if limit is None or own is None:
+            return self._llm
+        return self._llm.model_copy(update={"additional_kwargs": {"num_predict": limit, **own}})
 
     def _reject(self, name: str, error: Exception) -> None:
         self._rejected.add(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.embeddings import embed
 from tests.support.records import Answer, Request
-from tests.support.replies import Reply
+from tests.support.replies import Reply, limited
 
 SHOW, EMBED, CHAT = "/api/show", "/api/embed", "/api/chat"
 DIMENSIONS = 64
@@ -28,6 +28,7 @@ def embed_answer(request: Request, tokens: int) -> Answer:
 
 def ollama_chat_answer(request: Request, reply: Reply) -> Answer:
     """Build the answer to a chat request: one object, or a line for each word."""
+    reply = limited(reply, (request.fields.get("options") or {}).get("num_predict"))
     words = (reply.text or "").split(" ")
     pieces = [f" {word}" if at else word for at, word in enumerate(words)]
 
@@ -35,7 +36,7 @@ def ollama_chat_answer(request: Request, reply: Reply) -> Answer:
         created = {"model": request.model, "created_at": "2026-01-01T00:00:00Z", "done": False}
         return {**created, "message": {"role": "assistant", "content": piece}, **more}
 
-    end = {"done": True, "done_reason": "stop", "prompt_eval_count": 9, "eval_count": len(words)}
+    end = {"done": True, "done_reason": reply.finish_reason, "prompt_eval_count": 9, "eval_count": len(words)}
     if not request.fields.get("stream"):
         return Answer(payload=line("".join(pieces), **end))
     events = [json.dumps(line(piece)) for piece in pieces] + [json.dumps(line("", **end))]

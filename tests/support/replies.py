@@ -91,7 +91,8 @@ def output_limit(fields: dict[str, Any]) -> int | None:
     return fields.get("max_completion_tokens") or fields.get("max_tokens")
 
 
-def _limited(reply: Reply, limit: int | None) -> Reply:
+def limited(reply: Reply, limit: int | None) -> Reply:
+    """Return a reply that is cut at a number of tokens."""
     if limit is None or not reply.text or count(reply.text) <= limit:
         return reply
     return Reply(cut(reply.text, limit), finish_reason="length")
@@ -120,7 +121,7 @@ def chat_answer(
     """
     limit = output_limit(request.fields)
     hidden = reasoning if limit is None else min(reasoning, limit)
-    reply = distort(_limited(reply, None if limit is None else limit - hidden))
+    reply = distort(limited(reply, None if limit is None else limit - hidden))
     sent, received = factor * len(prompt) // TOKEN_BYTES, factor * (count(reply.written) + hidden)
     usage = {
         "prompt_tokens": sent,

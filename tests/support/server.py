@@ -282,7 +282,11 @@ class LoopbackProvider(Recorder, Faults):
         self, message: web.BaseRequest, request: Request, record: Record, answer: Answer
     ) -> web.StreamResponse:
         answer.headers["x-request-id"] = f"req_{request.id}"
-        if self.tamper is not None and request.path in {*MODEL_PATHS, ollama.EMBED} and record.fault is None:
+        if (
+            self.tamper is not None
+            and request.path in {*MODEL_PATHS, ollama.EMBED, ollama.CHAT}
+            and record.fault is None
+        ):
             self.tamper(request, answer)
         parts, kind = _rendered(answer, broken=record.fault == "malformed_json")
         response = web.StreamResponse(status=answer.status, headers={"content-type": kind} | answer.headers)

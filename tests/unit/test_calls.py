@@ -318,6 +318,65 @@ def test_an_error_of_the_package_is_not_replaced() -> None:
 MODEL = "openai:gpt-4.1"
 
 
+def refused(status: int, text: str, code: str | None = None) -> ProviderError:
+    """Return an error for a response of a server."""
+    return ProviderError(text, status_code=status, code=code)
+
+
+PAGE = "<html><head><title>404 Not Found</title></head><body>nginx</body></html>"
+ADDRESS = "The server of 'openai:gpt-4.1' has nothing at this address (404): check the address of the server"
+OFFERS = "The provider does not offer the model 'openai:gpt-4.1'"
+TOO_LONG = "The prompt is longer than the context window of 'openai:gpt-4.1'"
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (refused(404, "Error code: 404 - {'detail': 'Not Found'}"), ADDRESS),
+        (refused(404, "404 page not found"), ADDRESS),
+        (refused(404, "Unexpected endpoint or method. (POST /chat/completions)"), ADDRESS),
+        (refused(404, "Resource not found", code="404"), ADDRESS),
+        (refused(404, "model 'x' not found, try pulling it first"), OFFERS),
+        (refused(404, "The model `x` does not exist.", code="NotFoundError"), OFFERS),
+        (refused(404, "Not found", code="DeploymentNotFound"), OFFERS),
+        (refused(404, PAGE), "The address of 'openai:gpt-4.1' returned a web page (“404 Not Found”)"),
+        (refused(403, PAGE), "The address of 'openai:gpt-4.1' returned a web page"),
+        (refused(502, PAGE), "The provider of 'openai:gpt-4.1' keeps returning 502"),
+        (refused(400, "This model's maximum context length is 128 tokens."), TOO_LONG),
+        (refused(400, "The decoder prompt (length 5000) is longer than the maximum model length of 2048."), TOO_LONG),
+        (refused(400, "input length and `max_tokens` exceed context limit: 199000 + 4096 > 200000"), TOO_LONG),
+        (refused(400, "The input token count (1200000) exceeds the maximum number of tokens allowed (9)."), TOO_LONG),
+        (refused(422, "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 8000 `inputs` tokens"), TOO_LONG),
+        (refused(400, "Range of input length should be [1, 30720]"), TOO_LONG),
+        (refused(400, "Input is too long for requested model."), TOO_LONG),
+        (refused(400, "prompt is too long: 208310 tokens > 200000 maximum"), TOO_LONG),
+        (refused(500, "input length exceeds the context length"), TOO_LONG),
+        (refused(413, "Request too large for model `x`: Limit 6000, Requested 9000"), TOO_LONG),
+        (refused(400, "Invalid value: maximum of 4 stop sequences"), "The provider of 'openai:gpt-4.1' refused the"),
+        (refused(500, "The model runner has unexpectedly stopped"), "The provider of 'openai:gpt-4.1' keeps returning"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Exception) else "",
+)
+def test_the_words_of_a_server_decide_between_the_model_the_address_and_the_length(
+    error: ProviderError, sentence: str
+) -> None:
+    assert describe(error, setting="llm", model=MODEL).startswith(sentence)
+
+
+@pytest.mark.parametrize("body", ["", '{"id": '])
+def test_an_unreadable_response_is_a_fault_of_the_server(body: str) -> None:
+    error = stand_in(json.JSONDecodeError("Expecting value", body, 0))
+    assert "keeps returning nothing, or text that is not valid JSON" in describe(error, setting="llm", model=MODEL)
+
+
+def test_the_message_of_ollama_has_no_status_that_does_not_exist() -> None:
+    class ResponseError(Exception):
+        error, status_code = "No GPU is free", -1
+
+    sentence = describe(stand_in(ResponseError("No GPU is free (status code: -1)")), setting="llm", model=MODEL)
+    assert sentence == "The server of 'openai:gpt-4.1' returned an error instead of a reply: No GPU is free."
+
+
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [

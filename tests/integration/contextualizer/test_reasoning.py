@@ -11,10 +11,11 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.project.manager import ProjectManager
 from tests.integration.contextualizer.samples import loose
+from tests.support import ollama
 from tests.support.nodes import written
 from tests.support.reasoning import REPLIES, THOUGHT, WITHOUT_ANSWER, marks_in
 from tests.support.reasoning import written as reply_of
-from tests.support.records import Request
+from tests.support.records import CHAT_PATH, Request
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
 
@@ -70,3 +71,34 @@ def test_an_honest_context_may_mention_a_mark(provider: LoopbackProvider) -> Non
     done = LLMContextualizer(model=MODEL).contextualize(loose(TEXTS[0]))
     (node,) = done.nodes
     assert written(node).endswith("that begins the reasoning of a model.")
+
+
+@pytest.mark.parametrize("name", ["openai-like:qwen", "ollama:qwen"])
+def test_a_local_model_gets_room_for_its_reasoning_after_it_was_cut_off_once(
+    provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    pytest.importorskip("llama_index.llms.ollama", reason="needs llama-index-llms-ollama")
+    monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
+    monkeypatch.setenv("OLLAMA_HOST", provider.url)
+    provider.reply = lambda _: f"<think>{'The lease is about notice. ' * 100}</think>{CONTEXT}"
+    nodes = [node for text in TEXTS[:4] for node in loose(text)]
+    done = LLMContextualizer(model=name, num_workers=1).contextualize(nodes)
+    assert (done.failures, {written(node) for node in done.nodes}) == ([], {CONTEXT})
+    limits = [
+        call.body["options"]["num_predict"] if name.startswith("ollama") else call.body["max_tokens"]
+        for call in [*provider.calls(CHAT_PATH), *provider.calls(ollama.CHAT)]
+    ]
+    assert limits == [400, 8_000, 8_000, 8_000, 8_000]
+
+
+@pytest.mark.parametrize("name", ["openai-like:tiny", "ollama:tiny"])
+def test_a_small_model_that_does_not_stop_is_cut_off(
+    provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    pytest.importorskip("llama_index.llms.ollama", reason="needs llama-index-llms-ollama")
+    monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
+    monkeypatch.setenv("OLLAMA_HOST", provider.url)
+    provider.reply = lambda _: f"{CONTEXT} " * 1_000
+    done = LLMContextualizer(model=name).contextualize(loose(TEXTS[0]))
+    assert (done.failures, [written(node).startswith(CONTEXT) for node in done.nodes]) == ([], [True])
+    assert len([*provider.calls(CHAT_PATH), *provider.calls(ollama.CHAT)]) == 1

@@ -173,14 +173,16 @@ def test_a_prefix_too_short_for_the_model_is_not_marked_for_caching(model: str, 
     assert CallForm.of(f"anthropic:{model}").cache == CacheRules(least, 1)
 
 
-@pytest.mark.parametrize("kind", [Like, Ollama, Recording])
-def test_other_providers_get_one_text_without_options(kind: type[Recording]) -> None:
+@pytest.mark.parametrize(("kind", "expected"), [(Like, {"max_tokens": 400}), (Ollama, {}), (Recording, {})])
+def test_other_providers_get_one_text_without_their_own_options(
+    kind: type[Recording], expected: dict[str, Any]
+) -> None:
     llm = kind()
     LLMContextualizer(llm=llm)(corpus(1, 1, words=9))
     ((message,), options) = llm._sent[0]
     assert isinstance(message.content, str)
     assert "<chunk>" in message.content
-    assert options == {}
+    assert options == expected
 
 
 def test_ollama_processes_one_segment_at_a_time() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,7 +97,16 @@ def test_cached_prefixes_grow_in_steps(prefix: int, cached: int) -> None:
 def test_the_form_of_calls_follows_the_provider() -> None:
     assert CallForm.of("openai:gpt-4.1") == CallForm(CacheRules(1024, 128), sends_limit=True)
     assert CallForm.of("anthropic:claude-sonnet-4-5").cache == CacheRules(1024, 1)
-    assert CallForm.of("ollama:llama3") == CallForm.of("ScriptedLLM:x") == CallForm()
+    assert CallForm.of("ScriptedLLM:x") == CallForm()
+
+
+@pytest.mark.parametrize("model", ["ollama:llama3", "openai-like:qwen"])
+def test_a_model_that_may_reason_gets_a_limit_and_much_more_room_after_it(model: str) -> None:
+    form = CallForm.of(model)
+    assert (form.sends_limit, form.max_tokens, form.more_tokens) == (True, 400, 8_000)
+    for name in ("max_tokens", "num_predict"):
+        own = CallForm.of(model, SimpleNamespace(additional_kwargs={name: 150}))  # type: ignore[arg-type]
+        assert (own.sends_limit, own.max_tokens, own.more_tokens) == (False, 150, None)
 
 
 def test_uncached_tokens_are_written_to_a_prefix_cache_in_steps() -> None:

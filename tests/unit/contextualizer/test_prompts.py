@@ -232,7 +232,16 @@ def test_the_length_of_an_answer_is_that_before_it_is_shortened(
 
 
 UNUSABLE = {
-    "answered with an empty context": ["", "<context> </context>", "Context:", "\0", "\0\ud800\x1b", "Context: \0"],
+    "answered with an empty context": [
+        "",
+        "<context> </context>",
+        "Context:",
+        "\0",
+        "\0\ud800\x1b",
+        "Context: \0",
+        "None",
+        "N/A.",
+    ],
     "refused to write a context": [
         "I'm sorry, but I can't help with that.",
         "I am unable to assist with this request.",
