@@ -28,6 +28,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -195,10 +196,9 @@ def main() -> None:
                 if arguments.out:  # after each, as the whole can take an hour with a transformer
                     arguments.out.write_text(json.dumps(kept), encoding="utf-8")
     hybrid = {key: ranks for key, ranks in kept.items() if key.endswith("/hybrid")}
-    for key, ranks in hybrid.items():
-        first = next(other for other in hybrid if other.split("/")[0] == key.split("/")[0])
-        if key != first:
-            print(f"{key} − {first.split('/')[1]}: {differences(ranks, hybrid[first])}", flush=True)
+    for former, key in combinations(hybrid, 2):
+        if former.split("/")[0] == key.split("/")[0]:
+            print(f"{key} − {former.split('/')[1]}: {differences(hybrid[key], hybrid[former])}", flush=True)
     for context in arguments.contexts:
         _print_means(context, {key: ranks for key, ranks in hybrid.items() if key.split("/")[1] == context})
     for label, baseline in baselines.items():
