@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +18,6 @@ import httpx2
 import uvicorn
 from llama_index.llms.openai import OpenAI
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, TextContent
 
@@ -241,15 +238,6 @@ async def test_without_an_llm_the_passages_are_returned_with_a_note(filled: Proj
     message = text_of(await called(make_server([filled]), "ask", question=QUESTION))
     assert message.startswith("No LLM is available to write an answer: Project 'reports' has no LLM, because its")
     assert "TS-999 means that the pump runs dry" in message
-
-
-async def test_the_command_serves_over_standard_input_and_output(filled: Project) -> None:
-    command = ["-m", "llama_index_contextual", "mcp", "reports", "--root", str(filled.directory.parent)]
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    server = StdioServerParameters(command=sys.executable, args=command, env=environment)
-    async with Client(server) as client:
-        result = await client.call_tool("search", {"query": QUESTION})
-    assert "TS-999 means that the pump runs dry" in text_of(result)
 
 
 # ---- over HTTP -------------------------------------------------------------------------------------------------------
