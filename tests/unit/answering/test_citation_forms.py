@@ -76,6 +76,20 @@ CITATIONS = [
     ("See passage 2. As per document 3, it keeps.", (2, 3), "See [Source 2]. As per [Source 3], it keeps."),
     ("Source 1 and 2 agree; sources 1-3, 24 hours.", (1, 2, 3), None),
     ("_Source 3_ **Source 2:** source(s) 1", (3, 2, 1), "_[Source 3]_ **[Source 2]:** [Source 1]"),
+    # numbers in round brackets and between backquotes at the end of a sentence
+    ("Opened tins keep long (3).", (3,), "Opened tins keep long [Source 3]."),
+    ("Opened tins keep long (1)(3). All water is boiled (2)", (1, 3, 2), None),
+    ("Opened tins keep long (1, 3).", (1, 3), "Opened tins keep long [Source 1][Source 3]."),
+    ("Opened tins keep “quite long” (3).\n\nBoil it.", (3,), "Opened tins keep “quite long” [Source 3].\n\nBoil it."),
+    ("Man kocht das Wasser immer (2).", (2,), "Man kocht das Wasser immer [Source 2]."),
+    ("Opened tins keep long `[3]`.", (3,), "Opened tins keep long [Source 3]."),
+    ("Opened tins keep long `[1]`", (1,), "Opened tins keep long [Source 1]"),
+    # numbers in words
+    ("According to source two, boil it.", (2,), "According to [Source 2], boil it."),
+    ("Source one says so. Source Two does not.", (1, 2), "[Source 1] says so. [Source 2] does not."),
+    ("Three days (source one) [Quelle zwei].", (1, 2), "Three days [Source 1] [Source 2]."),
+    ("Laut Quelle drei hält es. Quelle eins nennt drei Tage.", (3, 1), None),
+    ("Laut Quellen eins und drei hält es.", (1, 3), "Laut [Source 1][Source 3] hält es."),
     # names of files
     ("Three days [docs/water.md] (water.md).", (2,), "Three days [Source 2] [Source 2]."),
     ("Three days [manual.pdf, p. 3].", (3,), "Three days [Source 3]."),
@@ -133,7 +147,16 @@ NO_CITATIONS = [
     "See section [1], step [2] and Table [3]. Version [1.2] of [2024-01-15] at [12:30], [x] and [ ].",
     "The power source 1 is off, and source 2.5 too. Resource 1 and Sourcebook 2 are new.",
     "Nahrung [S. 4] für 3 Tage, Seite 1, Absatz (2).",
-    "It is [1/3], [1e5], [10%], [+1], [page 3], [p. 2], [1st] and [Source one] of source 1.5.",
+    "It is [1/3], [1e5], [10%], [+1], [page 3], [p. 2], [1st] and [Source ten thousand] of source 1.5.",
+    "(1) First boil it. (2) Then wait for a while.",
+    "Boil it for a while (1), then wait for two days (2) or more.",
+    "It keeps for three whole days (3). Keep three tins of it (3).",
+    "It takes place in section (1). It seems to be quite fast (2).",
+    "The answer to that is (1). The function returns `[1]`. It is `[3]`.",
+    "Call it with the first element `[1]` of the list. The method is quite fast `[2]`.",
+    "There are not many left (7). It was a very good year (2019).",
+    "They source one part from Spain, and the firm sources three parts. Source one part today.",
+    "Sources two suppliers. From a source one trusts. Eine Quelle drei Meter tief.",
     "A [note], (a remark about 1 or 2 things), 【提示】 and [Source].",
 ]
 
