@@ -229,8 +229,8 @@ class CitationReader:
         group = (_SQUARE if is_square else _ROUND).match(text, at)
         if group is None:
             return self._open(text, at, is_end)
-        if not in_code and (bare := _ROUND_BARE.match(text, at)):
-            return self._at_end_of_sentence(text, bare, is_end)
+        if not in_code and (numbers_alone := _ROUND_BARE.match(text, at)):
+            return self._at_end_of_sentence(text, numbers_alone, is_end)
         opening, content, closing = group.groups()
         end = group.end()
         if len(opening) > len(closing):
@@ -432,6 +432,9 @@ class CitationReader:
         if not is_end and _MORE.match(text, end):
             return PENDING
         after = text[end : end + 2]
+        between = text[mark.end("key") : mark.end() if mark["enclosed"] else mark.start("numbers")]
+        if (_is_source(word) and re.match(r"\.\s", between)) or ("\n" in between and re.match(r"[.)]\s", after)):
+            return None  # the number begins the next sentence or an item of a list
         is_part = after[:1].isalnum() and not is_unspaced(after[0])
         if is_part or re.match(r"%|_[^\W_]|[.,:]\d", after):
             return None
