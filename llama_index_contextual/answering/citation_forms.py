@@ -135,6 +135,9 @@ _BEFORE_ROUND = re.compile(
 )
 _AFTER_ROUND = re.compile(rf"(?:\s?\({_NUMBERS_ONLY}\))*(?:[.!?][*_\"”]{{0,2}}(?:\s|\Z)|[ \t]*(?:\n|\Z))")
 _MAYBE_ROUND = re.compile(r"(?:\s?\([\d ,;–-]{0,20}\)?)*[.!?]?[*_\"”]{0,2}[ \t]*\Z")
+_FIGURE = re.compile(r"\d{1,200}")
+_NEAR = 60
+"""Number of characters between a word and a figure that may belong to it."""
 _QUOTED = re.compile(rf"`\[(?P<numbers>{_NUMBERS_ONLY})\]`")
 _MAYBE_QUOTED = re.compile(r"`(?:\[(?:\d[\d ,;–-]{0,20}(?:\]`?)?)?)?\Z")
 # What may become a link, the target of a link, or source code.
@@ -374,9 +377,10 @@ class CitationReader:
 
     def _has_figure(self, number: int, word: str) -> bool:
         """Return whether a passage contains a number near a word."""
-        figure, word = rf"(?<!\d){number}(?!\d)", re.escape(word)
-        near = re.compile(rf"{figure}.{{0,60}}{word}|{word}.{{0,60}}{figure}")
-        return any(near.search(text) for text in self._texts)
+        parts = [text.split(word) for text in self._texts]
+        before = (part[-_NEAR:] for split in parts for part in split[:-1])
+        after = (part[:_NEAR] for split in parts for part in split[1:])
+        return any(str(number) in _FIGURE.findall(around) for around in (*before, *after))
 
     def read_quoted(self, text: str, at: int, *, is_end: bool) -> Citation | _Pending | None:
         """Return the citation that a pair of backquotes contains, such as `[1]`, if it ends a sentence; see `read`."""
