@@ -131,7 +131,7 @@ _AFTER_SPELLED = re.compile(rf"[.,:;!?)\]]|\s(?:{'|'.join(words.STATES.split())}
 _NUMBERS_ONLY = r"\d{1,2}(?:\s?[,;–-]\s?\d{1,2}){0,9}"
 _ROUND_BARE = re.compile(rf"\((?P<numbers>{_NUMBERS_ONLY})\)")
 _BEFORE_ROUND = re.compile(
-    r"(?:[\"“„«*_]{0,2}[^\W\d_][\w'’-]*[,;:]?[ \u00a0]){2}(?P<word>[^\W\d_]{2,})[\"”’*_]{0,2}[ \u00a0]\Z"
+    r"(?:[\"“„«*_]{0,2}[^\W\d_][\w'’-]{0,30}[,;:]?[ \u00a0]){2}(?P<word>[^\W\d_]{2,30})[\"”’*_]{0,2}[ \u00a0]\Z"
 )
 _AFTER_ROUND = re.compile(rf"(?:\s?\({_NUMBERS_ONLY}\))*(?:[.!?][*_\"”]{{0,2}}(?:\s|\Z)|[ \t]*(?:\n|\Z))")
 _MAYBE_ROUND = re.compile(r"(?:\s?\([\d ,;–-]{0,20}\)?)*[.!?]?[*_\"”]{0,2}[ \t]*\Z")
