@@ -158,7 +158,8 @@ def _reply_error(error: BaseException) -> ReplyError | None:
         bodies = [value for value in inputs if isinstance(value, Mapping)]
         return ReplyError.of_body(bodies[0]) if bodies else ReplyError("no_text")
     status = getattr(error, "status_code", None)
-    if type(error).__name__ in ("APIError", "ResponseError") and not (isinstance(status, int) and status > 0):
+    is_api_error = type(error).__name__ in ("APIError", "APIStatusError", "ResponseError")
+    if is_api_error and not (isinstance(status, int) and status >= 400):
         return ReplyError("error", _detail(error) or str(error), code=getattr(error, "code", None))  # within a stream
     return ReplyError("unreadable", str(error)) if isinstance(error, _FAULTS_OF_CODE) else None
 
@@ -227,7 +228,7 @@ def is_retryable(error: BaseException) -> bool:
         return False
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
-        return status in RETRYABLE_STATUS
+        return status in RETRYABLE_STATUS and not is_too_long(error)
     if isinstance(error, ReplyError):
         return error.fault == "no_end"
     # A truncated response may not be valid JSON. A client that was used in several event loops may keep a connection

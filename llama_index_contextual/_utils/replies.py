@@ -78,7 +78,7 @@ async def _stream(answer: Any) -> AsyncIterator[Any]:
     async for piece in answer:
         is_begun = True
         if (choices := getattr(piece, "choices", None)) is None:
-            is_finished = is_finished or not hasattr(piece, "choices")  # in another format, the end is not known
+            is_finished = is_finished or _is_end(piece)
         else:
             delta = getattr(choices[0], "delta", None) if choices else None
             if delta is not None:
@@ -93,6 +93,14 @@ async def _stream(answer: Any) -> AsyncIterator[Any]:
             raise ReplyError.of_body(text) from None
     if not is_finished and _END_MARK not in tail:
         raise ReplyError("no_end")
+
+
+def _is_end(piece: Any) -> bool:
+    """Return whether a piece without choices ends a reply of Anthropic; in another format, the end is not known."""
+    kind = getattr(piece, "type", None)
+    if not isinstance(kind, str) or hasattr(piece, "choices"):
+        return not hasattr(piece, "choices")
+    return kind == "message_stop" or getattr(getattr(piece, "delta", None), "stop_reason", None) is not None
 
 
 def text_of(content: Any) -> str | None:

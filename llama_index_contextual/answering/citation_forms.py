@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from llama_index_contextual.answering import citation_words as words
+from llama_index_contextual.index.analysis import is_function_word
 from llama_index_contextual.search.response import Source
 
 LONGEST = 240
@@ -63,6 +64,7 @@ _ANY_WORDS = _words([words.SOURCE, words.SOURCES, words.DOCUMENT, words.IN_BRACK
 _PLURALS = frozenset(_words([words.SOURCES]))
 _LABELS = frozenset(words.LABELS.split())
 _ALONE = frozenset(words.DOCUMENT_ALONE.split())
+_RESULTS = frozenset(words.RESULTS.split())
 _COMPOUNDS = frozenset(words.COMPOUNDS.split())
 _UNITS = frozenset(words.UNITS.split())
 _ACCORDING_TO = tuple(phrase.strip() for listed in words.ACCORDING_TO.values() for phrase in listed.split(","))
@@ -116,6 +118,28 @@ _SUP_TAG = re.compile(
     r"(?:<|&lt;)sup(?:>|&gt;)\s{0,3}\[?(?P<numbers>\d{1,3}(?:\s?[,–-]\s?\d{1,3}){0,20})\]?\s{0,3}(?:<|&lt;)/sup(?:>|&gt;)"
 )
 _DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻˒", "0123456789-,")
+_NUMBER_WORDS = {
+    word: number for listed in words.NUMBER_WORDS.values() for number, word in enumerate(listed.split(), start=1)
+}
+_SPELLED = re.compile(
+    rf"(?P<key>(?:sources?|quellen?))\s(?P<first>{'|'.join(_NUMBER_WORDS)})(?:\s(?:and|und)\s(?P<other>{'|'.join(_NUMBER_WORDS)}))?"
+    r"(?![^\W_])",
+    re.IGNORECASE,
+)
+_MAYBE_SPELLED = re.compile(r"(?:sources?|quellen?)\s[^\W\d_]{0,6}(?:\s[^\W\d_]{0,9}){0,2}\Z", re.IGNORECASE)
+_AFTER_SPELLED = re.compile(rf"[.,:;!?)\]]|\s(?:{'|'.join(words.STATES.split())})\b|\Z")
+_NUMBERS_ONLY = r"\d{1,2}(?:\s?[,;–-]\s?\d{1,2}){0,9}"
+_ROUND_BARE = re.compile(rf"\((?P<numbers>{_NUMBERS_ONLY})\)")
+_BEFORE_ROUND = re.compile(
+    r"(?:[\"“„«*_]{0,2}[^\W\d_][\w'’-]{0,30}[,;:]?[ \u00a0]){2}(?P<word>[^\W\d_]{2,30})[\"”’*_]{0,2}[ \u00a0]\Z"
+)
+_AFTER_ROUND = re.compile(rf"(?:\s?\({_NUMBERS_ONLY}\))*(?:[.!?][*_\"”]{{0,2}}(?:\s|\Z)|[ \t]*(?:\n|\Z))")
+_MAYBE_ROUND = re.compile(r"(?:\s?\([\d ,;–-]{0,20}\)?)*[.!?]?[*_\"”]{0,2}[ \t]*\Z")
+_FIGURE = re.compile(r"\d{1,200}")
+_NEAR = 60
+"""Number of characters between a word and a figure that may belong to it."""
+_QUOTED = re.compile(rf"`\[(?P<numbers>{_NUMBERS_ONLY})\]`")
+_MAYBE_QUOTED = re.compile(r"`(?:\[(?:\d[\d ,;–-]{0,20}(?:\]`?)?)?)?\Z")
 # What may become a link, the target of a link, or source code.
 _UNDECIDED = re.compile(r"(?:[.\[]|:\s?(?:h|ht|htt|w|ww)?|\s)?\Z")
 _IN_TARGET = re.compile(r"(?:\]\(|://|#|/|@)[^\s()]{0,60}\Z")
@@ -208,6 +232,8 @@ class CitationReader:
         group = (_SQUARE if is_square else _ROUND).match(text, at)
         if group is None:
             return self._open(text, at, is_end)
+        if not in_code and (numbers_alone := _ROUND_BARE.match(text, at)):
+            return self._at_end_of_sentence(text, numbers_alone, is_end)
         opening, content, closing = group.groups()
         end = group.end()
         if len(opening) > len(closing):
@@ -217,7 +243,7 @@ class CitationReader:
                 return None
             end -= 1
         is_square = is_square or len(opening) == 2
-        numbers = self._numbers_in(content, is_square)
+        numbers = self._numbers_in(content, is_square) or self._spelled_in(content)
         if numbers is None and is_square and not in_code and (bare := self._bare(content, opening)) is not None:
             if not is_end and _UNDECIDED.match(text, end):
                 return PENDING
@@ -257,6 +283,13 @@ class CitationReader:
                 first, *others = parse_numbers(keyed["numbers"])
                 return (first, *(number for number in others if number <= max(999, self.sources)))
         return self._named(content)
+
+    def _spelled_in(self, content: str) -> tuple[int, ...] | None:
+        """Return the numbers in brackets that contain a word for a source and numbers in words."""
+        mark = _SPELLED.fullmatch(content.strip())
+        numbers = _spelled_numbers(mark) if mark else ()
+        is_known = bool(numbers) and all(number <= self.sources for number in numbers)
+        return numbers if is_known and not self._is_in_passages(content) else None
 
     def _is_in_passages(self, *phrases: str) -> bool:
         own = [" ".join(phrase.casefold().split()) for phrase in phrases]
@@ -317,6 +350,45 @@ class CitationReader:
             return False
         return not (_is_array(before) or (before[-1:].isalnum() and re.match(r"[.\[]?[A-Za-z_(]", after)))
 
+    def _at_end_of_sentence(self, text: str, mark: re.Match[str], is_end: bool) -> Citation | _Pending | None:
+        """Return the citation in a form that also has other uses, such as "(1)", if it ends a sentence.
+
+        It is none if its number may be one of the text: if the passages contain the same form, or the number near the
+        word before it, or if the sentence contains the number as a word.
+        """
+        before = text[max(0, mark.start() - BEFORE) : mark.start()]
+        while (other := re.search(rf"\s?\({_NUMBERS_ONLY}\)\s?\Z|\s?\[Source \d+\]\s?\Z", before)) is not None:
+            before = f"{before[: other.start()]} "
+        words_before = _BEFORE_ROUND.search(before)
+        numbers = parse_numbers(mark["numbers"])
+        if words_before is None or not all(1 <= number <= self.sources for number in numbers):
+            return None
+        word = words_before["word"].casefold()
+        is_other = word in _LABELS or word in _NUMBER_WORDS or word in _RESULTS or is_function_word(word)
+        if is_other or _is_source(word) or self._is_in_passages(mark[0].strip("`")):
+            return None
+        sentence = re.split(r"[.!?]\s", before)[-1].casefold()
+        spelled = {_NUMBER_WORDS.get(each) for each in re.findall(r"[^\W\d_]+", sentence)}
+        if spelled.intersection(numbers) or any(self._has_figure(number, word) for number in numbers):
+            return None
+        if not is_end and _MAYBE_ROUND.match(text, mark.end()):
+            return PENDING
+        return Citation(mark.end(), numbers) if _AFTER_ROUND.match(text, mark.end()) else None
+
+    def _has_figure(self, number: int, word: str) -> bool:
+        """Return whether a passage contains a number near a word."""
+        parts = [text.split(word) for text in self._texts]
+        before = (part[-_NEAR:] for split in parts for part in split[:-1])
+        after = (part[:_NEAR] for split in parts for part in split[1:])
+        return any(str(number) in _FIGURE.findall(around) for around in (*before, *after))
+
+    def read_quoted(self, text: str, at: int, *, is_end: bool) -> Citation | _Pending | None:
+        """Return the citation that a pair of backquotes contains, such as `[1]`, if it ends a sentence; see `read`."""
+        mark = _QUOTED.match(text, at)
+        if mark is None:
+            return PENDING if not is_end and _MAYBE_QUOTED.match(text, at) else None
+        return self._at_end_of_sentence(text, mark, is_end)
+
     # ---- without brackets ----
 
     def _in_tag(self, text: str, at: int, is_end: bool) -> Citation | _Pending | None:
@@ -350,6 +422,10 @@ class CitationReader:
 
     def _in_words(self, text: str, at: int, is_end: bool) -> Citation | _Pending | None:
         """Return the citation that consists of a word for a source and a number."""
+        if spelled := _SPELLED.match(text, at):
+            return self._spelled(text, spelled, is_end)
+        if not is_end and _MAYBE_SPELLED.match(text, at):
+            return PENDING
         key = _KEY_ONLY.match(text, at)
         mark = _RUNNING.match(text, at)
         if mark is None:
@@ -360,6 +436,9 @@ class CitationReader:
         if not is_end and _MORE.match(text, end):
             return PENDING
         after = text[end : end + 2]
+        between = text[mark.end("key") : mark.end() if mark["enclosed"] else mark.start("numbers")]
+        if (_is_source(word) and re.match(r"\.\s", between)) or ("\n" in between and re.match(r"[.)]\s", after)):
+            return None  # the number begins the next sentence or an item of a list
         is_part = after[:1].isalnum() and not is_unspaced(after[0])
         if is_part or re.match(r"%|_[^\W_]|[.,:]\d", after):
             return None
@@ -391,6 +470,24 @@ class CitationReader:
             return None
         return Citation(end, numbers, is_enclosed=False)
 
+    def _spelled(self, text: str, mark: re.Match[str], is_end: bool) -> Citation | _Pending | None:
+        """Return the citation in words such as "source one", but not in "they source one part from Spain"."""
+        if not is_end and _MAYBE_SPELLED.match(text, mark.start()):
+            return PENDING
+        numbers = _spelled_numbers(mark)
+        before = text[max(0, mark.start() - BEFORE) : mark.start()]
+        is_german = mark["key"].startswith("Quelle") and mark["first"].casefold() in words.NUMBER_WORDS["de"].split()
+        is_german = (
+            is_german and not text[mark.end() + 1 : mark.end() + 2].isupper()
+        )  # not "eine Quelle drei Meter tief"
+        is_cited = before.casefold().rstrip().endswith(_ACCORDING_TO)
+        is_subject = mark["key"] == "Source" and _AFTER_SPELLED.match(text, mark.end()) is not None
+        is_certain = is_german or ((is_cited or is_subject) and _AFTER_SPELLED.match(text, mark.end()) is not None)
+        if not is_certain or before[-1:].isalnum() or self._is_in_passages(mark[0]):
+            return None
+        is_known = all(1 <= number <= self.sources for number in numbers)
+        return Citation(mark.end(), numbers, is_enclosed=False) if is_known else None
+
     def _end_of_list(self, mark: re.Match[str]) -> int:
         """Return the end of the numbers after a word for a source.
 
@@ -408,6 +505,10 @@ class CitationReader:
                 break
             end = mark.start("numbers") + number.end()
         return end
+
+
+def _spelled_numbers(mark: re.Match[str]) -> tuple[int, ...]:
+    return tuple(_NUMBER_WORDS[word.casefold()] for word in mark.groups()[1:] if word)
 
 
 def unfinished_word(text: str) -> int:

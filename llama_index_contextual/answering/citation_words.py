@@ -189,3 +189,15 @@ UNITS = (
     " millimeter millimeters quadratmeter kubikmeter mètre mètres metro metros arcsec arcmin"
 )
 """Units whose exponents are not citations, in addition to all words of one or two letters."""
+
+NUMBER_WORDS: Mapping[str, str] = {
+    "en": "one two three four five six seven eight nine ten",
+    "de": "eins zwei drei vier fünf sechs sieben acht neun zehn",
+}
+"""The words for the numbers from 1 to 10, as in "source one"."""
+
+STATES = "says states notes reports mentions gives confirms explains describes shows adds does is has contains"
+"""Verbs after a cited source; without one of them, "source one" may be an instruction."""
+
+RESULTS = "use uses returns return gives prints print yields equals outputs contains returned value values list array"
+"""Words before a number in brackets that is part of a text about source code."""

@@ -431,8 +431,14 @@ class CitationFilter:
             if mark := _CODE_MARK.match(text, at):
                 if mark.end() == len(text) and mark[0] in ("`", "``") and not is_end:
                     break
-                self._set_code(text, mark)
-                citation, end = None, mark.end()
+                result = (
+                    self._reader.read_quoted(text, at, is_end=is_end) if mark[0] == "`" and not self._code else None
+                )
+                if not isinstance(result, Citation | None):
+                    break
+                citation, end = result, mark.end()
+                if citation is None:
+                    self._set_code(text, mark)
             else:
                 result = self._reader.read(text, at, in_code=bool(self._code), is_end=is_end)
                 if not isinstance(result, Citation | None):

@@ -369,7 +369,7 @@ class _Reply:
         """Sentence that explains why there is no answer."""
         if self._filter.has_reasoning or self._has_reasoning_field:
             return "The model wrote its reasoning, but no answer."
-        if self._has_call:
+        if self._has_call or self.finish_reason in ("tool_use", "tool_calls", "function_call"):
             return "The model called a tool instead of writing an answer."
         return "The model returned an empty answer."
 

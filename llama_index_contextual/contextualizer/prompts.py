@@ -127,6 +127,10 @@ def _first_sentence(node: BaseNode) -> str:
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,16}m")  # of a terminal
 _ANSWER_TAGS = re.compile(r"</?\s*(?:context|answer|output)\s*>", re.IGNORECASE)
+_MARKUP = re.compile(
+    r"</?\s*(?:context|answer|output|chunk|section|segment|document|h[1-6]|p|div|[uo]l|li)\s*>",
+    re.IGNORECASE,
+)
 _ROLE_PREFIX = re.compile(
     r"^(?:(?:assistant|(?:short |succinct )*context|answer|here(?:['’]s| is)\b[^:.!?]{0,160})\s*:\s*)+", re.IGNORECASE
 )
@@ -238,7 +242,8 @@ def _empty(finish_reason: str | None, *, has_reasoning: bool) -> Extraction:
 def _without_wrapping(answer: str) -> str:
     # White space is normalised first, because some control characters separate words.
     text = storable_text(_COLOURS.sub("", " ".join(answer.split())))
-    text = " ".join(_ANSWER_TAGS.sub(" ", text).split())
+    tags = _MARKUP if _MARKUP.match(text) else _ANSWER_TAGS  # small models write HTML
+    text = " ".join(tags.sub(" ", text).split())
     text = _ROLE_PREFIX.sub("", text).strip()
     if len(text) > 1 and text[0] == text[-1] == '"' and text.count('"') == 2:
         text = text[1:-1].strip()

@@ -55,8 +55,6 @@ FATAL: Mapping[str, tuple[Script, str]] = {
     "HTML page": (body(_PAGE, "text/html"), "returned a web page (“Sign in to Lindfell Net”) instead of a reply"),
     "HTML page as JSON": (body(_PAGE), "returned a web page"),
     "plain text": (body("upstream connect error", "text/plain"), "returned text that is not a reply"),
-    "no body": (body(""), "keeps returning nothing, or text that is not valid JSON"),
-    "cut JSON": (body('{"id": "1", "choi'), "keeps returning nothing, or text that is not valid JSON"),
     "error body": (
         body({"error": {"message": "No GPU is free", "code": 1}}),
         "an error instead of a reply: No GPU is free",
@@ -80,6 +78,13 @@ FATAL: Mapping[str, tuple[Script, str]] = {
     ),
 }
 """Scripts that stop a run, with a part of the sentence."""
+
+_NO_JSON = "keeps returning nothing, or text that is not valid JSON"
+UNREADABLE: Mapping[str, tuple[Script, str]] = {
+    "no body": (body(""), _NO_JSON),
+    "cut JSON": (body('{"id": "1", "choi'), _NO_JSON),
+}
+"""Scripts that stop a run, with a part of the sentence, for replies that may have been cut off."""
 
 UNUSABLE: Mapping[str, tuple[Script, str, int]] = {
     "empty": (reply(""), "answered with an empty context", 1),

@@ -82,6 +82,7 @@ def test_temporary_errors_are_retryable(error: Exception) -> None:
         *(api_error(status) for status in (400, 401, 403, 404, 413, 422)),
         api_error(429, "insufficient_quota"),
         api_error(500, "model_not_found"),
+        ProviderError("input length exceeds the context length", status_code=500),
         ValueError("odd"),
         KeyError("odd"),
         RuntimeError("odd"),
@@ -369,12 +370,17 @@ def test_an_unreadable_response_is_a_fault_of_the_server(body: str) -> None:
     assert "keeps returning nothing, or text that is not valid JSON" in describe(error, setting="llm", model=MODEL)
 
 
-def test_the_message_of_ollama_has_no_status_that_does_not_exist() -> None:
+def test_an_error_within_a_reply_is_shown_with_its_message_alone() -> None:
     class ResponseError(Exception):
         error, status_code = "No GPU is free", -1
 
+    class APIStatusError(Exception):
+        status_code, body = 200, {"type": "error", "error": {"type": "server_error", "message": "No GPU is free"}}
+
+    within_a_stream = describe(stand_in(APIStatusError("{'type': 'error'}")), setting="llm", model=MODEL)
     sentence = describe(stand_in(ResponseError("No GPU is free (status code: -1)")), setting="llm", model=MODEL)
-    assert sentence == "The server of 'openai:gpt-4.1' returned an error instead of a reply: No GPU is free."
+    expected = "The server of 'openai:gpt-4.1' returned an error instead of a reply: No GPU is free."
+    assert sentence == within_a_stream == expected
 
 
 @pytest.mark.parametrize(

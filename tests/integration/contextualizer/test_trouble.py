@@ -16,7 +16,7 @@ from tests.support.cli import run
 from tests.support.records import ApiError, Request
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
-from tests.support.trouble import FATAL, UNUSABLE, Script
+from tests.support.trouble import FATAL, UNREADABLE, UNUSABLE, Script
 
 MODEL = "openai:gpt-4o-mini"
 CHUNKS = 24
@@ -48,11 +48,11 @@ def is_plain(sentence: str) -> bool:
     return not any(word in sentence for word in ("Error", "Traceback", "object has no attribute", "None", "sk-or-"))
 
 
-@pytest.mark.parametrize("name", FATAL)
+@pytest.mark.parametrize("name", [*FATAL, *UNREADABLE])
 def test_the_same_failure_of_the_first_requests_stops_the_run(
     project: Project, folder: Path, provider: LoopbackProvider, name: str
 ) -> None:
-    script, sentence = FATAL[name]
+    script, sentence = {**FATAL, **UNREADABLE}[name]
     script(provider)
     with pytest.raises(ModelError) as raised:
         project.ingest([folder])
