@@ -143,7 +143,7 @@ DOORS = (
 )
 
 
-COMPONENTS = ("component", "acomponent", "component, embedding", "rank")  # another class for each mode
+COMPONENTS = ("component", "acomponent", "component, embedding")  # another class for each mode
 
 
 @pytest.mark.parametrize(
