@@ -131,6 +131,14 @@ def test_a_stored_context_is_returned_to_every_later_reader(tmp_path: Path, ledg
         assert reader.contexts(["m"]).get("m") is None
 
 
+def test_embeddings_of_another_length_are_left_out(ledger: Ledger) -> None:
+    ledger.add_vectors("model", ["a", "b"], np.ones((2, 3), dtype=np.float32))
+    ledger.add_vectors("model", ["c"], np.ones((1, 2), dtype=np.float32))
+    assert set(ledger.vectors(["a", "b", "c"])) == {"a", "b"}, "the most frequent length"
+    assert set(ledger.vectors(["a", "b", "c"], dimensions=2)) == {"c"}
+    assert ledger.vectors(["a"], dimensions=2) == {}
+
+
 def test_known_vectors_are_read_back_exactly(ledger: Ledger) -> None:
     rows = np.random.default_rng(5).normal(size=(1_000, 3)).astype(np.float32)
     keys = [f"key {n}" for n in range(len(rows))]
