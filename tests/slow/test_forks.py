@@ -199,7 +199,7 @@ def test_a_child_searches_although_the_other_threads_of_its_parent_were_searchin
 def test_a_child_searches_although_another_thread_held_every_lock_and_every_slot(project: Project) -> None:
     visible = project.only({"document_id": {"in": ["1", "2"]}})
     expected = [*answer(project), *answer(visible)]
-    slots = project.state.live.slots
+    slots = project.state.live.versions.slots
     with in_another_thread(*locks._all_locks(), *[slots] * slots._number):
         assert reply_of_child(lambda: [*answer(project), *answer(visible)]) == expected
     assert [*answer(project), *answer(visible)] == expected
