@@ -153,7 +153,7 @@ def _no_model(setting: str, built: str) -> NoReturn:
 def _parse_filters(project: Project, conditions: Sequence[str] | None, files: Sequence[str] | None) -> Any:
     from llama_index_contextual.tools.filters import parse_conditions
 
-    return parse_conditions(project.live_version, conditions, files)
+    return parse_conditions(project.state.live, conditions, files)
 
 
 # ---- LLM answers -----------------------------------------------------------------------------------------------------

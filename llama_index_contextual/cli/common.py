@@ -397,7 +397,7 @@ def open_project(name: str, only: Sequence[str] | None = None) -> Project:
         return project
     from llama_index_contextual.tools.filters import parse_conditions
 
-    return project.only(parse_conditions(project.live_version, only, None, condition="--only") or {})
+    return project.only(parse_conditions(project.state.live, only, None, condition="--only") or {})
 
 
 def suggested_command(command: str, *arguments: str) -> str:

@@ -24,7 +24,7 @@ from llama_index_contextual.search.response import visible
 from llama_index_contextual.tools.models import clip
 
 if TYPE_CHECKING:
-    from llama_index_contextual.search.live import SearchableVersion
+    from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
 
 # ---- dicts -----------------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ _SIGNS = {"<": "<", "<=": "<=", ">": ">", ">=": ">=", "~": "text_match_insensiti
 
 
 def parse_conditions(
-    version: SearchableVersion,
+    live: LiveIndexes,
     conditions: Sequence[str] | None,
     files: Sequence[str] | None,
     *,
@@ -199,7 +199,7 @@ def parse_conditions(
     them.
 
     Args:
-        version: The version to search.
+        live: The indexes to search.
         conditions: Conditions in the form FIELD=VALUE, or with !=, <, <=, >, >= or ~ (contains) instead of =.
         files: Document ids, ends of ids such as file names, or glob patterns for either.
         condition: The option or parameter that the conditions were passed to, for messages.
@@ -208,12 +208,15 @@ def parse_conditions(
     Raises:
         InputError: A condition cannot be parsed, or no document has the field or matches a file.
     """
+    if not (conditions or files):
+        return None
+    version = live.current()
     filters = _conditions(version, conditions or (), condition)
     if files:
         records = [record for record in version.records if record.file_name is not None]
         wanted = [record.doc_id for file in files for record in documents_named(file, records, listing=listing)]
         filters.append(MetadataFilter(key=keys.FILE_PATH, value=wanted, operator=FilterOperator.IN))
-    return MetadataFilters(filters=list(filters)) if filters else None
+    return MetadataFilters(filters=list(filters))
 
 
 def _conditions(

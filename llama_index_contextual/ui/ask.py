@@ -646,10 +646,8 @@ def _chat_engine(project: Project, asked: AskForm) -> GroundedChatEngine:
 
 
 def _filters(project: Project, asked: AskForm) -> MetadataFilters | None:
-    if not (asked.where or asked.files):
-        return None
     return parse_conditions(
-        project.live_version, asked.where, asked.files, condition="The filter", listing="the view Project"
+        project.state.live, asked.where, asked.files, condition="The filter", listing="the view Project"
     )
 
 

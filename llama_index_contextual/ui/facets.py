@@ -289,11 +289,9 @@ class Selection:
         Raises:
             InputError: A condition cannot be parsed, or no document has the field or matches a file.
         """
-        conditions = None
-        if self.where or self.files:
-            conditions = parse_conditions(
-                project.live_version, self.where, self.files, condition="The filter", listing="the view Project"
-            )
+        conditions = parse_conditions(
+            project.state.live, self.where, self.files, condition="The filter", listing="the view Project"
+        )
         filters = [] if conditions is None else list(conditions.filters)
         for name, values in self.values.items():
             paths = [path for value in values for path in facets.paths[name].get(value, ())]

@@ -306,6 +306,7 @@ class _Mutants:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests of each mutant."""
+        gc.unfreeze()  # the suite hides the functions from the collector, and thus from `gc.get_objects`
         by_id = {item.nodeid: item for item in session.items}
         by_module: dict[str, list[pytest.Item]] = {}
         for item in session.items:

@@ -73,32 +73,33 @@ def test_an_honest_context_may_mention_a_mark(provider: LoopbackProvider) -> Non
     assert written(node).endswith("that begins the reasoning of a model.")
 
 
-@pytest.mark.parametrize("name", ["openai-like:qwen", "ollama:qwen"])
-def test_a_local_model_gets_room_for_its_reasoning_after_it_was_cut_off_once(
-    provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+@pytest.fixture
+def local(provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch) -> LoopbackProvider:
+    """Return the provider as a server of local models."""
     pytest.importorskip("llama_index.llms.ollama", reason="needs llama-index-llms-ollama")
     monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
     monkeypatch.setenv("OLLAMA_HOST", provider.url)
-    provider.reply = lambda _: f"<think>{'The lease is about notice. ' * 100}</think>{CONTEXT}"
+    return provider
+
+
+@pytest.mark.parametrize("name", ["openai-like:qwen", "ollama:qwen"])
+def test_a_local_model_gets_room_for_its_reasoning_after_it_was_cut_off_once(
+    local: LoopbackProvider, name: str
+) -> None:
+    local.reply = lambda _: f"<think>{'The lease is about notice. ' * 100}</think>{CONTEXT}"
     nodes = [node for text in TEXTS[:4] for node in loose(text)]
     done = LLMContextualizer(model=name, num_workers=1).contextualize(nodes)
     assert (done.failures, {written(node) for node in done.nodes}) == ([], {CONTEXT})
     limits = [
         call.body["options"]["num_predict"] if name.startswith("ollama") else call.body["max_tokens"]
-        for call in [*provider.calls(CHAT_PATH), *provider.calls(ollama.CHAT)]
+        for call in [*local.calls(CHAT_PATH), *local.calls(ollama.CHAT)]
     ]
     assert limits == [400, 8_000, 8_000, 8_000, 8_000]
 
 
 @pytest.mark.parametrize("name", ["openai-like:tiny", "ollama:tiny"])
-def test_a_small_model_that_does_not_stop_is_cut_off(
-    provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    pytest.importorskip("llama_index.llms.ollama", reason="needs llama-index-llms-ollama")
-    monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
-    monkeypatch.setenv("OLLAMA_HOST", provider.url)
-    provider.reply = lambda _: f"{CONTEXT} " * 1_000
+def test_a_small_model_that_does_not_stop_is_cut_off(local: LoopbackProvider, name: str) -> None:
+    local.reply = lambda _: f"{CONTEXT} " * 1_000
     done = LLMContextualizer(model=name).contextualize(loose(TEXTS[0]))
     assert (done.failures, [written(node).startswith(CONTEXT) for node in done.nodes]) == ([], [True])
-    assert len([*provider.calls(CHAT_PATH), *provider.calls(ollama.CHAT)]) == 1
+    assert len([*local.calls(CHAT_PATH), *local.calls(ollama.CHAT)]) == 1

@@ -1,4 +1,4 @@
-"""Contexts for a sample of documents: what is searched, what is sent, what is paid, and what the rest would cost."""
+"""Trying LLM contexts on a sample of documents: its search, its cost, and the price of the other documents."""
 
 from __future__ import annotations
 

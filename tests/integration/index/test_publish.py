@@ -9,8 +9,7 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
-from llama_index_contextual.index import files
-from llama_index_contextual.index import part_writer as part_module
+from llama_index_contextual.index import files, part_writer
 from llama_index_contextual.index.manifest import FAISS_FILE, FileEntry
 from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.index.versions import current_name, leftovers, version_names
@@ -43,13 +42,13 @@ def spy(small: Project, monkeypatch: pytest.MonkeyPatch) -> FileSpy:
 def test_a_version_is_synced_verified_and_renamed_before_it_is_live(
     small: Project, spy: FileSpy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = part_module.PartWriter._check
+    real = part_writer.PartWriter._check
 
-    def check(writer: part_module.PartWriter, described: Mapping[str, FileEntry]) -> None:
+    def check(writer: part_writer.PartWriter, described: Mapping[str, FileEntry]) -> None:
         spy.calls.append(("verify", writer.directory.name))
         real(writer, described)
 
-    monkeypatch.setattr(part_module.PartWriter, "_check", check)
+    monkeypatch.setattr(part_writer.PartWriter, "_check", check)
     small.ingest([note(1)])
     calls = spy.calls
     part, version = "parts/p000001.building", "versions/v000001.building"
