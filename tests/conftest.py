@@ -136,6 +136,7 @@ class _NoUnpickler:
         _refuse_pickle(*arguments, **options)
 
 
+@pytest.hookimpl(optionalhook=True)  # for runs without xdist
 def pytest_xdist_auto_num_workers() -> int:
     """Return one worker more than there are processors, because many tests wait for other processes."""
     return (os.cpu_count() or 1) + 1
