@@ -23,16 +23,19 @@ from pydantic import ConfigDict, Field
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.redaction import get_logger
-from llama_index_contextual._utils.tokens import count_tokens, replace_surrogates
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import LOCAL, default
-from llama_index_contextual.embeddings.words import embedded, word_vectors
+from llama_index_contextual.embeddings.batching import unit_vectors
+from llama_index_contextual.embeddings.words import embedded
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.analysis import Analyzer, cut_query
 from llama_index_contextual.index.base import Chunk
+from llama_index_contextual.index.cutting import header_of
+from llama_index_contextual.index.units import DIMENSIONS, Units
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 from llama_index_contextual.search.response import Mark
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.search.spotlight import COMPARED, HeadedText, Spot, Spotlight, is_code
+from llama_index_contextual.search.spotlight import COMPARED, Matches, Spot
 
 _dispatcher = get_dispatcher(__name__)
 logger = get_logger(__name__)
@@ -521,19 +524,20 @@ class SpotlightRerank(NamedPostprocessor):
         _dispatcher.event(
             ReRankStartEvent(query=query_bundle, nodes=nodes, top_n=self.top_n or len(nodes), model_name=LOCAL)
         )
-        passages = [_headed_text(hit) for hit in first]
-        if 2 * sum(is_code(passage.text) for passage in passages) < len(passages):
-            first = self._reranked(first, passages, cut_query(query_bundle.query_str))
+        analyzer = _analyzer(self.language)
+        units = Units.of(map(_passage, first), analyzer)
+        matches = Matches.of(units, {}, None)
+        if 2 * np.count_nonzero(matches.is_code) < len(first):
+            first = self._reranked(first, units, cut_query(query_bundle.query_str), analyzer)
         result = [*first, *others][: self.top_n]
         _dispatcher.event(ReRankEndEvent(nodes=result))
         return result
 
     def _reranked(
-        self, nodes: Sequence[NodeWithScore], passages: Sequence[HeadedText], question: str
+        self, nodes: Sequence[NodeWithScore], units: Units, question: str, analyzer: Analyzer
     ) -> list[NodeWithScore]:
-        spotlight = _spotlight(self.language)
-        weights = _term_rarity(spotlight.analyzer, question, passages)
-        spots = spotlight.spots(weights, question, passages, embedded([question])[0])
+        vector = unit_vectors(embedded([question])[:, :DIMENSIONS])[0]
+        spots = Matches.of(units, _term_rarity(units, analyzer.query_terms(question)), vector).spots()
         ranked = [-rank if hit.score is None else hit.score for rank, hit in enumerate(nodes)]
         scores = (
             _standardised(ranked)
@@ -545,8 +549,8 @@ class SpotlightRerank(NamedPostprocessor):
 
 
 @cache  # not an attribute of the reranker, which can then be copied
-def _spotlight(language: str) -> Spotlight:
-    return Spotlight(Analyzer(language), word_vectors)
+def _analyzer(language: str) -> Analyzer:
+    return Analyzer(language)
 
 
 def _marked(hit: NodeWithScore, score: float, spot: Spot, rank: int) -> RetrievedChunk:
@@ -556,22 +560,19 @@ def _marked(hit: NodeWithScore, score: float, spot: Spot, rank: int) -> Retrieve
     return chunk.model_copy(update={"score": score, "rank": rank, "spotlight": mark})
 
 
-def _headed_text(hit: NodeWithScore) -> HeadedText:
-    """Return the text to compare with a question: the node's text, and the metadata that is embedded before it."""
-    text = replace_surrogates(hit.node.get_content(MetadataMode.NONE))
-    before = replace_surrogates(hit.node.get_metadata_str(mode=MetadataMode.EMBED))
-    heading = replace_surrogates(HeadedText.of("", hit.node.metadata).heading)
-    return HeadedText(text, before, heading or before)
+def _passage(hit: NodeWithScore) -> tuple[str, Mapping[str, object]]:
+    """Return a node's text and the metadata to compare with a question: what is embedded before the text."""
+    before = hit.node.get_metadata_str(mode=MetadataMode.EMBED)
+    metadata = hit.node.metadata if header_of(hit.node.metadata) else {keys.TITLE: before}
+    return hit.node.get_content(MetadataMode.NONE), {**metadata, keys.CONTEXT: before}
 
 
-def _term_rarity(analyzer: Analyzer, question: str, passages: Sequence[HeadedText]) -> Mapping[str, float]:
-    """Return the inverse document frequency of each question term among the passages."""
-    terms = list(dict.fromkeys(analyzer.query_terms(question)))
-    having = [frozenset(analyzer.terms(f"{passage.before}\n{passage.text}")) for passage in passages]
-    counts = {term: sum(term in one for one in having) for term in terms}
-    return {
-        term: math.log(1 + (len(passages) - count + 0.5) / (count + 0.5)) for term, count in counts.items() if count
-    }
+def _term_rarity(units: Units, terms: Sequence[str]) -> Mapping[str, float]:
+    """Return the inverse document frequency of each distinct term that the passages contain."""
+    distinct, passages = list(dict.fromkeys(terms)), units.rows
+    contains = np.logical_or.reduceat(units.contain(distinct), units.firsts[:-1], axis=1)
+    counts = zip(distinct, np.count_nonzero(contains, axis=1).tolist(), strict=True)
+    return {term: math.log(1 + (passages - count + 0.5) / (count + 0.5)) for term, count in counts if count}
 
 
 def _standardised(values: Sequence[float]) -> NDArray[np.float64]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
     from llama_index_contextual.index.documents import DocumentIndex
+    from llama_index_contextual.index.units import Units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,4 +119,8 @@ class ChunkIndex(Protocol):
 
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
         """Return the chunks of the given rows, in the order given."""
+        ...
+
+    def units(self, rows: NDArray[np.int64]) -> Units:
+        """Return the units of the given rows, in the order given."""
         ...

@@ -46,6 +46,7 @@ DOCSTORE = "docstore.sqlite"
 RECORDS = "documents.json"
 FAISS_FILE = "default__vector_store.faiss"  # LlamaIndex's name for the file of a default vector store
 BM25_DIRECTORY = "bm25"
+UNITS_FILE = "units.bin"
 DOCUMENTS_DIRECTORY = "bm25/documents"
 BORN_FILE = "born.bin"
 """File that records which version added each vector of a part. It exists only if an engine stores the vectors."""

@@ -27,6 +27,7 @@ from llama_index_contextual.index.manifest import (
     DOCSTORE,
     DOCUMENTS_DIRECTORY,
     FAISS_FILE,
+    UNITS_FILE,
     Manifest,
     PartEntry,
     Records,
@@ -35,6 +36,7 @@ from llama_index_contextual.index.manifest import (
     read_records,
 )
 from llama_index_contextual.index.nodes import NodeTable
+from llama_index_contextual.index.units import Units
 
 if TYPE_CHECKING:
     from llama_index.core.schema import Document
@@ -176,6 +178,11 @@ class Part:
         """Term counts of the document entries, one for each document that has chunks."""
         directory, entries = self.directory / DOCUMENTS_DIRECTORY, int(np.count_nonzero(self.chunks_of))
         return self.shared(DOCUMENTS_DIRECTORY, lambda: TermCounts.load(directory, entries))
+
+    @property
+    def units(self) -> Units:
+        """The units of the chunks."""
+        return self.shared(UNITS_FILE, lambda: Units.load(self.directory / UNITS_FILE))
 
 
 def open_parts(directory: Path, manifest: Manifest) -> list[Part]:

@@ -21,6 +21,7 @@ from llama_index_contextual.index.manifest import (
     BUILDING,
     DOCSTORE,
     DOCUMENTS_DIRECTORY,
+    UNITS_FILE,
     DocumentRecord,
     FileEntry,
     PartEntry,
@@ -30,6 +31,7 @@ from llama_index_contextual.index.manifest import (
 )
 from llama_index_contextual.index.nodes import FRAMES, NodeTable
 from llama_index_contextual.index.part import DocumentFrame, Part, open_part
+from llama_index_contextual.index.units import UnitsBuilder
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
@@ -61,6 +63,7 @@ class PartWriter:
         self._vectors = vectors
         self._lexical = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
         self._documents = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
+        self._units = UnitsBuilder(None if self._lexical is None else self._lexical.analyzer)
 
     def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
         """Return the subset of the given node ids that the part already contains."""
@@ -91,6 +94,8 @@ class PartWriter:
 
             self._lexical.add_texts(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
             self._documents.add_texts([document_entry(nodes)])
+        for node in nodes:
+            self._units.add(node.get_content(), node.metadata)
 
     def copy(self, part: Part, dropped: Collection[str]) -> None:
         """Add the documents of another part, except those whose ids are in `dropped`."""
@@ -104,6 +109,7 @@ class PartWriter:
         if self._lexical is not None and self._documents is not None:
             self._lexical.add_counts(part.terms, kept_rows)
             self._documents.add_counts(part.document_terms, is_kept[part.chunks_of > 0])
+        self._units.add_units(part.units.take(np.flatnonzero(kept_rows)))
         self.chunks += int(np.count_nonzero(kept_rows))
 
     def finish(self) -> Part:
@@ -120,6 +126,7 @@ class PartWriter:
         if self._lexical is not None and self._documents is not None:
             self._lexical.build().save(self.directory / BM25_DIRECTORY)
             self._documents.build().save(self.directory / DOCUMENTS_DIRECTORY)
+        self._units.build().save(self.directory / UNITS_FILE)
         described = _describe_files(self.directory)
         for directory in sorted({path.parent for path in files.walk(self.directory)}):
             files.sync_directory(directory)

@@ -18,6 +18,7 @@ from llama_index_contextual.index.bm25 import TermCounts, TermCountsBuilder
 from llama_index_contextual.index.manifest import Records
 from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.index.part import Part
+from llama_index_contextual.index.units import Units
 
 if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
@@ -80,6 +81,11 @@ class RestrictedPart(Part):
     def document_terms(self) -> TermCounts:
         """Term counts of the entries of the visible documents."""
         return _select(self.whole.document_terms, self._is_visible[self.whole.chunks_of > 0])
+
+    @cached_property
+    def units(self) -> Units:
+        """The units of the chunks of the visible documents."""
+        return self.whole.units.take(np.flatnonzero(self._kept_rows))
 
 
 def _select(counts: TermCounts, is_kept: NDArray[np.bool_]) -> TermCounts:

@@ -27,6 +27,7 @@ from llama_index_contextual.index.manifest import (
 )
 from llama_index_contextual.index.nodes import FRAMES
 from llama_index_contextual.index.part import DocumentFrame, open_parts
+from llama_index_contextual.index.units import Units
 from llama_index_contextual.index.version_nodes import VersionNodes
 from llama_index_contextual.metadata import DocumentMap
 
@@ -68,6 +69,16 @@ class VersionIndex:
         for selected, part, places in self.docstore.places(wanted):
             chunks.update(zip(wanted[selected].tolist(), part.docstore.at(places.tolist()), strict=True))
         return [chunks[row] for row in rows]
+
+    def units(self, rows: NDArray[np.int64]) -> Units:
+        """Return the units of the given rows, in the same order."""
+        places, groups = [], []
+        for selected, part, of_part in self.docstore.places(rows):
+            places.append(selected)
+            groups.append(part.units.take(of_part))
+        order = np.argsort(np.concatenate([np.zeros(0, dtype=np.intp), *places]))
+        units = Units.join(groups)
+        return units if len(groups) <= 1 else units.take(order)
 
     # ---- vectors -----------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.nodes import NodeTable
+from llama_index_contextual.index.units import Units
 from llama_index_contextual.retrievers.base import CheckedRetriever, search_nodes
 from llama_index_contextual.search.search import SearchSettings, number_of_results
 from llama_index_contextual.stores import IndexVectorStore, stock_bm25, write_bm25
@@ -72,6 +73,11 @@ class NodeIndex:
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
         """Return the chunks of the given rows, in the order given."""
         return [Chunk.of(node) for node in self.docstore.get_nodes([self.ids[row] for row in rows])]
+
+    def units(self, rows: NDArray[np.int64]) -> Units:
+        """Return the units of the given rows, in the order given."""
+        passages = ((chunk.text, chunk.metadata) for chunk in self.fetch(rows.tolist()))
+        return Units.of(passages, self.lexical.analyzer, has_vectors=False)
 
 
 class LexicalRetriever(BM25Retriever, CheckedRetriever):

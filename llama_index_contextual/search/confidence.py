@@ -21,13 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import Mode
-from llama_index_contextual.index.bm25 import QueryTerms
 from llama_index_contextual.index.hits import NO_SCALE
 from llama_index_contextual.search.rank import Evidence, Leg, LegName, Ranking
-from llama_index_contextual.search.response import BaseHit, ConfidenceLevel
-from llama_index_contextual.search.spotlight import coverage, question_parts
+from llama_index_contextual.search.response import ConfidenceLevel
+from llama_index_contextual.search.spotlight import Matches, question_parts
 
 Array = NDArray[np.float64]
 
@@ -132,7 +130,7 @@ class ConfidenceEstimate:
 def estimate_confidence(
     ranking: Ranking,
     evidence: Sequence[Evidence],
-    hits: Sequence[BaseHit],
+    covered: Array,
     *,
     question: str = "",
     is_filtered: bool = False,
@@ -147,7 +145,8 @@ def estimate_confidence(
     Args:
         ranking: The ranking of a search.
         evidence: Scores and ranks of the first hits: at least `SCORED_HITS`, or all if there are fewer.
-        hits: The first hits: at least `READ`, or all if there are fewer.
+        covered: Coverage of the question by each of the first hits, from `coverages`: at least `READ`, or all if there
+            are fewer.
         question: Text of the question.
         is_filtered: Whether only some of the chunks were ranked.
         low: Confidence below which the level is "low"; None uses the limit from the models.
@@ -161,7 +160,7 @@ def estimate_confidence(
             mode = "semantic"
         elif not terms.analyzer.query_terms(question):
             mode = "lexical"
-    models, of_query = MODELS[mode], query_features(ranking, hits, question, is_filtered=is_filtered)
+    models, of_query = MODELS[mode], query_features(ranking, covered, is_filtered=is_filtered)
     confidence = min(max(float(models.confidence(of_query)), _NEARLY), 1 - _NEARLY)
     relevances = np.minimum(models.relevance(hit_features(ranking, evidence, confidence)), confidence)
     return ConfidenceEstimate(relevances.tolist(), confidence, _level(confidence, models, low))
@@ -177,9 +176,7 @@ def _level(confidence: float, models: Models, low: float | None) -> ConfidenceLe
 # ---- question features -----------------------------------------------------------------------------------------------
 
 
-def query_features(
-    ranking: Ranking, hits: Sequence[BaseHit], question: str, *, is_filtered: bool = False
-) -> dict[str, float]:
+def query_features(ranking: Ranking, covered: Array, *, is_filtered: bool = False) -> dict[str, float]:
     """Return the features of a question that can be computed from the searched indexes.
 
     - near: the best cosine similarity, minus half of the best similarity expected by chance, which is about
@@ -192,8 +189,8 @@ def query_features(
     features: dict[str, float] = {}
     if (semantic := ranking.leg("semantic")) is not None:
         features["near"] = _near(semantic, len(semantic.hits.rows) if is_filtered else len(ranking.ids))
-    if (terms := ranking.terms) is not None:
-        features["cover"] = _cover(hits[:READ], question, terms)
+    if ranking.terms is not None:
+        features["cover"] = float(covered[:READ].max(initial=0.0))
     return features
 
 
@@ -206,37 +203,18 @@ def _near(leg: Leg, chunks: int) -> float:
     return (float(leg.hits.scores[0]) - _CHANCE * chance - lowest) / max(1.0 - lowest, _NEARLY)
 
 
-def _cover(hits: Sequence[BaseHit], question: str, terms: QueryTerms) -> float:
-    """Return the largest coverage of the question by any hit; see `cover` in `query_features`.
+def coverages(ranking: Ranking, matches: Matches, question: str) -> Array:
+    """Return the coverage of the question by each of the first hits, or zeros; see `cover` in `query_features`.
 
-    Reading one text takes longer than ranking a thousand texts, so the hits that could have the largest coverage are
-    read first, and hits that cannot exceed the best coverage so far are not read.
+    Args:
+        ranking: The ranking.
+        matches: The units of its first hits.
+        question: The question.
     """
-    parts = question_parts(question, terms.weights, terms.analyzer)
-    matching = terms.analyzer.matching(frozenset(term for part in parts for term in part))
-    headers = [header_of(hit) for hit in hits]
-    bounds = [
-        _limit(parts, {*matching(header), *(hit.lexical.matched_terms if hit.lexical else terms.counts)})
-        for hit, header in zip(hits, headers, strict=True)
-    ]
-    best = 0.0
-    for at in sorted(range(len(hits)), key=lambda at: -bounds[at]):
-        if bounds[at] <= best:
-            break
-        best = coverage(hits[at].text, headers[at], parts, terms.analyzer, least=best)
-    return best
-
-
-def _limit(parts: Sequence[Mapping[str, float]], matched: set[str]) -> float:
-    """Return an upper bound on the coverage: the largest share of any part of the question that `matched` covers."""
-    shares = ((sum(part.values()), sum(part[term] for term in matched & part.keys())) for part in parts)
-    return max((covered / total for total, covered in shares if total), default=0.0)
-
-
-def header_of(hit: BaseHit) -> str:
-    """Return the text that identifies the subject of a passage: title, file name, section and column headers."""
-    names = (keys.TITLE, keys.FILE_NAME, keys.SECTION, keys.TABLE_HEAD)
-    return "\n".join(str(hit.metadata[name]) for name in names if hit.metadata.get(name))
+    terms = ranking.terms
+    if terms is None:
+        return np.zeros(matches.units.rows)
+    return matches.coverage(question_parts(question, terms.weights, terms.analyzer))
 
 
 # ---- hit features ----------------------------------------------------------------------------------------------------

@@ -24,11 +24,18 @@ from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import cut_query, cut_text, normalise_query
 from llama_index_contextual.index.base import Chunk, ChunkIndex
-from llama_index_contextual.search.confidence import RANKED, READ, SCORED_HITS, ConfidenceEstimate, estimate_confidence
+from llama_index_contextual.search.confidence import (
+    RANKED,
+    READ,
+    SCORED_HITS,
+    ConfidenceEstimate,
+    coverages,
+    estimate_confidence,
+)
 from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_reranked
 from llama_index_contextual.search.rank import Evidence, FusionSettings, Ranking, fused, lexical_leg, semantic_leg
 from llama_index_contextual.search.response import Explanation, Hit, Mark, QueryBlend, RerankerUse, SearchResponse
-from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY, Spot, spotlight_shares, spots_of
+from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY, Spot, match_units, spotlight_shares
 
 if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
@@ -271,20 +278,17 @@ def find_candidates(
     model = "" if embedder is None else embedder.name
     with slots or nullcontext():
         ranking = rank(expanded or query, embedding, index, settings, mode, depth, model=model)
-        ranking, chunks, spots = best_chunks(
-            index, ranking, query.text, count=max(READ, count), results=k, rerank=settings.spotlight
-        )
+        ranking, spots, covered = with_best_units(index, ranking, query.text, results=k, rerank=settings.spotlight)
         evidence = ranking.evidence(max(SCORED_HITS, count))
-        hits = hits_of(ranking, chunks, evidence, spots)
+        hits = hits_of(ranking, index.fetch(ranking.hits.rows[:count].tolist()), evidence, spots)
         estimate = estimate_confidence(
             ranking,
             evidence,
-            hits,
+            covered[:READ],
             question=query.text,
             is_filtered=settings.filters is not None,
             low=settings.min_confidence,
         )
-    hits = hits[:count]
     for hit, relevance in zip(hits, estimate.relevances, strict=False):
         hit.relevance = relevance
     return Candidates(
@@ -327,29 +331,32 @@ def rank(
     return fused(legs, index.ids, fusion, documents=index.documents, query=words)
 
 
-def best_chunks(
-    index: ChunkIndex, ranking: Ranking, question: str, *, count: int, results: int, rerank: bool
-) -> tuple[Ranking, list[Chunk], list[Spot]]:
-    """Return the top chunks of a ranking, with the best sentence or row of each, and the updated ranking.
-
-    If `rerank` is set, the scores of the best sentences or rows are added to the scores in the ranking.
+def with_best_units(
+    index: ChunkIndex, ranking: Ranking, question: str, *, results: int, rerank: bool
+) -> tuple[Ranking, list[Spot], NDArray[np.float64]]:
+    """Find the best sentence or row of each of the first chunks of a ranking.
 
     Args:
         index: The index that was ranked.
         ranking: The ranking.
         question: The question to compare the chunks with.
-        count: Minimum number of chunks to return, if the ranking is long enough.
         results: Number of results; if it is above 20, more hits are compared.
-        rerank: Whether the first hits are reranked by their best sentence or row.
+        rerank: Whether the scores of the best sentences or rows are added to the scores in the ranking.
+
+    Returns:
+        The ranking, with its new order if it was reranked; for each of its first chunks, the best sentence or row, and
+        the share of the question that one sentence or row covers.
     """
     compared = 0 if not rerank else COMPARED if results <= COMPARED else COMPARED_OF_MANY
-    chunks = index.fetch(ranking.hits.rows[: max(count, compared)].tolist())
-    spots = spots_of(ranking, chunks[: max(compared, min(count, results))], question, index.lexical, rerank=rerank)
-    if rerank and chunks:
-        ranking, before = ranking.with_spotlight(spotlight_shares(ranking, spots[:compared], chunks[:compared]))
-        chunks[:compared] = map(chunks.__getitem__, before)
+    rows = ranking.hits.rows[: max(compared, READ, results)]
+    matches = match_units(ranking, index.units(rows), question, index.lexical)
+    spots, covered = matches.spots(), coverages(ranking, matches, question)
+    if rerank and spots:
+        shares = spotlight_shares(ranking, spots[:compared], matches)
+        ranking, before = ranking.with_spotlight(shares)
         spots[:compared] = map(spots.__getitem__, before)
-    return ranking, chunks, spots
+        covered[: len(before)] = covered[before]
+    return ranking, spots, covered
 
 
 def hits_of(

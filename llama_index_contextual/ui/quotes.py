@@ -11,7 +11,7 @@ from itertools import takewhile
 from markupsafe import Markup, escape
 
 from llama_index_contextual.search.response import visible
-from llama_index_contextual.search.spotlight import units
+from llama_index_contextual.index.cutting import spans_of
 from llama_index_contextual.ui.marks import Span
 from llama_index_contextual.ui.places import icon_of
 
@@ -129,7 +129,7 @@ def quote_around(
         before, found, after = part.partition(words) if words else (part, "", "")
         return Markup("{}<mark>{}</mark>{}").format(before, found, after) if found else escape(part)
 
-    around = [unit for unit in units(text) if unit[0] < span[1] and span[0] < unit[1]] or [span]
+    around = [unit for unit in spans_of(text) if unit[0] < span[1] and span[0] < unit[1]] or [span]
     whole = around[0][0], around[-1][1]
     return quote_of(text, whole, mark_words or mark_span, table_head=table_head, file_name=file_name)
 

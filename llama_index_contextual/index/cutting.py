@@ -1,0 +1,221 @@
+"""Cut passages into units: the sentences, table rows, list items, headings and lines of code of a text.
+
+A unit is what answers a question, what is marked for a reader, and what a citation refers to. No other module cuts
+passages.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.readers.boundaries import Rank, structural_offsets
+
+LONG_LINE = 160
+"""Number of characters above which a line is divided into sentences. Shorter lines are rows, items or sentences."""
+
+_SPACED = re.compile(r"\S  +\S")
+_NUMBER = re.compile(r"(?<!\w)\d[\d.,]*")
+_YEAR = re.compile(r"(?:\d\d?\.\d\d?\.)?(?:19|20)\d\d")  # or a date such as 31.12.2025
+_HEADING = 40  # a shorter line that ends with a letter, a colon or an asterisk is a heading, unless it is a table row
+_FIGURES = re.compile(r"\s\d.*\s\d")
+_WRAPPED = 50  # a line of at least this length may be continued by a line that begins in lower case or with a figure
+_FIGURE = (
+    r"0\.\d|\d{1,3}(?:\.\d{3})+\s|"  # a decimal number, or thousands separated by full stops
+    r"\d{1,2}\.\s+(?:Januar|Februar|März|April|Mai|Ju[nl]i|August|September|Oktober|November|Dezember)\b"
+)
+_NUMBERED = re.compile(rf"(?!{_FIGURE})(?:\d{{1,3}}[.)]\s|\d[\d.]*\s+[^\W\d_a-zß-ÿ])")  # an item or a heading
+_CODE_SHARE = 0.3
+_CODE_START = re.compile(
+    r"\s*(?:[\])}]+[,;]?\s*$"
+    r"|def |class |import |from \w+ import|return\b|#include|pub |fn |let |const |var |use |//|/\*|\*/|@\w)"
+)
+_ASSIGNMENT = re.compile(r"\w\s*[+*/|&-]?=\s*\S")
+_CALL_START = re.compile(r"\w\(")
+
+
+class Kind(IntEnum):
+    """Kind of a unit. The first two units of every passage are the texts before it, which may be empty."""
+
+    HEADER = 0
+    """Title, file name, section and column headers of the passage."""
+    CONTEXT = 1
+    """The context that situates the passage in its document."""
+    TEXT = 2
+    """A sentence, a list item or a short line."""
+    HEADING = 3
+    ROW = 4
+    """A row of a table."""
+    CODE = 5
+    """A line of source code."""
+
+
+class Unit(NamedTuple):
+    """A unit of a passage.
+
+    Attributes:
+        kind: Kind of the unit.
+        text: Text of the unit.
+        start: Offset of the text in the passage; 0 for a text before the passage.
+        end: Offset after the text; 0 for a text before the passage.
+        head: Position of the table row with the column headers, for a table row that has any; for other units, their
+            own position.
+    """
+
+    kind: Kind
+    text: str
+    start: int
+    end: int
+    head: int
+
+
+def units_of(text: str, metadata: Mapping[str, object]) -> list[Unit]:
+    """Cut a passage into units, which are preceded by its header and its context.
+
+    Each line is a unit, for example a row, a list item or a heading. Lines of more than 160 characters are divided into
+    sentences. If a line continues on the next line, as in hand-wrapped text, the two lines are joined.
+
+    Args:
+        text: Text of the passage.
+        metadata: Metadata of the passage.
+
+    Example:
+        >>> text = "| Zone | Tariff |\\n| Upper Vale | 2.95 |\\nThe tariff is reviewed."
+        >>> for unit in units_of(text, {"title": "Prices"}):
+        ...     print(unit.kind.name, unit.text)
+        HEADER Prices
+        CONTEXT
+        ROW | Zone | Tariff |
+        ROW | Upper Vale | 2.95 |
+        TEXT The tariff is reviewed.
+    """
+    before = [
+        Unit(Kind.HEADER, header_of(metadata), 0, 0, 0),
+        Unit(Kind.CONTEXT, str(metadata.get(keys.CONTEXT) or ""), 0, 0, 1),
+    ]
+    spans = spans_of(text)
+    texts = [text[start:end] for start, end in spans]
+    kinds = [Kind.CODE] * len(texts) if is_code(text) else list(map(_kind_of, texts))
+    heads = _table_heads(texts, kinds)
+    units = zip(kinds, texts, spans, heads, strict=True)
+    return [*before, *(Unit(kind, unit, *span, head + len(before)) for kind, unit, span, head in units)]
+
+
+def header_of(metadata: Mapping[str, object]) -> str:
+    """Return the text that identifies the subject of a passage: title, file name, section and column headers.
+
+    Example:
+        >>> header_of({"title": "Tariffs", "section": "Gardens", "page_start": 3})
+        'Tariffs\\nGardens'
+    """
+    names = (keys.TITLE, keys.FILE_NAME, keys.SECTION, keys.TABLE_HEAD)
+    return "\n".join(str(metadata[name]) for name in names if metadata.get(name))
+
+
+def spans_of(text: str) -> list[tuple[int, int]]:
+    """Return the start and end offset of each unit of a text, in order.
+
+    Example:
+        >>> text = "# Garden water\\n\\nIt is free."
+        >>> [text[start:end] for start, end in spans_of(text)]
+        ['# Garden water', 'It is free.']
+    """
+    return [unit for start, end in _lines(text) for unit in _sentences(text, start, end)]
+
+
+def _kind_of(unit: str) -> Kind:
+    if _has_cells(unit):
+        return Kind.ROW
+    is_short = len(unit) < _HEADING and (unit[-1].isalpha() or unit[-1] in ":*")
+    return Kind.HEADING if is_short and not _FIGURES.search(unit) else Kind.TEXT
+
+
+def _has_cells(unit: str) -> bool:
+    """Return whether a unit consists of cells, as in a Markdown table or in a table drawn with spaces."""
+    return "|" in unit or "\t" in unit or ("  " in unit and _SPACED.search(unit) is not None)
+
+
+def _table_heads(units: Sequence[str], kinds: Sequence[Kind]) -> Iterator[int]:
+    """Yield, for each table row, the index of the row that starts the table and contains no figures, only years.
+
+    For other units, and for rows of a table without such a row, yield their own index.
+    """
+    in_table, head = False, None
+    for at, (unit, kind) in enumerate(zip(units, kinds, strict=True)):
+        was_in_table, in_table = in_table, kind is Kind.ROW
+        if in_table != was_in_table:
+            head = at if in_table and all(map(_YEAR.fullmatch, _NUMBER.findall(unit))) else None
+        yield at if head is None else head
+
+
+def _lines(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the lines that are not blank, with wrapped lines joined."""
+    start = end = 0
+    for line in text.splitlines(keepends=True):
+        body = line.strip()
+        is_continued = (
+            end - start >= _WRAPPED
+            and "|" not in body
+            and (body[:1].islower() or (body[:1].isdigit() and _awaits_figure(text[start:end].strip(), body)))
+        )
+        if body and not is_continued:
+            if text[start:end].strip():
+                yield start, end
+            start = end
+        elif not body and text[start:end].strip():
+            yield start, end
+            start = end + len(line)
+        end += len(line)
+    if text[start:end].strip():
+        yield start, end
+
+
+def _awaits_figure(line: str, following: str) -> bool:
+    """Return whether a sentence continues on a following line that begins with a figure.
+
+    The lines of a table or a log begin with figures too, and so do the items of a list.
+    """
+    is_prose = len(line) > LONG_LINE or not line[:1].isdecimal()
+    return is_prose and line.rstrip(",")[-1:].isalpha() and not _NUMBERED.match(following)
+
+
+def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the units of a line: its sentences if it is long, otherwise the whole line."""
+    is_long = end - start > LONG_LINE
+    cuts = structural_offsets(text[start:end], ranks=(Rank.SENTENCE,))[Rank.SENTENCE] if is_long else ()
+    for first, last in itertools.pairwise([start, *(start + cut for cut in cuts), end]):
+        if unit := text[first:last].lstrip():
+            yield last - len(unit), last - len(unit) + len(unit.rstrip())
+
+
+def is_code(text: str) -> bool:
+    """Return whether a text is source code, that is, whether at least three in ten lines look like code.
+
+    Example:
+        >>> is_code("def area(r):\\n    return PI * r**2\\n"), is_code("The fee is due:\\nby the end of May.")
+        (True, False)
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    return bool(lines) and sum(map(_is_code_line, lines)) >= _CODE_SHARE * len(lines)
+
+
+def _is_code_line(line: str) -> bool:
+    return bool(
+        line.rstrip().endswith(("{", "}", ";"))
+        or "=>" in line
+        or "::" in line
+        or "->" in line
+        or _CODE_START.match(line)
+        or ("=" in line and _ASSIGNMENT.search(line))
+        or _ends_with_call(line.rstrip())
+    )
+
+
+def _ends_with_call(line: str) -> bool:
+    """Return whether a line ends with the call of a function, which a comma or another sign may follow."""
+    call = line.removesuffix(line[-1]) if line[-1] in ";,:{" else line
+    return call.endswith(")") and _CALL_START.search(call[:-1].rpartition(")")[2]) is not None
