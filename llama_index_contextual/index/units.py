@@ -29,7 +29,7 @@ from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.embeddings.words import word_vectors
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import Analyzer, periods, tokens
-from llama_index_contextual.index.cutting import Kind, Unit, units_of
+from llama_index_contextual.index.cutting import Unit, units_of
 
 DIMENSIONS = 64
 """Number of dimensions of WordLlama's vectors that are stored."""
@@ -82,7 +82,11 @@ class Units:
 
     @classmethod
     def of(
-        cls, passages: Iterable[tuple[str, Mapping[str, object]]], analyzer: Analyzer | None, *, has_vectors: bool = True
+        cls,
+        passages: Iterable[tuple[str, Mapping[str, object]]],
+        analyzer: Analyzer | None,
+        *,
+        has_vectors: bool = True,
     ) -> Self:
         """Cut passages, given as their texts and metadata, into units.
 
@@ -99,6 +103,7 @@ class Units:
     @classmethod
     def join(cls, parts: Sequence[Units]) -> Self:
         """Return the units of several groups of rows, one group after another."""
+        parts = parts or [Units.of([], None)]
         if len(parts) == 1:
             return cls(**vars(parts[0]))
         joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _PLAIN}
@@ -256,8 +261,7 @@ class UnitsBuilder:
     def build(self) -> Units:
         """Return the units."""
         self._convert()
-        groups = self._groups or [_converted([], [], self._vocabulary)]
-        units = Units.join(groups)
+        units = Units.join(self._groups or [_converted([], [], self._vocabulary)])
         self._groups = [units]
         return Units(
             **{
@@ -364,4 +368,5 @@ def _packed(directions: Floats) -> NDArray[np.uint8]:
     largest = np.abs(directions).max(axis=1, keepdims=True, initial=0.0)
     scaled = directions * np.divide(_LARGEST, largest, out=np.zeros_like(largest), where=largest > 0)
     numbers = (np.rint(scaled) + (_LARGEST + 1)).astype(np.uint8)
-    return numbers[:, ::2] << 4 | numbers[:, 1::2]
+    packed: NDArray[np.uint8] = numbers[:, ::2] << 4 | numbers[:, 1::2]
+    return packed

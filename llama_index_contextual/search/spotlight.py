@@ -130,7 +130,8 @@ class Matches:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Length of each passage in characters."""
-        return self.units.ends[self.units.firsts[1:] - 1].astype(np.int64)
+        lengths: NDArray[np.int64] = self.units.ends[self.units.firsts[1:] - 1].astype(np.int64)
+        return lengths
 
     def spots(self) -> list[Spot]:
         """Return how well each passage matches the question."""
@@ -170,7 +171,7 @@ class Matches:
     @property
     def _is_followed(self) -> NDArray[np.bool_]:
         """Whether each unit is a heading with text below it, which is marked with it."""
-        is_heading = self.units.kinds == Kind.HEADING
+        is_heading: NDArray[np.bool_] = self.units.kinds == Kind.HEADING
         is_heading[self.units.firsts[1:] - 1] = False
         return is_heading
 
@@ -206,10 +207,11 @@ def _with_neighbours(equal: Floats) -> Floats:
     Args:
         equal: 1 if the unit contains the term, otherwise 0; shape (terms, units).
     """
-    near = np.zeros_like(equal)
+    near: Floats = np.zeros_like(equal)
     near[:, 1:] = equal[:, :-1]
     near[:, :-1] = np.maximum(near[:, :-1], equal[:, 1:])
-    return np.maximum(equal, OF_NEIGHBOUR * near)
+    near = np.maximum(equal, OF_NEIGHBOUR * near)
+    return near
 
 
 # ---- ranking ---------------------------------------------------------------------------------------------------------

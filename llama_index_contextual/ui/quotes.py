@@ -10,8 +10,8 @@ from itertools import takewhile
 
 from markupsafe import Markup, escape
 
-from llama_index_contextual.search.response import visible
 from llama_index_contextual.index.cutting import spans_of
+from llama_index_contextual.search.response import visible
 from llama_index_contextual.ui.marks import Span
 from llama_index_contextual.ui.places import icon_of
 
