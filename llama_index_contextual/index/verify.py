@@ -78,6 +78,7 @@ from llama_index_contextual.index.versions import (
 )
 
 LEFTOVER = "was left by an interrupted run"
+OUTDATED = "has derived data of an earlier release, which the next ingest makes again"
 
 _MAX_LISTED = 5
 _UPGRADE = "pip install --upgrade llama-index-contextual"
@@ -394,8 +395,7 @@ def _derived(project_dir: Path, checked: _Checked) -> Iterator[Problem]:
     live = live_if_sound(project_dir)
     manifest = None if live is None or live in checked.faults else checked.manifests.get(live)
     if manifest is not None and has_outdated_edition(manifest):
-        message = "has derived data of an earlier release, which the next ingest makes again"
-        yield Problem(f"{VERSIONS}/{live}", message, command_for(project_dir, "rebuild", "--derived"), harmless=True)
+        yield Problem(f"{VERSIONS}/{live}", OUTDATED, command_for(project_dir, "rebuild", "--derived"), harmless=True)
 
 
 def records_of(project_dir: Path, part: str, faults: PartFaults) -> Sequence[DocumentRecord]:
