@@ -182,7 +182,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, content: str |
     else:
         (tmp_path / "retriever.json").write_text(content)
     with pytest.raises(
-        InputError, match="was not written by `persist` of a BM25 retriever.* such as `bm25` in an export"
+        InputError, match=r"was not written by `persist` of a BM25 retriever.* such as `bm25` in an export"
     ):
         LexicalRetriever.from_persist_dir(str(tmp_path))
     with pytest.raises(InputError, match="was not written by `persist` of a BM25 retriever"):
