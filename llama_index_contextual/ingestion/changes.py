@@ -37,6 +37,7 @@ from llama_index_contextual.errors import (
     Remedy,
 )
 from llama_index_contextual.index.answers import ANSWERS_FILE, AnswerFile
+from llama_index_contextual.index.derived import current_entry
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.manifest import Manifest, read_manifest
 from llama_index_contextual.index.project_file import (
@@ -299,7 +300,7 @@ async def arun(
     """
     run = await asyncio.to_thread(_IngestRun.of, inputs, options, config, before)
     if run.changes_nothing and (before is not None or options.is_sync):
-        return run.report()
+        return await run.update_derived(project_dir)
     stages, executor = await asyncio.to_thread(make_stages), executor or Executor()
     if before is not None and before.manifest.embed_model == stages.embed_model_name:
         stages = replace(stages, dimensions=before.manifest.dimensions)
@@ -354,6 +355,17 @@ class _IngestRun:
         """True if there is nothing to do, apart from files that are already known to be unreadable."""
         plan = self.plan
         return not (plan.rework or plan.drop or set(plan.to_read).difference(self.intake.failed))
+
+    async def update_derived(self, project_dir: Path) -> IngestReport:
+        """Publish the documents with current derived data, unless they are current, and return the report."""
+        before = self.before
+        if before is None or all(part.entry.derived == current_entry(self.config) for part in before.parts):
+            return self.report()
+        publish = partial(_publish_copy, project_dir, self.config, before, automatic=self.options.watching)
+        report = self.report(await run_to_completion(publish))
+        if self.options.purpose != "rebuild":
+            return report
+        return replace(report, rebuilt=report.unchanged, unchanged=())
 
     def counter(self, progress: ReportProgress | None) -> ProgressCounter:
         """Return the run's progress counter, which calls `progress`."""
@@ -533,7 +545,9 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
             )
         manifest = None if before is None else before.manifest
         if before is not None and unwanted:
-            manifest = _publish_without(state, before, dropped=unwanted)
+            manifest = _publish_copy(
+                state.directory, _settings_of(before.manifest, state.config), before, dropped=unwanted
+            )
     AnswerFile(state.directory / ANSWERS_FILE).clear()
     return IngestReport(
         version=None if manifest is None else manifest.version,
@@ -543,22 +557,45 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
     )
 
 
-def _publish_without(
-    state: ProjectState, before: OpenVersion, *, dropped: Collection[str] = (), keeps: str | None = None
+def rebuild_derived(state: ProjectState) -> IngestReport:
+    """Publish the documents with derived data that are made again, without calling a model; see `Project.rebuild`."""
+    started = time.monotonic()
+    with write_lock(state.directory), state.open_live() as before:
+        if before is None:
+            raise InputError(nothing_to_ingest(()), value=None)
+        config = _settings_of(before.manifest, state.config)
+        manifest = _publish_copy(state.directory, config, before, remake=True)
+        return IngestReport(
+            version=manifest.version,
+            rebuilt=tuple(before.records.by_id),
+            chunks=manifest.chunks,
+            seconds=time.monotonic() - started,
+        )
+
+
+def _publish_copy(
+    project_dir: Path,
+    config: ProjectConfig,
+    before: OpenVersion,
+    *,
+    dropped: Collection[str] = (),
+    remake: bool = False,
+    automatic: bool = False,
+    keeps: str | None = None,
 ) -> Manifest:
-    """Publish a copy of a version without some of its documents, keeping the settings used to build the version."""
-    config = _settings_of(before.manifest, state.config)
-    builder = VersionBuilder(state.directory, config, before, set(dropped))
+    """Publish a copy of a version, without some of its documents and with current derived data; no model is called."""
+    builder = VersionBuilder(project_dir, config, before, set(dropped), remake=remake)
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
         builder.keep(record for record in before.records if record.doc_id not in dropped)
-        return builder.publish(embed_model=before.manifest.embed_model, keeps=keeps)
+        return builder.publish(embed_model=before.manifest.embed_model, automatic=automatic, keeps=keeps)
 
 
 def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
-    """Return the current settings, but with the version's values for settings whose change requires a rebuild."""
+    """Return the current settings, but with the version's values for settings whose change may require a model."""
     built_with = ProjectConfig(**manifest.config)
-    return config.changed(**{name: getattr(built_with, name) for name in config.rebuild_fields(built_with)})
+    fields = config.rebuild_fields(built_with, derived=False)
+    return config.changed(**{name: getattr(built_with, name) for name in fields})
 
 
 def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
@@ -588,7 +625,8 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
     with contextlib.closing(OpenVersion(directory, without=damaged)) as before:
         lost = set(before.lost_documents())
         missing += (record for record in before.records if record.doc_id in lost)
-        manifest = _publish_without(state, before, dropped=lost, keeps=live)
+        config = _settings_of(whole, state.config)
+        manifest = _publish_copy(state.directory, config, before, dropped=lost, keeps=live)
     inputs = inputs_of(missing)
     return Repair(
         version=manifest.version,
