@@ -42,8 +42,8 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.kvstore import Database, is_busy
-from llama_index_contextual.index.receipts import Receipts, RunCost
 from llama_index_contextual.metadata import has_surrogate, storable_text
+from llama_index_contextual.money.receipt import Receipts, RunCost
 
 logger = logging.getLogger(__name__)
 Row = tuple[Any, ...]

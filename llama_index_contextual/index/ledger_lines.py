@@ -18,8 +18,8 @@ from llama_index_contextual.errors import InputError, LedgerError, Remedy
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import FIELDS, LEDGER_FILE, TABLES, Ledger, Row, is_plausible
 from llama_index_contextual.index.project_file import project_ledger, require_existing, write_lock
-from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.metadata import storable_text
+from llama_index_contextual.money.receipt import RunCost
 
 _EXPORTED = {
     "contexts": "contexts",

@@ -19,9 +19,10 @@ from llama_index_contextual.contextualizer.base import (
     Contextualized,
 )
 from llama_index_contextual.contextualizer.checks import Finding
-from llama_index_contextual.contextualizer.cost import Bill, money
 from llama_index_contextual.contextualizer.sending import IncompleteBatch
 from llama_index_contextual.index import files
+from llama_index_contextual.money.price import money
+from llama_index_contextual.money.receipt import Receipt
 from llama_index_contextual.readers import FileWarning, SkippedFile
 
 SKIPPED_FILE = "skipped.json"
@@ -192,8 +193,8 @@ class IngestReport:
     chunks: int = 0
     contexts_paid: int = 0
     seconds: float = 0.0
-    estimated: Bill | None = None
-    paid: Bill | None = None
+    estimated: Receipt | None = None
+    paid: Receipt | None = None
     prices: str | None = None
 
     def completed(self, result: Contextualized) -> IngestReport:

@@ -25,13 +25,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.ingestion.report import read_skipped
 from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.money.price import money
+from llama_index_contextual.money.receipt import RunCost
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk

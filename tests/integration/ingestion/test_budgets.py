@@ -14,8 +14,8 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BudgetExceededError
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.ledger_lines import export_ledger, import_ledger
-from llama_index_contextual.index.receipts import Receipts, RunCost
 from llama_index_contextual.index.verify import salvage
+from llama_index_contextual.money.receipt import Receipts, RunCost
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.benchmarks.budgets import CASES, SMALL, run_case

@@ -17,7 +17,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.index.receipts import ProjectCost, RunCost
+from llama_index_contextual.money.receipt import ProjectCost, RunCost
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.ui import make_app

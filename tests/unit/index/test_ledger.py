@@ -27,8 +27,8 @@ from llama_index_contextual.index.ledger import (
     vector_key,
 )
 from llama_index_contextual.index.ledger_lines import LedgerRows, read_ledger, write_ledger
-from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.metadata import storable_text
+from llama_index_contextual.money.receipt import RunCost
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 parts = st.lists(st.text(max_size=4), max_size=4)

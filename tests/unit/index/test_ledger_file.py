@@ -30,8 +30,8 @@ from llama_index_contextual.index.ledger import (
     vector_key,
 )
 from llama_index_contextual.index.ledger_lines import read_ledger
-from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.metadata import storable_text
+from llama_index_contextual.money.receipt import RunCost
 
 MODEL = "openai:text-embedding-3-small"
 CONTEXTS = {content_key("q", str(n)): f"Context {n} of the valve manual, Zölle \u2028 🦙." for n in range(6)}

@@ -13,13 +13,77 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.money.price import money
+from llama_index_contextual.money.tokens import Tokens
+
 ANSWERS = "answers"
 """Value of `purpose` in rows for answer costs."""
 
+_UNSETTLED = "timed out, interrupted or not read from a batch"
 _COUNTS = ("calls", "estimated_calls", "input_tokens", "cached_tokens", "output_tokens")
 _SECONDS_OF_DAY = 86_400
 _LATEST = 50
 """Number of recent rows that are searched for the row of the current day."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Calls and tokens, with their cost.
+
+    Attributes:
+        contexts: LLM calls that generate contexts, and their tokens.
+        embedding_tokens: Tokens of embedded texts.
+        dollars: Total cost at list prices, including discounts; None if a price is unknown.
+        unsettled_calls: Number of calls that may be charged but whose cost is unknown, because they timed out or were
+            interrupted, or because their reply in a batch was not read.
+        unsettled_dollars: Maximum cost of these calls, which is included in `dollars`.
+        estimated_calls: Number of calls in `contexts` whose tokens were counted locally, because the provider did not
+            report them.
+        estimated_embedding_tokens: Number of embedded tokens that were counted locally for the same reason.
+    """
+
+    contexts: Tokens = field(default_factory=Tokens)
+    embedding_tokens: int = 0
+    dollars: float | None = 0.0
+    unsettled_calls: int = 0
+    unsettled_dollars: float = 0.0
+    estimated_calls: int = 0
+    estimated_embedding_tokens: int = 0
+
+    def __add__(self, other: Receipt) -> Receipt:
+        return Receipt(
+            self.contexts + other.contexts,
+            self.embedding_tokens + other.embedding_tokens,
+            None if self.dollars is None or other.dollars is None else self.dollars + other.dollars,
+            self.unsettled_calls + other.unsettled_calls,
+            self.unsettled_dollars + other.unsettled_dollars,
+            self.estimated_calls + other.estimated_calls,
+            self.estimated_embedding_tokens + other.estimated_embedding_tokens,
+        )
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether some tokens were counted locally, because the provider did not report them."""
+        return bool(self.estimated_calls or self.estimated_embedding_tokens)
+
+    def describe_estimated(self) -> str:
+        """Describe the tokens that were counted locally; return an empty string if there are none."""
+        parts = []
+        if self.estimated_calls:
+            parts.append(f"the tokens of {pluralize(self.estimated_calls, 'call')}")
+        if self.estimated_embedding_tokens:
+            parts.append(pluralize(self.estimated_embedding_tokens, "embedded token"))
+        return f"estimated: the provider did not report {' and '.join(parts)}" if parts else ""
+
+    def describe_unsettled(self) -> str:
+        """Describe the calls whose cost is unknown; return an empty string if there are none."""
+        if not self.unsettled_calls:
+            return ""
+        calls = pluralize(self.unsettled_calls, "call")
+        if self.dollars is None:
+            return f"{calls} more {_UNSETTLED}"
+        return f"of which {money(self.unsettled_dollars)} for {calls} of unknown cost ({_UNSETTLED})"
 
 
 @dataclass(frozen=True, kw_only=True)
