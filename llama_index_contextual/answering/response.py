@@ -26,7 +26,7 @@ from llama_index_contextual.answering.citations import NO_CITATION, CitationRepo
 from llama_index_contextual.errors import ProjectError
 from llama_index_contextual.index.project_file import record_answers_of
 from llama_index_contextual.money.price import Price, Prices, money
-from llama_index_contextual.money.receipt import ANSWERS, RunCost
+from llama_index_contextual.money.receipt import ANSWERS, Receipt
 from llama_index_contextual.money.tokens import Tokens, field_of, reported_tokens, usage_of
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
@@ -151,7 +151,7 @@ class AnswerAccount:
     """
 
     prices: Prices = field(default_factory=Prices)
-    record: Callable[[RunCost], object] | None = None
+    record: Callable[[Receipt], object] | None = None
 
     @classmethod
     def of(cls, project_dir: Path, prices: Mapping[str, Price]) -> AnswerAccount:
@@ -168,7 +168,7 @@ class AnswerAccount:
     def _book(self, model: str, calls: Sequence[AnswerUsage]) -> AnswerUsage:
         total, now, problem = cast(AnswerUsage, add_up(calls)), time.time(), None
         dollars = self.prices.dollars(model, total)
-        receipt = RunCost(
+        receipt = Receipt(
             purpose=ANSWERS,
             started=now,
             ended=now,

@@ -575,8 +575,8 @@ class BatchReplies:
         reply = Reply(stored.text, usage, stored.finish_reason)
         if custom_id not in self.booked:
             tokens = self._form.tokens_of(request, reply)
-            bill = self._spending.bill(self.model, tokens, sender="batch")
-            self._spending.actual += replace(bill, estimated_calls=int(not reply.is_counted))
+            receipt = self._spending.receipt(self.model, tokens, sender="batch")
+            self._spending.actual += replace(receipt, estimated_calls=int(not reply.is_counted))
         return reply
 
     def _unused(self, custom_id: str) -> BatchReply | None:
@@ -615,7 +615,7 @@ class BatchReplies:
             if reply.input_tokens is not None and reply.output_tokens is not None:
                 counts = reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens, reply.written_tokens or 0
                 tokens = Tokens(1, *counts)
-                paid += self._spending.bill(self.model, tokens, sender="batch")
+                paid += self._spending.receipt(self.model, tokens, sender="batch")
                 self.booked.add(reply.custom_id)
         self._spending.actual += paid
         if unread:

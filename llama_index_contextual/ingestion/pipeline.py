@@ -61,7 +61,7 @@ from llama_index_contextual.ingestion.report import ProgressCounter
 from llama_index_contextual.models import embedding_identity
 from llama_index_contextual.money.account import Account
 from llama_index_contextual.money.price import Prices, SenderKind, is_in_process
-from llama_index_contextual.money.receipt import Receipt, RunCost
+from llama_index_contextual.money.receipt import Receipt
 from llama_index_contextual.money.tokens import Tokens
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.readers import DocumentReader
@@ -322,9 +322,9 @@ class CostCounter:
     def bill(self, spending: Account) -> Receipt:
         """Return the expected cost of the calls and tokens counted so far, at the prices of an account."""
         model, embedding = self.model or "", self._embedding
-        bills = [spending.bill(model, tokens, sender=sender) for sender, tokens in self.contexts.items()]
+        bills = [spending.receipt(model, tokens, sender=sender) for sender, tokens in self.contexts.items()]
         if embedding.model is not None:
-            bills.append(spending.embedding_bill(embedding.model, embedding.tokens))
+            bills.append(spending.embedding_receipt(embedding.model, embedding.tokens))
         return sum(bills, Receipt())
 
 
@@ -568,7 +568,7 @@ def spending_of(stages: Stages, prices: Prices, *, max_cost: float | None, purpo
         prices,
         max_cost=max_cost,
         receipts=stages.ledger.receipts,
-        receipt=RunCost(purpose=purpose, llm=llm, embed_model=stages.embed_model_name),
+        receipt=Receipt(purpose=purpose, llm=llm, embed_model=stages.embed_model_name),
     )
     for name in (stages.embed_model_name, llm):
         if name is not None:

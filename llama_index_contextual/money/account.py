@@ -13,14 +13,14 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from llama_index_contextual._utils.calls import may_be_charged, run_to_completion
 from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError, ContextualError, Remedy
 from llama_index_contextual.money.price import MARGIN, Prices, SenderKind, money, round_up
-from llama_index_contextual.money.receipt import Receipt, Receipts, RunCost
+from llama_index_contextual.money.receipt import Receipt, Receipts
 from llama_index_contextual.money.tokens import EmbeddingUsage, Tokens
 
 Expected = Callable[[], Tokens | None]
@@ -48,10 +48,10 @@ class Account:
         ConfigurationError: The limit is negative.
 
     Example:
-        >>> spending = Account(Prices(), max_cost=1.0)
-        >>> call = spending.reserve("openai:gpt-4.1", Tokens.maximum(9_000, 200))
+        >>> account = Account(Prices(), max_cost=1.0)
+        >>> call = account.reserve("openai:gpt-4.1", Tokens.maximum(9_000, 200))
         >>> call.settle(Tokens(1, 9_000, 8_960, 98))
-        >>> round(spending.actual.dollars, 6)
+        >>> round(account.actual.dollars, 6)
         0.005344
     """
 
@@ -61,7 +61,7 @@ class Account:
         *,
         max_cost: float | None = None,
         receipts: Receipts | None = None,
-        receipt: RunCost | None = None,
+        receipt: Receipt | None = None,
     ) -> None:
         if max_cost is not None and not (isinstance(max_cost, int | float) and max_cost >= 0):
             raise ConfigurationError(
@@ -72,7 +72,7 @@ class Account:
         self.estimated = Receipt()
         self.actual = Receipt()
         self.planned_share: Callable[[], float] = float
-        self._receipts, self._receipt = receipts, receipt or RunCost()
+        self._receipts, self._heading = receipts, receipt or Receipt()
         self.calls_in_flight = 0
         self._in_flight = 0.0
         self._batches: dict[str, Receipt] = {}
@@ -106,13 +106,13 @@ class Account:
         self._stopped = self._stopped or error
         self._notify()
 
-    def bill(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> Receipt:
-        """Return the cost of the LLM calls that generate contexts."""
-        return Receipt(contexts=tokens, dollars=self.prices.dollars(model, tokens, sender=sender))
+    def receipt(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> Receipt:
+        """Return the receipt of LLM calls that generate contexts."""
+        return Receipt(**asdict(tokens), paid=self.prices.dollars(model, tokens, sender=sender))
 
-    def embedding_bill(self, model: str, tokens: int) -> Receipt:
-        """Return the cost of the embeddings."""
-        return Receipt(embedding_tokens=tokens, dollars=self.prices.dollars(model, Tokens(input_tokens=tokens)))
+    def embedding_receipt(self, model: str, tokens: int) -> Receipt:
+        """Return the receipt of embeddings."""
+        return Receipt(embedding_tokens=tokens, paid=self.prices.dollars(model, Tokens(input_tokens=tokens)))
 
     # ---- Calls -----------------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Account:
                 await self.acommit()
             else:
                 (call.forfeit if may_be_charged(error) else call.release)()
-                self.actual += self.embedding_bill(model, usage.reported)
+                self.actual += self.embedding_receipt(model, usage.reported)
             raise
         self._book_embedding(call, tokens, usage)
         await self.acommit()
@@ -227,12 +227,12 @@ class Account:
         model, reported = call.model, usage.tokens
         if reported is not None:
             self._raise_factor(model, reported / tokens if tokens else 1.0)
-            call.book(self.embedding_bill(model, reported))
+            call.book(self.embedding_receipt(model, reported))
             return
         estimate = max(math.ceil(tokens * self._factors[model]), usage.reported)
-        bill = replace(self.embedding_bill(model, estimate), estimated_embedding_tokens=estimate)
-        self._uncertain[model] += bill
-        call.book(bill)
+        receipt = replace(self.embedding_receipt(model, estimate), estimated_embedding_tokens=estimate)
+        self._uncertain[model] += receipt
+        call.book(receipt)
 
     @asynccontextmanager
     async def free_call(self, _tokens: int) -> AsyncIterator[EmbeddingUsage]:
@@ -241,10 +241,10 @@ class Account:
             raise self._stopped
         yield EmbeddingUsage()
 
-    def forfeit(self, model: str, bill: Receipt) -> None:
+    def forfeit(self, model: str, receipt: Receipt) -> None:
         """Record the maximum cost of a call whose actual cost is unknown."""
-        self._uncertain[model] += bill
-        self.actual += bill
+        self._uncertain[model] += receipt
+        self.actual += receipt
 
     def close_call(self, model: str, bound: float, *, factor: float = 1.0) -> None:
         """Release the reserve of a call.
@@ -269,8 +269,8 @@ class Account:
         uncertain = self._uncertain[model]
         more = Receipt(
             embedding_tokens=math.ceil(growth * uncertain.embedding_tokens),
-            dollars=None if uncertain.dollars is None else growth * uncertain.dollars,
-            unsettled_dollars=growth * uncertain.unsettled_dollars,
+            paid=None if uncertain.paid is None else growth * uncertain.paid,
+            unsettled=growth * uncertain.unsettled,
             estimated_embedding_tokens=math.ceil(growth * uncertain.estimated_embedding_tokens),
         )
         self._uncertain[model] += more
@@ -284,12 +284,12 @@ class Account:
 
     @property
     def booked(self) -> Receipt:
-        """Amount paid, plus the reserves of this run's batches whose replies have not been read."""
-        return sum(self._batches.values(), self.actual)
+        """Receipt of the run, with the reserves of its batches whose replies have not been read."""
+        return sum(self._batches.values(), self._heading + self.actual)
 
     @property
     def _committed(self) -> float:
-        batches = sum(batch.unsettled_dollars for batch in self._batches.values())
+        batches = sum(batch.unsettled for batch in self._batches.values())
         return (self.actual.dollars or 0.0) + self._in_flight + batches
 
     def limit_error(self) -> BudgetExceededError:
@@ -319,25 +319,25 @@ class Account:
     def _sufficient_limit(self) -> float | None:
         """Return a limit that should be sufficient for the next run, or None if this run's calls were not estimated."""
         planned, paid, share = self.estimated, self.actual, self.planned_share()
-        if not share or not planned.contexts.calls or planned.dollars is None or paid.dollars is None:
+        if not share or not planned.calls or planned.dollars is None or paid.paid is None:
             return None
         embedded, to_embed = self._embedding_dollars(paid), self._embedding_dollars(planned)
-        per_call = (planned.dollars - to_embed) / planned.contexts.calls
-        if paid.contexts.calls:
-            per_call = max(per_call, (paid.dollars - embedded - paid.unsettled_dollars) / paid.contexts.calls)
+        per_call = (planned.dollars - to_embed) / planned.calls
+        if paid.calls:
+            per_call = max(per_call, (paid.paid - embedded) / paid.calls)
         # A chunk takes a second call if the first answer is unusable, and the calls without a context are made again.
-        calls_per_context = min(2.0, max(1.0, paid.contexts.calls / max(1, self._contexts)))
-        missing = per_call * calls_per_context * max(1.0, planned.contexts.calls / share - self._contexts)
-        missing += max(0.0, to_embed / share * self._factors[self._receipt.embed_model or ""] - embedded)
+        calls_per_context = min(2.0, max(1.0, paid.calls / max(1, self._contexts)))
+        missing = per_call * calls_per_context * max(1.0, planned.calls / share - self._contexts)
+        missing += max(0.0, to_embed / share * self._factors[self._heading.embed_model or ""] - embedded)
         return round_up(MARGIN * missing + self._needed)
 
     def note_context(self) -> None:
         """Note that a call has returned a context or a refusal, so that it need not be made again."""
         self._contexts += 1
 
-    def _embedding_dollars(self, bill: Receipt) -> float:
-        model = self._receipt.embed_model
-        return 0.0 if model is None else self.embedding_bill(model, bill.embedding_tokens).dollars or 0.0
+    def _embedding_dollars(self, receipt: Receipt) -> float:
+        model = self._heading.embed_model
+        return 0.0 if model is None else self.embedding_receipt(model, receipt.embedding_tokens).dollars or 0.0
 
     # ---- Batches ---------------------------------------------------------------------------------------------------
 
@@ -378,9 +378,8 @@ class Account:
             return max(booked - paid, booked * unread / requests)
 
         if (batch := self._batches.get(file_id)) is not None:
-            dollars = rest(batch.unsettled_dollars)
-            known = None if batch.dollars is None else dollars
-            self._batches[file_id] = Receipt(dollars=known, unsettled_calls=unread, unsettled_dollars=dollars)
+            unsettled = rest(batch.unsettled)
+            self._batches[file_id] = Receipt(paid=batch.paid, unsettled_calls=unread, unsettled=unsettled)
             self.write()
         elif self._receipts is not None:
             self._receipts.read_batch(file_id, rest)
@@ -415,26 +414,14 @@ class Account:
             self._write(self._receipts, ahead, ended)
 
     def _write(self, receipts: Receipts, ahead: float, ended: float | None) -> None:
-        covered, bill = self._committed + ahead, self.actual
+        covered, started = self._committed + ahead, self._heading.started or time.time()
+        heading = replace(self._heading, started=started, ended=ended, prices=self.prices.version)
         receipt = replace(
-            self._receipt,
-            started=self._receipt.started or time.time(),
-            ended=ended,
-            calls=bill.contexts.calls,
-            input_tokens=bill.contexts.input_tokens,
-            cached_tokens=bill.contexts.cached_tokens,
-            output_tokens=bill.contexts.output_tokens,
-            embedding_tokens=bill.embedding_tokens,
-            estimated_calls=bill.estimated_calls,
-            estimated_embedding_tokens=bill.estimated_embedding_tokens,
-            paid=None if bill.dollars is None else bill.dollars - bill.unsettled_dollars,
-            unsettled_calls=bill.unsettled_calls,
-            unsettled=bill.unsettled_dollars,
+            heading + self.actual,
             in_flight=0.0 if ended else self._in_flight + ahead,
-            batches={file_id: batch.unsettled_dollars for file_id, batch in self._batches.items()},
-            prices=self.prices.version,
+            batches={file_id: batch.unsettled for file_id, batch in self._batches.items()},
         )
-        self._receipt = receipts.write(receipt)
+        self._heading = replace(heading, run=receipts.write(receipt).run)
         self._written = covered
 
     async def acommit(self) -> None:
@@ -455,14 +442,14 @@ class Reservation:
     """Amount reserved for one call. Call exactly one of `settle`, `book`, `release` and `forfeit`, and only once.
 
     Attributes:
-        spending: Account of the run.
+        account: Account of the run.
         model: Name of the model.
         sender: How the call is sent.
         list_price: List price of the call's maximum tokens, or None if it is unknown.
         bound: Reserved amount in dollars, which is higher than the list price if earlier calls cost more than expected.
     """
 
-    spending: Account
+    account: Account
     model: str
     sender: SenderKind
     list_price: float | None
@@ -475,25 +462,24 @@ class Reservation:
             tokens: Token counts of the call.
             is_estimated: Whether some of them were counted locally.
         """
-        bill = self.spending.bill(self.model, tokens, sender=self.sender)
-        self.book(replace(bill, estimated_calls=1) if is_estimated else bill)
+        receipt = self.account.receipt(self.model, tokens, sender=self.sender)
+        self.book(replace(receipt, estimated_calls=1) if is_estimated else receipt)
 
-    def book(self, bill: Receipt) -> None:
+    def book(self, receipt: Receipt) -> None:
         """Record the actual cost of the call."""
-        self.spending.actual += bill
-        factor = (bill.dollars or 0.0) / self.list_price if self.list_price else 1.0
-        self.spending.close_call(self.model, self.bound, factor=factor)
+        self.account.actual += receipt
+        factor = (receipt.dollars or 0.0) / self.list_price if self.list_price else 1.0
+        self.account.close_call(self.model, self.bound, factor=factor)
 
     def release(self) -> None:
         """Release the reserve because the call was rejected by the provider or was not sent."""
-        self.spending.close_call(self.model, self.bound)
+        self.account.close_call(self.model, self.bound)
 
     def forfeit(self) -> None:
         """Record the reserve as spent, because the call was sent and may be charged."""
-        self.spending.forfeit(self.model, self.unsettled())
+        self.account.forfeit(self.model, self.unsettled())
         self.release()
 
     def unsettled(self) -> Receipt:
-        """Return the call's maximum cost as a bill, for use while its actual cost is unknown."""
-        dollars = None if self.list_price is None else self.bound
-        return Receipt(dollars=dollars, unsettled_calls=1, unsettled_dollars=self.bound)
+        """Return the call's maximum cost, for use while its actual cost is unknown."""
+        return Receipt(paid=None if self.list_price is None else 0.0, unsettled_calls=1, unsettled=self.bound)

@@ -18,7 +18,7 @@ from llama_index_contextual.answering.response import GroundedResponse, Meter
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.money.price import Prices
-from llama_index_contextual.money.receipt import RunCost
+from llama_index_contextual.money.receipt import Receipt
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.answering.conftest import QUESTION
@@ -37,7 +37,7 @@ def project(manager: ProjectManager, text_folder: Path, reports: Project) -> Pro
     return project
 
 
-def answers_of(project: Project) -> list[RunCost]:
+def answers_of(project: Project) -> list[Receipt]:
     return [run for run in project.cost().runs if run.purpose == "answers"]
 
 

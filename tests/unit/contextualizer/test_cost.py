@@ -115,13 +115,13 @@ def test_uncached_tokens_are_written_to_a_prefix_cache_in_steps() -> None:
 # ---- the account of a run: reserves before calls, the bill after them, and the limit ---------------------------------
 
 
-def test_the_bill_follows_the_token_counts_of_the_provider() -> None:
+def test_the_receipt_follows_the_token_counts_of_the_provider() -> None:
     spending = Account(Prices())
     call = spending.reserve(MODEL, Tokens.maximum(10_000, 1_000))
     call.settle(Tokens(1, 10_000, 8_000, 100))
     spending.reserve(MODEL, Tokens.maximum(10_000, 1_000), sender="batch").settle(Tokens(1, 10_000, 0, 100))
     embedding = "openai:text-embedding-3-small"
-    spending.reserve(embedding, Tokens.maximum(900, 0)).book(spending.embedding_bill(embedding, 1_000))
+    spending.reserve(embedding, Tokens.maximum(900, 0)).book(spending.embedding_receipt(embedding, 1_000))
     # (2,000 × $2 + 8,000 × $0.5 + 100 × $8) + half of (10,000 × $2 + 100 × $8) + 1,000 × $0.02, per million
     assert spending.actual.dollars == pytest.approx((8_800 + 10_400 + 20) / 1e6)
     assert spending.actual.contexts == Tokens(2, 20_000, 8_000, 200)
@@ -138,7 +138,7 @@ def test_the_first_call_of_a_segment_pays_for_writing_to_the_cache() -> None:
     fresh = tokens.input_tokens - tokens.written_tokens - tokens.cached_tokens
     expected = fresh * 3 + tokens.written_tokens * 3.75 + tokens.cached_tokens * 0.3 + tokens.output_tokens * 15
     spending = Account(Prices())
-    assert spending.bill(model, tokens).dollars == pytest.approx(expected / 1e6)
+    assert spending.receipt(model, tokens).dollars == pytest.approx(expected / 1e6)
     reply = Reply("A context of the passage in its text, as long as it has to be here.", Usage(10_000, 0, 100, 9_000))
     spending.reserve(model, form.maximum(requests[0])).settle(form.tokens_of(requests[0], reply))
     assert spending.actual.dollars == pytest.approx((1_000 * 3 + 9_000 * 3.75 + 100 * 15) / 1e6)
@@ -201,7 +201,7 @@ async def test_all_waiting_calls_raise_when_the_limit_is_reached() -> None:
 def test_a_call_that_may_have_been_charged_stays_booked_at_its_reserve() -> None:
     spending = Account(Prices({MODEL: Price(input=2.0)}), max_cost=0.03)
     spending.reserve(MODEL, Tokens.maximum(10_000, 0)).forfeit()
-    assert spending.actual == Receipt(dollars=0.02, unsettled_calls=1, unsettled_dollars=0.02)
+    assert spending.actual == Receipt(unsettled_calls=1, unsettled=0.02)
     with pytest.raises(BudgetExceededError, match=r"\$0\.02 is spent, of which \$0\.02 for 1 call of unknown cost"):
         spending.reserve(MODEL, Tokens.maximum(10_000, 0))
     free = Account(Prices())
@@ -283,10 +283,10 @@ def test_a_ratio_that_is_learnt_later_raises_the_amounts_for_calls_of_unknown_co
     spending.reserve(MODEL, Tokens.maximum(10_000, 0)).forfeit()
     spending.reserve("other", Tokens.maximum(10_000, 0)).release()
     spending.reserve(MODEL, Tokens.maximum(10_000, 0)).settle(Tokens(1, 30_000, 0, 0))
-    assert spending.actual.unsettled_dollars == pytest.approx(0.06)
+    assert spending.actual.unsettled == pytest.approx(0.06)
     assert spending.actual.unsettled_calls == 1
     spending.reserve(MODEL, Tokens.maximum(10_000, 0)).settle(Tokens(1, 60_000, 0, 0))
-    assert spending.actual.unsettled_dollars == pytest.approx(0.12)
+    assert spending.actual.unsettled == pytest.approx(0.12)
     assert spending.actual.dollars == pytest.approx(0.06 + 0.12 + 0.12)
 
 
@@ -317,7 +317,7 @@ def test_no_sequence_of_calls_exceeds_the_limit(calls: list[tuple[int, float, bo
 def test_without_a_price_tokens_are_counted_and_a_limit_is_refused() -> None:
     spending = Account(Prices())
     spending.reserve("ollama:llama3", Tokens.maximum(100, 10)).settle(Tokens(1, 100, 0, 10))
-    assert spending.actual == Receipt(Tokens(1, 100, 0, 10), 0, None)
+    assert spending.actual == Receipt(calls=1, input_tokens=100, output_tokens=10, paid=None)
     with pytest.raises(ConfigurationError, match=r"the price of 'ollama:llama3' is unknown .* in the setting"):
         Account(Prices(), max_cost=1.0).require_price("ollama:llama3")
     Account(Prices(), max_cost=1.0).require_price(MODEL)
