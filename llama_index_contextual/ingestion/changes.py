@@ -25,8 +25,8 @@ from llama_index_contextual._utils.calls import run_to_completion
 from llama_index_contextual._utils.keywords import Option, nearest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import Contextualized
-from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable, Spending
 from llama_index_contextual.contextualizer.sending import IncompleteBatch
+from llama_index_contextual.contextualizer.tokens import EmbeddingCount
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -84,6 +84,8 @@ from llama_index_contextual.ingestion.report import (
 )
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import ModelSetting, contextual_model, missing_for
+from llama_index_contextual.money.account import Account
+from llama_index_contextual.money.price import Prices
 from llama_index_contextual.readers import ReadLimits, SkippedFile
 from llama_index_contextual.readers.documents import FileMetadata
 
@@ -312,7 +314,7 @@ async def arun(
         counter = run.counter(progress)
         reader = stack.enter_context(executor.reader(run.intake, config, stages.ledger, counter))
         await run_to_completion(partial(builder.keep, run.plan.keep))
-        prices = PriceTable(config.prices)
+        prices = Prices(config.prices)
         spending = stack.enter_context(
             spending_of(stages, prices, max_cost=options.max_cost, purpose=options.purpose).receipted()
         )
@@ -380,7 +382,7 @@ class _IngestRun:
         builder: VersionBuilder,
         reader: FileReader,
         stages: Stages,
-        spending: Spending,
+        spending: Account,
         counter: ProgressCounter,
         executor: Executor,
     ) -> tuple[Contextualized, IncompleteBatch | None]:
