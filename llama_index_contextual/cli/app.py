@@ -39,7 +39,7 @@ from llama_index_contextual.errors import ContextualError, ProjectNotFoundError,
 
 if TYPE_CHECKING:
     from llama_index_contextual.index.ledger_lines import LedgerRows
-    from llama_index_contextual.index.receipts import ProjectCost
+    from llama_index_contextual.money.receipt import ProjectCost
     from llama_index_contextual.project.manager import ProjectManager
     from llama_index_contextual.project.project import ProjectInfo, VersionInfo
 
@@ -209,6 +209,7 @@ def _show_info(info: ProjectInfo) -> None:
         ("documents", f"{info.documents:,}"),
         ("chunks", f"{info.chunks:,} ({pluralize(info.tokens, 'token')})"),
         *((label, f"{chunks} (see `retry`)") for label, chunks in failed.items() if chunks),
+        *([("derived data", "of an earlier release (see `rebuild --derived`)")] if info.is_outdated else []),
         ("on disk", f"{info.bytes / 1e6:,.1f} MB"),
         ("ledger", f"{pluralize(info.ledger.contexts, 'context')}, {pluralize(info.ledger.embeddings, 'embedding')}"),
         *([("in batches", f"{pluralize(pending, 'request')} pending")] if pending else []),
@@ -223,7 +224,7 @@ def _show_info(info: ProjectInfo) -> None:
 
 
 def _total_cost(cost: ProjectCost) -> str:
-    from llama_index_contextual.contextualizer.cost import money
+    from llama_index_contextual.money.price import money
 
     booked = f", of which {money(cost.booked)} for calls of unknown price" if cost.booked else ""
     unpriced = f", and {pluralize(cost.without_price, 'run')} without a known price" if cost.without_price else ""
@@ -239,7 +240,7 @@ def cost(name: Name) -> None:
 
 
 def _show_cost(cost: ProjectCost) -> None:
-    from llama_index_contextual.contextualizer.cost import money
+    from llama_index_contextual.money.price import money
 
     for run in cost.runs:
         day = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")

@@ -219,12 +219,22 @@ def show_report(report: IngestReport, name: str) -> None:
 
 
 @commands.command()
-def rebuild(name: Name, max_cost: common.MaxCost = None, quiet: common.Quiet = False) -> None:
-    """Publish a version built from the stored documents with the current settings."""
+def rebuild(
+    name: Name,
+    derived: Annotated[bool, typer.Option("--derived")] = False,
+    max_cost: common.MaxCost = None,
+    quiet: common.Quiet = False,
+) -> None:
+    """Publish a version built from the stored documents with the current settings.
+
+    Args:
+        derived: Only make the lexical index again from the stored chunks, which costs nothing.
+    """
     project = common.open_project(name)
-    if project.config.context == "llm" and not quiet:
+    if project.config.context == "llm" and not quiet and not derived:
         say(safe(project.estimate().summary()), to=err)
-    report = common.interruptible(project, partial(project.rebuild, max_cost=max_cost, show_progress=not quiet))
+    work = partial(project.rebuild, derived=derived, max_cost=max_cost, show_progress=not quiet)
+    report = common.interruptible(project, work)
     show_report(report, name)
     _exit_if_incomplete(report)
 
@@ -310,7 +320,7 @@ def sync(
 
 def _check_watch(config: ProjectConfig, *, dry_run: bool, is_limited: bool) -> None:
     """Check that nothing has to be asked while the folders are watched."""
-    from llama_index_contextual.models import is_in_process
+    from llama_index_contextual.money.price import is_in_process
 
     if dry_run:
         raise typer.BadParameter("--dry-run and --watch cannot be combined: omit one of them.")
@@ -491,7 +501,7 @@ def _log(markup: str, *, to: Console = err) -> None:
 
 def _describe_changes(report: IngestReport) -> str:
     """Return the numbers of changed documents, two of their names, and the cost, or "" if nothing has changed."""
-    from llama_index_contextual.contextualizer.cost import money
+    from llama_index_contextual.money.price import money
 
     moved = [f"{former} to {doc_id}" for former, doc_id in report.renamed.items()]
     kinds = [("+", report.added), ("~", report.updated), ("-", report.removed), ("moved ", moved)]

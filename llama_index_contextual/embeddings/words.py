@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.locks import Lock
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _TOKENIZER, _WEIGHTS = "tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_256.safetensors"
 _DIMENSIONS = 256
+_IDENTIFYING = 1 << 16  # number of bytes that distinguish one matrix from another
 _LOAD_LOCK = Lock()
 
 
@@ -71,6 +73,20 @@ def word_vectors(words: Sequence[str], dimensions: int | None = None) -> NDArray
     starts = np.searchsorted(np.array(subwords.word_ids, dtype=np.int64), np.arange(len(words)))
     sums: NDArray[np.float32] = np.add.reduceat(model.vectors(subwords.ids, dimensions), starts, axis=0)
     return sums
+
+
+@cache
+def words_identity() -> str:
+    """Return a checksum of the beginning of WordLlama's vectors, or "" if WordLlama is not installed."""
+    spec = find_spec("wordllama")
+    if spec is None or not spec.submodule_search_locations:
+        return ""
+    path = Path(spec.submodule_search_locations[0]) / _WEIGHTS
+    try:
+        with path.open("rb") as file:
+            return xxhash.xxh3_128_hexdigest(file.read(_IDENTIFYING))
+    except OSError:
+        return ""
 
 
 class WordEmbedder:

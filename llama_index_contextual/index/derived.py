@@ -7,7 +7,8 @@ units.bin          sentences, table rows and other units of the chunks
 The manifest records the edition of the derived data of each part, and the settings that they depend on. If they differ
 from the current edition and settings, the part is searched as it is, and the next writer makes its derived data again.
 
-To add a kind of derived data, write it in `DerivedBuilder`, read it in `Part`, and increase `DERIVED`.
+To add a kind of derived data, write it in `DerivedBuilder`, read it in `Part` (from its file, or from `Part.remade` if
+the part was written before there was such a file), and increase `DERIVED`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.embeddings.words import words_identity
 from llama_index_contextual.index.bm25 import LexicalIndexBuilder
 from llama_index_contextual.index.documents import document_entry
-from llama_index_contextual.index.manifest import BM25_DIRECTORY, DOCUMENTS_DIRECTORY, UNITS_FILE, DerivedEntry
+from llama_index_contextual.index.manifest import (
+    BM25_DIRECTORY,
+    DOCUMENTS_DIRECTORY,
+    UNITS_FILE,
+    DerivedEntry,
+    Manifest,
+)
 from llama_index_contextual.index.units import UnitsBuilder
 
 if TYPE_CHECKING:
@@ -37,7 +45,22 @@ DERIVED = 1
 
 def current_entry(config: ProjectConfig) -> DerivedEntry:
     """Return the manifest entry of derived data that this release makes with the given settings."""
-    return DerivedEntry(edition=DERIVED, language=config.language if config.builds_lexical else None)
+    language = config.language if config.builds_lexical else None
+    return DerivedEntry(edition=DERIVED, language=language, words=words_identity())
+
+
+def is_outdated(entry: DerivedEntry, config: ProjectConfig) -> bool:
+    """Return whether derived data differ from those that this release makes with the given settings.
+
+    If WordLlama is not installed, derived data that were made with it are current.
+    """
+    current = current_entry(config)
+    return entry != current and (bool(current.words) or entry.model_copy(update={"words": ""}) != current)
+
+
+def has_outdated_edition(manifest: Manifest) -> bool:
+    """Return whether derived data of a version are of another edition than this release makes."""
+    return any(entry.derived.edition != DERIVED for entry in manifest.parts)
 
 
 class DerivedBuilder:
@@ -45,46 +68,53 @@ class DerivedBuilder:
 
     Args:
         language: Language of the lexical indexes, or None if there are no lexical indexes.
+
+    Attributes:
+        terms: Builders of the lexical indexes, by directory.
+        units: Builder of the units of the chunks.
     """
 
     def __init__(self, language: str | None) -> None:
-        self._terms = None if language is None else LexicalIndexBuilder(language=language)
-        self._document_terms = None if language is None else LexicalIndexBuilder(language=language)
-        self._units = UnitsBuilder(None if self._terms is None else self._terms.analyzer)
+        self.terms: dict[str, LexicalIndexBuilder] = {}
+        if language is not None:
+            self.terms = {
+                name: LexicalIndexBuilder(language=language) for name in (BM25_DIRECTORY, DOCUMENTS_DIRECTORY)
+            }
+        self.units = UnitsBuilder(self.terms[BM25_DIRECTORY].analyzer if self.terms else None)
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
         """Make the derived data of a document from its chunks, at least one."""
-        if self._terms is not None and self._document_terms is not None:
+        if self.terms:
             from llama_index.core.schema import MetadataMode
 
-            self._terms.add_texts(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
-            self._document_terms.add_texts([document_entry(nodes)])
+            texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
+            self.terms[BM25_DIRECTORY].add_texts(texts)
+            self.terms[DOCUMENTS_DIRECTORY].add_texts([document_entry(nodes)])
         for node in nodes:
-            self._units.add(node.get_content(), node.metadata)
+            self.units.add(node.get_content(), node.metadata)
 
     def remake(self, part: Part, is_kept: NDArray[np.bool_]) -> None:
-        """Make the derived data of the documents of another part again from their chunks.
+        """Make the derived data of the documents of a part again from their chunks.
 
         Args:
             part: The part.
             is_kept: For each document of the part, whether it is added; shape (documents,).
         """
         nodes = part.docstore.iterate()
-        for document, size in zip(is_kept.tolist(), part.chunks_of.tolist(), strict=True):
+        for is_added, size in zip(is_kept.tolist(), part.chunks_of.tolist(), strict=True):
             chunks = list(islice(nodes, size))
-            if document and chunks:
+            if is_added and chunks:
                 self.add(chunks)
 
     def copy(self, part: Part, is_kept: NDArray[np.bool_]) -> None:
-        """Copy the derived data of another part, which must have been made with the same settings; see `remake`."""
-        if self._terms is not None and self._document_terms is not None:
-            self._terms.add_counts(part.terms, is_kept[part.document_of])
-            self._document_terms.add_counts(part.document_terms, is_kept[part.chunks_of > 0])
-        self._units.add_units(part.units.take(np.flatnonzero(is_kept[part.document_of])))
+        """Copy the derived data of a part that were made with the same settings; see `remake`."""
+        if self.terms:
+            self.terms[BM25_DIRECTORY].add_counts(part.terms, is_kept[part.document_of])
+            self.terms[DOCUMENTS_DIRECTORY].add_counts(part.document_terms, is_kept[part.chunks_of > 0])
+        self.units.add_units(part.units.take(np.flatnonzero(is_kept[part.document_of])))
 
     def save(self, directory: Path) -> None:
-        """Write the derived data to the directory of the part, without syncing."""
-        if self._terms is not None and self._document_terms is not None:
-            self._terms.build().save(directory / BM25_DIRECTORY)
-            self._document_terms.build().save(directory / DOCUMENTS_DIRECTORY)
-        self._units.build().save(directory / UNITS_FILE)
+        """Write the derived data to the directory of a part, without syncing."""
+        for name, builder in self.terms.items():
+            builder.build().save(directory / name)
+        self.units.build().save(directory / UNITS_FILE)

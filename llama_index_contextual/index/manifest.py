@@ -89,10 +89,12 @@ class DerivedEntry(_Entry):
     Attributes:
         edition: Edition of the derived data.
         language: Language of the lexical indexes, or None if there are no lexical indexes.
+        words: Identity of the word vectors from which the directions of the units were made; empty if there are none.
     """
 
     edition: int
     language: str | None
+    words: str
 
 
 class PartEntry(_Entry):

@@ -85,7 +85,7 @@ class PartWriter:
             self._vectors.add(record.doc_id, nodes, vectors)
         self._derived.add(nodes)
 
-    def copy(self, part: Part, dropped: Collection[str], *, remake: bool = False) -> None:
+    def copy(self, part: Part, dropped: Collection[str], *, remake: bool) -> None:
         """Add documents of another part.
 
         Args:

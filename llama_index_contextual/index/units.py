@@ -16,8 +16,7 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from importlib.util import find_spec
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.tokens import replace_surrogates
 from llama_index_contextual.embeddings.batching import unit_vectors
-from llama_index_contextual.embeddings.words import word_vectors
+from llama_index_contextual.embeddings.words import word_vectors, words_identity
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import Analyzer, periods, tokens
 from llama_index_contextual.index.cutting import Unit, units_of
@@ -128,6 +127,10 @@ class Units:
             directions=self.directions[units],
             **selected,
         )
+
+    def without_directions(self) -> Units:
+        """Return the same units without directions."""
+        return replace(self, directions=np.zeros((len(self.kinds), 0), dtype=np.uint8))
 
     def contain(self, terms: Sequence[str]) -> NDArray[np.bool_]:
         """Return whether each unit contains each of the given terms; shape (terms, units)."""
@@ -237,7 +240,7 @@ class UnitsBuilder:
     """
 
     def __init__(self, analyzer: Analyzer | None, *, has_vectors: bool = True) -> None:
-        self._vocabulary = _Vocabulary(analyzer, has_vectors=has_vectors and find_spec("wordllama") is not None)
+        self._vocabulary = _Vocabulary(analyzer, has_vectors=has_vectors and bool(words_identity()))
         self._groups: list[Units] = []
         self._passages: list[list[Unit]] = []
         self._words: list[list[str]] = []

@@ -20,9 +20,9 @@ from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
-from llama_index_contextual.index.manifest import UNITS_FILE, DocumentRecord, Records, read_manifest
+from llama_index_contextual.index.manifest import DocumentRecord, Records, read_manifest
 from llama_index_contextual.index.nodes import FRAMES
-from llama_index_contextual.index.part import DocumentFrame, Part, open_parts
+from llama_index_contextual.index.part import DocumentFrame, open_parts
 from llama_index_contextual.index.units import Units
 from llama_index_contextual.index.version_nodes import VersionNodes
 from llama_index_contextual.metadata import DocumentMap
@@ -71,17 +71,9 @@ class VersionIndex:
         places, groups = [np.zeros(0, dtype=np.intp)], []
         for selected, part, of_part in self.docstore.places(rows):
             places.append(selected)
-            groups.append(self._units_of(part, of_part))
+            groups.append(part.units.take(of_part))
         units = Units.join(groups)
         return units if len(groups) == 1 else units.take(np.argsort(np.concatenate(places)))
-
-    def _units_of(self, part: Part, rows: NDArray[np.int64]) -> Units:
-        """Return the units of rows of a part; those of a part that was written without units are made from the texts."""
-        if UNITS_FILE in part.files:
-            return part.units.take(rows)
-        chunks = part.docstore.at(rows.tolist())
-        analyzer = None if self._language is None else Analyzer(self._language, has_periods=True)
-        return Units.of(((chunk.text, chunk.metadata) for chunk in chunks), analyzer)
 
     # ---- vectors -----------------------------------------------------------------------------------------------------
 

@@ -25,8 +25,8 @@ from llama_index_contextual._utils.calls import run_to_completion
 from llama_index_contextual._utils.keywords import Option, nearest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import Contextualized
-from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable, Spending
 from llama_index_contextual.contextualizer.sending import IncompleteBatch
+from llama_index_contextual.contextualizer.tokens import EmbeddingCount
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -37,6 +37,7 @@ from llama_index_contextual.errors import (
     Remedy,
 )
 from llama_index_contextual.index.answers import ANSWERS_FILE, AnswerFile
+from llama_index_contextual.index.derived import is_outdated
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.manifest import Manifest, read_manifest
 from llama_index_contextual.index.project_file import (
@@ -83,6 +84,8 @@ from llama_index_contextual.ingestion.report import (
 )
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import ModelSetting, contextual_model, missing_for
+from llama_index_contextual.money.account import Account
+from llama_index_contextual.money.price import Prices
 from llama_index_contextual.readers import ReadLimits, SkippedFile
 from llama_index_contextual.readers.documents import FileMetadata
 
@@ -299,7 +302,7 @@ async def arun(
     """
     run = await asyncio.to_thread(_IngestRun.of, inputs, options, config, before)
     if run.changes_nothing and (before is not None or options.is_sync):
-        return run.report()
+        return await run.update_derived(project_dir)
     stages, executor = await asyncio.to_thread(make_stages), executor or Executor()
     if before is not None and before.manifest.embed_model == stages.embed_model_name:
         stages = replace(stages, dimensions=before.manifest.dimensions)
@@ -311,7 +314,7 @@ async def arun(
         counter = run.counter(progress)
         reader = stack.enter_context(executor.reader(run.intake, config, stages.ledger, counter))
         await run_to_completion(partial(builder.keep, run.plan.keep))
-        prices = PriceTable(config.prices)
+        prices = Prices(config.prices)
         spending = stack.enter_context(
             spending_of(stages, prices, max_cost=options.max_cost, purpose=options.purpose).receipted()
         )
@@ -355,6 +358,17 @@ class _IngestRun:
         plan = self.plan
         return not (plan.rework or plan.drop or set(plan.to_read).difference(self.intake.failed))
 
+    async def update_derived(self, project_dir: Path) -> IngestReport:
+        """Publish the documents with current derived data, unless they are current, and return the report."""
+        before = self.before
+        if before is None or not any(is_outdated(part.entry.derived, self.config) for part in before.parts):
+            return self.report()
+        publish = partial(_publish_copy, project_dir, self.config, before, automatic=self.options.watching)
+        report = self.report(await run_to_completion(publish))
+        if self.options.purpose != "rebuild":
+            return report
+        return replace(report, rebuilt=report.unchanged, unchanged=())
+
     def counter(self, progress: ReportProgress | None) -> ProgressCounter:
         """Return the run's progress counter, which calls `progress`."""
         documents = len(self.plan.to_read) + len(self.plan.rework)
@@ -368,7 +382,7 @@ class _IngestRun:
         builder: VersionBuilder,
         reader: FileReader,
         stages: Stages,
-        spending: Spending,
+        spending: Account,
         counter: ProgressCounter,
         executor: Executor,
     ) -> tuple[Contextualized, IncompleteBatch | None]:
@@ -533,7 +547,9 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
             )
         manifest = None if before is None else before.manifest
         if before is not None and unwanted:
-            manifest = _publish_without(state, before, dropped=unwanted)
+            manifest = _publish_copy(
+                state.directory, _settings_of(before.manifest, state.config), before, dropped=unwanted
+            )
     AnswerFile(state.directory / ANSWERS_FILE).clear()
     return IngestReport(
         version=None if manifest is None else manifest.version,
@@ -543,22 +559,45 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
     )
 
 
-def _publish_without(
-    state: ProjectState, before: OpenVersion, *, dropped: Collection[str] = (), keeps: str | None = None
+def rebuild_derived(state: ProjectState) -> IngestReport:
+    """Publish the documents with derived data that are made again, without calling a model; see `Project.rebuild`."""
+    started = time.monotonic()
+    with write_lock(state.directory), state.open_live() as before:
+        if before is None:
+            raise InputError(nothing_to_ingest(()), value=None)
+        config = _settings_of(before.manifest, state.config)
+        manifest = _publish_copy(state.directory, config, before, remake=True)
+        return IngestReport(
+            version=manifest.version,
+            rebuilt=tuple(before.records.by_id),
+            chunks=manifest.chunks,
+            seconds=time.monotonic() - started,
+        )
+
+
+def _publish_copy(
+    project_dir: Path,
+    config: ProjectConfig,
+    before: OpenVersion,
+    *,
+    dropped: Collection[str] = (),
+    remake: bool = False,
+    automatic: bool = False,
+    keeps: str | None = None,
 ) -> Manifest:
-    """Publish a copy of a version without some of its documents, keeping the settings used to build the version."""
-    config = _settings_of(before.manifest, state.config)
-    builder = VersionBuilder(state.directory, config, before, set(dropped))
+    """Publish a copy of a version, without some of its documents and with current derived data; no model is called."""
+    builder = VersionBuilder(project_dir, config, before, set(dropped), remake=remake)
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
         builder.keep(record for record in before.records if record.doc_id not in dropped)
-        return builder.publish(embed_model=before.manifest.embed_model, keeps=keeps)
+        return builder.publish(embed_model=before.manifest.embed_model, automatic=automatic, keeps=keeps)
 
 
 def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
-    """Return the current settings, but with the version's values for settings whose change requires a rebuild."""
+    """Return the current settings, but with the version's values for settings whose change may require a model."""
     built_with = ProjectConfig(**manifest.config)
-    return config.changed(**{name: getattr(built_with, name) for name in config.rebuild_fields(built_with)})
+    fields = config.rebuild_fields(built_with, derived=False)
+    return config.changed(**{name: getattr(built_with, name) for name in fields})
 
 
 def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
@@ -588,7 +627,8 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
     with contextlib.closing(OpenVersion(directory, without=damaged)) as before:
         lost = set(before.lost_documents())
         missing += (record for record in before.records if record.doc_id in lost)
-        manifest = _publish_without(state, before, dropped=lost, keeps=live)
+        config = _settings_of(whole, state.config)
+        manifest = _publish_copy(state.directory, config, before, dropped=lost, keeps=live)
     inputs = inputs_of(missing)
     return Repair(
         version=manifest.version,

@@ -14,23 +14,15 @@ from typing import Literal
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer.cost import (
-    CONTEXT_TOKENS,
-    MARGIN,
-    EmbeddingCount,
-    PriceTable,
-    SenderKind,
-    Tokens,
-    expected_context_tokens,
-    money,
-    round_up,
-)
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
+from llama_index_contextual.contextualizer.tokens import CONTEXT_TOKENS, EmbeddingCount, expected_context_tokens
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.pipeline import CostCounter, Executor, Stages
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, plan_run
 from llama_index_contextual.ingestion.report import IngestProgress, ProgressCounter
 from llama_index_contextual.models import provider_of
+from llama_index_contextual.money.price import MARGIN, Prices, SenderKind, money, round_up
+from llama_index_contextual.money.tokens import Tokens
 from llama_index_contextual.readers import SkippedFile
 
 SECONDS_TO_FIRST_TOKEN = 1.0
@@ -170,7 +162,7 @@ def estimate(
     """
     intake, plan = plan_run(inputs, options, config, before)
     sender: SenderKind = "batch" if options.batch else config.service_tier or "live"
-    prices, writer = PriceTable(config.prices), stages.contextualizer
+    prices, writer = Prices(config.prices), stages.contextualizer
     context_tokens: float = CONTEXT_TOKENS
     if isinstance(writer, LLMContextualizer):
         context_tokens = expected_context_tokens(writer.model, writer.llm, stages.ledger)
@@ -235,7 +227,7 @@ def _minutes(contexts: Tokens, concurrency: int) -> float:
 
 
 def _assumptions(
-    counter: CostCounter, embedding: EmbeddingCount, config: ProjectConfig, prices: PriceTable
+    counter: CostCounter, embedding: EmbeddingCount, config: ProjectConfig, prices: Prices
 ) -> Iterator[str]:
     """Yield sentences that state the assumptions behind an estimate and any unknown prices."""
     for name in (embedding.model, counter.model):

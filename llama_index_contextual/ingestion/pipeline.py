@@ -29,21 +29,15 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import DEFAULT_LLM, LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.base import ChunkContext, ChunkFailure, Contextualized, with_context
-from llama_index_contextual.contextualizer.cost import (
-    CONTEXT_TOKENS,
-    Bill,
-    CallForm,
-    EmbeddingCount,
-    PriceTable,
-    SenderKind,
-    Spending,
-    Tokens,
-    count_segment,
-    expected_context_tokens,
-)
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
 from llama_index_contextual.contextualizer.sending import BatchProgress, BatchReplies, asend_batches
+from llama_index_contextual.contextualizer.tokens import (
+    EmbeddingCount,
+    TokenCounter,
+    count_segment,
+    expected_context_tokens,
+)
 from llama_index_contextual.embeddings.batching import fault_of
 from llama_index_contextual.embeddings.contextual import (
     ContextualEmbedding,
@@ -61,11 +55,14 @@ from llama_index_contextual.errors import ConfigurationError, ContextualError, R
 from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.part import DocumentFrame
-from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.plan import FileReader, Intake, Job, span_of
 from llama_index_contextual.ingestion.report import ProgressCounter
-from llama_index_contextual.models import embedding_identity, is_in_process
+from llama_index_contextual.models import embedding_identity
+from llama_index_contextual.money.account import Account
+from llama_index_contextual.money.price import Prices, SenderKind, is_in_process
+from llama_index_contextual.money.receipt import Receipt
+from llama_index_contextual.money.tokens import Tokens
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.readers import DocumentReader
 from llama_index_contextual.readers.ocr import PageStore
@@ -125,7 +122,7 @@ class Stages:
     embed_model: BaseEmbedding | None
     embed_model_name: str | None
     ledger: Ledger
-    spending: Spending | None = None
+    spending: Account | None = None
     splitter: WindowSplitter | None = None
     counter: CostCounter | None = None
     dimensions: int | None = None
@@ -291,7 +288,7 @@ class CostCounter:
         """Count the chunks of a document."""
         writer = self._writer
         if isinstance(writer, LLMContextualizer):
-            form = CallForm.of(writer.model, writer.llm)
+            form = TokenCounter.of(writer.model, writer.llm)
             for segment, chunks, contexts in writer.missing(nodes):
                 self.known_contexts += len(contexts)
                 self._add_requests(writer.requests(segment, chunks), writer.replies, form)
@@ -302,7 +299,9 @@ class CostCounter:
             self._embedding.add([with_context(node, None) for node in contextualized])
         self._embedding.end_document()
 
-    def _add_requests(self, requests: Iterable[ContextRequest], replies: BatchReplies | None, form: CallForm) -> None:
+    def _add_requests(
+        self, requests: Iterable[ContextRequest], replies: BatchReplies | None, form: TokenCounter
+    ) -> None:
         """Count the calls and tokens of the context requests for a segment, and update the reserve."""
         by_sender: dict[SenderKind, list[ContextRequest]] = defaultdict(list)
         for request in requests:
@@ -320,13 +319,13 @@ class CostCounter:
             for most in map(used.maximum, of_sender):
                 self.reserve = self.reserve + most if sender == "batch" else _larger(self.reserve, most)
 
-    def bill(self, spending: Spending) -> Bill:
+    def bill(self, spending: Account) -> Receipt:
         """Return the expected cost of the calls and tokens counted so far, at the prices of an account."""
         model, embedding = self.model or "", self._embedding
-        bills = [spending.bill(model, tokens, sender=sender) for sender, tokens in self.contexts.items()]
+        bills = [spending.receipt(model, tokens, sender=sender) for sender, tokens in self.contexts.items()]
         if embedding.model is not None:
-            bills.append(spending.embedding_bill(embedding.model, embedding.tokens))
-        return sum(bills, Bill())
+            bills.append(spending.embedding_receipt(embedding.model, embedding.tokens))
+        return sum(bills, Receipt())
 
 
 def _larger(one: Tokens, other: Tokens) -> Tokens:
@@ -488,7 +487,7 @@ async def acollect_replies(
     jobs: Callable[[], Iterator[Job]],
     *,
     submit: bool,
-    spending: Spending,
+    spending: Account,
     accepts_cost: bool = False,
     on_progress: Callable[[BatchProgress], None] | None = None,
 ) -> BatchReplies | None:
@@ -524,7 +523,14 @@ async def acollect_replies(
             )
         return None
     journal = stages.ledger.batches
-    replies = BatchReplies(journal, writer.model, spending, llm=writer.llm, live=writer.service_tier or "live")
+    replies = BatchReplies(
+        journal,
+        writer.model,
+        spending,
+        llm=writer.llm,
+        live=writer.service_tier or "live",
+        context_tokens=expected_context_tokens(writer.model, writer.llm, stages.ledger),
+    )
     writer = writer.model_copy(update={"retries_refused": accepts_cost})
     if not submit and not journal.open_batches(writer.model):
         return replies if journal.has_replies() else None
@@ -544,7 +550,7 @@ async def acollect_replies(
     return replies
 
 
-def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, purpose: str) -> Spending:
+def spending_of(stages: Stages, prices: Prices, *, max_cost: float | None, purpose: str) -> Account:
     """Return the account of a run.
 
     Args:
@@ -558,14 +564,11 @@ def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, p
     """
     writer = stages.contextualizer if isinstance(stages.contextualizer, LLMContextualizer) else None
     llm = None if writer is None else writer.model
-    spending = Spending(
+    spending = Account(
         prices,
         max_cost=max_cost,
-        context_tokens=(
-            CONTEXT_TOKENS if writer is None else expected_context_tokens(writer.model, writer.llm, stages.ledger)
-        ),
         receipts=stages.ledger.receipts,
-        receipt=RunCost(purpose=purpose, llm=llm, embed_model=stages.embed_model_name),
+        receipt=Receipt(purpose=purpose, llm=llm, embed_model=stages.embed_model_name),
     )
     for name in (stages.embed_model_name, llm):
         if name is not None:
@@ -574,7 +577,7 @@ def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, p
 
 
 def paid_stages(
-    stages: Stages, spending: Spending, replies: BatchReplies | None, *, retries_refused: bool = False
+    stages: Stages, spending: Account, replies: BatchReplies | None, *, retries_refused: bool = False
 ) -> Stages:
     """Return stages that charge their calls to an account and use batch replies where available.
 
@@ -591,7 +594,8 @@ def paid_stages(
     name = None if stages.embed_model_name == LOCAL else stages.embed_model_name
     contextual = stages.embed_model if isinstance(stages.embed_model, ContextualEmbedding) else None
     embedding = EmbeddingCount(name, getattr(stages.embed_model, "dimensions", None), stages.ledger, contextual)
-    counter = CostCounter(writer, embedding, writer.service_tier or "live", spending.context_tokens)
+    context_tokens = expected_context_tokens(writer.model, writer.llm, stages.ledger)
+    counter = CostCounter(writer, embedding, writer.service_tier or "live", context_tokens)
     return replace(stages, spending=spending, contextualizer=writer, counter=counter)
 
 

@@ -210,7 +210,7 @@ def _with_neighbours(equal: Floats) -> Floats:
     near: Floats = np.zeros_like(equal)
     near[:, 1:] = equal[:, :-1]
     near[:, :-1] = np.maximum(near[:, :-1], equal[:, 1:])
-    near = np.maximum(equal, OF_NEIGHBOUR * near)
+    np.maximum(equal, OF_NEIGHBOUR * near, out=near)
     return near
 
 

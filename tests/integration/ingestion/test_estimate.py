@@ -12,10 +12,11 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer.cost import Tokens, money
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.ingestion.report import IngestProgress
+from llama_index_contextual.money.price import money
+from llama_index_contextual.money.tokens import Tokens
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.ingestion.support import files_of, interrupt_batch, nodes_of
@@ -161,7 +162,7 @@ def test_contexts_and_embeddings_in_the_ledger_cost_nothing(
     again = project.estimate([folder])
     assert again.documents == 2
     assert again.known_contexts >= 0
-    project.update_config(chunk_overlap=20, indexes="semantic")
+    project.update_config(chunk_overlap=20, embed_window=8_000)
     rebuilt = project.estimate([folder / "short.md"])
     assert (rebuilt.documents, rebuilt.known_contexts) == (1, rebuilt.chunks)
     assert (rebuilt.contexts.calls, rebuilt.embedding_tokens, rebuilt.dollars) == (0, 0, 0.0)
