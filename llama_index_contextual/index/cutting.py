@@ -155,32 +155,29 @@ def _table_heads(units: Sequence[str], kinds: Sequence[Kind]) -> Iterator[int]:
 def _lines(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of the lines that are not blank, with wrapped lines joined."""
     start = end = 0
+    first = last = ""  # lines of the span, without white space around them
     for line in text.splitlines(keepends=True):
         body = line.strip()
-        is_continued = (
-            end - start >= _WRAPPED
-            and "|" not in body
-            and (body[:1].islower() or (body[:1].isdigit() and _awaits_figure(text[start:end].strip(), body)))
-        )
-        if body and not is_continued:
-            if text[start:end].strip():
+        is_prose = end - start > LONG_LINE or not first[:1].isdecimal()
+        if not last or end - start < _WRAPPED or not _is_continued(last, body, is_prose=is_prose):
+            if last:
                 yield start, end
-            start = end
-        elif not body and text[start:end].strip():
-            yield start, end
-            start = end + len(line)
+            start, first = end, body
+        last = body
         end += len(line)
-    if text[start:end].strip():
+    if last:
         yield start, end
 
 
-def _awaits_figure(line: str, following: str) -> bool:
-    """Return whether a sentence continues on a following line that begins with a figure.
+def _is_continued(line: str, following: str, *, is_prose: bool) -> bool:
+    """Return whether a line continues on the following line.
 
-    The lines of a table or a log begin with figures too, and so do the items of a list.
+    The lines of a table or a log begin with figures, and so do the items of a list, but not the lines of prose.
     """
-    is_prose = len(line) > LONG_LINE or not line[:1].isdecimal()
-    return is_prose and line.rstrip(",")[-1:].isalpha() and not _NUMBERED.match(following)
+    if following[:1].isdigit():
+        ends_openly = line.rstrip(",")[-1:].isalpha()
+        return is_prose and ends_openly and "|" not in following and not _NUMBERED.match(following)
+    return following[:1].islower() and "|" not in following
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
