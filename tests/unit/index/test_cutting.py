@@ -1,0 +1,140 @@
+"""Units of a passage: where they begin and end, their kinds, and the column headers of table rows."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_index_contextual.index.cutting import Kind, Unit, header_of, is_code, spans_of, units_of
+from llama_index_contextual.metadata import CONTEXT, FILE_NAME, SECTION, TABLE_HEAD, TITLE
+
+TEXTS = st.text(alphabet="ab1 |.\n\r\t\u2028é。;=", max_size=400)
+
+
+def pieces(text: str) -> list[str]:
+    return [text[start:end] for start, end in spans_of(text)]
+
+
+def kinds(text: str) -> list[Kind]:
+    return [unit.kind for unit in units_of(text, {})[2:]]
+
+
+@given(TEXTS)
+def test_units_are_ordered_and_contain_all_visible_characters(text: str) -> None:
+    spans = spans_of(text)
+    assert all(first_end <= second_start for (_, first_end), (second_start, _) in itertools.pairwise(spans))
+    assert "".join("".join(text[start:end].split()) for start, end in spans) == "".join(text.split())
+    assert all(text[start:end].strip() == text[start:end] != "" for start, end in spans)
+
+
+@given(TEXTS)
+def test_a_unit_has_the_text_of_its_span_and_a_head_among_the_units_of_the_passage(text: str) -> None:
+    units = units_of(text, {TITLE: "Tariffs"})
+    assert [unit.text for unit in units[2:]] == pieces(text)
+    for at, unit in enumerate(units[2:], start=2):
+        assert unit.text == text[unit.start : unit.end]
+        assert unit.kind >= Kind.TEXT
+        assert unit.head == at or (2 <= unit.head < at and units[unit.head].kind == unit.kind == Kind.ROW)
+
+
+def test_the_first_two_units_are_the_texts_before_the_passage() -> None:
+    metadata = {SECTION: "Gardens", TITLE: "Tariffs", CONTEXT: "It is about water.", TABLE_HEAD: "| a |", "page": 3}
+    expected = [
+        Unit(Kind.HEADER, "Tariffs\nGardens\n| a |", 0, 0, 0),
+        Unit(Kind.CONTEXT, "It is about water.", 0, 0, 1),
+    ]
+    assert units_of("", metadata) == expected
+    assert units_of(" \n", metadata) == expected
+    assert [unit.text for unit in units_of("", {})] == ["", ""]
+    assert header_of({FILE_NAME: "a.md", SECTION: None, TITLE: ""}) == "a.md"
+
+
+def test_rows_of_a_table_are_units() -> None:
+    text = "Revenue by zone\nUpper Vale    2.95    3.10\nTarn Coast    2.10    2.20\n"
+    assert pieces(text) == ["Revenue by zone", "Upper Vale    2.95    3.10", "Tarn Coast    2.10    2.20"]
+
+
+def test_a_long_line_is_divided_into_sentences() -> None:
+    sentences = [
+        "The contract may be terminated by either party at any time.",
+        "Notice is due within ninety days of it.",
+    ]
+    assert pieces(" ".join(sentences * 2)) == sentences * 2
+    assert pieces(" ".join(sentences)) == [" ".join(sentences)]  # 99 characters
+
+
+def test_lines_that_were_wrapped_by_hand_are_one_unit() -> None:
+    text = "Water for gardens is metered apart from that of the\nhouse, and free in spring.\n\nnext paragraph"
+    assert pieces(text) == [text.partition("\n\n")[0], "next paragraph"]
+
+
+def test_blank_lines_before_a_line_do_not_make_it_long() -> None:
+    line = "water is metered. It is free in spring. The fee is due in May."
+    assert pieces("\n" * 200 + line) == [line]
+
+
+def test_a_wrapped_sentence_continues_with_a_figure_but_not_with_an_item_or_row() -> None:
+    line = "The rent for the boathouse and both berths amounts to"
+    for following in ("4,800 euros a year.", "1.85 per cent of the value.", "4.800 Euro.", "0.5 Percent.", "30 days."):
+        assert pieces(f"{line}\n{following}") == [f"{line}\n{following}"]
+    dated = "Der Vertrag über das Bootshaus am Kai beginnt spätestens am\n12. März 2024 und endet nach drei Jahren."
+    assert pieces(dated) == [dated]
+    noted = "¹ Calculated with 40.0 million shares. The dividend amounts to EUR\n1.85 per share."
+    assert pieces(noted) == [noted]
+    for following in ("2. payable in January.", "3.1 Deposit", "4 Duties of the tenant", "4 | 5"):
+        assert pieces(f"{line}\n{following}") == [line, following]
+    rows = ["18:30 the gate was opened by the operator of the harbour", "18:45 the gate was closed"]
+    assert pieces("\n".join(rows)) == rows
+    assert pieces(f"{line}.\n12 boats may moor.") == [f"{line}.", "12 boats may moor."]
+
+
+@pytest.mark.parametrize(
+    ("unit", "kind"),
+    [
+        ("Dry running", Kind.HEADING),
+        ("## Dry running", Kind.HEADING),
+        ("In this case:", Kind.HEADING),
+        ("**Note**", Kind.HEADING),
+        ("2.1 Dry running in 2023 ff", Kind.HEADING),
+        ("P1 dry 41 5.5 within limit", Kind.TEXT),  # several figures
+        ("Dry running of the pumps of the upper zone", Kind.TEXT),  # 42 characters
+        ("The pump stops.", Kind.TEXT),
+        ("Running dry 2,100", Kind.TEXT),
+        ("| dry | 3 |", Kind.ROW),
+        ("Dry pump  Lena", Kind.ROW),
+        ("Dry pump\tLena", Kind.ROW),
+    ],
+)
+def test_the_kind_of_a_unit(unit: str, kind: Kind) -> None:
+    assert kinds(unit) == [kind]
+
+
+def test_all_units_of_source_code_are_lines_of_code() -> None:
+    assert kinds("import os\n\nThe path\nos.remove(path)  # now\n") == [Kind.CODE] * 3
+
+
+def test_the_head_of_a_table_is_its_first_row_if_it_has_no_figures_but_years() -> None:
+    tables = {
+        "The fees.\nZone  2023  31.12.2024\nVale  1  2\nCoast  3  4\n\nThe end.": [2, 3, 3, 3, 6],
+        "cash  1,234  987\ndebt  12  13": [2, 3],  # the first row has figures
+        "a | b\n1 | 2\nThe end.\nc | d\n3 | 4": [2, 2, 4, 5, 5],  # a text between rows ends a table
+    }
+    for text, heads in tables.items():
+        assert [unit.head for unit in units_of(text, {})[2:]] == heads
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('fn main() {\n    println!("hi");\n}', True),
+        ("import os\nos.remove(path)", True),
+        ("| Zone | Fee |\n| Upper Vale | 3.10 |", False),
+        ("Revenue grew by 3 % (see page 4).\nIt was due to:", False),
+        ("", False),
+    ],
+)
+def test_source_code_is_recognised(text: str, expected: bool) -> None:
+    assert is_code(text) is expected

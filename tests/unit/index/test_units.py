@@ -1,0 +1,183 @@
+"""Units as arrays: their terms and directions, selections, files, and units without word vectors."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_index_contextual.embeddings.words import embedded, word_vectors
+from llama_index_contextual.index import units as module
+from llama_index_contextual.index.analysis import Analyzer, tokens
+from llama_index_contextual.index.cutting import Kind, units_of
+from llama_index_contextual.index.units import DIMENSIONS, Units, UnitsBuilder
+from llama_index_contextual.metadata import CONTEXT, TITLE
+
+Passage = tuple[str, Mapping[str, object]]
+
+ENGLISH = Analyzer("english", has_periods=True)
+WORDS = (
+    *("water", "pumps", "TS-999", "garden", "fee", "3.10", "FY2018", "fiscal", "2018", "May", "the", "__", "\ud800"),
+    *("水泵停止", "ポンプ", "المضخة", "Übergrößenträger", "naïve", "x" * 300, "🙂", "|", "\n", "\n\n", ". ", "\t", "  "),
+)
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)
+PASSAGES = st.lists(
+    st.tuples(TEXTS, st.fixed_dictionaries({}, optional={TITLE: TEXTS, CONTEXT: TEXTS})), max_size=6
+)
+
+
+def has_wordllama() -> bool:
+    return bool(module.words_identity())
+
+
+def assert_equal(first: Units, second: Units, *, types: bool = True) -> None:
+    for each in fields(Units):
+        one, other = getattr(first, each.name), getattr(second, each.name)
+        assert one.shape == other.shape, each.name
+        assert np.array_equal(one, other), each.name
+        assert not types or one.dtype == other.dtype, each.name
+
+
+@given(PASSAGES)
+def test_units_contain_the_terms_of_their_texts(passages: Sequence[Passage]) -> None:
+    units = Units.of(passages, ENGLISH, has_vectors=False)
+    texts = [unit.text for text, metadata in passages for unit in units_of(text, metadata)]
+    terms_of = [set(ENGLISH.terms(text)) for text in texts]
+    terms = sorted({"pump", "zebra", *(term for terms in terms_of for term in terms)})
+    assert units.contain(terms).tolist() == [[term in terms for terms in terms_of] for term in terms]
+    assert units.contain([]).shape == (0, len(texts))
+    assert units.words.tolist() == [len(tokens(text)) for text in texts]
+
+
+@given(PASSAGES)
+def test_arrays_describe_the_units_of_each_passage(passages: Sequence[Passage]) -> None:
+    units = Units.of(passages, None, has_vectors=False)
+    expected = [units_of(text, metadata) for text, metadata in passages]
+    assert units.rows == len(passages)
+    assert np.diff(units.firsts).tolist() == [len(one) for one in expected]
+    listed = [unit for one in expected for unit in one]
+    assert units.kinds.tolist() == [unit.kind for unit in listed]
+    assert (units.starts.tolist(), units.ends.tolist()) == ([one.start for one in listed], [one.end for one in listed])
+    assert units.heads.tolist() == [unit.head for unit in listed]
+    assert units.terms.shape == (0, 3)
+    assert units.kinds[units.firsts[:-1]].tolist() == [Kind.HEADER] * len(passages)
+
+
+@given(PASSAGES, st.data())
+def test_units_of_some_rows_are_those_of_their_passages(passages: Sequence[Passage], data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.integers(0, len(passages) - 1), max_size=8)) if passages else []
+    units = Units.of(passages, ENGLISH).take(np.array(rows, dtype=np.int64))
+    assert_equal(units, Units.of([passages[row] for row in rows], ENGLISH), types=False)
+
+
+@given(st.lists(PASSAGES, max_size=4))
+def test_units_of_several_groups_are_those_of_all_passages(groups: Sequence[Sequence[Passage]]) -> None:
+    everything = [passage for group in groups for passage in group]
+    joined = Units.join([Units.of(group, ENGLISH) for group in groups])
+    if groups:
+        assert_equal(joined, Units.of(everything, ENGLISH), types=False)
+    assert joined.rows == len(everything)
+    builder = UnitsBuilder(ENGLISH)
+    for number, group in enumerate(groups):
+        if number % 2:
+            builder.add_units(Units.of(group, ENGLISH))
+        else:
+            for text, metadata in group:
+                builder.add(text, metadata)
+    assert_equal(builder.build(), Units.of(everything, ENGLISH))
+    assert_equal(builder.build(), Units.of(everything, ENGLISH))
+
+
+def test_passages_are_converted_alike_however_many_are_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(5)
+    passages = [(" ".join(rng.choices(WORDS, k=30)), {TITLE: " ".join(rng.choices(WORDS, k=3))}) for _ in range(40)]
+    expected = Units.of(passages, ENGLISH)
+    monkeypatch.setattr(module, "_PENDING", 50)
+    monkeypatch.setattr(module, "_MAX_WORDS", 5)
+    assert_equal(Units.of(passages, ENGLISH), expected)
+
+
+def test_integers_have_the_smallest_type_that_fits() -> None:
+    short, long = Units.of([("a\nb", {})], ENGLISH), Units.of([("a\n" * 300 + "b " * 80_000, {})], ENGLISH)
+    assert {short.firsts.dtype, short.ends.dtype, short.words.dtype} == {np.dtype(np.uint8)}
+    assert (long.firsts.dtype, long.ends.dtype, long.kinds.dtype) == (np.uint16, np.uint32, np.uint8)
+
+
+@given(PASSAGES)
+def test_a_file_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, passages: Sequence[Passage]) -> None:
+    path = tmp_path_factory.mktemp("part") / "units.bin"
+    units = Units.of(passages, ENGLISH)
+    units.save(path)
+    assert_equal(Units.load(path), units)
+    first = path.read_bytes()
+    Units.load(path).save(path.with_name("again.bin"))
+    assert path.with_name("again.bin").read_bytes() == first
+
+
+# ---- directions ------------------------------------------------------------------------------------------------------
+
+
+def directions(passages: Sequence[Passage]) -> np.ndarray:
+    """Return the direction of each unit with its header in full precision; shape (units, dimensions)."""
+    rows = []
+    for text, metadata in passages:
+        sums = []
+        for unit in units_of(text, metadata):
+            words = tokens(unit.text)
+            total = word_vectors(words, DIMENSIONS).sum(axis=0) if words else np.zeros(DIMENSIONS)
+            sums.append(total / (np.linalg.norm(total) or 1.0))
+        rows += [one + sums[0] for one in sums]
+    return np.array(rows)
+
+
+@pytest.mark.skipif(not has_wordllama(), reason="needs the extra local")
+@given(
+    st.lists(st.lists(st.sampled_from(WORDS[:12]), min_size=1, max_size=12).map(" ".join), min_size=1, max_size=5),
+    st.lists(st.sampled_from(WORDS[:12]), max_size=4).map(" ".join),
+    st.lists(st.sampled_from(WORDS[:12]), min_size=1, max_size=8).map(" ".join),
+)
+def test_similarities_differ_little_from_those_of_whole_numbers(
+    lines: Sequence[str], title: str, question: str
+) -> None:
+    passages: list[Passage] = [("\n".join(lines), {TITLE: title}), ("", {}), (question, {})]
+    vector = embedded([question])[0, :DIMENSIONS]
+    vector /= np.linalg.norm(vector) or 1.0
+    exact = directions(passages)
+    exact = exact @ vector / np.maximum(np.linalg.norm(exact, axis=1), 1e-9)
+    similarities = Units.of(passages, None).similarities(vector)
+    assert np.abs(similarities - exact).max() < 0.05
+    assert similarities[-4:-1].tolist() == [0.0] * 3  # units without words
+    assert similarities[-1] > 0.95  # the question itself
+
+
+def test_a_direction_is_read_from_numbers_of_four_bits() -> None:
+    units = Units.of([("", {})], None, has_vectors=False)
+    # Each byte has two numbers from 1 to 15, which stand for -7 to 7: here (3, 4) and (-7, 0).
+    units = Units(**{**vars(units), "directions": np.array([[3 + 8 << 4 | 4 + 8], [1 << 4 | 8]], dtype=np.uint8)})
+    assert units.similarities(np.array([1.0, 0.0], dtype=np.float32)).tolist() == pytest.approx([0.6, -1.0])
+    assert units.similarities(np.array([0.0, 1.0], dtype=np.float32)).tolist() == pytest.approx([0.8, 0.0])
+
+
+def test_without_wordllama_units_have_terms_but_no_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "words_identity", lambda: "")
+    units = Units.of([("The pump stops.", {TITLE: "Pumps"})], ENGLISH)
+    assert units.directions.shape == (3, 0)
+    assert units.similarities(np.ones(DIMENSIONS, dtype=np.float32)).tolist() == [0.0] * 3
+    assert units.contain(["pump"]).tolist() == [[True, False, True]]
+
+
+@pytest.mark.skipif(not has_wordllama(), reason="needs the extra local")
+def test_units_without_directions_are_joined_with_others_as_similar_to_nothing() -> None:
+    passages: list[Passage] = [("The pump stops.", {})]
+    units = Units.of(passages, ENGLISH)
+    joined = Units.join([units.without_directions(), units])
+    vector = embedded(["The pump stops."])[0, :DIMENSIONS]
+    similarities = joined.similarities(vector / np.linalg.norm(vector))
+    assert similarities[:3].tolist() == [0.0] * 3
+    assert similarities[-1] > 0.95
