@@ -22,6 +22,7 @@ from llama_index_contextual.index.base import Chunk, ChunkIndex
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.hits import Hits, Scale, top
+from llama_index_contextual.index.units import Units
 from llama_index_contextual.index.version import VersionIndex
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -87,6 +88,11 @@ class ListIndex:
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
         """Return the chunks."""
         return [Chunk.of(self.nodes[row]) for row in rows]
+
+    def units(self, rows: NDArray[np.int64]) -> Units:
+        """Return the units, made from the nodes."""
+        nodes = (self.nodes[row] for row in rows.tolist())
+        return Units.of(((node.get_content(), node.metadata) for node in nodes), self.lexical.analyzer)
 
 
 def by_meaning(index: ChunkIndex, **options: Any) -> SemanticRetriever:

@@ -23,7 +23,7 @@ MANIFEST = Manifest(
         PartEntry(
             name="p000001",
             files={"docstore.sqlite": FileEntry(bytes=3, xxh3="0f", sha256="1f")},
-            derived=DerivedEntry(edition=1, language="english"),
+            derived=DerivedEntry(edition=1, language="english", words="0f"),
         )
     ],
 )

@@ -172,6 +172,12 @@ def test_without_wordllama_units_have_terms_but_no_directions(monkeypatch: pytes
     assert units.contain(["pump"]).tolist() == [[True, False, True]]
 
 
+def test_no_units_have_no_similarities() -> None:
+    none = Units.of([("The pump.", {})], ENGLISH).take(np.zeros(0, dtype=np.int64))
+    assert none.similarities(np.ones(DIMENSIONS, dtype=np.float32)).shape == (0,)
+    assert none.contain(["pump"]).shape == (1, 0)
+
+
 @pytest.mark.skipif(not has_wordllama(), reason="needs the extra local")
 def test_units_without_directions_are_joined_with_others_as_similar_to_nothing() -> None:
     passages: list[Passage] = [("The pump stops.", {})]

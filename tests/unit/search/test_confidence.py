@@ -9,14 +9,27 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from llama_index.core.schema import TextNode
+from numpy.typing import NDArray
 
 from llama_index_contextual.config import Mode
+from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.bm25 import LexicalIndex, LexicalQuery
 from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
-from llama_index_contextual.search.confidence import MODELS, estimate_confidence, hit_features, query_features
+from llama_index_contextual.index.units import Units
+from llama_index_contextual.metadata import TITLE
+from llama_index_contextual.search.confidence import (
+    MODELS,
+    READ,
+    coverages,
+    estimate_confidence,
+    hit_features,
+    query_features,
+)
 from llama_index_contextual.search.rank import Leg, Ranking
-from llama_index_contextual.search.results import RetrievedChunk
+from llama_index_contextual.search.spotlight import Matches
+
+NOTHING = np.zeros(0)
+"""Coverages of no hits."""
 
 
 def hits(rows: Sequence[int], scores: Sequence[float]) -> Hits:
@@ -31,6 +44,13 @@ def fused(*legs: Leg, rows: Sequence[int] = (0, 1), scores: Sequence[float] = (1
 def alone(leg: Leg) -> Ranking:
     """Return the ranking of a search in a single index."""
     return Ranking(leg.hits, ["a", "b", "c"], [leg])
+
+
+def covered(ranking: Ranking, *passages: tuple[str, str]) -> NDArray[np.float64]:
+    """Return the coverage of "pump motor" by passages, given as their texts and titles."""
+    units = Units.of([(text, {TITLE: title}) for text, title in passages], Analyzer("none"), has_vectors=False)
+    weights = {} if ranking.terms is None else ranking.terms.weights
+    return coverages(ranking, Matches.of(units, weights), "pump motor")
 
 
 def trace(query: LexicalQuery = "pump motor") -> Ranking:
@@ -83,19 +103,15 @@ def test_features_are_always_finite() -> None:
     negative = fused(flat, nothing, scores=[-0.1, -0.9])
     features = hit_features(negative, negative.evidence(20), 0.5)
     assert all(np.isfinite(values).all() for values in features.values())
-    assert query_features(negative, [], "pump") == {"near": 0.9, "cover": 0.0}
-
-
-def chunk(text: str, **metadata: str) -> RetrievedChunk:
-    return RetrievedChunk(node=TextNode(text=text, metadata=metadata), score=1.0)
+    assert query_features(negative, NOTHING) == {"near": 0.9, "cover": 0.0}
 
 
 def test_nearness_is_the_best_similarity_less_half_of_what_chance_reaches() -> None:
     found = trace()
     # The best cosine is 0.9 among three chunks, with a standard deviation of 0.2; of the two hits that pass a filter,
     # chance reaches less. Similarities begin at 0: 0.3 - 3.5 x 0.2 is below.
-    assert query_features(found, [], "")["near"] == pytest.approx(0.9 - 0.5 * 0.2 * math.sqrt(2 * math.log(3)))
-    of_two = query_features(found, [], "", is_filtered=True)["near"]
+    assert query_features(found, NOTHING)["near"] == pytest.approx(0.9 - 0.5 * 0.2 * math.sqrt(2 * math.log(3)))
+    of_two = query_features(found, NOTHING, is_filtered=True)["near"]
     assert of_two == pytest.approx(0.9 - 0.5 * 0.2 * math.sqrt(2 * math.log(2)))
 
 
@@ -104,38 +120,33 @@ def test_a_model_that_finds_everything_similar_is_measured_from_where_its_simila
     found = fused(replace(semantic, scale=Scale(0.7, 0.02)), lexical)
     begin = 0.7 - 3.5 * 0.02
     chance = 0.5 * 0.02 * math.sqrt(2 * math.log(3))
-    assert query_features(found, [], "")["near"] == pytest.approx((0.9 - chance - begin) / (1 - begin))
+    assert query_features(found, NOTHING)["near"] == pytest.approx((0.9 - chance - begin) / (1 - begin))
 
 
 def test_coverage_is_that_of_the_best_hit_with_its_header() -> None:
     found = trace("pump motor")
     pump, motor = (math.log1p((3 - n + 0.5) / (n + 0.5)) for n in (1, 2))
-    apart = [chunk("The pump."), chunk("The motor.")]
-    assert query_features(found, apart, "pump motor")["cover"] == pytest.approx(pump / (pump + motor))
-    titled = [chunk("The pump.", title="Motor"), chunk("The valve.")]
-    assert query_features(found, titled, "pump motor")["cover"] == pytest.approx(1)
-
-
-def test_hits_from_one_document_are_no_better_than_hits_from_several() -> None:
-    one, several = ([chunk("pump", file_name=name) for name in names] for names in (("a.md", "a.md"), ("a.md", "b.md")))
-    judged = [
-        estimate_confidence(trace(), trace().evidence(20), found, question="pump motor") for found in (one, several)
-    ]
-    assert judged[0] == judged[1]
+    apart = covered(found, ("The pump.", ""), ("The motor.", ""))
+    assert apart.tolist() == pytest.approx([pump / (pump + motor), motor / (pump + motor)])
+    assert query_features(found, apart)["cover"] == pytest.approx(pump / (pump + motor))
+    titled = covered(found, ("The pump.", "Motor"), ("The valve.", ""))
+    assert query_features(found, titled)["cover"] == pytest.approx(1)
+    assert query_features(found, np.array([0.2] * READ + [0.9]))["cover"] == 0.2  # only the first hits are read
+    assert query_features(alone(found.legs[0]), covered(alone(found.legs[0]), ("The pump.", ""))).keys() == {"near"}
 
 
 def test_a_follow_up_without_words_of_its_own_is_judged_by_those_of_the_conversation() -> None:
     semantic, lexical = trace().legs
     terms = LexicalIndex.build(["the pump", "motor"]).query((("And why?", 1.0), ("pump motor", 0.5)))
     found = fused(semantic, replace(lexical, terms=terms))
-    estimate = estimate_confidence(found, found.evidence(20), [chunk("The pump and its motor.")], question="And why?")
+    estimate = estimate_confidence(found, found.evidence(20), np.ones(1), question="And why?")
     assert estimate.level is None
     assert estimate.confidence == pytest.approx(float(MODELS["lexical"].confidence({"cover": 1.0})))
 
 
 def test_no_hit_is_more_relevant_than_the_documents_answer() -> None:
     found = trace("valve")
-    estimate = estimate_confidence(found, found.evidence(20), [chunk("sensor")], question="valve")
+    estimate = estimate_confidence(found, found.evidence(20), np.zeros(1), question="valve")
     assert max(estimate.relevances) <= estimate.confidence
 
 
@@ -150,8 +161,8 @@ def test_more_evidence_is_more_confidence() -> None:
 def test_every_mode_is_judged_by_the_features_of_its_indexes(mode: Mode) -> None:
     found = trace()
     ranking = found if mode == "hybrid" else alone(next(leg for leg in found.legs if leg.name == mode))
-    estimate = estimate_confidence(ranking, ranking.evidence(20), [], question="pump motor")
-    features, model = query_features(ranking, [], "pump motor"), MODELS[mode].confidence
+    estimate = estimate_confidence(ranking, ranking.evidence(20), NOTHING, question="pump motor")
+    features, model = query_features(ranking, NOTHING), MODELS[mode].confidence
     logit = model.intercept + sum(model.coefficients[name] * features[name] for name in model.coefficients)
     assert estimate.confidence == pytest.approx(1 / (1 + math.exp(-logit)))
     assert len(estimate.relevances) == 2
@@ -163,20 +174,20 @@ def test_a_question_in_another_language_is_judged_by_the_semantic_ranking() -> N
     found = fused(semantic, lexical)
     evidence = found.evidence(20)
     german, english = (
-        estimate_confidence(found, evidence, [], question=text) for text in ("Wie groß ist die Pumpe?", "The pump?")
+        estimate_confidence(found, evidence, NOTHING, question=text) for text in ("Wie groß ist die Pumpe?", "The pump?")
     )
-    assert german.confidence == MODELS["semantic"].confidence(query_features(found, [], ""))
-    assert english.confidence == MODELS["hybrid"].confidence(query_features(found, [], "The pump?"))
+    assert german.confidence == MODELS["semantic"].confidence(query_features(found, NOTHING))
+    assert english.confidence == MODELS["hybrid"].confidence(query_features(found, NOTHING))
 
 
 def test_without_results_there_is_no_confidence() -> None:
     legs = (replace(leg, hits=NO_HITS) for leg in trace("sensor").legs)
-    estimate = estimate_confidence(fused(*legs, rows=[], scores=[]), [], [])
+    estimate = estimate_confidence(fused(*legs, rows=[], scores=[]), [], NOTHING)
     assert (estimate.confidence, estimate.level) == (0.0, "none")
 
 
 def test_overwhelming_evidence_is_not_a_division_by_zero() -> None:
     semantic = alone(replace(trace().legs[0], scale=Scale(0.3, 1e-4)))
-    estimate = estimate_confidence(semantic, semantic.evidence(20), [])
+    estimate = estimate_confidence(semantic, semantic.evidence(20), NOTHING)
     assert 0.99 < estimate.confidence < 1
     assert np.isfinite(estimate.relevances).all()

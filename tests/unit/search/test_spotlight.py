@@ -1,11 +1,9 @@
-"""Units of a passage, and how much of a question one of them covers."""
+"""Comparison of the units of passages with a question: marks, scores, and how much of a question one unit covers."""
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -14,74 +12,46 @@ from hypothesis import strategies as st
 from llama_index.core.schema import TextNode
 from numpy.typing import NDArray
 
-from llama_index_contextual.embeddings.words import embedded, word_vectors
+from llama_index_contextual.embeddings.words import embedded
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.index.base import Chunk
+from llama_index_contextual.index.base import ChunkIndex
 from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
-from llama_index_contextual.metadata import TOKEN_COUNT
+from llama_index_contextual.index.units import DIMENSIONS, Units, words_identity
+from llama_index_contextual.metadata import CONTEXT, TITLE
 from llama_index_contextual.retrievers.lexical import NodeIndex
 from llama_index_contextual.search.rank import FusionSettings, Leg, Ranking, lexical_leg
-from llama_index_contextual.search.search import best_chunks
+from llama_index_contextual.search.search import with_best_units
 from llama_index_contextual.search.spotlight import (
-    DIMENSIONS,
-    HeadedText,
+    Matches,
     Spot,
-    Spotlight,
-    coverage,
-    is_code,
+    match_units,
     question_parts,
     spotlight_shares,
-    spots_of,
-    units,
 )
 
 ENGLISH = Analyzer("english")
+NEEDS_WORDLLAMA = pytest.mark.skipif(not words_identity(), reason="needs the extra local")
 
 
-def pieces(text: str) -> list[str]:
-    return [text[start:end].strip() for start, end in units(text)]
+def matches(
+    weights: Mapping[str, float], *passages: str, meaning: Sequence[float] | None = None, **before: str
+) -> Matches:
+    """Compare passages with weighted terms and, if they are given, with the similarities of all units."""
+    units = Units.of([(text, before) for text in passages], ENGLISH, has_vectors=False)
+    result = Matches.of(units, weights)
+    if meaning is None:
+        return result
+    return Matches(units, weights, result.contains, np.array(meaning, dtype=np.float32))
 
 
-@given(st.text(alphabet="ab |.\n\r\u2028é。", max_size=400))
-def test_units_are_ordered_and_hold_all_visible_characters(text: str) -> None:
-    spans = units(text)
-    assert all(first_end <= second_start for (_, first_end), (second_start, _) in itertools.pairwise(spans))
-    assert "".join("".join(text[start:end].split()) for start, end in spans) == "".join(text.split())
-    assert all(text[start:end].strip() for start, end in spans)
+def marked(weights: Mapping[str, float], text: str, **options: object) -> str:
+    """Return the marked part of a passage."""
+    (spot,) = matches(weights, text, **options).spots()  # type: ignore[arg-type]
+    return text[spot.start : spot.end]
 
 
-def test_rows_of_a_table_are_units() -> None:
-    text = "Revenue by zone\nUpper Vale    2.95    3.10\nTarn Coast    2.10    2.20\n"
-    assert pieces(text) == ["Revenue by zone", "Upper Vale    2.95    3.10", "Tarn Coast    2.10    2.20"]
-
-
-def test_a_long_line_is_divided_into_sentences() -> None:
-    sentences = [
-        "The contract may be terminated by either party at any time.",
-        "Notice is due within ninety days of it.",
-    ]
-    assert pieces(" ".join(sentences * 2)) == sentences * 2
-
-
-def test_lines_that_were_wrapped_by_hand_are_one_unit() -> None:
-    text = "Water for gardens is metered apart from that of the\nhouse, and free in spring.\n\nnext paragraph"
-    assert pieces(text) == [text.partition("\n\n")[0], "next paragraph"]
-
-
-def test_a_wrapped_sentence_continues_with_a_figure_but_not_with_an_item_or_row() -> None:
-    line = "The rent for the boathouse and both berths amounts to"
-    for following in ("4,800 euros a year.", "1.85 per cent of the value.", "4.800 Euro.", "0.5 Percent.", "30 days."):
-        assert pieces(f"{line}\n{following}") == [f"{line}\n{following}"]
-    dated = "Der Vertrag über das Bootshaus am Kai beginnt spätestens am\n12. März 2024 und endet nach drei Jahren."
-    assert pieces(dated) == [dated]
-    noted = "¹ Calculated with 40.0 million shares. The dividend amounts to EUR\n1.85 per share."
-    assert pieces(noted) == [noted]
-    for following in ("2. payable in January.", "3.1 Deposit", "4 Duties of the tenant"):
-        assert pieces(f"{line}\n{following}") == [line, following]
-    rows = ["18:30 the gate was opened by the operator of the harbour", "18:45 the gate was closed"]
-    assert pieces("\n".join(rows)) == rows
-    assert pieces(f"{line}.\n12 boats may moor.") == [f"{line}.", "12 boats may moor."]
+# ---- coverage --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -90,12 +60,25 @@ def test_a_wrapped_sentence_continues_with_a_figure_but_not_with_an_item_or_row(
         ("The pump stops.\nThe motor runs.", "", 0.75),
         ("The pump stops the motor.", "", 1.0),
         ("The pump stops.\nThe valve.", "Motors", 1.0),
-        ("", "Motors", 0.0),  # a header alone says nothing
+        ("The valve.", "Motors", 0.25),
+        ("", "Motors", 0.0),  # a header alone answers nothing
     ],
 )
-def test_a_part_of_the_question_is_covered_by_one_unit_only(text: str, header: str, share: float) -> None:
-    assert coverage(text, header, [{"pump": 3.0, "motor": 1.0}], ENGLISH) == share
-    assert coverage(text, header, question_parts("of the", {}, ENGLISH), ENGLISH) == 0.0
+def test_a_part_of_the_question_is_covered_by_one_unit_with_its_header(text: str, header: str, share: float) -> None:
+    weights = {"pump": 3.0, "motor": 1.0}
+    assert matches(weights, text, **{TITLE: header}).coverage([weights]).tolist() == [share]
+    assert matches({}, text, **{TITLE: header}).coverage(question_parts("of the", {}, ENGLISH)).tolist() == [0.0]
+
+
+def test_the_context_of_a_passage_covers_nothing() -> None:
+    weights = {"pump": 3.0, "motor": 1.0}
+    assert matches(weights, "The motor runs.", **{CONTEXT: "Pumps and motors"}).coverage([weights]).tolist() == [0.25]
+
+
+def test_each_passage_is_covered_on_its_own() -> None:
+    weights = {"pump": 3.0, "motor": 1.0}
+    assert matches(weights, "The valve.", "A pump.", "A motor.").coverage([weights]).tolist() == [0.0, 0.75, 0.25]
+    assert matches(weights).coverage([weights]).tolist() == []
 
 
 def test_the_best_covered_sentence_of_the_question_counts() -> None:
@@ -103,7 +86,7 @@ def test_the_best_covered_sentence_of_the_question_counts() -> None:
     weights = dict.fromkeys(ENGLISH.query_terms(question), 1.0)
     parts = question_parts(question, weights, ENGLISH)
     assert len(parts) == 2
-    assert coverage("The old pump feeds the upper reservoir.", "", parts, ENGLISH) == 1.0
+    assert matches(weights, "The old pump feeds the upper reservoir.").coverage(parts).tolist() == [1.0]
 
 
 @pytest.mark.parametrize("question", ["And the pump?", "Pump. Motor. Valve.", ""])
@@ -112,23 +95,32 @@ def test_a_question_of_short_sentences_is_one_part(question: str) -> None:
     assert question_parts(question, weights, ENGLISH) == [weights]
 
 
-def passage(text: str, before: str = "", heading: str = "") -> HeadedText:
-    return HeadedText(text, before, heading)
+# ---- marks -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_unit_with_most_of_the_questions_words_is_marked() -> None:
     text = "Water is metered.\nGarden water is free from May.\nPumps lift water."
-    (spot,) = Spotlight(ENGLISH).spots({"garden": 3.0, "water": 1.0}, "garden water", [passage(text)])
-    assert text[spot.start : spot.end] == "Garden water is free from May."
+    assert marked({"garden": 3.0, "water": 1.0}, text) == "Garden water is free from May."
 
 
-def test_a_term_that_stands_before_the_passage_counts_for_all_units_and_hardly_for_the_mark() -> None:
+def test_a_term_before_the_passage_counts_for_all_units_and_hardly_for_the_mark() -> None:
     text = "Acme pays.\nThe term is ten years."
     weights = {"acm": 5.0, "term": 2.0}
-    (spot,) = Spotlight(ENGLISH).spots(weights, "Acme term", [passage(text, before="Contract of Acme")])
-    assert text[spot.start : spot.end] == "The term is ten years."  # 2.05 against 0.25 + 0.4
-    length = (0.6 + 0.4 * 5 / 40) ** 0.25
-    assert spot.words == pytest.approx((5.0 + 2.0) / length)
+    for name in (TITLE, CONTEXT):
+        assert marked(weights, text, **{name: "Contract of Acme"}) == "The term is ten years."  # 2.05 against 0.25 + 0.4
+        (spot,) = matches(weights, text, **{name: "Contract of Acme"}).spots()
+        length = (0.6 + 0.4 * 5 / 40) ** 0.25
+        assert spot.words == pytest.approx((5.0 + 2.0) / length)
+
+
+def test_the_words_of_the_best_unit_count_relative_to_its_length() -> None:
+    weights = {"garden": 3.0, "water": 1.0}
+    long = "Garden water is free from May" + " of the year" * 4
+    (spot,) = matches(weights, f"Garden water\n{long}").spots()
+    assert spot.words == pytest.approx(4.0 / (0.6 + 0.4 * 2 / 40) ** 0.25)
+    (spot,) = matches(weights, long).spots()
+    assert spot.words == pytest.approx(4.0 / (0.6 + 0.4 * 18 / 40) ** 0.25)
+    assert matches(weights, "", "The valve.").spots() == [Spot(0, 0, 0.0, 0.0)] * 2
 
 
 def test_the_terms_of_the_units_before_and_after_count_a_fifth() -> None:
@@ -138,14 +130,19 @@ def test_the_terms_of_the_units_before_and_after_count_a_fifth() -> None:
         "The fee is high (p. 5)"
     )
     weights = {"fee": 2.0, "garden": 3.0, "pump": 1.0}
-    (spot,) = Spotlight(ENGLISH).spots(weights, "fee for pumps", [passage(text)])
-    assert text[spot.start : spot.end].endswith("(p. 1)")  # 3.0
-    (spot,) = Spotlight(ENGLISH).spots({**weights, "garden": 0.5}, "fee for pumps", [passage(text)])
-    assert text[spot.start : spot.end].endswith("(p. 3)")  # 2.0 + 0.2 x 1.0, like the last unit, but shorter
+    assert marked(weights, text).endswith("(p. 1)")  # 3.0
+    # 2.0 + 0.2 x 1.0, like the last unit, but longer
+    assert marked({**weights, "garden": 0.5}, text).endswith("(p. 3)")
+
+
+def test_of_equal_units_the_longest_is_marked_and_of_equally_long_ones_the_first() -> None:
+    weights = {"garden": 3.0}
+    assert marked(weights, "A garden.\n\nThe valve.\n\nThe garden is green.") == "The garden is green."
+    assert matches(weights, "A garden.\n\nThe valve.\n\nA garden.").spots()[0].start == 0
 
 
 @pytest.mark.parametrize(
-    ("text", "marked"),
+    ("text", "expected"),
     [
         ("Dry running\nThe pump has no water.\nOpen the valve.", "Dry running\nThe pump has no water."),
         ("**E-1, dry.** The pump has no water. Open the valve.\n" + "x " * 70, "**E-1, dry.** The pump has no water."),
@@ -158,85 +155,69 @@ def test_the_terms_of_the_units_before_and_after_count_a_fifth() -> None:
         ("Open the valve.\nDry running", "Dry running"),
     ],
 )
-def test_a_short_heading_is_marked_with_the_text_below_it_and_a_row_alone(text: str, marked: str) -> None:
-    (spot,) = Spotlight(ENGLISH).spots({"dri": 3.0}, "dry", [passage(text)])
-    assert text[spot.start : spot.end] == marked
+def test_a_short_heading_is_marked_with_the_text_below_it_and_a_row_alone(text: str, expected: str) -> None:
+    assert marked({"dri": 3.0}, text) == expected
 
 
-def test_without_a_matching_word_the_unit_closest_in_meaning_is_marked() -> None:
-    vectors = {"fee": [1.0, 0.0], "pump": [0.0, 1.0], "cost": [0.9, 0.1]}
-
-    def embed(words: Sequence[str]) -> NDArray[np.float32]:
-        return np.array([vectors[word] for word in words], dtype=np.float32)
-
-    text = "pump\ncost"
-    question = np.array([1.0, 0.0], dtype=np.float32)
-    (spot,) = Spotlight(Analyzer("none"), embed).spots({"fee": 2.0}, "fee", [passage(text)], question)
-    assert text[spot.start : spot.end] == "cost"
-    (none,) = Spotlight(Analyzer("none")).spots({"fee": 2.0}, "fee", [passage(text)])
-    assert none.start == none.end == 0
-
-
-def test_similar_words_count_by_the_square_of_their_similarity() -> None:
-    vectors = {"fee": [1.0, 0.0], "charge": [0.8, 0.6], "pump": [0.0, 1.0]}
-
-    def embed(words: Sequence[str]) -> NDArray[np.float32]:
-        return np.array([vectors[word] for word in words], dtype=np.float32)
-
-    spotlight = Spotlight(Analyzer("none"), embed)
-    question = np.array([1.0, 0.0], dtype=np.float32)
-    near, far = spotlight.spots({"fee": 2.0}, "fee", [passage("charge"), passage("pump")], question)
-    length = (0.6 + 0.4 * 1 / 40) ** 0.25
-    assert near.words == pytest.approx(2.0 * 0.8**2 / length)
-    assert far.words == 0.0  # a similarity of 0 is below 0.5
-    assert near.meaning == pytest.approx(0.8)
-    assert far.meaning == pytest.approx(0.0)
-    (headed,) = spotlight.spots({"fee": 2.0}, "fee", [passage("pump", heading="fee")], question)
-    assert headed.meaning == pytest.approx(math.sqrt(0.5))  # the direction between both
-
-
-def test_passages_are_compared_alike_alone_and_together() -> None:
-    texts = ["Fees are due in May.", "The pump is green.\nGarden water is free.", "Tariffs of the upper zone."]
-    weights = {"garden": 3.0, "water": 1.0, "fee": 2.0}
-    together = Spotlight(ENGLISH).spots(weights, "garden water fees", [passage(text) for text in texts])
-    assert together == [Spotlight(ENGLISH).spots(weights, "garden water fees", [passage(text)])[0] for text in texts]
-
-
-def test_threads_share_a_spotlight() -> None:
-    spotlight = Spotlight(ENGLISH)
-    passages = [passage(f"Zone {number} has garden water.\nFee {number} is due.") for number in range(50)]
-    asked = [{"garden": 1.0, "water": 1.0, str(number): 5.0} for number in range(50)]
-
-    def spots(number: int) -> list[Spot]:
-        return spotlight.spots(asked[number], f"garden water {number}", passages)
-
-    with ThreadPoolExecutor(8) as pool:
-        concurrent = list(pool.map(spots, range(50)))
-    assert concurrent == [spots(number) for number in range(50)]
+def test_a_heading_at_the_end_is_not_marked_with_the_next_passage() -> None:
+    spots = matches({"dri": 3.0}, "Open the valve.\nDry running", "The pump has no water.").spots()
+    assert [(spot.start, spot.end) for spot in spots] == [(16, 27), (0, 0)]
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "table",
     [
-        ('fn main() {\n    println!("hi");\n}', True),
-        ("import os\nos.remove(path)", True),
-        ("| Zone | Fee |\n| Upper Vale | 3.10 |", False),
-        ("Revenue grew by 3 % (see page 4).\nIt was due to:", False),
-        ("", False),
+        "| Zone | price per m3 | standing charge |\n|---|---|---|\n| zone 6 | 1.95 | 62 |\n| zone 7 | 2.10 | 64 |",
+        "Zone  price per m3  standing charge\nzone 6  1.95  62\nzone 7  2.1  64",
+        "Price per m3 in  2023  2024  12.31.2025\nzone 6  1.95  1.97  2.00\nzone 7  2.10  2.12  2.20",
     ],
+    ids=["Markdown", "sheet", "years"],
 )
-def test_source_code_is_recognised(text: str, expected: bool) -> None:
-    assert is_code(text) is expected
+def test_a_row_is_marked_rather_than_its_column_headers(table: str) -> None:
+    weights = {"price": 1.0, "per": 1.0, "m3": 1.0, "zone": 1.0, "7": 1.0}
+    text = f"The tariff of the town.\n\n{table}\n\nBills are due in June."
+    assert marked(weights, text).strip("| ").startswith("zone 7")
+
+
+def test_column_headers_are_marked_if_no_row_has_a_term_of_its_own() -> None:
+    text = "Tariff\n\nPlace  price\nUpper Vale  1.95\nThe Mill by the Old Weir  2.10"
+    assert marked({"price": 1.0}, text) == "Place  price"
+
+
+def test_a_first_row_with_figures_is_not_the_head_of_the_others() -> None:
+    weights = {"cash": 1.0, "debt": 1.1, "old": 0.5, "sold": 0.5}
+    text = "cash  1,234  987\ndebt  12  13\n\nThe end.\nBonds  old  new\nsold  1  2"
+    assert marked(weights, text) == "debt  12  13"
+
+
+def test_without_a_matching_word_the_unit_closest_in_meaning_is_marked() -> None:
+    text = "Pump\nCost\nValve"
+    assert marked({"fee": 2.0}, text, meaning=[0.9, 0.8, 0.1, 0.3, 0.2]) == "Cost\nValve"
+    assert marked({"fee": 2.0, "valv": 1.0}, text, meaning=[0.9, 0.8, 0.1, 0.3, 0.2]) == "Valve"
+    assert marked({"fee": 2.0}, text, meaning=[0.0] * 5) == marked({"fee": 2.0}, text) == ""
+    assert marked({}, text, meaning=[0.9, 0.8, 0.1, 0.3, 0.2]) == "Cost\nValve"
+
+
+def test_the_meaning_of_a_passage_is_that_of_its_closest_unit_but_never_negative() -> None:
+    first, second = matches({}, "The pump.\nThe fee.", "The valve.", meaning=[0.9, 0.9, 0.2, 0.5, 0.9, 0.9, -0.3]).spots()
+    assert (first.meaning, second.meaning) == (pytest.approx(0.5), 0.0)
+    assert (second.start, second.end) == (0, 10)
+
+
+@given(st.lists(st.lists(st.sampled_from(("Garden", "water fee.", "| a |", "2  3", "\n")), max_size=9), max_size=5))
+def test_passages_are_compared_alike_alone_and_together(parts: Sequence[Sequence[str]]) -> None:
+    texts, weights = ["\n".join(lines) for lines in parts], {"garden": 3.0, "water": 1.0, "fee": 2.0}
+    together = matches(weights, *texts)
+    alone = [matches(weights, text) for text in texts]
+    assert together.spots() == [one.spots()[0] for one in alone]
+    assert together.coverage([weights]).tolist() == [one.coverage([weights])[0] for one in alone]
+    assert all(0 <= spot.start <= spot.end <= len(text) for spot, text in zip(together.spots(), texts, strict=True))
 
 
 # ---- ranking ---------------------------------------------------------------------------------------------------------
 
 TEXTS = ("The pump stops.", "The garden fee is 3 euros.\nFees are due in May.", "Tariffs of the coast.")
 QUESTION = "What is the garden fee?"
-
-
-def chunk(text: str, tokens: int = 800) -> Chunk:
-    return Chunk.of(TextNode(text=text, metadata={TOKEN_COUNT: tokens}))
 
 
 def ranked(texts: Sequence[str], fusion: FusionSettings | None = None) -> tuple[NodeIndex, Ranking]:
@@ -247,31 +228,34 @@ def ranked(texts: Sequence[str], fusion: FusionSettings | None = None) -> tuple[
     return index, Ranking(leg.hits, index.ids, legs, fusion)
 
 
-def shares_of(texts: Sequence[str], fusion: FusionSettings | None = None, *, tokens: int = 800) -> NDArray[np.float64]:
-    ranking, chunks = ranked(texts, fusion)[1], [chunk(text, tokens) for text in texts]
-    return spotlight_shares(ranking, spots_of(ranking, chunks, QUESTION, rerank=True), chunks)
+def shares_of(index: ChunkIndex, ranking: Ranking) -> NDArray[np.float64]:
+    found = match_units(ranking, index.units(ranking.hits.rows), QUESTION, index.lexical)
+    return spotlight_shares(ranking, found.spots(), found)
 
 
-def test_the_words_of_the_best_unit_count_in_the_unit_of_the_ranking() -> None:
-    _, ranking = ranked(TEXTS)
-    assert ranking.terms is not None
-    passages = [HeadedText(text, "", "") for text in TEXTS]
-    spots = Spotlight(ranking.terms.analyzer, lambda words: word_vectors(words)[:, :DIMENSIONS]).spots(
-        ranking.terms.weights, QUESTION, passages
-    )
-    expected = [0.4 * spot.words for spot in spots]
-    assert expected[1] > 0
-    alone, in_fusion = shares_of(TEXTS), shares_of(TEXTS, FusionSettings(weights=(0.35, 0.65)))
-    assert alone[:, 0] == pytest.approx(expected)
-    unit = ranking.legs[0].scale.unit
+def test_the_words_of_the_best_unit_count_in_the_unit_of_the_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_index_contextual.search.spotlight.WHOLE_LENGTH", 1)
+    index, alone = ranked(TEXTS)
+    assert alone.terms is not None
+    units = Units.of([(TEXTS[row], {}) for row in alone.hits.rows.tolist()], alone.terms.analyzer, has_vectors=False)
+    expected = [0.4 * spot.words for spot in Matches.of(units, alone.terms.weights).spots()]
+    assert len(expected) == 1
+    assert expected[0] > 0
+    shares = shares_of(index, alone)
+    assert shares[:, 0] == pytest.approx(expected)
+    assert not shares[:, 1].any()  # words only
+    unit = alone.legs[0].scale.unit
+    in_fusion = shares_of(*ranked(TEXTS, FusionSettings(weights=(0.35, 0.65))))
     assert in_fusion[:, 0] == pytest.approx([0.65 * value / unit for value in expected])
-    assert not alone[:, 1].any()  # words only
 
 
 def test_the_best_unit_counts_less_in_shorter_chunks() -> None:
-    whole = shares_of(TEXTS)
-    assert shares_of(TEXTS, tokens=200) == pytest.approx(whole / 4)
-    assert shares_of(TEXTS, tokens=1_000) == pytest.approx(whole)
+    last = "The garden fee is 3 euros."
+    whole = " " * (3_200 - len(last)) + last
+    expected = shares_of(*ranked([whole, "The pump."]))
+    assert expected[0, 0] > 0
+    assert shares_of(*ranked([whole[2_400:], "The pump."])) == pytest.approx(expected / 4)
+    assert shares_of(*ranked([" " * 3_200 + whole, "The pump."])) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -285,44 +269,49 @@ def test_the_best_unit_counts_less_in_shorter_chunks() -> None:
 def test_neither_reciprocal_ranks_nor_source_code_are_ranked_again(
     texts: Sequence[str], fusion: FusionSettings | None
 ) -> None:
-    assert not shares_of(texts, fusion).any()
+    assert not shares_of(*ranked(texts, fusion)).any()
 
 
-def test_without_wordllama_nothing_is_ranked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llama_index_contextual.search.spotlight.find_spec", lambda _: None)
-    assert not shares_of(TEXTS).any()
-
-
-def test_a_lexical_search_that_only_marks_does_not_read_wordllamas_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    index, ranking = ranked(TEXTS)
-    _, chunks, spots = best_chunks(index, ranking, QUESTION, count=3, results=3, rerank=False)
-    with_vectors = spots_of(ranking, chunks, QUESTION, rerank=True)
-    assert [spot[:2] for spot in spots] == [spot[:2] for spot in with_vectors]
-
+def test_a_lexical_search_does_not_read_wordllamas_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise ModelError("The files are read.")
 
     monkeypatch.setattr("llama_index_contextual.embeddings.words._model", refuse)
-    index, ranking = ranked([f"{text} Zephyrs hum." for text in TEXTS])  # with words that are not in the cache
-    _, _, spots = best_chunks(index, ranking, QUESTION, count=3, results=3, rerank=False)
+    index, ranking = ranked(TEXTS)
+    again, spots, covered = with_best_units(index, ranking, QUESTION, results=3, rerank=True)
+    assert again.hits.scores[0] > ranking.hits.scores[0]
     assert spots[0].end > spots[0].start
-    with pytest.raises(ModelError, match="files are read"):
-        best_chunks(index, ranking, QUESTION, count=3, results=3, rerank=True)
+    assert covered.tolist() == [1.0]
 
 
-def test_meaning_is_measured_in_wordllamas_deviation_whichever_model_embeds() -> None:
+@NEEDS_WORDLLAMA
+def test_meaning_is_measured_in_wordllamas_deviation_whichever_model_embeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_index_contextual.search.spotlight.WHOLE_LENGTH", 1)
     index, _ = ranked(TEXTS)
     vector = np.array([1.0, 0.0], dtype=np.float32)  # by another model, with other dimensions
     leg = Leg("semantic", Hits(np.arange(3), np.array([0.9, 0.8, 0.7])), Scale(0.1, 0.2), vector=vector, model="other")
     ranking = Ranking(leg.hits, index.ids, [leg])
-    chunks = [chunk(text) for text in TEXTS]
-    shares = spotlight_shares(ranking, spots_of(ranking, chunks, QUESTION, rerank=True), chunks)
-    question = embedded([QUESTION])[0]
-    direction = question[:DIMENSIONS] / np.linalg.norm(question[:DIMENSIONS])
-    sentence = embedded(["The garden fee is 3 euros."])[0][:DIMENSIONS]
-    cosine = float(sentence @ direction / np.linalg.norm(sentence))
-    assert shares[1, 1] == pytest.approx(0.8 * 0.2 * cosine / 0.1, rel=1e-3)
+    units = Units.of([(text, {}) for text in TEXTS], None)
+    found = match_units(ranking, units, QUESTION, index.lexical)
+    shares = spotlight_shares(ranking, found.spots(), found)
+    question, sentence = embedded([QUESTION, "The garden fee is 3 euros."])[:, :DIMENSIONS]
+    cosine = float(sentence @ question / np.linalg.norm(sentence) / np.linalg.norm(question))
+    assert shares[1, 1] == pytest.approx(0.8 * 0.2 * cosine / 0.1, rel=0.05)
     assert shares[:, 1].argmax() == 1
+    assert not shares[:, 0].any()
+
+
+def test_without_directions_words_alone_are_compared_in_a_search_by_meaning() -> None:
+    index, _ = ranked(TEXTS)
+    vector = np.array([1.0, 0.0], dtype=np.float32)
+    leg = Leg("semantic", Hits(np.arange(3), np.array([0.9, 0.8, 0.7])), Scale(0.1, 0.2), vector=vector, model="other")
+    ranking, spots, covered = with_best_units(
+        index, Ranking(leg.hits, index.ids, [leg]), QUESTION, results=3, rerank=True
+    )
+    assert ranking.hits.rows.tolist() == [0, 1, 2]
+    assert [spot.meaning for spot in spots] == [0.0] * 3
+    assert (spots[1].start, spots[1].end) == (0, 26)  # marked for its words
+    assert covered.tolist() == [0.0] * 3  # the search ranked no words
 
 
 @given(
@@ -339,32 +328,3 @@ def test_hits_that_were_not_compared_stay_after_the_others(
     assert ranking.hits.rows.tolist() == [*before, *range(len(shares), len(scores))]
     assert all(first >= second for first, second in itertools.pairwise(ranking.hits.scores.tolist()))
     assert ranking.hits.scores[: len(before)] == pytest.approx([scores[at] + shares[at].sum() for at in before])
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        "| Zone | price per m3 | standing charge |\n|---|---|---|\n| zone 6 | 1.95 | 62 |\n| zone 7 | 2.10 | 64 |",
-        "Zone  price per m3  standing charge\nzone 6  1.95  62\nzone 7  2.1  64",
-        "Price per m3 in  2023  2024  12.31.2025\nzone 6  1.95  1.97  2.00\nzone 7  2.10  2.12  2.20",
-    ],
-    ids=["Markdown", "sheet", "years"],
-)
-def test_a_row_is_marked_rather_than_its_column_headers(table: str) -> None:
-    passage = HeadedText(f"The tariff of the town.\n\n{table}\n\nBills are due in June.", "", "")
-    weights = {"price": 1.0, "per": 1.0, "m3": 1.0, "zone": 1.0, "7": 1.0}
-    spot = Spotlight(Analyzer("english")).spots(weights, "price per m3 in zone 7", [passage])[0]
-    assert passage.text[spot.start : spot.end].strip("| ").startswith("zone 7")
-
-
-def test_column_headers_are_marked_if_no_row_has_a_term_of_its_own() -> None:
-    passage = HeadedText("Tariff\n\nPlace  price\nUpper Vale  1.95\nThe Mill by the Old Weir  2.10", "", "")
-    spot = Spotlight(Analyzer("english")).spots({"price": 1.0}, "What is the price?", [passage])[0]
-    assert passage.text[spot.start : spot.end] == "Place  price"
-
-
-def test_a_first_row_with_figures_is_no_head_of_the_others() -> None:
-    passage = HeadedText("cash  1,234  987\ndebt  12  13\n\nThe end.\nBonds  old  new\nsold  1  2", "", "")
-    weights = {"cash": 1.0, "debt": 1.1, "old": 0.5, "sold": 0.5}
-    spot = Spotlight(Analyzer("english")).spots(weights, "cash debt old sold", [passage])[0]
-    assert passage.text[spot.start : spot.end] == "debt  12  13"
