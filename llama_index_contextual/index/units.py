@@ -155,7 +155,8 @@ class Units:
         """
         if not self.directions.shape[1]:
             return np.zeros(len(self.kinds), dtype=np.float32)
-        numbers = np.stack([self.directions >> 4, self.directions & 15], axis=2).reshape(len(self.kinds), 2 * self.directions.shape[1])
+        count, size = self.directions.shape
+        numbers = np.stack([self.directions >> 4, self.directions & 15], axis=2).reshape(count, 2 * size)
         directions = numbers.astype(np.float32) - (_LARGEST + 1)
         lengths = np.sqrt(np.einsum("ij,ij->i", directions, directions))
         similarities: Floats = np.einsum("ij,j->i", directions, vector) / np.maximum(lengths, 1.0)

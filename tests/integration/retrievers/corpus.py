@@ -28,6 +28,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.hits import Hits, Scale, top
+from llama_index_contextual.index.units import Units
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import LexicalRetriever, SemanticRetriever
@@ -63,11 +64,13 @@ class PassageIndex(NodeIndex):
 
     def __init__(self, nodes: Sequence[TextNode], embed_model: BaseEmbedding | None = None) -> None:
         super().__init__(nodes)
+        self.fetches: list[list[str]] = []
         model = embed_model or CountingEmbedding()
         rows = [model.get_text_embedding(node.text) for node in nodes]
         self.matrix = unit_vectors(np.asarray(rows, dtype=np.float32))
         self.dimensions = self.matrix.shape[1]
-        self.fetches: list[list[str]] = []
+        self.stored_units = super().units(np.arange(len(nodes)))
+        self.fetches.clear()
 
     def rank_vectors(
         self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None
@@ -81,6 +84,10 @@ class PassageIndex(NodeIndex):
         """Return the chunks."""
         self.fetches.append([self.ids[row] for row in rows])
         return super().fetch(rows)
+
+    def units(self, rows: NDArray[np.int64]) -> Units:
+        """Return the units, which are stored as those of a version."""
+        return self.stored_units.take(rows)
 
 
 def by_meaning(index: PassageIndex, embed_model: BaseEmbedding | None = None, **options: Any) -> SemanticRetriever:
