@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index.bm25 import LexicalIndexBuilder
 from llama_index_contextual.index.documents import document_entry
-from llama_index_contextual.index.manifest import BM25_DIRECTORY, DOCUMENTS_DIRECTORY, DerivedEntry, Manifest
+from llama_index_contextual.index.manifest import BM25_DIRECTORY, DOCUMENTS_DIRECTORY, DerivedEntry, Manifest, PartEntry
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
@@ -37,6 +37,17 @@ DERIVED = 1
 def current_entry(config: ProjectConfig) -> DerivedEntry:
     """Return the manifest entry of derived data that this release makes with the given settings."""
     return DerivedEntry(edition=DERIVED, language=config.language if config.builds_lexical else None)
+
+
+def is_derived(file: str) -> bool:
+    """Return whether a file of a part contains derived data."""
+    return PurePosixPath(file).parts[0] == BM25_DIRECTORY
+
+
+def without_derived(entry: PartEntry) -> PartEntry:
+    """Return the entry of a part without its derived data, which the next writer makes again."""
+    files = {name: file for name, file in entry.files.items() if not is_derived(name)}
+    return entry.model_copy(update={"files": files, "derived": entry.derived.model_copy(update={"edition": 0})})
 
 
 def has_outdated_edition(manifest: Manifest) -> bool:
@@ -55,8 +66,10 @@ class DerivedBuilder:
     """
 
     def __init__(self, language: str | None) -> None:
-        directories = () if language is None else (BM25_DIRECTORY, DOCUMENTS_DIRECTORY)
-        self.terms = {name: LexicalIndexBuilder(language=language) for name in directories}
+        self.terms: dict[str, LexicalIndexBuilder] = {}
+        if language is not None:
+            for name in (BM25_DIRECTORY, DOCUMENTS_DIRECTORY):
+                self.terms[name] = LexicalIndexBuilder(language=language)
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
         """Make the derived data of a document from its chunks, at least one."""
