@@ -455,11 +455,14 @@ class LexicalIndexBuilder(TermCountsBuilder):
     def add_texts(self, texts: Iterable[str]) -> None:
         """Add texts, whose rows come after the rows of earlier texts."""
         for text in texts:
-            words = tokens(text)
-            numbers = itertools.chain.from_iterable(map(self._numbers.__getitem__, words))
-            of_periods = map(self.vocabulary.__getitem__, periods(words))
-            terms = np.fromiter(itertools.chain(numbers, of_periods), dtype=np.int32)
-            self.add(terms, len(terms) - sum(map(self._numerals.__getitem__, words)))
+            self.add_words(tokens(text))
+
+    def add_words(self, words: Sequence[str]) -> None:
+        """Add a text, given as its tokens; see `analysis.tokens`."""
+        numbers = itertools.chain.from_iterable(map(self._numbers.__getitem__, words))
+        of_periods = map(self.vocabulary.__getitem__, periods(words))
+        terms = np.fromiter(itertools.chain(numbers, of_periods), dtype=np.int32)
+        self.add(terms, len(terms) - sum(map(self._numerals.__getitem__, words)))
 
     def _term_numbers(self, token: str) -> tuple[int, ...]:
         return tuple(map(self.vocabulary.__getitem__, self.analyzer.analyse(token)))

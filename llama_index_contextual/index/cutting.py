@@ -54,6 +54,10 @@ class Kind(IntEnum):
     """A line of source code."""
 
 
+FIRST_OF_TEXT = 2
+"""Position of the first unit of a passage that belongs to its text."""
+
+
 class Unit(NamedTuple):
     """A unit of a passage.
 
@@ -62,8 +66,7 @@ class Unit(NamedTuple):
         text: Text of the unit.
         start: Offset of the text in the passage; 0 for a text before the passage.
         end: Offset after the text; 0 for a text before the passage.
-        head: Position of the table row with the column headers, for a table row that has any; for other units, their
-            own position.
+        head: For a table row, how many units before it the column headers are; 0 for other units.
     """
 
     kind: Kind
@@ -95,14 +98,14 @@ def units_of(text: str, metadata: Mapping[str, object]) -> list[Unit]:
     """
     before = [
         Unit(Kind.HEADER, header_of(metadata), 0, 0, 0),
-        Unit(Kind.CONTEXT, str(metadata.get(keys.CONTEXT) or ""), 0, 0, 1),
+        Unit(Kind.CONTEXT, str(metadata.get(keys.CONTEXT) or ""), 0, 0, 0),
     ]
     spans = spans_of(text)
     texts = [text[start:end] for start, end in spans]
     kinds = [Kind.CODE] * len(texts) if is_code(text) else list(map(_kind_of, texts))
     heads = _table_heads(texts, kinds)
     units = zip(kinds, texts, spans, heads, strict=True)
-    return [*before, *(Unit(kind, unit, *span, head + len(before)) for kind, unit, span, head in units)]
+    return [*before, *(Unit(kind, unit, *span, head) for kind, unit, span, head in units)]
 
 
 def header_of(metadata: Mapping[str, object]) -> str:
@@ -140,16 +143,16 @@ def _has_cells(unit: str) -> bool:
 
 
 def _table_heads(units: Sequence[str], kinds: Sequence[Kind]) -> Iterator[int]:
-    """Yield, for each table row, the index of the row that starts the table and contains no figures, only years.
+    """Yield, for each table row, the distance from the row that starts the table and contains no figures, only years.
 
-    For other units, and for rows of a table without such a row, yield their own index.
+    For other units, and for rows of a table without such a row, yield 0.
     """
     in_table, head = False, None
     for at, (unit, kind) in enumerate(zip(units, kinds, strict=True)):
         was_in_table, in_table = in_table, kind is Kind.ROW
         if in_table != was_in_table:
             head = at if in_table and all(map(_YEAR.fullmatch, _NUMBER.findall(unit))) else None
-        yield at if head is None else head
+        yield 0 if head is None else at - head
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:

@@ -8,21 +8,18 @@ The manifest records the edition of the derived data of each part, and the setti
 from the current edition and settings, the part is searched as it is, and the next writer makes its derived data again.
 
 To add a kind of derived data, write it in `DerivedBuilder`, read it in `Part` (from its file, or from `Part.remade` if
-the part was written before there was such a file), and increase `DERIVED`.
+the part was written before there was such a file), copy it in `PartWriter.copy`, and increase `DERIVED`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
-
-import numpy as np
-from numpy.typing import NDArray
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.words import words_identity
+from llama_index_contextual.index.analysis import tokens
 from llama_index_contextual.index.bm25 import LexicalIndexBuilder
 from llama_index_contextual.index.documents import document_entry
 from llama_index_contextual.index.manifest import (
@@ -31,13 +28,12 @@ from llama_index_contextual.index.manifest import (
     UNITS_FILE,
     DerivedEntry,
     Manifest,
+    PartEntry,
 )
 from llama_index_contextual.index.units import UnitsBuilder
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
-
-    from llama_index_contextual.index.part import Part
 
 DERIVED = 1
 """Edition of the derived data. It must be increased when the same chunks no longer result in the same derived data."""
@@ -56,6 +52,17 @@ def is_outdated(entry: DerivedEntry, config: ProjectConfig) -> bool:
     """
     current = current_entry(config)
     return entry != current and (bool(current.words) or entry.model_copy(update={"words": ""}) != current)
+
+
+def is_derived(file: str) -> bool:
+    """Return whether a file of a part contains derived data."""
+    return PurePosixPath(file).parts[0] in (BM25_DIRECTORY, UNITS_FILE)
+
+
+def without_derived(entry: PartEntry) -> PartEntry:
+    """Return the entry of a part without its derived data, which the next writer makes again."""
+    files = {name: file for name, file in entry.files.items() if not is_derived(name)}
+    return entry.model_copy(update={"files": files, "derived": entry.derived.model_copy(update={"edition": 0})})
 
 
 def has_outdated_edition(manifest: Manifest) -> bool:
@@ -77,44 +84,36 @@ class DerivedBuilder:
     def __init__(self, language: str | None) -> None:
         self.terms: dict[str, LexicalIndexBuilder] = {}
         if language is not None:
-            self.terms = {
-                name: LexicalIndexBuilder(language=language) for name in (BM25_DIRECTORY, DOCUMENTS_DIRECTORY)
-            }
+            for name in (BM25_DIRECTORY, DOCUMENTS_DIRECTORY):
+                self.terms[name] = LexicalIndexBuilder(language=language)
         self.units = UnitsBuilder(self.terms[BM25_DIRECTORY].analyzer if self.terms else None)
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
         """Make the derived data of a document from its chunks, at least one."""
-        if self.terms:
-            from llama_index.core.schema import MetadataMode
-
-            texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
-            self.terms[BM25_DIRECTORY].add_texts(texts)
-            self.terms[DOCUMENTS_DIRECTORY].add_texts([document_entry(nodes)])
         for node in nodes:
-            self.units.add(node.get_content(), node.metadata)
-
-    def remake(self, part: Part, is_kept: NDArray[np.bool_]) -> None:
-        """Make the derived data of the documents of a part again from their chunks.
-
-        Args:
-            part: The part.
-            is_kept: For each document of the part, whether it is added; shape (documents,).
-        """
-        nodes = part.docstore.iterate()
-        for is_added, size in zip(is_kept.tolist(), part.chunks_of.tolist(), strict=True):
-            chunks = list(islice(nodes, size))
-            if is_added and chunks:
-                self.add(chunks)
-
-    def copy(self, part: Part, is_kept: NDArray[np.bool_]) -> None:
-        """Copy the derived data of a part that were made with the same settings; see `remake`."""
+            words = self.units.add(node.get_content(), node.metadata)
+            if self.terms:
+                self.terms[BM25_DIRECTORY].add_words(_indexed_words(node, words))
         if self.terms:
-            self.terms[BM25_DIRECTORY].add_counts(part.terms, is_kept[part.document_of])
-            self.terms[DOCUMENTS_DIRECTORY].add_counts(part.document_terms, is_kept[part.chunks_of > 0])
-        self.units.add_units(part.units.take(np.flatnonzero(is_kept[part.document_of])))
+            self.terms[DOCUMENTS_DIRECTORY].add_texts([document_entry(nodes)])
 
     def save(self, directory: Path) -> None:
         """Write the derived data to the directory of a part, without syncing."""
         for name, builder in self.terms.items():
             builder.build().save(directory / name)
         self.units.build().save(directory / UNITS_FILE)
+        self.units.build().save(directory / UNITS_FILE)
+
+
+def _indexed_words(node: BaseNode, words: Sequence[str]) -> Sequence[str]:
+    """Return the words that are indexed for a chunk: those of its context and other metadata, and of its text.
+
+    Args:
+        node: The chunk.
+        words: The words of its text.
+    """
+    from llama_index.core.schema import MetadataMode
+
+    content = node.get_content(metadata_mode=MetadataMode.EMBED)
+    before, text, after = content.partition(node.get_content())
+    return [*tokens(before), *words, *tokens(after)] if text else tokens(content)

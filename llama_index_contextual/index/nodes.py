@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
+from pydantic_core import from_json
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
@@ -417,7 +418,7 @@ def _parsed(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, dict[str, Any]
     """
     decompress = zstandard.ZstdDecompressor().decompress  # creating the object takes longer than using it
     for node_id, metadata, body, *_ in rows:
-        kind, data = json.loads(decompress(body))
+        kind, data = from_json(decompress(body))  # faster than `json.loads`
         yield node_id, json.loads(metadata), kind, data
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -41,7 +42,7 @@ from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.index.units import Units
 
 if TYPE_CHECKING:
-    from llama_index.core.schema import Document
+    from llama_index.core.schema import BaseNode, Document
 
     from llama_index_contextual.index.qdrant import Key
 
@@ -150,6 +151,18 @@ class Part:
         """The chunks."""
         return self.shared(DOCSTORE, lambda: NodeTable(self.directory / DOCSTORE, access="read"))
 
+    def documents(self, is_selected: NDArray[np.bool_]) -> Iterator[list[BaseNode]]:
+        """Yield the chunks of each selected document that has chunks.
+
+        Args:
+            is_selected: For each document, whether it is selected; shape (documents,).
+        """
+        nodes = self.docstore.iterate()
+        for selected, size in zip(is_selected.tolist(), self.chunks_of.tolist(), strict=True):
+            chunks = list(islice(nodes, size))
+            if selected and chunks:
+                yield chunks
+
     @property
     def index(self) -> Any:
         """The memory-mapped FAISS index."""
@@ -194,7 +207,8 @@ class Part:
 
     def _remake(self) -> DerivedBuilder:
         builder = DerivedBuilder(self.entry.derived.language)
-        builder.remake(self, np.ones(len(self.records), dtype=np.bool_))
+        for nodes in self.documents(np.ones(len(self.records), dtype=np.bool_)):
+            builder.add(nodes)
         return builder
 
     @property

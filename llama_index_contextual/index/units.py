@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.embeddings.words import word_vectors, words_identity
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import Analyzer, periods, tokens
-from llama_index_contextual.index.cutting import Unit, units_of
+from llama_index_contextual.index.cutting import FIRST_OF_TEXT, Unit, units_of
 
 DIMENSIONS = 64
 """Number of dimensions of WordLlama's vectors that are stored."""
@@ -39,6 +40,7 @@ _PENDING = 50_000  # number of words that are processed together
 _MAX_WORDS = 100_000  # number of remembered words
 _LONGEST = 100  # number of characters of a word that are embedded
 _ALIGNMENT = 64
+_DIGIT = re.compile(r"\d")
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -53,8 +55,7 @@ class Units:
         kinds: Kind of each unit; shape (units,). The first two units of each row are its header and its context.
         starts: Offset of each unit in the text of its row; shape (units,).
         ends: Offset after each unit; shape (units,).
-        heads: For a table row, the position in its passage of the unit with the column headers; for other units, their
-            own position; shape (units,).
+        heads: For a table row, how many units before it the column headers are; 0 for other units; shape (units,).
         words: Number of words in each unit; shape (units,).
         term_counts: Number of distinct terms in each unit; shape (units,).
         term_firsts: The first term of each row, followed by the number of terms; shape (rows + 1,).
@@ -247,8 +248,8 @@ class UnitsBuilder:
         self._words: list[list[str]] = []
         self._pending = 0
 
-    def add(self, text: str, metadata: Mapping[str, object]) -> None:
-        """Add a passage, whose row comes after the rows of earlier passages."""
+    def add(self, text: str, metadata: Mapping[str, object]) -> list[str]:
+        """Add a passage, whose row comes after the rows of earlier passages, and return the words of its text."""
         units = units_of(text, metadata)
         words = [tokens(unit.text) for unit in units]
         self._passages.append(units)
@@ -256,6 +257,7 @@ class UnitsBuilder:
         self._pending += sum(map(len, words))
         if self._pending >= _PENDING:
             self._convert()
+        return [*itertools.chain.from_iterable(words[FIRST_OF_TEXT:])]
 
     def add_units(self, units: Units) -> None:
         """Add the rows of other units."""
@@ -283,7 +285,7 @@ class UnitsBuilder:
 
 
 class _Vocabulary:
-    """Words with the checksums of their terms and with their vectors."""
+    """Words with the checksums of their terms and with their vectors, which are columns."""
 
     def __init__(self, analyzer: Analyzer | None, *, has_vectors: bool) -> None:
         self.analyzer = analyzer
@@ -295,7 +297,7 @@ class _Vocabulary:
         self._known = 0
         self.counts = np.zeros(0, dtype=np.int64)
         self.terms = np.zeros(0, dtype=np.uint32)
-        self.vectors = np.zeros((0, DIMENSIONS if self.has_vectors else 0), dtype=np.float32)
+        self.vectors = np.zeros((DIMENSIONS if self.has_vectors else 0, 0), dtype=np.float32)
 
     def numbers(self, words: Iterable[str]) -> NDArray[np.int64]:
         """Return the number of each word; new words are analysed and embedded."""
@@ -310,7 +312,7 @@ class _Vocabulary:
             self.terms = np.append(self.terms, np.fromiter(checksums, dtype=np.uint32))
             if self.has_vectors:
                 short = [word[:_LONGEST] for word in map(replace_surrogates, new)]
-                self.vectors = np.concatenate([self.vectors, word_vectors(short, DIMENSIONS)])
+                self.vectors = np.concatenate([self.vectors, word_vectors(short, DIMENSIONS).T], axis=1)
             self._known = len(self._numbers)
         return numbers
 
@@ -326,7 +328,8 @@ def _converted(passages: Sequence[Sequence[Unit]], words: Sequence[Sequence[str]
     of_terms = np.repeat(of_words, vocabulary.counts[numbers])
     keys = of_terms << 32 | vocabulary.terms[terms]
     if vocabulary.analyzer is not None and vocabulary.analyzer.has_periods:
-        of_periods = [at << 32 | _checksum(term) for at, unit in enumerate(words) for term in periods(unit)]
+        dated = (at for at, unit in enumerate(units) if _DIGIT.search(unit.text))
+        of_periods = [at << 32 | _checksum(term) for at in dated for term in periods(words[at])]
         keys = np.append(keys, np.array(of_periods, dtype=np.int64))
     keys.sort()  # faster than `np.unique`
     keys = keys[np.diff(keys, prepend=-1) > 0]
@@ -351,17 +354,17 @@ def _directions(
     """Return the direction of each unit together with the header of its passage.
 
     Args:
-        vectors: Vector of each word in the vocabulary.
+        vectors: Vector of each word in the vocabulary; shape (dimensions, words).
         numbers: Numbers of the words of all units.
         counts: Number of words in each unit.
         firsts: The first unit of each passage, which is its header, followed by the number of units.
     """
-    if not vectors.shape[1] or not len(counts):
-        return np.zeros((len(counts), vectors.shape[1] // 2), dtype=np.uint8)
-    sums = np.zeros((vectors.shape[1], len(counts)), dtype=np.float32)
+    if not len(vectors) or not len(counts):
+        return np.zeros((len(counts), len(vectors) // 2), dtype=np.uint8)
+    sums = np.zeros((len(vectors), len(counts)), dtype=np.float32)
     filled = np.flatnonzero(counts)
     if len(filled):  # adding up columns is many times as fast as adding up rows
-        sums[:, filled] = np.add.reduceat(vectors.T.take(numbers, axis=1), (np.cumsum(counts) - counts)[filled], axis=1)
+        sums[:, filled] = np.add.reduceat(vectors.take(numbers, axis=1), (np.cumsum(counts) - counts)[filled], axis=1)
     sums = unit_vectors(sums.T)
     headers = np.repeat(firsts[:-1], np.diff(firsts))
     return _packed(sums + sums[headers])

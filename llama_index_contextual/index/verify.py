@@ -28,7 +28,7 @@ from llama_index_contextual.errors import (
     ProjectError,
 )
 from llama_index_contextual.index import files
-from llama_index_contextual.index.derived import has_outdated_edition
+from llama_index_contextual.index.derived import has_outdated_edition, is_derived
 from llama_index_contextual.index.ledger import (
     DAMAGED,
     LEDGER_FILE,
@@ -113,16 +113,21 @@ class Repair:
         missing: Ids of the documents in damaged parts, each with the file or folder to ingest again; None if the
             document was not read from a file, or if the file no longer exists.
         unnamed: Number of further missing documents whose ids could not be read.
+        remade: Number of documents whose derived data, such as the lexical index, were damaged and made again from
+            their chunks.
     """
 
     version: str
     former: str
     missing: Mapping[str, str | None] = field(default_factory=dict)
     unnamed: int = 0
+    remade: int = 0
 
     def lines(self) -> list[str]:
         """Return a description of the repair."""
-        lines = [f"Version {self.version} is live: {self.former} without its damaged parts."]
+        lines = [f"Version {self.version} is live: {self.former} without its damaged {self._damaged}."]
+        if self.remade:
+            lines.append(f"The lexical index of {pluralize(self.remade, 'document')} was made again.")
         again = [doc_id for doc_id, path in self.missing.items() if path is not None]
         if again:
             inputs = ", ".join(sorted({path for path in self.missing.values() if path is not None}))
@@ -136,9 +141,20 @@ class Repair:
             lines.append(f"The ids of {pluralize(self.unnamed, 'more document')} cannot be read.")
         return lines
 
+    @property
+    def _damaged(self) -> str:
+        return "files" if self.remade and not (self.missing or self.unnamed) else "parts"
+
 
 PartFaults = Mapping[str, Sequence[CorruptVersionError]]
 """Mapping of part names to the errors found in each part of a project."""
+
+
+def only_derived(faults: Sequence[CorruptVersionError]) -> bool:
+    """Return whether only derived data of a part are damaged, which can be made again from its chunks."""
+    files = [PurePosixPath(error.file or "").parts[2:] for error in faults]
+    return bool(files) and all(file and is_derived("/".join(file)) for file in files)
+
 
 PublishSound = Callable[[str, PartFaults], Repair]
 """Function that takes the name of a version and publishes the version again without its damaged parts."""
@@ -200,8 +216,9 @@ def verify_project(project_dir: Path, known: PartFaults | None = None, *, quick:
 def repair_project(project_dir: Path, publish_sound: PublishSound | None = None) -> VerifyReport:
     """Repair the ledger and the live version, remove leftovers and other damaged versions, and check the project again.
 
-    A damaged live version is replaced by a new version without the damaged parts. The damaged version stays on disk
-    until the next repair, or until it is removed as an old version.
+    A damaged live version is replaced by a new version without the damaged parts. If only the derived data of a part
+    are damaged, they are made again. The damaged version stays on disk until the next repair, or until it is removed as
+    an old version.
 
     Args:
         project_dir: Directory of the project.

@@ -151,7 +151,7 @@ class Matches:
         # Mark the unit that contains most of the question's words; if several units tie, mark the longest. If no unit
         # contains any of these words, mark the unit that is closest in meaning.
         equal = np.where(is_text, self.contains, False).astype(np.float32)
-        heads = firsts[of_passage] + units.heads
+        heads = np.arange(len(units.kinds)) - units.heads
         near = np.maximum(_with_neighbours(equal), OF_TABLE_HEAD * equal[:, heads])
         covered = np.where(is_text, (of_terms * np.where(before, OF_HEADER, 1.0) * near).sum(axis=0), -1.0)
         most_words = np.lexsort((-units.words.astype(np.int64), -covered.round(5), of_passage))[firsts]
