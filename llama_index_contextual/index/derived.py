@@ -102,7 +102,6 @@ class DerivedBuilder:
         for name, builder in self.terms.items():
             builder.build().save(directory / name)
         self.units.build().save(directory / UNITS_FILE)
-        self.units.build().save(directory / UNITS_FILE)
 
 
 def _indexed_words(node: BaseNode, words: Sequence[str]) -> Sequence[str]:
@@ -114,6 +113,7 @@ def _indexed_words(node: BaseNode, words: Sequence[str]) -> Sequence[str]:
     """
     from llama_index.core.schema import MetadataMode
 
-    content = node.get_content(metadata_mode=MetadataMode.EMBED)
-    before, text, after = content.partition(node.get_content())
-    return [*tokens(before), *words, *tokens(after)] if text else tokens(content)
+    content, text = node.get_content(metadata_mode=MetadataMode.EMBED), node.get_content()
+    if content.endswith(f"\n{text}"):
+        return [*tokens(content.removesuffix(text)), *words]
+    return words if content == text else tokens(content)

@@ -127,7 +127,7 @@ class Repair:
         """Return a description of the repair."""
         lines = [f"Version {self.version} is live: {self.former} without its damaged {self._damaged}."]
         if self.remade:
-            lines.append(f"The lexical index of {pluralize(self.remade, 'document')} was made again.")
+            lines.append(f"The derived data of {pluralize(self.remade, 'document')} were made again.")
         again = [doc_id for doc_id, path in self.missing.items() if path is not None]
         if again:
             inputs = ", ".join(sorted({path for path in self.missing.values() if path is not None}))

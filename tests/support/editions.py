@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from llama_index_contextual.index.derived import DERIVED
-from llama_index_contextual.index.manifest import BM25_DIRECTORY, MANIFEST, PARTS, PartEntry, read_manifest
+from llama_index_contextual.index.manifest import BM25_DIRECTORY, MANIFEST, PARTS, UNITS_FILE, PartEntry, read_manifest
 from llama_index_contextual.index.part_writer import _describe_files
 from llama_index_contextual.index.versions import version_directory, version_names
 
@@ -35,6 +35,7 @@ def make_outdated(project_dir: Path, *, has_files: bool = True) -> None:
 def _outdated(part: Path, entry: PartEntry, *, has_files: bool) -> PartEntry:
     if not has_files:
         shutil.rmtree(part / BM25_DIRECTORY)
+        (part / UNITS_FILE).unlink()
     for file in _TERMS if has_files else ():
         terms = [f"{term}_" for term in json.loads((part / file).read_text("utf-8"))]
         (part / file).write_text(json.dumps(terms), "utf-8")

@@ -86,6 +86,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
 PLACES = (
     *("project.json", "CURRENT", "ledger.sqlite", "versions/v000001/manifest.json", "versions/v000002/manifest.json"),
     *(f"parts/p000001/{name}" for name in ("documents.json", "docstore.sqlite", "default__vector_store.faiss")),
+    "parts/p000001/units.bin",
     *(f"parts/p000001/bm25/{name}" for name in ("terms.json", "counts.bin")),
     *(f"parts/p000001/bm25/documents/{name}" for name in ("terms.json", "counts.bin")),
 )

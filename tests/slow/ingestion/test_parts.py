@@ -224,7 +224,7 @@ def test_forgetting_leaves_no_trace_of_removed_documents(tmp_path: Path) -> None
     assert project.verify().sound
 
 
-@pytest.mark.parametrize("name", ["default__vector_store.faiss", "bm25/counts.bin", "documents.json"])
+@pytest.mark.parametrize("name", ["default__vector_store.faiss", "bm25/counts.bin", "units.bin", "documents.json"])
 def test_nothing_is_forgotten_while_the_live_version_is_damaged(name: str, tmp_path: Path) -> None:
     project = create(tmp_path, "p")
     project.ingest([document(1)])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.index.cutting import Kind, Unit, header_of, is_code, spans_of, units_of
+from llama_index_contextual.index.cutting import FIRST_OF_TEXT, Kind, Unit, header_of, is_code, spans_of, units_of
 from llama_index_contextual.metadata import CONTEXT, FILE_NAME, SECTION, TABLE_HEAD, TITLE
 
 TEXTS = st.text(alphabet="ab1 |.\n\r\t\u2028é。;=", max_size=400)
@@ -19,7 +19,7 @@ def pieces(text: str) -> list[str]:
 
 
 def kinds(text: str) -> list[Kind]:
-    return [unit.kind for unit in units_of(text, {})[2:]]
+    return [unit.kind for unit in units_of(text, {})[FIRST_OF_TEXT:]]
 
 
 @given(TEXTS)
@@ -33,18 +33,20 @@ def test_units_are_ordered_and_contain_all_visible_characters(text: str) -> None
 @given(TEXTS)
 def test_a_unit_has_the_text_of_its_span_and_a_head_among_the_units_of_the_passage(text: str) -> None:
     units = units_of(text, {TITLE: "Tariffs"})
-    assert [unit.text for unit in units[2:]] == pieces(text)
-    for at, unit in enumerate(units[2:], start=2):
+    assert [unit.text for unit in units[FIRST_OF_TEXT:]] == pieces(text)
+    for at, unit in enumerate(units[FIRST_OF_TEXT:], start=FIRST_OF_TEXT):
         assert unit.text == text[unit.start : unit.end]
         assert unit.kind >= Kind.TEXT
-        assert unit.head == at or (2 <= unit.head < at and units[unit.head].kind == unit.kind == Kind.ROW)
+        assert unit.head == 0 or (
+            at - unit.head >= FIRST_OF_TEXT and units[at - unit.head].kind == unit.kind == Kind.ROW
+        )
 
 
 def test_the_first_two_units_are_the_texts_before_the_passage() -> None:
     metadata = {SECTION: "Gardens", TITLE: "Tariffs", CONTEXT: "It is about water.", TABLE_HEAD: "| a |", "page": 3}
     expected = [
         Unit(Kind.HEADER, "Tariffs\nGardens\n| a |", 0, 0, 0),
-        Unit(Kind.CONTEXT, "It is about water.", 0, 0, 1),
+        Unit(Kind.CONTEXT, "It is about water.", 0, 0, 0),
     ]
     assert units_of("", metadata) == expected
     assert units_of(" \n", metadata) == expected
@@ -118,12 +120,12 @@ def test_all_units_of_source_code_are_lines_of_code() -> None:
 
 def test_the_head_of_a_table_is_its_first_row_if_it_has_no_figures_but_years() -> None:
     tables = {
-        "The fees.\nZone  2023  31.12.2024\nVale  1  2\nCoast  3  4\n\nThe end.": [2, 3, 3, 3, 6],
-        "cash  1,234  987\ndebt  12  13": [2, 3],  # the first row has figures
-        "a | b\n1 | 2\nThe end.\nc | d\n3 | 4": [2, 2, 4, 5, 5],  # a text between rows ends a table
+        "The fees.\nZone  2023  31.12.2024\nVale  1  2\nCoast  3  4\n\nThe end.": [0, 0, 1, 2, 0],
+        "cash  1,234  987\ndebt  12  13": [0, 0],  # the first row has figures
+        "a | b\n1 | 2\nThe end.\nc | d\n3 | 4": [0, 1, 0, 0, 1],  # a text between rows ends a table
     }
     for text, heads in tables.items():
-        assert [unit.head for unit in units_of(text, {})[2:]] == heads
+        assert [unit.head for unit in units_of(text, {})[FIRST_OF_TEXT:]] == heads
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,24 @@ Passage = tuple[str, Mapping[str, object]]
 ENGLISH = Analyzer("english", has_periods=True)
 WORDS = (
     *("water", "pumps", "TS-999", "garden", "fee", "3.10", "FY2018", "fiscal", "2018", "May", "the", "__", "\ud800"),
-    *("水泵停止", "ポンプ", "المضخة", "Übergrößenträger", "naïve", "x" * 300, "🙂", "|", "\n", "\n\n", ". ", "\t", "  "),
+    *(
+        "水泵停止",
+        "ポンプ",
+        "المضخة",
+        "Übergrößenträger",
+        "naïve",
+        "x" * 300,
+        "🙂",
+        "|",
+        "\n",
+        "\n\n",
+        ". ",
+        "\t",
+        "  ",
+    ),
 )
 TEXTS = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)
-PASSAGES = st.lists(
-    st.tuples(TEXTS, st.fixed_dictionaries({}, optional={TITLE: TEXTS, CONTEXT: TEXTS})), max_size=6
-)
+PASSAGES = st.lists(st.tuples(TEXTS, st.fixed_dictionaries({}, optional={TITLE: TEXTS, CONTEXT: TEXTS})), max_size=6)
 
 
 def has_wordllama() -> bool:
@@ -110,7 +122,9 @@ def test_integers_have_the_smallest_type_that_fits() -> None:
 
 
 @given(PASSAGES)
-def test_a_file_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, passages: Sequence[Passage]) -> None:
+def test_a_file_is_read_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, passages: Sequence[Passage]
+) -> None:
     path = tmp_path_factory.mktemp("part") / "units.bin"
     units = Units.of(passages, ENGLISH)
     units.save(path)

@@ -174,7 +174,8 @@ def test_a_question_in_another_language_is_judged_by_the_semantic_ranking() -> N
     found = fused(semantic, lexical)
     evidence = found.evidence(20)
     german, english = (
-        estimate_confidence(found, evidence, NOTHING, question=text) for text in ("Wie groß ist die Pumpe?", "The pump?")
+        estimate_confidence(found, evidence, NOTHING, question=text)
+        for text in ("Wie groß ist die Pumpe?", "The pump?")
     )
     assert german.confidence == MODELS["semantic"].confidence(query_features(found, NOTHING))
     assert english.confidence == MODELS["hybrid"].confidence(query_features(found, NOTHING))

@@ -107,7 +107,9 @@ def test_a_term_before_the_passage_counts_for_all_units_and_hardly_for_the_mark(
     text = "Acme pays.\nThe term is ten years."
     weights = {"acm": 5.0, "term": 2.0}
     for name in (TITLE, CONTEXT):
-        assert marked(weights, text, **{name: "Contract of Acme"}) == "The term is ten years."  # 2.05 against 0.25 + 0.4
+        assert (
+            marked(weights, text, **{name: "Contract of Acme"}) == "The term is ten years."
+        )  # 2.05 against 0.25 + 0.4
         (spot,) = matches(weights, text, **{name: "Contract of Acme"}).spots()
         length = (0.6 + 0.4 * 5 / 40) ** 0.25
         assert spot.words == pytest.approx((5.0 + 2.0) / length)
@@ -199,7 +201,9 @@ def test_without_a_matching_word_the_unit_closest_in_meaning_is_marked() -> None
 
 
 def test_the_meaning_of_a_passage_is_that_of_its_closest_unit_but_never_negative() -> None:
-    first, second = matches({}, "The pump.\nThe fee.", "The valve.", meaning=[0.9, 0.9, 0.2, 0.5, 0.9, 0.9, -0.3]).spots()
+    first, second = matches(
+        {}, "The pump.\nThe fee.", "The valve.", meaning=[0.9, 0.9, 0.2, 0.5, 0.9, 0.9, -0.3]
+    ).spots()
     assert (first.meaning, second.meaning) == (pytest.approx(0.5), 0.0)
     assert (second.start, second.end) == (0, 10)
 
