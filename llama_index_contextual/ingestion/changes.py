@@ -70,10 +70,10 @@ async def async_folders(
 def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> IngestReport:
     """Publish a version without some documents and clear the cached answers; see `Project.remove`."""
     started = time.monotonic()
-    removed = frozenset([doc_ids] if isinstance(doc_ids, str) else doc_ids)
+    ids = frozenset([doc_ids] if isinstance(doc_ids, str) else doc_ids)
     with write_lock(state.directory), state.open_live() as before:
         records = {} if before is None else {record.doc_id: record for record in before.records}
-        if unknown := sorted(removed - records.keys()):
+        if unknown := sorted(ids - records.keys()):
             raise InputError(
                 f"Project {state.name!r} has no document {unknown[0]!r}{nearest(unknown[0], records)}",
                 value=unknown[0],
@@ -83,12 +83,12 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
                 ),
             )
         manifest = None if before is None else before.manifest
-        if before is not None and removed:
-            manifest = _publish_without(state, before, dropped=removed)
+        if before is not None and ids:
+            manifest = _publish_without(state, before, dropped=ids)
     AnswerFile(state.directory / ANSWERS_FILE).clear()
     return IngestReport(
         version=None if manifest is None else manifest.version,
-        removed=tuple(doc_id for doc_id in records if doc_id in removed),
+        removed=tuple(doc_id for doc_id in records if doc_id in ids),
         chunks=0 if manifest is None else manifest.chunks,
         seconds=time.monotonic() - started,
     )
@@ -108,8 +108,8 @@ def _publish_without(
 
 def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
     """Return the current settings, but with the version's values for settings whose change requires a rebuild."""
-    built_with = ProjectConfig(**manifest.config)
-    return config.changed(**{name: getattr(built_with, name) for name in config.rebuild_fields(built_with)})
+    former = ProjectConfig(**manifest.config)
+    return config.changed(**{name: getattr(former, name) for name in config.rebuild_fields(former)})
 
 
 def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:

@@ -54,7 +54,6 @@ from llama_index_contextual.ingestion.options import RunOptions
 from llama_index_contextual.ingestion.plan import (
     FOR_LATER,
     POSTPONED,
-    FileReader,
     IngestInput,
     Job,
     SkippedDocument,
@@ -62,6 +61,7 @@ from llama_index_contextual.ingestion.plan import (
     plan_run,
 )
 from llama_index_contextual.ingestion.report import (
+    ContextLengths,
     IngestProgress,
     IngestReport,
     ProgressCounter,
@@ -82,6 +82,9 @@ BATCH_BYTES = 20_000_000
 
 PATIENCE = 10.0
 """Seconds to wait for calls in flight when the run is cancelled."""
+
+NOTHING = Contextualized([], [], 0)
+"""Results of a run that has not processed any document."""
 
 _CHARACTERS_IN_TIME = 10_000_000
 """Document length, in characters, above which the time limit for chunking grows with the length."""
@@ -245,10 +248,11 @@ class IngestRun:
             )
             counter.spent = lambda: spending.actual.dollars
             spending.planned_share = lambda: counter.state.share_read
+            jobs = partial(self.plan.jobs, self._inputs, reader, before, failed=self.failed)
             accepts_cost = options.retry_failed and options.max_cost is not None
             replies = await acollect_replies(
                 stages,
-                lambda: self._jobs(reader),
+                jobs,
                 submit=options.batch,
                 spending=spending,
                 accepts_cost=accepts_cost,
@@ -270,7 +274,7 @@ class IngestRun:
                 if contextualizer is not None:  # all batches share one client and its limits
                     session = await calls.enter_async_context(contextualizer.session())
                 processor = BatchProcessor(session, embedder, builder, counter, executor.batches_ahead)
-                batches = self._batches(reader, stages, processor, cost_counter(contextualizer, stages, spending))
+                batches = self._batches(jobs(), stages, processor, cost_counter(contextualizer, stages, spending))
                 try:
                     while batch := await asyncio.to_thread(next, batches, None):
                         await processor.add(batch)
@@ -300,28 +304,29 @@ class IngestRun:
                 self._skip(self._inputs.documents[doc_id].skip(POSTPONED))
             is_first = False
 
-    def _jobs(self, reader: FileReader) -> Iterator[Job | SkippedDocument]:
-        return self.plan.jobs(self._inputs, reader, self._before, failed=self.failed)
-
     def _batches(
-        self, reader: FileReader, stages: Stages, processor: BatchProcessor, cost: CostCounter | None
+        self,
+        jobs: Iterator[Job | SkippedDocument],
+        stages: Stages,
+        processor: BatchProcessor,
+        cost: CostCounter | None,
     ) -> Iterator[JobBatch]:
         """Read and cut documents, and yield them with their chunks.
 
         Each batch except the last has at least `BATCH_CHUNKS` chunks. A file that takes too long is skipped in the same
         way as an unreadable file. Stored documents have no time limit, because their content must not be lost.
         """
-        counter, stored = processor.counter, {record.doc_id for record in self.plan.rework}
+        counter, reworked_ids = processor.counter, {record.doc_id for record in self.plan.rework}
         batch: JobBatch = []
         size = done = 0
-        for job in self._jobs(reader):
+        for job in jobs:
             if isinstance(job, SkippedDocument):
                 self._skip(job)
                 continue
             self.warnings += job.warnings
             processor.require_running()
             limit = math.inf
-            if job.document is not None and job.doc_id not in stored:
+            if job.document is not None and job.doc_id not in reworked_ids:
                 limit = self._options.limits.max_seconds * max(1.0, len(job.document.text) / _CHARACTERS_IN_TIME)
             try:
                 chunks = stages.parse(job, seconds=limit, check=processor.require_running)
@@ -364,7 +369,7 @@ class IngestRun:
             self.plan = plan = replace(plan, keep=[*plan.keep, *plan.rework], rework=[])
         has_read = any(doc_id not in self.failed for doc_id in plan.to_read)
         if before is not None and not (has_read or plan.rework or plan.drop):
-            return self.report().completed(outcome)
+            return self.report(outcome)
         counter.set(stage="publish")
         publish = partial(
             builder.publish,
@@ -374,7 +379,7 @@ class IngestRun:
         )
         manifest = await run_to_completion(publish)
         counter.set(stage="done")
-        return self.report(manifest).completed(outcome)
+        return self.report(outcome, manifest)
 
     def _has_progress(self, outcome: Contextualized) -> bool:
         """Return whether the set of failed chunks has changed in the reprocessed documents."""
@@ -386,10 +391,11 @@ class IngestRun:
         }
         return before != {(failure.step, failure.node_id) for failure in outcome.failures}
 
-    def report(self, manifest: Manifest | None = None) -> IngestReport:
+    def report(self, outcome: Contextualized = NOTHING, manifest: Manifest | None = None) -> IngestReport:
         """Return the report of the run.
 
         Args:
+            outcome: Results of the contextualizer and of the embedding model.
             manifest: The version that was published, or None.
         """
         plan, inputs = self.plan, self._inputs
@@ -411,6 +417,11 @@ class IngestRun:
             missing=tuple(doc_id for doc_id in inputs.missing if doc_id not in plan.drop),
             skipped=tuple(self.skipped),
             warnings=tuple(self.warnings),
+            failures=tuple(outcome.failures),
+            short_contexts=tuple(outcome.thin),
+            context_lengths=ContextLengths.measure(outcome.lengths) if outcome.lengths else None,
+            context_findings=dict(outcome.findings),
+            contexts_paid=outcome.paid,
             chunks=0 if manifest is None else manifest.chunks,
             seconds=time.monotonic() - self._started,
         )
@@ -453,7 +464,7 @@ class BatchProcessor:
         self._ahead = max(ahead, 0 if contextualizer is None else contextualizer.batches_ahead)
         self._batches: deque[tuple[JobBatch, asyncio.Task[BatchResult]]] = deque()
         self._stopping = threading.Event()
-        self.total = Contextualized([], [], 0)
+        self.total = NOTHING
 
     def require_running(self) -> None:
         """Raise an error if the run has ended, so that work in other threads also stops.
@@ -517,6 +528,13 @@ class BatchProcessor:
             nodes = result.nodes[at : at + len(chunks)]
             for node in nodes if job.contexts else ():
                 node.metadata.pop(keys.CONTEXT_GIVEN, None)  # written by an LLM of this project, not by the user
+            frame = None
+            if job.document is not None:
+                spans = [
+                    (getattr(node, "start_char_idx", None) or 0, getattr(node, "end_char_idx", None) or 0)
+                    for node in nodes
+                ]
+                frame = DocumentFrame.of(job.document, spans)
             self._builder.append(
                 _record(
                     job,
@@ -526,7 +544,7 @@ class BatchProcessor:
                 ),
                 InterruptibleNodes(nodes, self.require_running),
                 None if vectors is None else vectors[at : at + len(chunks)],
-                _frame(job, nodes),
+                frame,
             )
             at += len(chunks)
 
@@ -582,13 +600,6 @@ def _record(
         fallback_chunks=tuple(fallback),
         unembedded_chunks=tuple(unembedded),
     )
-
-
-def _frame(job: Job, nodes: Sequence[BaseNode]) -> DocumentFrame | None:
-    if job.document is None:
-        return None
-    spans = [(getattr(n, "start_char_idx", None) or 0, getattr(n, "end_char_idx", None) or 0) for n in nodes]
-    return DocumentFrame.of(job.document, spans)
 
 
 # ---- account of a run ------------------------------------------------------------------------------------------------
