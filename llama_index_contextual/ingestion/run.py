@@ -284,7 +284,7 @@ class IngestRun:
                     raise
             if replies is not None:
                 replies.close()
-            report = await self._publish(builder, stages.embed_model_name, processor.total, counter)
+            report = await self._publish(builder, stages.embed_model_name, processor.outcome, counter)
         return replace(
             report,
             incomplete_batch=None if replies is None else replies.incomplete,
@@ -448,7 +448,6 @@ class BatchProcessor:
     Attributes:
         counter: Counter of the finished work.
         spending: Account of the run.
-        total: The results so far, without the nodes.
     """
 
     def __init__(
@@ -464,7 +463,7 @@ class BatchProcessor:
         self._ahead = max(ahead, 0 if contextualizer is None else contextualizer.batches_ahead)
         self._batches: deque[tuple[JobBatch, asyncio.Task[BatchResult]]] = deque()
         self._stopping = threading.Event()
-        self.total = NOTHING
+        self._results: list[Contextualized] = []
 
     def require_running(self) -> None:
         """Raise an error if the run has ended, so that work in other threads also stops.
@@ -511,14 +510,19 @@ class BatchProcessor:
         self._batches.popleft()
         await asyncio.to_thread(self._store, batch, result, vectors)
         self.counter.add(documents_done=len(batch))
-        total = self.total
-        self.total = Contextualized(
-            [],
-            [*total.failures, *result.failures],
-            total.paid + result.paid,
-            (*total.thin, *result.thin),
-            (*total.lengths, *result.lengths),
-            Counter(total.findings) + Counter(result.findings),
+        self._results.append(result._replace(nodes=[]))
+
+    @property
+    def outcome(self) -> Contextualized:
+        """The results of all batches, without the nodes."""
+        results = self._results
+        return Contextualized(
+            nodes=[],
+            failures=[failure for result in results for failure in result.failures],
+            paid=sum(result.paid for result in results),
+            thin=tuple(node_id for result in results for node_id in result.thin),
+            lengths=tuple(length for result in results for length in result.lengths),
+            findings=sum((Counter(result.findings) for result in results), Counter()),
         )
 
     def _store(self, batch: JobBatch, result: Contextualized, vectors: NDArray[np.float32] | None) -> None:
