@@ -31,7 +31,7 @@ from llama_index_contextual.evaluation.compare import (
 from llama_index_contextual.evaluation.questions import PER_CHUNK, QUESTIONS, generate_questions, require_number
 from llama_index_contextual.evaluation.run import KS, Questions, as_questions
 from llama_index_contextual.evaluation.sample import draw_sample
-from llama_index_contextual.ingestion.plan import RunOptions
+from llama_index_contextual.ingestion.options import RunOptions
 from llama_index_contextual.ingestion.state import HasState, ProjectState
 from llama_index_contextual.models import model_name
 from llama_index_contextual.money.price import Prices, money

@@ -34,7 +34,7 @@ from llama_index_contextual.index.manifest import Manifest
 from llama_index_contextual.index.project_file import embed_object, record_embed_object, require_existing
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
-from llama_index_contextual.ingestion.pipeline import Stages, make_stages
+from llama_index_contextual.ingestion.stages import Stages, make_stages
 from llama_index_contextual.models import (
     ModelObject,
     embedding_identity,
@@ -314,8 +314,14 @@ class ProjectState:
             return model_name(self.llm, self.model_id)
         return DEFAULT_LLM if self.config.llm is None else self.config.llm
 
-    def stages(self, ledger: Ledger, embed_model: BaseEmbedding | None) -> Stages:
-        """Return the components that process a document."""
+    def stages(self, ledger: Ledger, *, embeds: bool = True) -> Stages:
+        """Return the components that process a document.
+
+        Args:
+            ledger: Store of contexts and vectors that have already been paid for.
+            embeds: Whether to load the embedding model, if the settings have one.
+        """
+        embed_model = self.embed_model if embeds and self.config.builds_semantic else None
         if self.config.context == "llm":
             if self.llm is None:
                 self._warn_of_unused("llm", settings_llm(), self.config.llm)

@@ -23,7 +23,8 @@ from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply
 from llama_index_contextual.contextualizer.sending import BatchReplies
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import BatchReply, Ledger
-from llama_index_contextual.ingestion.pipeline import make_stages, paid_stages
+from llama_index_contextual.ingestion.run import paid_contextualizer
+from llama_index_contextual.ingestion.stages import make_stages
 from llama_index_contextual.money.account import Account
 from llama_index_contextual.money.price import Prices
 from llama_index_contextual.money.tokens import Usage
@@ -293,10 +294,10 @@ def test_replies_of_batches_do_not_change_the_rate_limits() -> None:
     stages = make_stages(config, ledger=ledger, llm=None, embed_model=None)
     spending = Account(Prices())
     replies = BatchReplies(ledger.batches, config.llm, spending)
-    paid = paid_stages(stages, spending, replies)
-    assert isinstance(paid.contextualizer, LLMContextualizer)
-    assert (paid.contextualizer.requests_per_minute, paid.contextualizer.tokens_per_minute) == (7, 900)
-    assert paid.contextualizer.replies is replies
+    paid = paid_contextualizer(stages.contextualizer, spending, replies)
+    assert isinstance(paid, LLMContextualizer)
+    assert (paid.requests_per_minute, paid.tokens_per_minute) == (7, 900)
+    assert paid.replies is replies
 
 
 # ---- rate limits: spaces between calls, pauses, and the end of all waiting ------------------

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from llama_index_contextual.index import writer
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.writer import merged_from
-from llama_index_contextual.ingestion.plan import DocumentInput, Plan, RunOptions, make_plan
+from llama_index_contextual.ingestion.options import RunOptions
+from llama_index_contextual.ingestion.plan import DocumentInput, Plan, make_plan
 
 
 def record(doc_id: str, content: str = "1", *, failed: bool = False) -> DocumentRecord:
