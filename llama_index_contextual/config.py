@@ -19,6 +19,7 @@ from llama_index_contextual._utils.files import read_file
 from llama_index_contextual._utils.templates import check_template
 from llama_index_contextual._utils.text import parse_json, represent
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.money.price import Price
 
 LOCAL = "local"
 """Name of the embedding model that needs no key and no network."""
@@ -53,26 +54,6 @@ def _live(default: Any = PydanticUndefined, **options: Any) -> Any:
     return Field(default, json_schema_extra=_NO_REBUILD, **options)
 
 
-class TokenPrice(BaseModel):
-    """The price of a model, in dollars per million tokens.
-
-    Example:
-        >>> TokenPrice(input=2.0, cached=0.5, output=8.0).input
-        2.0
-    """
-
-    model_config = _CONFIG
-
-    input: float = Field(ge=0)
-    """Prompt tokens."""
-    cached: float | None = Field(default=None, ge=0)
-    """Prompt tokens read from the provider's cache; None: the same as `input`."""
-    output: float = Field(default=0.0, ge=0)
-    """Completion tokens."""
-    written: float | None = Field(default=None, ge=0)
-    """Prompt tokens written to the provider's cache; None: the same as `input`."""
-
-
 def _language(value: str) -> str:
     import Stemmer
 
@@ -91,7 +72,7 @@ def _acronyms(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
-def _prices(value: dict[str, TokenPrice]) -> dict[str, TokenPrice]:
+def _prices(value: dict[str, Price]) -> dict[str, Price]:
     for name in value:
         if ":" not in name and name != LOCAL:
             raise ValueError(f"{name!r} is not provider:name, as in the settings `llm` and `embed_model`")
@@ -187,7 +168,7 @@ class ProjectConfig(BaseModel):
     """Maximum number of tokens sent to the LLM per minute; None applies only the provider's own limits."""
     service_tier: Literal["flex"] | None = _live(None)
     """`flex` costs half as much and takes longer, if the LLM's provider offers it."""
-    prices: Annotated[dict[str, TokenPrice], AfterValidator(_prices)] = _live(default_factory=dict)
+    prices: Annotated[dict[str, Price], AfterValidator(_prices)] = _live(default_factory=dict)
     """Dollars per million tokens (input, cached, output) by model as provider:name, for models that the price table
     does not list or that you buy at another price.
     """

@@ -24,6 +24,7 @@ from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ModelError, Remedy
+from llama_index_contextual.money.price import is_in_process
 
 logger = get_logger(__name__)
 
@@ -74,7 +75,6 @@ class Provider:
         is_openai: Whether the provider is OpenAI itself, which accepts `prompt_cache_key`, `response_format` and the
             service tier "flex", and has a Batch API.
         is_self_hosted: Whether the models usually run on a server of the user, which may be slow.
-        in_process: Whether the models run in this process. Such models are free, but may have to be downloaded.
         fixed_temperature: Pattern that matches the beginning of the names of models whose temperature cannot be set.
             None if there are none.
         plain_models: Pattern that matches the beginning of the names of models that do not reason before they answer.
@@ -105,7 +105,6 @@ class Provider:
     min_cached_by_model: tuple[tuple[re.Pattern[str], int], ...] = ()
     is_openai: bool = False
     is_self_hosted: bool = False
-    in_process: bool = False
     fixed_temperature: re.Pattern[str] | None = None
     plain_models: re.Pattern[str] | None = None
     efforts: tuple[tuple[re.Pattern[str], str | None], ...] = ()
@@ -197,14 +196,12 @@ PROVIDERS: Mapping[str, Provider] = {
         pip='"llama-index-contextual[huggingface]"',
         module="llama_index.embeddings.huggingface",
         class_names=frozenset({"TransformerEmbedding"}),
-        in_process=True,
     ),
     "fastembed": Provider(
         embedding="llama_index_contextual.embeddings.fastembed:OnnxEmbedding",
         pip='"llama-index-contextual[fastembed]"',
         module="fastembed",
         class_names=frozenset({"OnnxEmbedding"}),
-        in_process=True,
     ),
 }
 
@@ -286,7 +283,7 @@ def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbeddi
     try:
         return cast(BaseEmbedding, made_by(**options))
     except Exception as error:  # unknown name, no network, damaged file: each library raises its own errors
-        if not traits.in_process or isinstance(error, ModelError):
+        if not is_in_process(name) or isinstance(error, ModelError):
             raise
         reason = f"{error}".strip().partition("\n")[0].rstrip(".") or type(error).__name__
         raise ModelError(
@@ -399,15 +396,6 @@ def is_creatable(name: str) -> bool:
     """
     traits = PROVIDERS.get(name.partition(":")[0])
     return name == LOCAL or (traits is not None and traits.embedding is not None and is_named(name))
-
-
-def is_in_process(name: str) -> bool:
-    """Return whether a model runs in this process and costs nothing.
-
-    `name` has the form returned by `model_name`.
-    """
-    traits = PROVIDERS.get(name.partition(":")[0])
-    return name == LOCAL or (traits is not None and traits.in_process)
 
 
 def settings_llm() -> LLM | None:

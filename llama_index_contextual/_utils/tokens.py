@@ -71,28 +71,6 @@ def count_tokens(text: str, *, encoding: str = ENCODING) -> int:
     return sum(len(encode(text[start:stop])) for start, stop in pieces(text))
 
 
-MAX_REPORTED_TOKENS = 2**31
-"""Upper limit for a plausible token count in a provider's reply."""
-
-
-def reported_tokens(count: object) -> int | None:
-    """Return a token count from a provider's reply as an integer, or None if it is not a plausible count.
-
-    Some servers send numbers as strings or with a fraction.
-
-    Example:
-        >>> reported_tokens(12), reported_tokens("12"), reported_tokens(12.0)
-        (12, 12, 12)
-        >>> reported_tokens(-1), reported_tokens(True), reported_tokens("many"), reported_tokens(10**30)
-        (None, None, None, None)
-    """
-    if isinstance(count, str) and count.isdecimal() and len(count) < len(str(MAX_REPORTED_TOKENS)):
-        count = int(count)
-    if isinstance(count, float) and count.is_integer():
-        count = int(count)
-    return count if type(count) is int and 0 <= count <= MAX_REPORTED_TOKENS else None
-
-
 def token_widths(text: str, *, piece_size: int = PIECE_SIZE) -> NDArray[np.uint8]:
     """Return the number of characters that begin in each token of `text`.
 

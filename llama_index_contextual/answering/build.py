@@ -37,9 +37,10 @@ from llama_index_contextual.answering.query_engine import AnswerCache, AnswerOpt
 from llama_index_contextual.answering.response import AnswerAccount
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import Mode, described
-from llama_index_contextual.contextualizer.cost import Tokens, money
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import model_name
+from llama_index_contextual.money.price import money
+from llama_index_contextual.money.tokens import Tokens
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
 from llama_index_contextual.retrievers.project import ProjectRetriever
 

@@ -21,14 +21,13 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.base.response.schema import AsyncStreamingResponse, Response, StreamingResponse
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual._utils.tokens import count_tokens, reported_tokens
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.citations import NO_CITATION, CitationReport
-from llama_index_contextual.config import TokenPrice
-from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
-from llama_index_contextual.contextualizer.prompts import usage_of
 from llama_index_contextual.errors import ProjectError
 from llama_index_contextual.index.project_file import record_answers_of
-from llama_index_contextual.index.receipts import ANSWERS, RunCost
+from llama_index_contextual.money.price import Price, Prices, money
+from llama_index_contextual.money.receipt import ANSWERS, Receipt
+from llama_index_contextual.money.tokens import Tokens, field_of, reported_tokens, usage_of
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
@@ -142,11 +141,6 @@ class Meter:
         return call
 
 
-def field_of(value: Any, name: str) -> Any:
-    """Return a field of a provider's response (an object or a dict), or None if there is no such field."""
-    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
-
-
 @dataclass(frozen=True)
 class AnswerAccount:
     """Call prices, and a function that records the cost of calls.
@@ -156,13 +150,13 @@ class AnswerAccount:
         record: Function that adds the cost of a model's calls to the costs of a project; None records nothing.
     """
 
-    prices: PriceTable = field(default_factory=PriceTable)
-    record: Callable[[RunCost], object] | None = None
+    prices: Prices = field(default_factory=Prices)
+    record: Callable[[Receipt], object] | None = None
 
     @classmethod
-    def of(cls, project_dir: Path, prices: Mapping[str, TokenPrice]) -> AnswerAccount:
+    def of(cls, project_dir: Path, prices: Mapping[str, Price]) -> AnswerAccount:
         """Return the account of a project, with its prices and its ledger."""
-        return cls(PriceTable(prices), partial(record_answers_of, project_dir))
+        return cls(Prices(prices), partial(record_answers_of, project_dir))
 
     def book(self, calls: Sequence[AnswerUsage]) -> AnswerUsage | None:
         """Record the cost of calls and return their total usage, or None if there are no calls."""
@@ -174,7 +168,7 @@ class AnswerAccount:
     def _book(self, model: str, calls: Sequence[AnswerUsage]) -> AnswerUsage:
         total, now, problem = cast(AnswerUsage, add_up(calls)), time.time(), None
         dollars = self.prices.dollars(model, total)
-        receipt = RunCost(
+        receipt = Receipt(
             purpose=ANSWERS,
             started=now,
             ended=now,

@@ -43,10 +43,11 @@ from llama_index_contextual._utils.redaction import KeyFilter, scrub
 from llama_index_contextual.answering.citations import CitationFilter, Passage
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
-from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, Meter, field_of
+from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, Meter
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.models import is_self_hosted, model_name, provider_of, speaks_openai
+from llama_index_contextual.money.tokens import field_of
 
 T = TypeVar("T")
 

@@ -39,7 +39,7 @@ from llama_index_contextual.errors import ContextualError, ProjectNotFoundError,
 
 if TYPE_CHECKING:
     from llama_index_contextual.index.ledger_lines import LedgerRows
-    from llama_index_contextual.index.receipts import ProjectCost
+    from llama_index_contextual.money.receipt import ProjectCost
     from llama_index_contextual.project.manager import ProjectManager
     from llama_index_contextual.project.project import ProjectInfo, VersionInfo
 
@@ -223,7 +223,7 @@ def _show_info(info: ProjectInfo) -> None:
 
 
 def _total_cost(cost: ProjectCost) -> str:
-    from llama_index_contextual.contextualizer.cost import money
+    from llama_index_contextual.money.price import money
 
     booked = f", of which {money(cost.booked)} for calls of unknown price" if cost.booked else ""
     unpriced = f", and {pluralize(cost.without_price, 'run')} without a known price" if cost.without_price else ""
@@ -239,7 +239,7 @@ def cost(name: Name) -> None:
 
 
 def _show_cost(cost: ProjectCost) -> None:
-    from llama_index_contextual.contextualizer.cost import money
+    from llama_index_contextual.money.price import money
 
     for run in cost.runs:
         day = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")

@@ -30,12 +30,12 @@ from llama_index_contextual.index.versions import current_name, version_director
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import (
     is_creatable,
-    is_in_process,
     load_llm,
     missing_for,
     model_folder,
     settings_without_effect,
 )
+from llama_index_contextual.money.price import is_in_process
 from llama_index_contextual.project.manager import missing_for_models
 from llama_index_contextual.search.cross_encoders import FASTEMBED
 

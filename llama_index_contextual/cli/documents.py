@@ -310,7 +310,7 @@ def sync(
 
 def _check_watch(config: ProjectConfig, *, dry_run: bool, is_limited: bool) -> None:
     """Check that nothing has to be asked while the folders are watched."""
-    from llama_index_contextual.models import is_in_process
+    from llama_index_contextual.money.price import is_in_process
 
     if dry_run:
         raise typer.BadParameter("--dry-run and --watch cannot be combined: omit one of them.")
@@ -491,7 +491,7 @@ def _log(markup: str, *, to: Console = err) -> None:
 
 def _describe_changes(report: IngestReport) -> str:
     """Return the numbers of changed documents, two of their names, and the cost, or "" if nothing has changed."""
-    from llama_index_contextual.contextualizer.cost import money
+    from llama_index_contextual.money.price import money
 
     moved = [f"{former} to {doc_id}" for former, doc_id in report.renamed.items()]
     kinds = [("+", report.added), ("~", report.updated), ("-", report.removed), ("moved ", moved)]

@@ -245,7 +245,7 @@ def _show(result: Result) -> None:
 
 
 def _show_steps(result: Steps) -> None:
-    from llama_index_contextual.contextualizer.cost import money
+    from llama_index_contextual.money.price import money
 
     for note in result.notes:
         say(f"[dim]{safe(note)}[/]")

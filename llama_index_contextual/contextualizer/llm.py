@@ -54,9 +54,9 @@ from llama_index_contextual.contextualizer.base import (
     segments,
 )
 from llama_index_contextual.contextualizer.checks import SegmentFacts, check_context
-from llama_index_contextual.contextualizer.cost import CallForm, PriceTable, Spending, Tokens
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest, Reply
 from llama_index_contextual.contextualizer.sending import BatchReplies, LiveSender, Sender, ServiceTier
+from llama_index_contextual.contextualizer.tokens import TokenCounter
 from llama_index_contextual.errors import (
     BudgetExceededError,
     ConfigurationError,
@@ -75,6 +75,9 @@ from llama_index_contextual.models import (
     provider_of,
     settings_llm,
 )
+from llama_index_contextual.money.account import Account
+from llama_index_contextual.money.price import Prices
+from llama_index_contextual.money.tokens import Tokens
 
 logger = get_logger(__name__)
 
@@ -153,7 +156,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     neighbours: bool = False
     retries_refused: bool = Field(default=False, exclude=True)
     ledger: Ledger | Path | None = Field(default=None, exclude=True, repr=False)
-    spending: Spending | None = Field(default=None, exclude=True, repr=False)
+    spending: Account | None = Field(default=None, exclude=True, repr=False)
     sender: Sender | None = Field(default=None, exclude=True, repr=False)
     replies: BatchReplies | None = Field(default=None, exclude=True, repr=False)
     retry: RetryPolicy = Field(default=RetryPolicy(attempts=12, base_delay=0.25, max_delay=2.0), exclude=True)
@@ -743,8 +746,8 @@ class Scheduler:
         )
         self._prefix_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._cached_prefixes: set[str] = set()
-        self._spending = settings.spending or Spending(PriceTable())
-        self._form = CallForm.of(settings.model, settings.llm)
+        self._spending = settings.spending or Account(Prices())
+        self._form = TokenCounter.of(settings.model, settings.llm)
         self._error: ContextualError | None = None
         self._answers, self._unreadable, self._was_reached = 0, 0, False
         self._context_tokens = 0

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from llama_index.core.schema import BaseNode
 
@@ -24,10 +24,11 @@ from llama_index_contextual._utils.reasoning import looks_like_reasoning, withou
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.replies import text_of
 from llama_index_contextual._utils.templates import ContextPrompt, enclosed
-from llama_index_contextual._utils.tokens import count_tokens, reported_tokens
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, Segment, truncate
 from llama_index_contextual.index.ledger import ContentKeys
 from llama_index_contextual.metadata import storable_text
+from llama_index_contextual.money.tokens import Usage, field_of, reported_tokens, usage_of
 
 DEFAULT_PROMPT = """\
 <document>
@@ -371,23 +372,6 @@ _FINISHED = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop"
 
 
 @dataclass(frozen=True)
-class Usage:
-    """Tokens of a call as counted by the provider; None for counts that the provider does not report.
-
-    Attributes:
-        input_tokens: Tokens of the prompt, including cached tokens.
-        cached_tokens: Prompt tokens read from the provider's cache.
-        output_tokens: Tokens of the answer.
-        written_tokens: Prompt tokens written to the provider's cache.
-    """
-
-    input_tokens: int | None = None
-    cached_tokens: int | None = None
-    output_tokens: int | None = None
-    written_tokens: int | None = None
-
-
-@dataclass(frozen=True)
 class Reply:
     """Answer from a model.
 
@@ -421,50 +405,22 @@ def reply_of(raw: Any) -> Reply:
     The formats of OpenAI, Anthropic and Ollama are supported. In other formats, only fields with the same names are
     read.
     """
-    choices = _get(raw, "choices")
+    choices = field_of(raw, "choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
-    message, text = _get(choice, "message") or _get(raw, "message"), None
+    message, text = field_of(choice, "message") or field_of(raw, "message"), None
     with contextlib.suppress(ReplyError):
-        text = text_of(_get(message, "content"))
-    reason = _get(choice, "finish_reason") or _get(raw, "stop_reason") or _get(raw, "done_reason")
-    if _get(message, "refusal"):
+        text = text_of(field_of(message, "content"))
+    reason = field_of(choice, "finish_reason") or field_of(raw, "stop_reason") or field_of(raw, "done_reason")
+    if field_of(message, "refusal"):
         reason = "refusal"
-    elif _get(message, "tool_calls") and not (text or "").strip():
+    elif field_of(message, "tool_calls") and not (text or "").strip():
         reason = "tool_calls"
     return Reply(
         scrub(text or ""),
-        usage_of(usage := _get(raw, "usage")),
+        usage_of(usage := field_of(raw, "usage")),
         storable_text(_FINISHED.get(reason, reason)) if isinstance(reason, str) else None,
         has_reasoning=bool(
-            any(_get(message, name) for name in ("reasoning_content", "reasoning", "thinking"))
-            or _tokens(_get(usage, "completion_tokens_details"), "reasoning_tokens")
+            any(field_of(message, name) for name in ("reasoning_content", "reasoning", "thinking"))
+            or reported_tokens(field_of(usage, "completion_tokens_details", "reasoning_tokens"))
         ),
     )
-
-
-def usage_of(usage: Any) -> Usage:
-    """Return a provider's token counts; counts that are missing or implausible are None.
-
-    Anthropic's input token count excludes cache reads and writes; the count returned here includes them. A prompt
-    without tokens is implausible, and no more tokens can be cached than the prompt has.
-    """
-    if prompt := _tokens(usage, "prompt_tokens"):
-        details = _get(usage, "prompt_tokens_details")
-        cached, written = _tokens(details, "cached_tokens"), _tokens(details, "cache_write_tokens")
-        output = _tokens(usage, "completion_tokens")
-    elif (uncached := _tokens(usage, "input_tokens")) is not None:
-        cached, written = _tokens(usage, "cache_read_input_tokens"), _tokens(usage, "cache_creation_input_tokens")
-        prompt, output = uncached + (cached or 0) + (written or 0), _tokens(usage, "output_tokens")
-    if not prompt:
-        return Usage()
-    cached = None if cached is None else min(cached, prompt)
-    written = None if written is None else min(written, prompt - (cached or 0))
-    return Usage(prompt, cached, output, written)
-
-
-def _tokens(holder: Any, name: str) -> int | None:
-    return reported_tokens(_get(holder, name))
-
-
-def _get(holder: Any, name: str) -> Any:
-    return cast(Any, holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None))

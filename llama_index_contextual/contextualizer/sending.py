@@ -26,13 +26,17 @@ from llama_index_contextual._utils.reasoning import without_reasoning
 from llama_index_contextual._utils.redaction import get_logger, scrub
 from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual._utils.tokens import count_tokens
-from llama_index_contextual.contextualizer.cost import Bill, CallForm, Reservation, SenderKind, Spending, Tokens, money
-from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply, Usage, reply_of
+from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply, reply_of
+from llama_index_contextual.contextualizer.tokens import CONTEXT_TOKENS, TokenCounter
 from llama_index_contextual.embeddings.batching import pack
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.index.ledger import BatchJournal, BatchReply, OpenBatch, content_key
 from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.models import HIDDEN_TOKENS, Provider, load_llm, model_name, provider_of
+from llama_index_contextual.money.account import Account, Reservation
+from llama_index_contextual.money.price import SenderKind, money
+from llama_index_contextual.money.receipt import Receipt
+from llama_index_contextual.money.tokens import Tokens, Usage
 
 logger = get_logger(__name__)
 T = TypeVar("T")
@@ -78,7 +82,7 @@ class LiveSender:
                 ),
             )
         self._service_tier = service_tier
-        self._form = CallForm.of(model_name(llm), llm)
+        self._form = TokenCounter.of(model_name(llm), llm)
         self._limit = self._provider.limit_option
         self._rejected: set[str] = set()
 
@@ -483,6 +487,7 @@ class BatchReplies:
         spending: Account of the run.
         llm: The LLM if it was passed as an object.
         live: How a retry without a batch would send requests, which determines its price.
+        context_tokens: Expected number of tokens in a context.
 
     Attributes:
         sends_live: Whether requests that were in no batch may be sent live.
@@ -497,17 +502,19 @@ class BatchReplies:
         self,
         journal: BatchJournal,
         model: str,
-        spending: Spending,
+        spending: Account,
         *,
         llm: LLM | None = None,
         live: SenderKind = "live",
+        context_tokens: float = CONTEXT_TOKENS,
     ) -> None:
         self.journal, self.model = journal, model
         self.sends_live = True
         self.unanswered: dict[str, str] = {}
         self.booked: set[str] = set()
         self.given_up: dict[str, int] = {}
-        self._spending, self._form, self._live = spending, CallForm.of(model, llm), live
+        self._spending, self._form, self._live = spending, TokenCounter.of(model, llm), live
+        self._context_tokens = context_tokens
         self._used: set[str] = set()
         self._reserved: dict[str, Reservation] = {}
         self._first: dict[str, ContextRequest] = {}
@@ -541,7 +548,7 @@ class BatchReplies:
     def note_open(self, request: ContextRequest) -> None:
         """Add the expected cost of a request that the run leaves open to the cost of a retry."""
         first = self._first.setdefault(request.prefix.cache_key, request)
-        length, output = self._form.input_tokens(request), round(self._spending.context_tokens)
+        length, output = self._form.input_tokens(request), round(self._context_tokens)
         cached = 0 if first is request else self._form.cached_tokens(first, request)
         self._open[self._live] += Tokens(1, length, cached, output, self._form.written_tokens(request, cached))
         self._open["batch"] += Tokens(1, length, 0, output)
@@ -568,8 +575,8 @@ class BatchReplies:
         reply = Reply(stored.text, usage, stored.finish_reason)
         if custom_id not in self.booked:
             tokens = self._form.tokens_of(request, reply)
-            bill = self._spending.bill(self.model, tokens, sender="batch")
-            self._spending.actual += replace(bill, estimated_calls=int(not reply.is_counted))
+            receipt = self._spending.receipt(self.model, tokens, sender="batch")
+            self._spending.actual += replace(receipt, estimated_calls=int(not reply.is_counted))
         return reply
 
     def _unused(self, custom_id: str) -> BatchReply | None:
@@ -603,12 +610,12 @@ class BatchReplies:
             replies: New replies of the batch.
             unread: Number of requests of the batch that may be charged although their reply cannot be read.
         """
-        paid = Bill()
+        paid = Receipt()
         for reply in replies:
             if reply.input_tokens is not None and reply.output_tokens is not None:
                 counts = reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens, reply.written_tokens or 0
                 tokens = Tokens(1, *counts)
-                paid += self._spending.bill(self.model, tokens, sender="batch")
+                paid += self._spending.receipt(self.model, tokens, sender="batch")
                 self.booked.add(reply.custom_id)
         self._spending.actual += paid
         if unread:

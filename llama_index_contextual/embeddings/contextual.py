@@ -35,14 +35,9 @@ from llama_index_contextual.embeddings.batching import (
     pack,
     unit_vectors,
 )
-from llama_index_contextual.embeddings.replies import (
-    EmbeddingUsage,
-    check_replies,
-    count_error,
-    record_usage,
-    require_number,
-)
+from llama_index_contextual.embeddings.replies import check_replies, count_error, record_usage, require_number
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
+from llama_index_contextual.money.tokens import EmbeddingUsage
 
 MAX_TOKENS_PER_REQUEST = 300_000
 MAX_TOKENS_PER_INPUT = 8_192

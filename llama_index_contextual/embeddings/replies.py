@@ -17,46 +17,17 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
-from llama_index_contextual._utils.tokens import reported_tokens
 from llama_index_contextual.errors import ModelError
+from llama_index_contextual.money.tokens import EmbeddingUsage, field_of, reported_tokens
 
 T = TypeVar("T")
 
 # ---- Token counts ----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class EmbeddingUsage:
-    """Tokens of an embedding request as counted by the provider.
-
-    Attributes:
-        calls: Number of calls that were sent, if the model's client reports them.
-        counts: Token count of each reply, or None if the provider did not report it.
-    """
-
-    calls: int = 0
-    counts: list[int | None] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> int | None:
-        """Total number of tokens, or None unless the provider reported it for every reply."""
-        return self.reported if self.counts and None not in self.counts else None
-
-    @property
-    def reported(self) -> int:
-        """Total of the counts that the provider reported."""
-        return sum(count or 0 for count in self.counts)
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether a reply was reported for every call."""
-        return bool(self.counts) and len(self.counts) >= self.calls
 
 
 _usage: ContextVar[EmbeddingUsage | None] = ContextVar("embedding_usage", default=None)
@@ -117,14 +88,8 @@ def tokens_of(reply: object) -> int | None:
         >>> tokens_of({"usage": None}) is None
         True
     """
-    counts = (reported_tokens(_field(reply, path)) for path in _COUNTS)
+    counts = (reported_tokens(field_of(reply, *path)) for path in _COUNTS)
     return max((count for count in counts if count), default=None)
-
-
-def _field(holder: Any, path: Sequence[str]) -> Any:
-    for name in path:
-        holder = holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None)
-    return holder
 
 
 # ---- Order of the vectors --------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from llama_index_contextual.answering.build import EngineBuilder, EngineOptions
 from llama_index_contextual.answering.query_engine import AnswerCache
 from llama_index_contextual.answering.response import AnswerAccount
 from llama_index_contextual.config import LOCAL, SPOTLIGHT, ContextKind, Mode, ProjectConfig, default
-from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable, Tokens
+from llama_index_contextual.contextualizer.tokens import EmbeddingCount
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import InputError, Remedy
 from llama_index_contextual.evaluation.questions import Evidence, Question, evidence_notes
@@ -58,6 +58,8 @@ from llama_index_contextual.ingestion.run import IngestRun
 from llama_index_contextual.ingestion.stages import make_stages
 from llama_index_contextual.ingestion.state import HasState, ProjectState
 from llama_index_contextual.models import embedding_identity, model_name
+from llama_index_contextual.money.price import Prices
+from llama_index_contextual.money.tokens import Tokens
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.live import LiveIndexes, LiveVersions
 from llama_index_contextual.search.rerank import LLM_RERANK, PASSAGE_TOKENS
@@ -495,7 +497,7 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
         return None
     sent, cached, answered = used
     tokens = Tokens(input_tokens=sent, cached_tokens=cached, output_tokens=answered)
-    return PriceTable(config.prices).dollars(llm, tokens, sender=config.service_tier or "live")
+    return Prices(config.prices).dollars(llm, tokens, sender=config.service_tier or "live")
 
 
 def price(origin: ProjectState, config: ProjectConfig, options: RunOptions | None = None) -> float | None:
@@ -548,7 +550,7 @@ def rerank_price(origin: ProjectState, rerank: str | None, questions: int, k: in
         return 0.0
     passages = 2 * questions * max(k, config.rerank_candidates)
     tokens = Tokens(input_tokens=passages * PASSAGE_TOKENS, output_tokens=passages * _TOKENS_OF_ID)
-    return PriceTable(config.prices).dollars(model_name(origin.answering_llm(), origin.model_id), tokens)
+    return Prices(config.prices).dollars(model_name(origin.answering_llm(), origin.model_id), tokens)
 
 
 def total_price(dollars: Sequence[float | None]) -> float | None:

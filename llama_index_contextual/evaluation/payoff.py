@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from llama_index_contextual._utils.keywords import suggests_keywords
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
 from llama_index_contextual.evaluation.compare import (
     Comparison,
     Difference,
@@ -35,6 +34,8 @@ from llama_index_contextual.evaluation.sample import draw_sample
 from llama_index_contextual.ingestion.options import RunOptions
 from llama_index_contextual.ingestion.state import HasState, ProjectState
 from llama_index_contextual.models import model_name
+from llama_index_contextual.money.price import Prices, money
+from llama_index_contextual.money.tokens import Tokens
 
 STRUCTURAL, LLM = "structural", "llm"
 
@@ -237,7 +238,7 @@ def _question_price(origin: ProjectState, number: int) -> float | None:
     calls = math.ceil(number / PER_CHUNK)
     sent = calls * (origin.config.chunk_size + _PROMPT_TOKENS)
     tokens = Tokens(calls=calls, input_tokens=sent, output_tokens=number * _QUESTION_TOKENS)
-    return PriceTable(origin.config.prices).dollars(model_name(origin.answering_llm(), origin.model_id), tokens)
+    return Prices(origin.config.prices).dollars(model_name(origin.answering_llm(), origin.model_id), tokens)
 
 
 def _rest(origin: ProjectState, variant: Variant, sample: frozenset[str]) -> tuple[Tokens, float | None]:
@@ -249,7 +250,7 @@ def _rest(origin: ProjectState, variant: Variant, sample: frozenset[str]) -> tup
         tokens = scaled(tokens, expected=report.estimated.contexts, actual=report.paid.contexts)
     dollars: float | None = 0.0
     if estimate.model is not None and tokens.calls:
-        dollars = PriceTable(variant.config.prices).dollars(estimate.model, tokens, sender=estimate.sender)
+        dollars = Prices(variant.config.prices).dollars(estimate.model, tokens, sender=estimate.sender)
     return tokens, total_price([dollars, estimate.embedding_dollars])
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.batch import csv_text
-from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.compare import Comparison, Difference, Sweep
 from llama_index_contextual.evaluation.payoff import Payoff
 from llama_index_contextual.evaluation.run import Evaluation
 from llama_index_contextual.evaluation.steps import Steps
 from llama_index_contextual.index import files
+from llama_index_contextual.money.price import money
 
 Result = Evaluation | Comparison | Sweep
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from llama_index_contextual._utils.keywords import suggests_keywords
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import DEFAULT_LLM, SPOTLIGHT, ContextKind, Mode, ProjectConfig
-from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.errors import ConfigurationError, Remedy
 from llama_index_contextual.evaluation.compare import (
     Comparison,
@@ -40,6 +39,7 @@ from llama_index_contextual.evaluation.sample import draw_sample
 from llama_index_contextual.ingestion.options import RunOptions
 from llama_index_contextual.ingestion.state import HasState, ProjectState
 from llama_index_contextual.models import missing_for
+from llama_index_contextual.money.price import money
 from llama_index_contextual.search.response import RerankerChoice
 from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY
 

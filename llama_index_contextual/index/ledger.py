@@ -42,8 +42,8 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.kvstore import Database, is_busy
-from llama_index_contextual.index.receipts import Receipts, RunCost
 from llama_index_contextual.metadata import has_surrogate, storable_text
+from llama_index_contextual.money.receipt import Receipt, Receipts
 
 logger = logging.getLogger(__name__)
 Row = tuple[Any, ...]
@@ -458,7 +458,7 @@ class Ledger(Database):
             known = [replace(run, run=0) for run in self.receipts.cost().runs]
             for table, row in rows:
                 if table == "runs":
-                    receipt = replace(RunCost(**json.loads(row[1])), run=0)
+                    receipt = replace(Receipt(**json.loads(row[1])), run=0)
                     if receipt not in known:
                         self.receipts.insert(receipt)
                 else:

@@ -18,8 +18,8 @@ from llama_index_contextual.errors import InputError, LedgerError, Remedy
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import FIELDS, LEDGER_FILE, TABLES, Ledger, Row, is_plausible
 from llama_index_contextual.index.project_file import project_ledger, require_existing, write_lock
-from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.metadata import storable_text
+from llama_index_contextual.money.receipt import Receipt
 
 _EXPORTED = {
     "contexts": "contexts",
@@ -183,5 +183,5 @@ def _row_of(raw: Any) -> tuple[str, Row]:
     if not is_plausible(table, row):
         raise ValueError(f"it is not a row of {table}")
     if table == "runs":
-        RunCost(**json.loads(raw["receipt"]))
+        Receipt(**json.loads(raw["receipt"]))
     return table, row

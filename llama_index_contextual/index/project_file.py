@@ -34,8 +34,8 @@ from llama_index_contextual.errors import (
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.manifest import DAMAGE, FORMAT, checksum, require_format
-from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.versions import remove_leftovers
+from llama_index_contextual.money.receipt import Receipt
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ def _read(project_dir: Path) -> _Content:
         ) from error
 
 
-def record_answers_of(project_dir: Path, cost: RunCost) -> None:
+def record_answers_of(project_dir: Path, cost: Receipt) -> None:
     """Add the cost of answers to the receipts of a project.
 
     Raises:

@@ -20,24 +20,16 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import Contextualizer, with_context
-from llama_index_contextual.contextualizer.cost import (
-    CONTEXT_TOKENS,
-    MARGIN,
-    Bill,
-    CallForm,
-    EmbeddingCount,
-    PriceTable,
-    SenderKind,
-    Spending,
-    Tokens,
-    count_segment,
-    expected_context_tokens,
-    money,
-    round_up,
-)
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.contextualizer.sending import BatchReplies
+from llama_index_contextual.contextualizer.tokens import (
+    CONTEXT_TOKENS,
+    EmbeddingCount,
+    TokenCounter,
+    count_segment,
+    expected_context_tokens,
+)
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.version import OpenVersion
@@ -47,6 +39,10 @@ from llama_index_contextual.ingestion.report import IngestProgress, ProgressCoun
 from llama_index_contextual.ingestion.stages import Executor, Stages
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import contextual_model, provider_of
+from llama_index_contextual.money.account import Account
+from llama_index_contextual.money.price import MARGIN, Prices, SenderKind, money, round_up
+from llama_index_contextual.money.receipt import Receipt
+from llama_index_contextual.money.tokens import Tokens
 from llama_index_contextual.readers import SkippedFile
 
 SECONDS_TO_FIRST_TOKEN = 1.0
@@ -200,7 +196,7 @@ class CostCounter:
         """Count the chunks of a document."""
         writer = self._writer
         if isinstance(writer, LLMContextualizer):
-            form = CallForm.of(writer.model, writer.llm)
+            form = TokenCounter.of(writer.model, writer.llm)
             for segment, chunks, contexts in writer.missing(nodes):
                 self.known_contexts += len(contexts)
                 self._add_requests(writer.requests(segment, chunks), writer.replies, form)
@@ -211,7 +207,9 @@ class CostCounter:
             self._embedding.add([with_context(node, None) for node in contextualized])
         self._embedding.end_document()
 
-    def _add_requests(self, requests: Iterable[ContextRequest], replies: BatchReplies | None, form: CallForm) -> None:
+    def _add_requests(
+        self, requests: Iterable[ContextRequest], replies: BatchReplies | None, form: TokenCounter
+    ) -> None:
         """Count the calls and tokens of the context requests for a segment, and update the reserve."""
         by_sender: dict[SenderKind, list[ContextRequest]] = defaultdict(list)
         for request in requests:
@@ -229,13 +227,13 @@ class CostCounter:
             for most in map(used.maximum, group):
                 self.reserve = self.reserve + most if sender == "batch" else _larger(self.reserve, most)
 
-    def bill(self, spending: Spending) -> Bill:
+    def bill(self, spending: Account) -> Receipt:
         """Return the expected cost of the calls and tokens counted so far, at the prices of an account."""
         model, embedding = self.model or "", self._embedding
-        bills = [spending.bill(model, tokens, sender=sender) for sender, tokens in self.contexts.items()]
+        bills = [spending.receipt(model, tokens, sender=sender) for sender, tokens in self.contexts.items()]
         if embedding.model is not None:
-            bills.append(spending.embedding_bill(embedding.model, embedding.tokens))
-        return sum(bills, Bill())
+            bills.append(spending.embedding_receipt(embedding.model, embedding.tokens))
+        return sum(bills, Receipt())
 
 
 def _larger(first: Tokens, second: Tokens) -> Tokens:
@@ -276,7 +274,7 @@ def estimate(
     """
     sources, plan = plan_run(inputs, options, config, before)
     sender: SenderKind = "batch" if options.batch else config.service_tier or "live"
-    prices, writer = PriceTable(config.prices), stages.contextualizer
+    prices, writer = Prices(config.prices), stages.contextualizer
     context_tokens: float = CONTEXT_TOKENS
     if isinstance(writer, LLMContextualizer):
         context_tokens = expected_context_tokens(writer.model, writer.llm, stages.ledger)
@@ -345,7 +343,7 @@ def _minutes(contexts: Tokens, concurrency: int) -> float:
 
 
 def _assumptions(
-    counter: CostCounter, embedding: EmbeddingCount, config: ProjectConfig, prices: PriceTable
+    counter: CostCounter, embedding: EmbeddingCount, config: ProjectConfig, prices: Prices
 ) -> Iterator[str]:
     """Yield sentences that state the assumptions behind an estimate and any unknown prices."""
     for name in (embedding.model, counter.model):

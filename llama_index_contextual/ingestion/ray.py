@@ -39,7 +39,8 @@ from llama_index_contextual.ingestion.plan import Inputs
 from llama_index_contextual.ingestion.report import ProgressCounter
 from llama_index_contextual.ingestion.stages import Executor, Stages, cut, make_parsers
 from llama_index_contextual.metadata import storable_fault
-from llama_index_contextual.models import is_in_process, load_embed_model
+from llama_index_contextual.models import load_embed_model
+from llama_index_contextual.money.price import is_in_process
 from llama_index_contextual.readers import FileRef, ReadLimits
 from llama_index_contextual.readers.documents import DocumentReader, FileContent, password_of
 from llama_index_contextual.readers.files import printable

@@ -18,9 +18,10 @@ from llama_index_contextual.contextualizer.base import (
     ChunkFailure,
 )
 from llama_index_contextual.contextualizer.checks import Finding
-from llama_index_contextual.contextualizer.cost import Bill, money
 from llama_index_contextual.contextualizer.sending import IncompleteBatch
 from llama_index_contextual.index import files
+from llama_index_contextual.money.price import money
+from llama_index_contextual.money.receipt import Receipt
 from llama_index_contextual.readers import FileWarning, SkippedFile
 
 SKIPPED_FILE = "skipped.json"
@@ -191,8 +192,8 @@ class IngestReport:
     chunks: int = 0
     contexts_paid: int = 0
     seconds: float = 0.0
-    estimated: Bill | None = None
-    paid: Bill | None = None
+    estimated: Receipt | None = None
+    paid: Receipt | None = None
     prices: str | None = None
 
     @property
@@ -211,17 +212,17 @@ class IngestReport:
     def receipt(self) -> str:
         """Return the actual and expected cost of the run on one line, or an empty string if nothing was charged."""
         paid, expected = self.paid, self.estimated
-        if paid is None or not (paid.contexts.calls or paid.embedding_tokens or paid.unsettled_calls):
+        if paid is None or not (paid.calls or paid.embedding_tokens or paid.unsettled_calls):
             return ""
         parts = []
         about = "about " if paid.estimated_calls else ""
-        if paid.contexts.calls:
+        if paid.calls:
             names = ("calls", "input_tokens", "cached_tokens", "output_tokens")
             for name in names:
-                estimated = "" if expected is None else f" (estimated {getattr(expected.contexts, name):,})"
+                estimated = "" if expected is None else f" (estimated {getattr(expected, name):,})"
                 noun = name.replace("_", " ").removesuffix("s")
                 prefix = "" if name == "calls" else about
-                parts.append(f"{prefix}{pluralize(getattr(paid.contexts, name), noun)}{estimated}")
+                parts.append(f"{prefix}{pluralize(getattr(paid, name), noun)}{estimated}")
             parts.append(f"cache hit rate {self.cache_hit_rate:.0%}")
         if paid.embedding_tokens:
             about = "about " if paid.estimated_embedding_tokens else ""
@@ -271,7 +272,8 @@ class IngestReport:
 
     def to_dict(self) -> dict[str, object]:
         """Return the complete report as JSON values, with each file and chunk listed."""
-        return asdict(self)
+        receipts = {"estimated": self.estimated, "paid": self.paid}
+        return {**asdict(self), **{name: receipt and receipt.to_dict() for name, receipt in receipts.items()}}
 
     def __str__(self) -> str:
         lines = [f"Version {self.version}: {self.summary()}."]

@@ -31,22 +31,15 @@ from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer.base import Contextualized, Contextualizer, with_context
-from llama_index_contextual.contextualizer.cost import (
-    CONTEXT_TOKENS,
-    EmbeddingCount,
-    PriceTable,
-    Spending,
-    expected_context_tokens,
-)
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.contextualizer.sending import BatchProgress, BatchReplies, asend_batches
+from llama_index_contextual.contextualizer.tokens import EmbeddingCount, expected_context_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, Remedy
 from llama_index_contextual.index.manifest import DocumentRecord, Manifest
 from llama_index_contextual.index.part import DocumentFrame
 from llama_index_contextual.index.project_file import project_ledger, write_lock
-from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.estimate import CostCounter
@@ -71,6 +64,9 @@ from llama_index_contextual.ingestion.report import (
 )
 from llama_index_contextual.ingestion.stages import Embedder, Executor, InterruptibleNodes, Stages
 from llama_index_contextual.ingestion.state import ProjectState
+from llama_index_contextual.money.account import Account
+from llama_index_contextual.money.price import Prices
+from llama_index_contextual.money.receipt import Receipt
 
 logger = get_logger(__name__)
 
@@ -243,7 +239,7 @@ class IngestRun:
             await run_to_completion(partial(builder.keep, self.plan.keep))
             spending = stack.enter_context(
                 make_spending(
-                    stages, PriceTable(config.prices), max_cost=options.max_cost, purpose=options.purpose
+                    stages, Prices(config.prices), max_cost=options.max_cost, purpose=options.purpose
                 ).receipted()
             )
             counter.spent = lambda: spending.actual.dollars
@@ -274,7 +270,7 @@ class IngestRun:
                 if contextualizer is not None:  # all batches share one client and its limits
                     session = await calls.enter_async_context(contextualizer.session())
                 processor = BatchProcessor(session, embedder, builder, counter, executor.batches_ahead)
-                batches = self._batches(jobs(), stages, processor, cost_counter(contextualizer, stages, spending))
+                batches = self._batches(jobs(), stages, processor, cost_counter(contextualizer, stages))
                 try:
                     while batch := await asyncio.to_thread(next, batches, None):
                         await processor.add(batch)
@@ -614,7 +610,7 @@ async def acollect_replies(
     jobs: Callable[[], Iterator[Job | SkippedDocument]],
     *,
     submit: bool,
-    spending: Spending,
+    spending: Account,
     accepts_cost: bool = False,
     on_progress: Callable[[BatchProgress], None] | None = None,
 ) -> BatchReplies | None:
@@ -650,7 +646,14 @@ async def acollect_replies(
             )
         return None
     journal = stages.ledger.batches
-    replies = BatchReplies(journal, writer.model, spending, llm=writer.llm, live=writer.service_tier or "live")
+    replies = BatchReplies(
+        journal,
+        writer.model,
+        spending,
+        llm=writer.llm,
+        live=writer.service_tier or "live",
+        context_tokens=expected_context_tokens(writer.model, writer.llm, stages.ledger),
+    )
     writer = writer.model_copy(update={"retries_refused": accepts_cost})
     if not submit and not journal.open_batches(writer.model):
         return replies if journal.has_replies() else None
@@ -672,7 +675,7 @@ async def acollect_replies(
     return replies
 
 
-def make_spending(stages: Stages, prices: PriceTable, *, max_cost: float | None, purpose: str) -> Spending:
+def make_spending(stages: Stages, prices: Prices, *, max_cost: float | None, purpose: str) -> Account:
     """Return the account of a run.
 
     Args:
@@ -686,14 +689,11 @@ def make_spending(stages: Stages, prices: PriceTable, *, max_cost: float | None,
     """
     writer = stages.contextualizer if isinstance(stages.contextualizer, LLMContextualizer) else None
     llm = None if writer is None else writer.model
-    spending = Spending(
+    spending = Account(
         prices,
         max_cost=max_cost,
-        context_tokens=(
-            CONTEXT_TOKENS if writer is None else expected_context_tokens(writer.model, writer.llm, stages.ledger)
-        ),
         receipts=stages.ledger.receipts,
-        receipt=RunCost(purpose=purpose, llm=llm, embed_model=stages.embed_model_name),
+        receipt=Receipt(purpose=purpose, llm=llm, embed_model=stages.embed_model_name),
     )
     for name in (stages.embed_model_name, llm):
         if name is not None:
@@ -703,7 +703,7 @@ def make_spending(stages: Stages, prices: PriceTable, *, max_cost: float | None,
 
 def paid_contextualizer(
     contextualizer: Contextualizer | None,
-    spending: Spending,
+    spending: Account,
     replies: BatchReplies | None,
     *,
     retries_refused: bool = False,
@@ -722,11 +722,12 @@ def paid_contextualizer(
     return contextualizer.model_copy(update=update)
 
 
-def cost_counter(contextualizer: Contextualizer | None, stages: Stages, spending: Spending) -> CostCounter | None:
+def cost_counter(contextualizer: Contextualizer | None, stages: Stages) -> CostCounter | None:
     """Return the counter of the expected cost of a run, or None if the contexts are not written by an LLM."""
     if not isinstance(contextualizer, LLMContextualizer):
         return None
     name = None if stages.embed_model_name == LOCAL else stages.embed_model_name
     contextual = stages.embed_model if isinstance(stages.embed_model, ContextualEmbedding) else None
     embedding = EmbeddingCount(name, getattr(stages.embed_model, "dimensions", None), stages.ledger, contextual)
-    return CostCounter(contextualizer, embedding, contextualizer.service_tier or "live", spending.context_tokens)
+    context_tokens = expected_context_tokens(contextualizer.model, contextualizer.llm, stages.ledger)
+    return CostCounter(contextualizer, embedding, contextualizer.service_tier or "live", context_tokens)

@@ -26,9 +26,6 @@ from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual.config import DEFAULT_LLM, LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.base import ChunkContext, ChunkFailure
-from llama_index_contextual.contextualizer.cost import (
-    Spending,
-)
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
 from llama_index_contextual.embeddings.batching import fault_of
@@ -46,7 +43,9 @@ from llama_index_contextual.embeddings.windows import Window, WindowSplitter, av
 from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
 from llama_index_contextual.ingestion.plan import FileReader, Inputs, Job, span_of
 from llama_index_contextual.ingestion.report import ProgressCounter
-from llama_index_contextual.models import embedding_identity, is_in_process
+from llama_index_contextual.models import embedding_identity
+from llama_index_contextual.money.account import Account
+from llama_index_contextual.money.price import is_in_process
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.readers import DocumentReader
 from llama_index_contextual.readers.ocr import PageStore
@@ -144,7 +143,7 @@ class Embedder:
     model: BaseEmbedding | None
     name: str | None
     ledger: Ledger
-    spending: Spending
+    spending: Account
     splitter: WindowSplitter | None = None
     dimensions: int | None = None
 

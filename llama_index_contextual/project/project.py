@@ -50,7 +50,6 @@ from llama_index_contextual.index.filters import restricting_filters
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerInfo
 from llama_index_contextual.index.manifest import DocumentRecord, read_manifest
 from llama_index_contextual.index.project_file import require_existing, write_lock
-from llama_index_contextual.index.receipts import ProjectCost
 from llama_index_contextual.index.verify import ForgetReport, VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.versions import current_name, rollback, version_directory, version_names
 from llama_index_contextual.ingestion import changes, run
@@ -59,6 +58,7 @@ from llama_index_contextual.ingestion.options import FolderOptions, IngestOption
 from llama_index_contextual.ingestion.plan import IngestInput, as_inputs
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
 from llama_index_contextual.ingestion.state import ProjectState
+from llama_index_contextual.money.receipt import ProjectCost
 from llama_index_contextual.retrievers.base import as_bundle, as_bundles
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.live import SearchableVersion

@@ -25,13 +25,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.ingestion.report import read_skipped
 from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.money.price import money
+from llama_index_contextual.money.receipt import Receipt
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
@@ -136,7 +136,7 @@ def day(moment: str | float | None) -> str:
     return f"{at:%Y-%m-%d %H:%M}"
 
 
-def run_facts(run: RunCost) -> str:
+def run_facts(run: Receipt) -> str:
     """Describe the calls and tokens of a run in a few words."""
     facts = []
     if run.calls:

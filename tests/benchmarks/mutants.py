@@ -47,7 +47,7 @@ CRITICAL = (
     "index/",
     "ingestion/",
     "node_parser/",
-    "contextualizer/cost.py",
+    "money/",
     "contextualizer/sending.py",
     "answering/citations.py",
 )

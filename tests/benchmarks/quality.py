@@ -39,8 +39,8 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index_contextual import HybridRetriever, LexicalRetriever, SemanticRetriever
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import DEFAULT_LLM, Mode, ProjectConfig
-from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.evaluation.compare import bootstrap_interval, permutation_p_value
+from llama_index_contextual.money.price import Prices
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.benchmarks.replay import ReplayingLLM
@@ -142,7 +142,7 @@ def print_price(manager: ProjectManager, questions: QuestionSet, contexts: Seque
     thousands = estimate.chunks / 1_000
     cached = replace(estimate.contexts, output_tokens=round(length * estimate.chunks))
     uncached = replace(cached, cached_tokens=0, written_tokens=0)
-    with_cache, without = (PriceTable().dollars(DEFAULT_LLM, tokens) or 0.0 for tokens in (cached, uncached))
+    with_cache, without = (Prices().dollars(DEFAULT_LLM, tokens) or 0.0 for tokens in (cached, uncached))
     print(
         f"  {questions.name}, {DEFAULT_LLM}, per 1,000 chunks: {cached.input_tokens / thousands:,.0f} tokens sent,"
         f" {cached.cached_tokens / thousands:,.0f} of them from the cache, {length * 1_000:,.0f} written;"

@@ -12,7 +12,7 @@ from tests.support.source import PACKAGE, Import, Source, module_of, sources
 
 # From the bottom up: a folder imports from its own layer and from those below, never from above.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "_version", "config", "metadata", "_utils"}),
+    frozenset({"errors", "_version", "config", "metadata", "_utils", "money"}),
     frozenset({"models", "readers", "node_parser", "embeddings", "index"}),
     frozenset({"contextualizer", "stores", "search", "retrievers", "postprocessor"}),
     frozenset({"ingestion", "answering", "evaluation"}),

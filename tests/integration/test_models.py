@@ -21,7 +21,6 @@ from llama_index_contextual import models
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.contextualizer.base import segments
-from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.contextualizer.prompts import chunks_by_key
 from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
 from llama_index_contextual.errors import ConfigurationError, ModelError
@@ -34,6 +33,7 @@ from llama_index_contextual.models import (
     load_llm,
     model_name,
 )
+from llama_index_contextual.money.price import Prices
 from llama_index_contextual.project.manager import ProjectManager
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
@@ -287,7 +287,7 @@ def test_a_subclass_is_not_its_parent_unless_it_says_so() -> None:
 
 def test_a_subclass_has_no_prices_and_no_batches_of_its_parent() -> None:
     logged = LLMContextualizer(llm=Logged(model="gpt-4o", api_key="any"))
-    assert PriceTable().price(logged.model) is None
+    assert Prices().price(logged.model) is None
     assert models.provider_of(logged.model) is None
 
 

@@ -38,7 +38,7 @@ ROOMS = {
     "Source": "search.response",
     "Timeouts": "answering.streaming",
     "SpotlightRerank": "postprocessor",
-    "TokenPrice": "config",
+    "Price": "money.price",
     "VoyageContextualEmbedding": "embeddings.voyage",
     "aanswer_many": "answering.batch",
     "answer_many": "answering.batch",

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from llama_index_contextual.config import TokenPrice
-from llama_index_contextual.contextualizer.cost import PriceTable, Tokens
+from llama_index_contextual.money.price import Price, Prices
+from llama_index_contextual.money.tokens import Tokens
 from tests.support.records import CHAT_PATH, CONTEXTUAL_PATH, EMBEDDINGS_PATH, Answer, Record, Request
 
 Tamper = Callable[[Request, Answer], None]
 
 
 def cost_at(
-    records: Iterable[Record], *, prices: Mapping[str, TokenPrice] | None = None, embeddings: str = "openai"
+    records: Iterable[Record], *, prices: Mapping[str, Price] | None = None, embeddings: str = "openai"
 ) -> float:
     """Return what a provider charges for calls at list prices, by what its models have worked on.
 
@@ -22,7 +22,7 @@ def cost_at(
         prices: Prices of models that are not in the table.
         embeddings: Provider of the models at OpenAI's endpoint for embeddings.
     """
-    table, total = PriceTable(prices or {}), 0.0
+    table, total = Prices(prices or {}), 0.0
     providers = {CHAT_PATH: "openai", EMBEDDINGS_PATH: embeddings, CONTEXTUAL_PATH: "voyage"}
     for record in records:
         usage = record.worked or record.usage or {}

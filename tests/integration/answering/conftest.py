@@ -13,7 +13,8 @@ from llama_index.llms.openai import OpenAI
 from pydantic import PrivateAttr
 
 from llama_index_contextual.answering.query_engine import AnswerCache
-from llama_index_contextual.config import ProjectConfig, TokenPrice
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.documents import pdf_bytes, write_texts
@@ -52,7 +53,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project with the tiny corpus and a price for the scripted model; tests must not change it."""
     folder: Path = write_texts(tmp_path_factory.mktemp("answering") / "reports")
     (folder / "tariff.pdf").write_bytes(pdf_bytes())
-    prices = {"ScriptedLLM:scripted": TokenPrice(input=1.0, output=10.0)}
+    prices = {"ScriptedLLM:scripted": Price(input=1.0, output=10.0)}
     project = ProjectManager(folder.parent / "knowledge").create("reports", ProjectConfig.local(prices=prices))
     project.ingest([folder])
     return project

@@ -15,10 +15,10 @@ from llama_index.llms.openai_like import OpenAILike
 
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.response import GroundedResponse, Meter
-from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import LEDGER_FILE
-from llama_index_contextual.index.receipts import RunCost
+from llama_index_contextual.money.price import Prices
+from llama_index_contextual.money.receipt import Receipt
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.answering.conftest import QUESTION
@@ -37,7 +37,7 @@ def project(manager: ProjectManager, text_folder: Path, reports: Project) -> Pro
     return project
 
 
-def answers_of(project: Project) -> list[RunCost]:
+def answers_of(project: Project) -> list[Receipt]:
     return [run for run in project.cost().runs if run.purpose == "answers"]
 
 
@@ -63,7 +63,7 @@ async def test_tokens_of_an_answer_are_those_that_the_provider_reports(
     usage = response.usage
     assert (usage.input_tokens, usage.output_tokens) == billed(provider)
     assert (usage.models, usage.calls, usage.is_estimated) == (("openai:gpt-4o-mini",), 1, False)
-    price = PriceTable().price("openai:gpt-4o-mini")
+    price = Prices().price("openai:gpt-4o-mini")
     assert price is not None
     assert usage.dollars == pytest.approx((usage.input_tokens * price.input + usage.output_tokens * price.output) / 1e6)
 

@@ -11,9 +11,9 @@ import pytest
 
 from llama_index_contextual.cli.documents import RESCAN, SOON, Watch
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.project_file import write_lock
+from llama_index_contextual.money.price import money
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.cli.synced import CHANGED, REFILLED, change, ids, refill, synced_project, watch_of, write_folder

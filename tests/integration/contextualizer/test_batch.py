@@ -13,7 +13,6 @@ from openai import AsyncOpenAI
 
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.contextualizer import sending as batches
-from llama_index_contextual.contextualizer.cost import PriceTable, Spending
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Prefix
 from llama_index_contextual.contextualizer.sending import (
     BatchProgress,
@@ -25,6 +24,8 @@ from llama_index_contextual.contextualizer.sending import (
 )
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import BatchJournal, BatchReply, Ledger, content_key
+from llama_index_contextual.money.account import Account
+from llama_index_contextual.money.price import Prices
 from tests.integration.contextualizer.segments_of import planned
 from tests.support.batches import BatchPlan, Files
 from tests.support.replies import context_for
@@ -55,7 +56,7 @@ class Desk:
         self.start_process()
 
     def start_process(self, **options: Any) -> None:
-        self.replies = BatchReplies(self.journal, MODEL, Spending(PriceTable()))
+        self.replies = BatchReplies(self.journal, MODEL, Account(Prices()))
         self.runner = BatchRunner(self.replies, self.client, body, policy=RetryPolicy(base_delay=0.0), **options)
 
     async def submit(self, *numbers: int) -> int:

@@ -19,11 +19,14 @@ from openai import AsyncOpenAI
 
 from llama_index_contextual._utils.calls import ProviderError, RetryPolicy
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer, StructuralContextualizer
-from llama_index_contextual.contextualizer.cost import CallForm, PriceTable, Spending, Tokens, count_segment
 from llama_index_contextual.contextualizer.prompts import ContextRequest
+from llama_index_contextual.contextualizer.tokens import TokenCounter, count_segment
 from llama_index_contextual.errors import BudgetExceededError, ModelError
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
 from llama_index_contextual.index.ledger_lines import write_ledger
+from llama_index_contextual.money.account import Account
+from llama_index_contextual.money.price import Prices
+from llama_index_contextual.money.tokens import Tokens
 from tests.integration.contextualizer.samples import chunks, loose
 from tests.integration.contextualizer.segments_of import by_segment, corpus, independent_totals, planned
 from tests.support.faults import FaultKind
@@ -155,7 +158,7 @@ def test_a_fatal_error_lets_calls_in_flight_finish(provider: LoopbackProvider, l
 
 def test_the_budget_approves_each_call_and_books_its_cost(provider: LoopbackProvider) -> None:
     provider.fault("server_error")
-    spending = Spending(PriceTable(), max_cost=1.0)
+    spending = Account(Prices(), max_cost=1.0)
     assert is_complete(run(corpus(2, 3, words=20), spending=spending))
     assert len(provider.chat_calls) == 7
     totals, booked = provider.totals(), spending.actual.contexts
@@ -178,7 +181,7 @@ def test_a_call_counts_as_refused_only_where_the_provider_says_so(
     provider: LoopbackProvider, kind: FaultKind, unsettled: int
 ) -> None:
     provider.fault(kind)
-    spending = Spending(PriceTable())
+    spending = Account(Prices())
     if kind == "invalid_key":
         with pytest.raises(ModelError):
             run(corpus(1, 3, words=20), spending=spending, num_workers=1)
@@ -189,7 +192,7 @@ def test_a_call_counts_as_refused_only_where_the_provider_says_so(
 
 
 def test_an_exhausted_budget_stops_the_run_and_keeps_paid_contexts(provider: LoopbackProvider, ledger: Ledger) -> None:
-    spending = Spending(PriceTable(), max_cost=0.0015)
+    spending = Account(Prices(), max_cost=0.0015)
     with pytest.raises(BudgetExceededError, match="cost limit"):
         run(corpus(3, 4), spending=spending, ledger=ledger, num_workers=4)
     assert 0 < len(provider.chat_calls) == ledger.info().contexts < 12
@@ -477,7 +480,7 @@ async def test_token_counts_equal_those_of_the_provider(provider: LoopbackProvid
         first = await send(provider, requests[0])
         sent = [first, *await asyncio.gather(*(send(provider, request) for request in requests[1:]))]
         actual = sum(sent, Tokens())
-        counted = count_segment(requests, CallForm.of("openai:gpt-4.1"))
+        counted = count_segment(requests, TokenCounter.of("openai:gpt-4.1"))
         assert counted.calls == actual.calls == len(requests)
         # A word at the seam of prefix and suffix may be one token more or less.
         assert counted.input_tokens == pytest.approx(actual.input_tokens, abs=2 * len(requests))

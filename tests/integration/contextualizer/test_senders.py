@@ -15,11 +15,12 @@ from openai.types.shared.reasoning_effort import ReasoningEffort
 from pydantic import PrivateAttr
 
 from llama_index_contextual.contextualizer import LLMContextualizer
-from llama_index_contextual.contextualizer.cost import CacheRules, CallForm
-from llama_index_contextual.contextualizer.prompts import Reply, Usage, reply_of, usage_of
+from llama_index_contextual.contextualizer.prompts import Reply, reply_of
 from llama_index_contextual.contextualizer.sending import FLEX_TIMEOUT, LiveSender
+from llama_index_contextual.contextualizer.tokens import CacheRules, TokenCounter
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import PROVIDERS
+from llama_index_contextual.money.tokens import Usage, usage_of
 from tests.integration.contextualizer.segments_of import corpus
 from tests.support.models import ScriptedLLM
 from tests.support.records import ApiError, Request
@@ -170,7 +171,7 @@ def test_a_prefix_too_short_for_the_model_is_not_marked_for_caching(model: str, 
         request = SimpleNamespace(prefix=prefix, suffix="Own.", prompt="Shared.Own.")
         blocks[tokens] = len(sender._message(request).blocks)  # type: ignore[arg-type]
     assert blocks == {least - 1: 1, least: 3}
-    assert CallForm.of(f"anthropic:{model}").cache == CacheRules(least, 1)
+    assert TokenCounter.of(f"anthropic:{model}").cache == CacheRules(least, 1)
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(Like, {"max_tokens": 400}), (Ollama, {}), (Recording, {})])

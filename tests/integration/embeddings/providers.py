@@ -10,15 +10,16 @@ from llama_index.core.embeddings import BaseEmbedding
 from llama_index.embeddings.openai import OpenAIEmbedding
 from openai import AsyncAzureOpenAI, AzureOpenAI
 
-from llama_index_contextual.config import ProjectConfig, TokenPrice
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.models import load_embed_model, model_name
+from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.ingestion.support import passages
 from tests.support.server import LoopbackProvider
 
-PRICE = TokenPrice(input=0.02)
+PRICE = Price(input=0.02)
 PER_TOKEN = 0.02 / 1e6
 OPENAI = "openai:text-embedding-3-small"
 CHUNKS = 24

@@ -14,11 +14,12 @@ from llama_index.core.embeddings import BaseEmbedding
 
 from llama_index_contextual import ContextualEmbedding
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer.cost import PriceTable, Spending
 from llama_index_contextual.embeddings.contextual import aembed_groups
 from llama_index_contextual.embeddings.replies import report_usage
 from llama_index_contextual.errors import BudgetExceededError
 from llama_index_contextual.models import model_name
+from llama_index_contextual.money.account import Account
+from llama_index_contextual.money.price import Prices
 from llama_index_contextual.project.manager import ProjectManager
 from tests.integration.embeddings.providers import MODELS, OPENAI, PER_TOKEN, PRICE, billed, embedded, openai
 from tests.integration.ingestion.support import passages
@@ -159,7 +160,7 @@ def test_the_command_line_marks_estimates(provider: LoopbackProvider, manager: P
 
 async def test_concurrent_runs_with_one_model_object_get_their_own_counts(provider: LoopbackProvider) -> None:
     model = MODELS["OpenAI's interface"](provider)
-    accounts = [Spending(PriceTable({"m": PRICE})) for _ in range(6)]
+    accounts = [Account(Prices({"m": PRICE})) for _ in range(6)]
 
     async def embed(number: int) -> None:
         def booking(tokens: int) -> Any:
@@ -237,7 +238,7 @@ def test_a_run_stops_before_its_limit_is_exceeded_by_more_than_the_call_in_fligh
 
 
 def test_the_tokens_of_one_model_do_not_raise_the_reserves_of_another() -> None:
-    spending = Spending(PriceTable({"a": PRICE, "b": PRICE}), max_cost=1.0)
+    spending = Account(Prices({"a": PRICE, "b": PRICE}), max_cost=1.0)
 
     async def embed() -> None:
         async with spending.embedding("a", 1_000) as first:

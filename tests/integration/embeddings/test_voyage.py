@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from llama_index_contextual._utils.calls import ProviderError, RetryPolicy
-from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.embeddings.contextual import aembed_groups
 from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import contextual_model, embedding_identity, load_embed_model
+from llama_index_contextual.money.price import Prices
 from tests.support.records import CONTEXTUAL_PATH, Answer, Request
 from tests.support.server import LoopbackProvider
 from tests.support.voyage import contextual_vectors
@@ -117,7 +117,7 @@ def test_the_model_is_loaded_by_name_and_has_that_name(monkeypatch: pytest.Monke
     assert contextual_model("openai:text-embedding-3-small") is None
     with pytest.raises(ModelError, match="needs VOYAGE_API_KEY, which is not set: set it, or pass api_key="):
         named.get_query_embedding("q")
-    assert PriceTable().price(NAME).input == pytest.approx(0.18)  # type: ignore[union-attr]
+    assert Prices().price(NAME).input == pytest.approx(0.18)  # type: ignore[union-attr]
 
 
 async def test_the_key_appears_nowhere(provider: LoopbackProvider, caplog: pytest.LogCaptureFixture) -> None:

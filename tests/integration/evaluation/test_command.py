@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from llama_index_contextual.cli import app as cli
-from llama_index_contextual.config import TokenPrice
 from llama_index_contextual.evaluation import compare
 from llama_index_contextual.evaluation.questions import load_questions, write_questions
+from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import ScriptedLLM
@@ -172,7 +172,7 @@ def test_an_invalid_option_or_question_is_a_one_line_error(questions: Path, argu
 def with_llm(monkeypatch: pytest.MonkeyPatch) -> ScriptedLLM:
     """Give every loaded project an LLM with a price."""
     llm = ScriptedLLM(default="1. What does error TS-999 mean?\n2. " + "What grew over the quarter before? " * 3)
-    prices = {"ScriptedLLM:scripted": TokenPrice(input=2.0, output=8.0)}
+    prices = {"ScriptedLLM:scripted": Price(input=2.0, output=8.0)}
     load = ProjectManager.load
 
     def loaded(manager: ProjectManager, name: str) -> Project:

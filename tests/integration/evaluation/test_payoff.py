@@ -11,18 +11,19 @@ from llama_index.core.schema import Document
 from typer.testing import CliRunner
 
 from llama_index_contextual.cli import app as cli
-from llama_index_contextual.config import ProjectConfig, TokenPrice
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.compare import VariantProgress
 from llama_index_contextual.evaluation.payoff import Payoff, evaluate_payoff
 from llama_index_contextual.evaluation.questions import Evidence, Question, load_questions, write_questions
+from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import ScriptedLLM
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
 
-PRICES = {"ScriptedLLM:scripted": TokenPrice(input=2.0, cached=0.5, output=8.0)}
+PRICES = {"ScriptedLLM:scripted": Price(input=2.0, cached=0.5, output=8.0)}
 PLACES = [f"Station {letter}" for letter in "ABCDEFGHIJKL"]
 QUESTIONS = [
     Question(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llama_index_contextual.config import DEFAULT_LLM, ContextKind, Mode, ProjectConfig, TokenPrice
+from llama_index_contextual.config import DEFAULT_LLM, ContextKind, Mode, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.evaluation.compare import VariantProgress, compare_variants, rerank_price, sweep_variants
 from llama_index_contextual.evaluation.run import evaluate
@@ -21,6 +21,7 @@ from llama_index_contextual.evaluation.steps import (
     Steps,
     evaluate_steps,
 )
+from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.documents import write_texts
@@ -28,7 +29,7 @@ from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
 from tests.unit.evaluation.support import QUESTIONS, FixedRetriever, by_id
 
-PRICES = {"ScriptedLLM:scripted": TokenPrice(input=2.0, output=8.0)}
+PRICES = {"ScriptedLLM:scripted": Price(input=2.0, output=8.0)}
 FREE = [EMBEDDINGS, STRUCTURAL, LEXICAL, SENTENCE]
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from llama_index_contextual.config import ContextKind, ProjectConfig, TokenPrice
+from llama_index_contextual.config import ContextKind, ProjectConfig
 from llama_index_contextual.errors import InputError, ProjectLockedError
 from llama_index_contextual.evaluation.compare import VariantProgress, compare_variants, sweep_variants
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.index.project_file import scratch, write_lock
+from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import ScriptedLLM
@@ -21,7 +22,7 @@ from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
 from tests.unit.evaluation.support import QUESTIONS
 
-PRICES = {"ScriptedLLM:scripted": TokenPrice(input=2.0, cached=0.5, output=8.0)}
+PRICES = {"ScriptedLLM:scripted": Price(input=2.0, cached=0.5, output=8.0)}
 FREE: tuple[ContextKind, ...] = ("none", "structural")
 
 

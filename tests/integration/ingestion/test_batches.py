@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.ingestion.report import IngestReport
+from llama_index_contextual.money.price import money
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.benchmarks.budgets import SMALL, write_documents

@@ -14,8 +14,8 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BudgetExceededError
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.ledger_lines import export_ledger, import_ledger
-from llama_index_contextual.index.receipts import Receipts, RunCost
 from llama_index_contextual.index.verify import salvage
+from llama_index_contextual.money.receipt import Receipt, Receipts
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.benchmarks.budgets import CASES, SMALL, run_case
@@ -73,7 +73,7 @@ def test_a_report_states_the_calls_of_unknown_cost(provider: LoopbackProvider, p
     assert report.paid.dollars == paid.cost().dollars >= cost_at(provider.charged())
     assert "for 2 calls of unknown cost (timed out, interrupted or not read from a batch)" in report.receipt()
     assert report.to_dict()["paid"]["unsettled_calls"] == 2  # type: ignore[index]
-    assert paid.cost().booked == report.paid.unsettled_dollars > 0
+    assert paid.cost().booked == report.paid.unsettled > 0
 
 
 def test_at_the_limit_calls_in_flight_are_completed_and_their_answers_kept(
@@ -145,7 +145,7 @@ def test_receipts_survive_forgetting_and_salvage(provider: LoopbackProvider, pai
 def test_a_changed_receipt_is_reported_and_not_counted(tmp_path: Path) -> None:
     with closing(Ledger(tmp_path / "ledger.sqlite")) as ledger:
         for paid in (1.0, 2.0):
-            ledger.receipts.write(RunCost(paid=paid, ended=1.0))
+            ledger.receipts.write(Receipt(paid=paid, ended=1.0))
         ledger.execute("UPDATE runs SET receipt = replace(receipt, '\"paid\": 1.0', '\"paid\": 0.0')")
         cost = ledger.receipts.cost()
         assert (cost.dollars, cost.damaged) == (2.0, 1)
@@ -154,10 +154,10 @@ def test_a_changed_receipt_is_reported_and_not_counted(tmp_path: Path) -> None:
 def test_a_receipt_is_written_before_money_is_spent_but_not_for_every_call(
     provider: LoopbackProvider, paid: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: list[RunCost] = []
+    written: list[Receipt] = []
     real_write = Receipts.write
 
-    def write(self: Receipts, receipt: RunCost) -> RunCost:
+    def write(self: Receipts, receipt: Receipt) -> Receipt:
         written.append(receipt)
         return real_write(self, receipt)
 

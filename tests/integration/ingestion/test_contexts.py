@@ -13,12 +13,13 @@ from llama_index.core.schema import BaseNode, Document
 from pydantic import PrivateAttr
 
 from llama_index_contextual._utils.calls import RetryPolicy
-from llama_index_contextual.config import ProjectConfig, TokenPrice
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.ingestion import run
 from llama_index_contextual.ingestion.plan import Job
 from llama_index_contextual.ingestion.stages import Stages
+from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.ingestion.support import nodes_of, passages
@@ -179,7 +180,7 @@ class FailsOnce(CountingEmbedding):
 
 def test_embeddings_received_before_a_failure_are_not_paid_for_again(manager: ProjectManager) -> None:
     model = FailsOnce(embed_batch_size=4)
-    prices = {"CountingEmbedding:counting": TokenPrice(input=1.0)}
+    prices = {"CountingEmbedding:counting": Price(input=1.0)}
     project = manager.create("a", ProjectConfig(context="none", prices=prices), embed_model=model)
     inputs = passages(20)
     with pytest.raises(ModelError, match="the third request"):

@@ -12,9 +12,10 @@ import pytest
 from llama_index.core.schema import Document, TextNode
 from numpy.typing import NDArray
 
-from llama_index_contextual.config import ProjectConfig, TokenPrice
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
 from llama_index_contextual.errors import BudgetExceededError, ModelError
+from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.ingestion.support import nodes_of, vectors_of
@@ -24,7 +25,7 @@ from tests.support.server import LoopbackProvider
 from tests.support.voyage import contextual_vectors
 
 NAME = "voyage:voyage-context-3"
-PRICES = {NAME: TokenPrice(input=1_000.0)}
+PRICES = {NAME: Price(input=1_000.0)}
 
 
 @pytest.fixture

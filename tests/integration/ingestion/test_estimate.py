@@ -12,10 +12,11 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer.cost import Tokens, money
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.ingestion.report import IngestProgress
+from llama_index_contextual.money.price import money
+from llama_index_contextual.money.tokens import Tokens
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.ingestion.support import files_of, interrupt_batch, nodes_of

@@ -17,7 +17,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.index.receipts import ProjectCost, RunCost
+from llama_index_contextual.money.receipt import ProjectCost, Receipt
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.ui import make_app
@@ -362,7 +362,7 @@ def test_the_project_lists_its_documents_in_pages_and_finds_them(browser: TestCl
 
 def test_the_project_shows_versions_costs_and_failures(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = ProjectManager(root).load("reports")
-    run = RunCost(run=3, purpose="ingest", started=0.0, llm="openai:x", calls=12, input_tokens=3_400, paid=0.5)
+    run = Receipt(run=3, purpose="ingest", started=0.0, llm="openai:x", calls=12, input_tokens=3_400, paid=0.5)
     monkeypatch.setattr(project, "cost", lambda: ProjectCost(runs=(run, replace(run, run=4, paid=None)), damaged=1))
     records = project.documents()
     failed = replace(records[0], fallback_chunks=("a", "b"))

@@ -19,8 +19,9 @@ from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.llm import LLMChatEndEvent
 
-from llama_index_contextual.config import ProjectConfig, TokenPrice
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.ingestion.report import IngestReport
+from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.cli import run
@@ -38,7 +39,7 @@ print(server.listening_address, flush=True)
 sys.stdin.read()
 """
 NAME = "openai-like:smollm2"
-PRICE = TokenPrice(input=1.0, output=2.0)
+PRICE = Price(input=1.0, output=2.0)
 MOST_TOKENS = 60
 TEXTS = {
     "loans.md": "# Library loans\n\nBooks can be borrowed for 28 days. A loan is extended twice at most.\n\n"

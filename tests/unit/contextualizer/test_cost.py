@@ -12,53 +12,47 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.config import TokenPrice
-from llama_index_contextual.contextualizer.cost import (
-    FACTORS,
-    Bill,
-    CacheRules,
-    CallForm,
-    PriceTable,
-    Spending,
-    Tokens,
-    count_segment,
-)
-from llama_index_contextual.contextualizer.prompts import Reply, Usage
+from llama_index_contextual.contextualizer.prompts import Reply
+from llama_index_contextual.contextualizer.tokens import CacheRules, TokenCounter, count_segment
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.index.ledger import Ledger
+from llama_index_contextual.money.account import Account
+from llama_index_contextual.money.price import FACTORS, Price, Prices
+from llama_index_contextual.money.receipt import Receipt
+from llama_index_contextual.money.tokens import Tokens, Usage
 from tests.integration.contextualizer.segments_of import planned
 
 MODEL = "openai:gpt-4.1"
-OPENAI = CallForm.of(MODEL)
+OPENAI = TokenCounter.of(MODEL)
 
 # ---- Prices ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_table_knows_the_list_prices_of_the_default_models() -> None:
-    assert PriceTable().price("openai:gpt-4.1") == TokenPrice(input=2.0, cached=0.5, output=8.0)
-    assert PriceTable().price("openai:gpt-4.1-mini") == TokenPrice(input=0.4, cached=0.1, output=1.6)
-    embedding = PriceTable().price("openai:text-embedding-3-small")
+    assert Prices().price("openai:gpt-4.1") == Price(input=2.0, cached=0.5, output=8.0)
+    assert Prices().price("openai:gpt-4.1-mini") == Price(input=0.4, cached=0.1, output=1.6)
+    embedding = Prices().price("openai:text-embedding-3-small")
     assert embedding is not None
     assert embedding.input == 0.02
-    claude = PriceTable().price("anthropic:claude-haiku-4-5")
-    assert claude == TokenPrice(input=1.0, cached=0.1, output=5.0, written=1.25)
+    claude = Prices().price("anthropic:claude-haiku-4-5")
+    assert claude == Price(input=1.0, cached=0.1, output=5.0, written=1.25)
 
 
 def test_cached_tokens_are_part_of_the_input_tokens() -> None:
     # 1,000 fresh at $2, 8,000 cached at $0.50, 100 answered at $8, each per million.
-    dollars = PriceTable().dollars("openai:gpt-4.1", Tokens(1, 9_000, 8_000, 100))
+    dollars = Prices().dollars("openai:gpt-4.1", Tokens(1, 9_000, 8_000, 100))
     assert dollars == pytest.approx(0.002 + 0.004 + 0.0008)
 
 
 def test_flex_and_batch_cost_half() -> None:
-    table = PriceTable()
+    table = Prices()
     costs = {s: table.dollars("openai:gpt-4.1", Tokens(input_tokens=1_000_000), sender=s) for s in FACTORS}
     assert costs == {"live": 2.0, "flex": 1.0, "batch": 1.0}
 
 
 def test_many_short_prompts_do_not_cost_as_much_as_a_long_one() -> None:
     # This model costs twice as much for a prompt above 200,000 tokens; the sum of many prompts does not count.
-    dollars = PriceTable().dollars("anthropic:claude-sonnet-4-5", Tokens(input_tokens=10_000_000))
+    dollars = Prices().dollars("anthropic:claude-sonnet-4-5", Tokens(input_tokens=10_000_000))
     assert dollars == pytest.approx(30.0)
 
 
@@ -66,15 +60,15 @@ def test_many_short_prompts_do_not_cost_as_much_as_a_long_one() -> None:
     "model", ["openai:no-such", "ollama:llama3", "openai-like:gpt-4.1", "ScriptedLLM:x", "openai:"]
 )
 def test_an_unknown_model_has_no_price(model: str) -> None:
-    assert PriceTable().price(model) is None
-    assert PriceTable().dollars(model, Tokens(input_tokens=5)) is None
+    assert Prices().price(model) is None
+    assert Prices().dollars(model, Tokens(input_tokens=5)) is None
 
 
 def test_prices_in_the_settings_take_precedence_and_are_named() -> None:
-    table = PriceTable({"openai:gpt-4.1": TokenPrice(input=1.0, output=4.0)})
+    table = Prices({"openai:gpt-4.1": Price(input=1.0, output=4.0)})
     assert table.dollars("openai:gpt-4.1", Tokens(input_tokens=1_000_000, cached_tokens=500_000)) == 1.0
     assert table.version == f"genai-prices {version('genai-prices')} and custom prices for openai:gpt-4.1"
-    assert PriceTable().version == f"genai-prices {version('genai-prices')}"
+    assert Prices().version == f"genai-prices {version('genai-prices')}"
 
 
 # ---- Tokens ----------------------------------------------------------------------------------------------------------
@@ -83,7 +77,7 @@ def test_prices_in_the_settings_take_precedence_and_are_named() -> None:
 def test_the_first_call_of_a_segment_reads_nothing_from_the_cache() -> None:
     (requests, *_) = planned()
     assert count_segment(requests[:1], OPENAI).cached_tokens == 0
-    assert count_segment(requests, CallForm()).cached_tokens == 0
+    assert count_segment(requests, TokenCounter()).cached_tokens == 0
     two = count_segment(requests[:2], OPENAI)
     assert two.cached_tokens % 128 == 0
     assert requests[0].prefix.tokens - 128 <= two.cached_tokens <= requests[0].prefix.tokens + 128
@@ -95,17 +89,17 @@ def test_cached_prefixes_grow_in_steps(prefix: int, cached: int) -> None:
 
 
 def test_the_form_of_calls_follows_the_provider() -> None:
-    assert CallForm.of("openai:gpt-4.1") == CallForm(CacheRules(1024, 128), sends_limit=True)
-    assert CallForm.of("anthropic:claude-sonnet-4-5").cache == CacheRules(1024, 1)
-    assert CallForm.of("ScriptedLLM:x") == CallForm()
+    assert TokenCounter.of("openai:gpt-4.1") == TokenCounter(CacheRules(1024, 128), sends_limit=True)
+    assert TokenCounter.of("anthropic:claude-sonnet-4-5").cache == CacheRules(1024, 1)
+    assert TokenCounter.of("ScriptedLLM:x") == TokenCounter()
 
 
 @pytest.mark.parametrize("model", ["ollama:llama3", "openai-like:qwen"])
 def test_a_model_that_may_reason_gets_a_limit_and_much_more_room_after_it(model: str) -> None:
-    form = CallForm.of(model)
+    form = TokenCounter.of(model)
     assert (form.sends_limit, form.max_tokens, form.more_tokens) == (True, 400, 8_000)
     for name in ("max_tokens", "num_predict"):
-        own = CallForm.of(model, SimpleNamespace(additional_kwargs={name: 150}))  # type: ignore[arg-type]
+        own = TokenCounter.of(model, SimpleNamespace(additional_kwargs={name: 150}))  # type: ignore[arg-type]
         assert (own.sends_limit, own.max_tokens, own.more_tokens) == (False, 150, None)
 
 
@@ -115,19 +109,19 @@ def test_uncached_tokens_are_written_to_a_prefix_cache_in_steps() -> None:
     whole, cached = OPENAI.input_tokens(first), OPENAI.cached_tokens(first, others[0])
     assert OPENAI.written_tokens(first, 0) == whole // 128 * 128
     assert OPENAI.written_tokens(others[0], cached) == OPENAI.input_tokens(others[0]) // 128 * 128 - cached
-    assert CallForm().written_tokens(first, 0) == 0
+    assert TokenCounter().written_tokens(first, 0) == 0
 
 
 # ---- the account of a run: reserves before calls, the bill after them, and the limit ---------------------------------
 
 
-def test_the_bill_follows_the_token_counts_of_the_provider() -> None:
-    spending = Spending(PriceTable())
+def test_the_receipt_follows_the_token_counts_of_the_provider() -> None:
+    spending = Account(Prices())
     call = spending.reserve(MODEL, Tokens.maximum(10_000, 1_000))
     call.settle(Tokens(1, 10_000, 8_000, 100))
     spending.reserve(MODEL, Tokens.maximum(10_000, 1_000), sender="batch").settle(Tokens(1, 10_000, 0, 100))
     embedding = "openai:text-embedding-3-small"
-    spending.reserve(embedding, Tokens.maximum(900, 0)).book(spending.embedding_bill(embedding, 1_000))
+    spending.reserve(embedding, Tokens.maximum(900, 0)).book(spending.embedding_receipt(embedding, 1_000))
     # (2,000 × $2 + 8,000 × $0.5 + 100 × $8) + half of (10,000 × $2 + 100 × $8) + 1,000 × $0.02, per million
     assert spending.actual.dollars == pytest.approx((8_800 + 10_400 + 20) / 1e6)
     assert spending.actual.contexts == Tokens(2, 20_000, 8_000, 200)
@@ -137,28 +131,28 @@ def test_the_bill_follows_the_token_counts_of_the_provider() -> None:
 
 def test_the_first_call_of_a_segment_pays_for_writing_to_the_cache() -> None:
     model = "anthropic:claude-sonnet-4-0"  # $3 for a million tokens, $3.75 written, $0.30 cached, $15 answered
-    form, (requests, *_) = CallForm.of(model), planned()
+    form, (requests, *_) = TokenCounter.of(model), planned()
     tokens = count_segment(requests, form)
     prefix = requests[0].prefix.tokens + 3
     assert (tokens.written_tokens, tokens.cached_tokens) == (prefix, prefix * (len(requests) - 1))
     fresh = tokens.input_tokens - tokens.written_tokens - tokens.cached_tokens
     expected = fresh * 3 + tokens.written_tokens * 3.75 + tokens.cached_tokens * 0.3 + tokens.output_tokens * 15
-    spending = Spending(PriceTable())
-    assert spending.bill(model, tokens).dollars == pytest.approx(expected / 1e6)
+    spending = Account(Prices())
+    assert spending.receipt(model, tokens).dollars == pytest.approx(expected / 1e6)
     reply = Reply("A context of the passage in its text, as long as it has to be here.", Usage(10_000, 0, 100, 9_000))
     spending.reserve(model, form.maximum(requests[0])).settle(form.tokens_of(requests[0], reply))
     assert spending.actual.dollars == pytest.approx((1_000 * 3 + 9_000 * 3.75 + 100 * 15) / 1e6)
 
 
 def test_the_reserve_assumes_that_the_whole_prompt_is_written_to_the_cache() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, written=2.5)}), max_cost=0.0249)
+    spending = Account(Prices({MODEL: Price(input=2.0, written=2.5)}), max_cost=0.0249)
     with pytest.raises(BudgetExceededError):
         spending.reserve(MODEL, Tokens.maximum(10_000, 0))
 
 
 def test_calls_in_flight_count_with_their_maximum_cost() -> None:
     # A call may cost $0.02: two fit into $0.05, the third could exceed it.
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, output=0.0)}), max_cost=0.05)
+    spending = Account(Prices({MODEL: Price(input=2.0, output=0.0)}), max_cost=0.05)
     first = spending.reserve(MODEL, Tokens.maximum(10_000, 0))
     second = spending.reserve(MODEL, Tokens.maximum(10_000, 0))
     with pytest.raises(BudgetExceededError, match=r"cost limit of \$0\.05 is reached: \$0\.04 is spent") as raised:
@@ -174,7 +168,7 @@ def test_calls_in_flight_count_with_their_maximum_cost() -> None:
 
 async def test_a_call_waits_for_reserves_of_calls_in_flight_before_the_run_stops() -> None:
     # A call may cost $0.02 and costs $0.005: ten of them fit into $0.065, though only three at the same time.
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5, output=0.0)}), max_cost=0.065)
+    spending = Account(Prices({MODEL: Price(input=2.0, cached=0.5, output=0.0)}), max_cost=0.065)
     most = 0
 
     async def call() -> None:
@@ -194,7 +188,7 @@ async def test_a_call_waits_for_reserves_of_calls_in_flight_before_the_run_stops
 
 
 async def test_all_waiting_calls_raise_when_the_limit_is_reached() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.02)
+    spending = Account(Prices({MODEL: Price(input=2.0)}), max_cost=0.02)
     first = await spending.areserve(MODEL, Tokens.maximum(10_000, 0))
     waiting = [asyncio.create_task(spending.areserve(MODEL, Tokens.maximum(9_000, 0))) for _ in range(5)]
     await asyncio.sleep(0)
@@ -205,18 +199,18 @@ async def test_all_waiting_calls_raise_when_the_limit_is_reached() -> None:
 
 
 def test_a_call_that_may_have_been_charged_stays_booked_at_its_reserve() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.03)
+    spending = Account(Prices({MODEL: Price(input=2.0)}), max_cost=0.03)
     spending.reserve(MODEL, Tokens.maximum(10_000, 0)).forfeit()
-    assert spending.actual == Bill(dollars=0.02, unsettled_calls=1, unsettled_dollars=0.02)
+    assert spending.actual == Receipt(unsettled_calls=1, unsettled=0.02)
     with pytest.raises(BudgetExceededError, match=r"\$0\.02 is spent, of which \$0\.02 for 1 call of unknown cost"):
         spending.reserve(MODEL, Tokens.maximum(10_000, 0))
-    free = Spending(PriceTable())
+    free = Account(Prices())
     free.reserve("ollama:llama3", Tokens.maximum(100, 10)).forfeit()
     assert (free.actual.unsettled_calls, free.actual.dollars) == (1, None)
 
 
 def test_a_call_that_costs_more_than_its_reserve_raises_the_next_reserves() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=2.0)
+    spending = Account(Prices({MODEL: Price(input=2.0)}), max_cost=2.0)
     spending.reserve(MODEL, Tokens.maximum(10_000, 0)).settle(Tokens(1, 500_000, 0, 0))
     assert spending.actual.dollars == 1.0
     with pytest.raises(BudgetExceededError):
@@ -224,7 +218,7 @@ def test_a_call_that_costs_more_than_its_reserve_raises_the_next_reserves() -> N
 
 
 def test_concurrent_calls_that_cost_more_than_their_reserves_raise_the_next_reserves_once() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=100.0)
+    spending = Account(Prices({MODEL: Price(input=2.0)}), max_cost=100.0)
     calls = [spending.reserve(MODEL, Tokens.maximum(10_000, 0)) for _ in range(8)]
     for call in calls:
         call.settle(Tokens(1, 500_000, 0, 0))
@@ -232,7 +226,7 @@ def test_concurrent_calls_that_cost_more_than_their_reserves_raise_the_next_rese
 
 
 async def test_the_last_call_is_sent_if_its_expected_cost_is_within_the_limit() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5)}), max_cost=0.012)
+    spending = Account(Prices({MODEL: Price(input=2.0, cached=0.5)}), max_cost=0.012)
     expected = Tokens(1, 10_000, 10_000, 0)
     call = await spending.areserve(MODEL, Tokens.maximum(10_000, 0), expected=lambda: expected)
     waiting = asyncio.create_task(spending.areserve(MODEL, Tokens.maximum(10_000, 0), expected=lambda: expected))
@@ -246,7 +240,7 @@ async def test_the_last_call_is_sent_if_its_expected_cost_is_within_the_limit() 
 
 def test_an_answer_without_token_counts_is_booked_by_its_text() -> None:
     (requests, *_) = planned()
-    spending = Spending(PriceTable())
+    spending = Account(Prices())
     spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(OPENAI.tokens_of(requests[0], Reply("word " * 300)))
     assert spending.actual.contexts.output_tokens >= 300
     assert spending.actual.contexts.input_tokens == OPENAI.input_tokens(requests[0])
@@ -264,7 +258,7 @@ def test_missing_token_counts_are_marked_and_the_most_expensive_cache_use_is_ass
         assert tokens.output_tokens >= (9 if usage.output_tokens else 30)
     assert Reply(text, Usage(900, 0, 30)).is_counted
     assert Reply("", Usage(900, 0, 0)).is_counted
-    spending = Spending(PriceTable())
+    spending = Account(Prices())
     spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(Tokens(1, 900, 0, 30), is_estimated=True)
     spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(Tokens(1, 900, 0, 30))
     assert (spending.actual.contexts.calls, spending.actual.estimated_calls) == (2, 1)
@@ -273,7 +267,7 @@ def test_missing_token_counts_are_marked_and_the_most_expensive_cache_use_is_ass
 
 async def test_the_receipt_on_disk_covers_a_call_that_cost_more_than_its_reserve() -> None:
     with closing(Ledger(None)) as ledger:
-        spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), receipts=ledger.receipts)
+        spending = Account(Prices({MODEL: Price(input=2.0)}), receipts=ledger.receipts)
         async with spending.call(MODEL, Tokens.maximum(1_000, 0)) as call:
             pass
         call.settle(Tokens(1, 500_000, 0, 0))
@@ -285,28 +279,28 @@ async def test_the_receipt_on_disk_covers_a_call_that_cost_more_than_its_reserve
 
 
 def test_a_ratio_that_is_learnt_later_raises_the_amounts_for_calls_of_unknown_cost() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}))
+    spending = Account(Prices({MODEL: Price(input=2.0)}))
     spending.reserve(MODEL, Tokens.maximum(10_000, 0)).forfeit()
     spending.reserve("other", Tokens.maximum(10_000, 0)).release()
     spending.reserve(MODEL, Tokens.maximum(10_000, 0)).settle(Tokens(1, 30_000, 0, 0))
-    assert spending.actual.unsettled_dollars == pytest.approx(0.06)
+    assert spending.actual.unsettled == pytest.approx(0.06)
     assert spending.actual.unsettled_calls == 1
     spending.reserve(MODEL, Tokens.maximum(10_000, 0)).settle(Tokens(1, 60_000, 0, 0))
-    assert spending.actual.unsettled_dollars == pytest.approx(0.12)
+    assert spending.actual.unsettled == pytest.approx(0.12)
     assert spending.actual.dollars == pytest.approx(0.06 + 0.12 + 0.12)
 
 
 def test_a_call_without_an_answer_stays_reserved() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.03)
+    spending = Account(Prices({MODEL: Price(input=2.0)}), max_cost=0.03)
     spending.reserve(MODEL, Tokens.maximum(10_000, 0))
     with pytest.raises(BudgetExceededError):
         spending.reserve(MODEL, Tokens.maximum(10_000, 0))
-    assert spending.actual == Bill()
+    assert spending.actual == Receipt()
 
 
 @given(st.lists(st.tuples(st.integers(1, 9_000), st.floats(0, 1), st.booleans()), max_size=30))
 def test_no_sequence_of_calls_exceeds_the_limit(calls: list[tuple[int, float, bool]]) -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5, output=8.0)}), max_cost=0.05)
+    spending = Account(Prices({MODEL: Price(input=2.0, cached=0.5, output=8.0)}), max_cost=0.05)
     for tokens, share, paid in calls:
         try:
             call = spending.reserve(MODEL, Tokens.maximum(tokens, 200))
@@ -321,15 +315,15 @@ def test_no_sequence_of_calls_exceeds_the_limit(calls: list[tuple[int, float, bo
 
 
 def test_without_a_price_tokens_are_counted_and_a_limit_is_refused() -> None:
-    spending = Spending(PriceTable())
+    spending = Account(Prices())
     spending.reserve("ollama:llama3", Tokens.maximum(100, 10)).settle(Tokens(1, 100, 0, 10))
-    assert spending.actual == Bill(Tokens(1, 100, 0, 10), 0, None)
+    assert spending.actual == Receipt(calls=1, input_tokens=100, output_tokens=10, paid=None)
     with pytest.raises(ConfigurationError, match=r"the price of 'ollama:llama3' is unknown .* in the setting"):
-        Spending(PriceTable(), max_cost=1.0).require_price("ollama:llama3")
-    Spending(PriceTable(), max_cost=1.0).require_price(MODEL)
+        Account(Prices(), max_cost=1.0).require_price("ollama:llama3")
+    Account(Prices(), max_cost=1.0).require_price(MODEL)
 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), "1"])
 def test_an_invalid_limit_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="cost limit must be an amount of dollars"):
-        Spending(PriceTable(), max_cost=wrong)
+        Account(Prices(), max_cost=wrong)

@@ -18,14 +18,16 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
 from llama_index_contextual.contextualizer import llm as scheduling
 from llama_index_contextual.contextualizer.base import segments
-from llama_index_contextual.contextualizer.cost import PriceTable, Spending
 from llama_index_contextual.contextualizer.llm import Limiter, Scheduler
-from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply, Usage
+from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply
 from llama_index_contextual.contextualizer.sending import BatchReplies
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import BatchReply, Ledger
 from llama_index_contextual.ingestion.run import paid_contextualizer
 from llama_index_contextual.ingestion.stages import make_stages
+from llama_index_contextual.money.account import Account
+from llama_index_contextual.money.price import Prices
+from llama_index_contextual.money.tokens import Usage
 from tests.integration.contextualizer.segments_of import corpus
 
 QUICK = RetryPolicy(attempts=3, base_delay=0.001)
@@ -265,7 +267,7 @@ def test_a_rate_limit_is_used_and_respected() -> None:
 
 def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -> None:
     nodes, ledger = corpus(6, 20, words=20), Ledger(None)
-    replies = BatchReplies(ledger.batches, MODEL, Spending(PriceTable()))
+    replies = BatchReplies(ledger.batches, MODEL, Account(Prices()))
     writer = LLMContextualizer(model=MODEL)
     calls = [
         request for segment, chunks, _ in writer.missing(nodes[:60]) for request in writer.requests(segment, chunks)
@@ -290,7 +292,7 @@ def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -
 def test_replies_of_batches_do_not_change_the_rate_limits() -> None:
     config, ledger = ProjectConfig(requests_per_minute=7, tokens_per_minute=900), Ledger(None)
     stages = make_stages(config, ledger=ledger, llm=None, embed_model=None)
-    spending = Spending(PriceTable())
+    spending = Account(Prices())
     replies = BatchReplies(ledger.batches, config.llm, spending)
     paid = paid_contextualizer(stages.contextualizer, spending, replies)
     assert isinstance(paid, LLMContextualizer)

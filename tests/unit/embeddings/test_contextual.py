@@ -18,8 +18,8 @@ from pydantic import Field, PrivateAttr
 from llama_index_contextual import ContextualEmbedding
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.embeddings.contextual import aembed_groups, document_parts
-from llama_index_contextual.embeddings.replies import EmbeddingUsage
 from llama_index_contextual.errors import InputError, ModelError
+from llama_index_contextual.money.tokens import EmbeddingUsage
 from tests.support.voyage import contextual_vectors
 
 QUICK = RetryPolicy(attempts=3, base_delay=0.001)

@@ -10,16 +10,9 @@ import pytest
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import PrivateAttr
 
-from llama_index_contextual._utils.tokens import MAX_REPORTED_TOKENS
-from llama_index_contextual.embeddings.replies import (
-    EmbeddingUsage,
-    check_replies,
-    in_order,
-    record_usage,
-    report_usage,
-    tokens_of,
-)
+from llama_index_contextual.embeddings.replies import check_replies, in_order, record_usage, report_usage, tokens_of
 from llama_index_contextual.errors import ModelError
+from llama_index_contextual.money.tokens import MAX_REPORTED_TOKENS, EmbeddingUsage
 from tests.support.models import CountingEmbedding
 
 COUNTS: list[tuple[object, int | None]] = [

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from llama_index_contextual.contextualizer.cost import Tokens
 from llama_index_contextual.evaluation.payoff import FEWEST_WITHOUT_GAIN, Payoff, scaled
 from llama_index_contextual.evaluation.report import to_dict
 from llama_index_contextual.evaluation.run import Evaluation, QuestionResult
+from llama_index_contextual.money.tokens import Tokens
 from tests.unit.evaluation.support import by_id
 
 

@@ -27,8 +27,8 @@ from llama_index_contextual.index.ledger import (
     vector_key,
 )
 from llama_index_contextual.index.ledger_lines import LedgerRows, read_ledger, write_ledger
-from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.metadata import storable_text
+from llama_index_contextual.money.receipt import Receipt
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 parts = st.lists(st.text(max_size=4), max_size=4)
@@ -227,11 +227,11 @@ def test_everything_that_was_paid_for_is_exported_and_nothing_twice(tmp_path: Pa
         write_ledger(ledger, tmp_path / "all.jsonl")
     assert not (tmp_path / "all.jsonl").exists()
     ledger.batches.closed("file", [BatchReply(custom_id="r", text="A reply.", input_tokens=7)])
-    ledger.receipts.write(RunCost(purpose="ingest", started=5.0, ended=9.0, calls=3, paid=0.25))
+    ledger.receipts.write(Receipt(purpose="ingest", started=5.0, ended=9.0, calls=3, paid=0.25))
     rows = LedgerRows(contexts=2, embeddings=2, pages=1, replies=1, receipts=1)
     assert write_ledger(ledger, tmp_path / "all.jsonl") == rows
     with closing(Ledger(None)) as other:
-        other.receipts.write(RunCost(purpose="sync", started=1.0, calls=1, paid=0.5))
+        other.receipts.write(Receipt(purpose="sync", started=1.0, calls=1, paid=0.5))
         for _ in range(2):
             assert read_ledger(other, tmp_path / "all.jsonl") == rows
         assert (other.contexts(["a"]).get("a"), other.refusals(["a", "refused"])) == ("Duty", {"refused"})

@@ -30,8 +30,8 @@ from llama_index_contextual.index.ledger import (
     vector_key,
 )
 from llama_index_contextual.index.ledger_lines import read_ledger
-from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.metadata import storable_text
+from llama_index_contextual.money.receipt import Receipt
 
 MODEL = "openai:text-embedding-3-small"
 CONTEXTS = {content_key("q", str(n)): f"Context {n} of the valve manual, Zölle \u2028 🦙." for n in range(6)}
@@ -55,7 +55,7 @@ def path(tmp_path: Path) -> Path:
         ledger.batches.uploaded("file", model="m", custom_ids=["one", "two"])
         ledger.batches.started("file", "batch")
         ledger.batches.closed("other", [BatchReply(custom_id="done", text="A reply.", output_tokens=3)])
-        ledger.receipts.write(RunCost(paid=0.5))
+        ledger.receipts.write(Receipt(paid=0.5))
         ledger.add_page("scan", '{"boxes": []}', "rapidocr 3.10.0")
     return tmp_path / "ledger.sqlite"
 

@@ -10,24 +10,35 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Protocol
+
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.money.price import money
+from llama_index_contextual.money.tokens import Tokens
 
 ANSWERS = "answers"
 """Value of `purpose` in rows for answer costs."""
 
-_COUNTS = ("calls", "estimated_calls", "input_tokens", "cached_tokens", "output_tokens")
+_UNSETTLED = "timed out, interrupted or not read from a batch"
+_NUMBERS = (
+    *("calls", "estimated_calls", "input_tokens", "cached_tokens", "output_tokens", "written_tokens"),
+    *("embedding_tokens", "estimated_embedding_tokens", "unsettled_calls", "unsettled"),
+)
+"""Fields that are added up; `paid` may be unknown."""
 _SECONDS_OF_DAY = 86_400
 _LATEST = 50
 """Number of recent rows that are searched for the row of the current day."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunCost:
-    """Cost of one run.
+class Receipt:
+    """The calls and tokens of a run, or of a single call, with their cost.
+
+    The receipt of a call contains only numbers. If it is added to the receipt of a run, the rest of the latter is kept.
 
     Attributes:
-        run: Number of the run, starting at 1.
+        run: Number of the run, starting at 1; 0 for a receipt that is not stored.
         purpose: "ingest", "sync", "rebuild", "retry", "compare", or "answers" for all answers that one model wrote on
             one day.
         started: Time when the first cost was recorded, in seconds since the epoch.
@@ -40,15 +51,23 @@ class RunCost:
         input_tokens: Number of tokens in the prompts, including cached tokens.
         cached_tokens: Number of input tokens that the provider read from its cache.
         output_tokens: Number of tokens in the LLM's answers.
+        written_tokens: Number of input tokens that the provider wrote to its cache, if it reports them.
         embedding_tokens: Number of tokens in the embedded texts.
         estimated_embedding_tokens: Number of these tokens that were counted locally, because the provider did not
             report token counts.
-        paid: Cost in dollars of calls that returned a response, or None if a price is unknown.
-        unsettled_calls: Number of calls that timed out or were interrupted, and may have been charged.
+        paid: Cost in dollars of calls that returned a response, at list prices, including discounts; None if a price is
+            unknown.
+        unsettled_calls: Number of calls that may be charged but whose cost is unknown, because they timed out or were
+            interrupted, or because their reply in a batch was not read.
         unsettled: Maximum cost of the unsettled calls in dollars.
         in_flight: Maximum cost in dollars of calls that were in flight when the row was written; zero after the run.
         batches: Maximum cost in dollars of each batch that the provider is processing, by upload id.
         prices: Name and release of the price table.
+
+    Example:
+        >>> total = Receipt(purpose="sync", calls=1, paid=0.5) + Receipt(calls=2, paid=0.25, unsettled=1.0)
+        >>> total.purpose, total.calls, total.paid, total.dollars
+        ('sync', 3, 0.75, 1.75)
     """
 
     run: int = 0
@@ -62,6 +81,7 @@ class RunCost:
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    written_tokens: int = 0
     embedding_tokens: int = 0
     estimated_embedding_tokens: int = 0
     paid: float | None = 0.0
@@ -70,6 +90,16 @@ class RunCost:
     in_flight: float = 0.0
     batches: Mapping[str, float] = field(default_factory=dict)
     prices: str = ""
+
+    def __add__(self, other: Receipt) -> Receipt:
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
+        paid = None if self.paid is None or other.paid is None else self.paid + other.paid
+        return replace(self, paid=paid, **sums)
+
+    @property
+    def contexts(self) -> Tokens:
+        """The LLM calls and their tokens."""
+        return Tokens(*(getattr(self, count.name) for count in fields(Tokens)))
 
     @property
     def booked(self) -> float:
@@ -86,6 +116,28 @@ class RunCost:
         """Maximum cost of the run in dollars, or None if a price is unknown."""
         return None if self.paid is None else self.paid + self.booked
 
+    def describe_estimated(self) -> str:
+        """Describe the tokens that were counted locally; return an empty string if there are none."""
+        parts = []
+        if self.estimated_calls:
+            parts.append(f"the tokens of {pluralize(self.estimated_calls, 'call')}")
+        if self.estimated_embedding_tokens:
+            parts.append(pluralize(self.estimated_embedding_tokens, "embedded token"))
+        return f"estimated: the provider did not report {' and '.join(parts)}" if parts else ""
+
+    def describe_unsettled(self) -> str:
+        """Describe the calls whose cost is unknown; return an empty string if there are none."""
+        if not self.unsettled_calls:
+            return ""
+        calls = pluralize(self.unsettled_calls, "call")
+        if self.paid is None:
+            return f"{calls} more {_UNSETTLED}"
+        return f"of which {money(self.unsettled)} for {calls} of unknown cost ({_UNSETTLED})"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the receipt as JSON values."""
+        return {**asdict(self), "dollars": self.dollars, "is_estimated": self.is_estimated}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectCost:
@@ -99,7 +151,7 @@ class ProjectCost:
         damaged: Number of damaged rows, which are not included.
     """
 
-    runs: Sequence[RunCost] = ()
+    runs: Sequence[Receipt] = ()
     damaged: int = 0
 
     @property
@@ -132,7 +184,7 @@ class ProjectCost:
 
     def to_dict(self) -> dict[str, object]:
         """Return the costs as a dict that can be written as JSON."""
-        runs = [{**asdict(run), "dollars": run.dollars, "is_estimated": run.is_estimated} for run in self.runs]
+        runs = [run.to_dict() for run in self.runs]
         totals = {"dollars": self.dollars, "answers": self.answers, "booked": self.booked}
         totals["is_estimated"] = self.is_estimated
         return {**totals, "runs": runs, "damaged": self.damaged}
@@ -168,7 +220,7 @@ class Receipts:
     def __init__(self, store: ReceiptStore) -> None:
         self._store = store
 
-    def write(self, receipt: RunCost) -> RunCost:
+    def write(self, receipt: Receipt) -> Receipt:
         """Commit a receipt and return it.
 
         A receipt with the run number 0 is stored in a new row under the next number.
@@ -176,7 +228,7 @@ class Receipts:
         with self._store.transaction():
             return self.insert(receipt)
 
-    def insert(self, receipt: RunCost) -> RunCost:
+    def insert(self, receipt: Receipt) -> Receipt:
         """Insert a receipt like `write`, but within an open transaction."""
         if not receipt.run:
             ((last,),) = self._store.query("SELECT ifnull(max(run), '0') FROM runs")
@@ -184,12 +236,12 @@ class Receipts:
         self._store.insert("runs", [(f"{receipt.run:08d}", json.dumps(asdict(receipt)))])
         return receipt
 
-    def add_answers(self, cost: RunCost) -> None:
+    def add_answers(self, cost: Receipt) -> None:
         """Commit the cost of answers, adding it to the row for the same model and day if there is one."""
         with self._store.transaction():
             latest = self._store.rows("runs", f"ORDER BY run DESC LIMIT {_LATEST}")
-            rows = (RunCost(**json.loads(content)) for _, content in latest)
-            self.insert(next((_sum(row, cost) for row in rows if _shares_row(row, cost)), cost))
+            rows = (Receipt(**json.loads(content)) for _, content in latest)
+            self.insert(next((replace(row + cost, ended=cost.ended) for row in rows if _shares_row(row, cost)), cost))
 
     def close_batch(self, file_id: str, *, unread: int = 0) -> None:
         """Remove a batch from the receipt of the run that sent it.
@@ -216,7 +268,7 @@ class Receipts:
         if (receipt := self._sender(file_id)) is not None:
             self.write(replace(receipt, batches={**receipt.batches, file_id: booked(receipt.batches[file_id])}))
 
-    def _sender(self, file_id: str) -> RunCost | None:
+    def _sender(self, file_id: str) -> Receipt | None:
         return next((receipt for receipt in self.cost().runs if file_id in receipt.batches), None)
 
     def cost(self) -> ProjectCost:
@@ -224,17 +276,11 @@ class Receipts:
         rows = self._store.rows("runs", "ORDER BY run")
         ((number,),) = self._store.query("SELECT count(*) FROM runs")
         return ProjectCost(
-            runs=tuple(RunCost(**json.loads(content)) for _, content in rows), damaged=number - len(rows)
+            runs=tuple(Receipt(**json.loads(content)) for _, content in rows), damaged=number - len(rows)
         )
 
 
-def _shares_row(row: RunCost, cost: RunCost) -> bool:
-    days = {int(one.started // _SECONDS_OF_DAY) for one in (row, cost)}
-    names = {(one.purpose, one.llm, one.prices, one.paid is None) for one in (row, cost)}
+def _shares_row(row: Receipt, cost: Receipt) -> bool:
+    days = {int(receipt.started // _SECONDS_OF_DAY) for receipt in (row, cost)}
+    names = {(receipt.purpose, receipt.llm, receipt.prices, receipt.paid is None) for receipt in (row, cost)}
     return len(days) == len(names) == 1
-
-
-def _sum(row: RunCost, cost: RunCost) -> RunCost:
-    sums = {name: getattr(row, name) + getattr(cost, name) for name in _COUNTS}
-    paid = None if row.paid is None or cost.paid is None else row.paid + cost.paid
-    return replace(row, ended=cost.ended, paid=paid, **sums)
