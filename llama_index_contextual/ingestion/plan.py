@@ -836,7 +836,7 @@ def plan_run(
         PathNotFoundError: A path does not exist.
     """
     records: Sequence[DocumentRecord] = [] if before is None else before.records
-    changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config))
+    changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config), derived=False)
     # A retry with changed settings would mix contexts written with different settings.
     if changed and options.retry_failed and any(record.has_failed_chunks for record in records):
         raise ConfigurationError(

@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -37,6 +37,7 @@ from llama_index_contextual.contextualizer.sending import BatchProgress, BatchRe
 from llama_index_contextual.contextualizer.tokens import EmbeddingCount, expected_context_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, Remedy
+from llama_index_contextual.index.derived import current_entry
 from llama_index_contextual.index.manifest import DocumentRecord, Manifest
 from llama_index_contextual.index.part import DocumentFrame
 from llama_index_contextual.index.project_file import project_ledger, write_lock
@@ -118,7 +119,7 @@ async def aingest(
             progress = stack.enter_context(progress_bar())
         run = await asyncio.to_thread(IngestRun, inputs, options, state.config, before)
         if run.changes_nothing:  # no model is loaded
-            report = run.report()
+            report = await run.aupdate_derived(state.directory)
         else:
             stages = await asyncio.to_thread(state.stages, ledger)
             report = await run.abuild(stages, state.directory, progress=progress, executor=executor)
@@ -200,6 +201,17 @@ class IngestRun:
         """
         is_idle = not (self.plan.rework or self.plan.drop or set(self.plan.to_read).difference(self.failed))
         return is_idle and (self._before is not None or self._options.is_sync)
+
+    async def aupdate_derived(self, project_dir: Path) -> IngestReport:
+        """Publish the documents with current derived data, unless they are current, and return the report."""
+        before = self._before
+        if before is None or all(part.entry.derived == current_entry(self._config) for part in before.parts):
+            return self.report()
+        publish = partial(publish_copy, project_dir, self._config, before, automatic=self._options.watching)
+        report = self.report(manifest=await run_to_completion(publish))
+        if self._options.purpose != "rebuild":
+            return report
+        return replace(report, rebuilt=report.unchanged, unchanged=())
 
     async def abuild(
         self,
@@ -421,6 +433,24 @@ class IngestRun:
             chunks=0 if manifest is None else manifest.chunks,
             seconds=time.monotonic() - self._started,
         )
+
+
+def publish_copy(
+    project_dir: Path,
+    config: ProjectConfig,
+    before: OpenVersion,
+    *,
+    dropped: Collection[str] = (),
+    remake: bool = False,
+    automatic: bool = False,
+    keeps: str | None = None,
+) -> Manifest:
+    """Publish a copy of a version, without some of its documents and with current derived data; no model is called."""
+    builder = VersionBuilder(project_dir, config, before, set(dropped), remake=remake)
+    with contextlib.ExitStack() as stack:
+        stack.callback(builder.discard)
+        builder.keep(record for record in before.records if record.doc_id not in dropped)
+        return builder.publish(embed_model=before.manifest.embed_model, automatic=automatic, keeps=keeps)
 
 
 # ---- batches of documents --------------------------------------------------------------------------------------------
