@@ -756,11 +756,6 @@ class Plan:
     rebuild: bool = field(default=False, compare=False)
 
     @property
-    def changes_nothing(self) -> bool:
-        """True if the new version would be the same as the previous version."""
-        return not (self.rework or self.to_read or self.drop)
-
-    @property
     def not_kept(self) -> set[str]:
         """Ids of the documents of the previous version that are not kept unchanged."""
         reworked = (record.doc_id for record in (*self.rework, *self.rename.values()))
