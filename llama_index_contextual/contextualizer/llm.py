@@ -30,8 +30,8 @@ from pydantic import Field, PrivateAttr
 from llama_index_contextual._utils.calls import (
     ReplyError,
     RetryPolicy,
+    acall,
     awithout_secrets,
-    cancellations,
     describe,
     is_connection_error,
     is_json_error,
@@ -825,27 +825,28 @@ class Scheduler:
 
     async def _call_with_retries(self, request: ContextRequest) -> Reply:
         """Send a request, with retries, and return the answer. The slot is released only if an error is raised."""
-        tries, cancelled = 0, cancellations()
         await self._slots.acquire()
-        first = self._answers
+        first = before = self._answers
+
+        async def attempt() -> Reply:
+            nonlocal before
+            before = self._answers
+            return await self._call(request)
+
+        def counts(error: Exception) -> bool:
+            # A rate limit does not count as a failed attempt while the provider answers other calls.
+            return not is_rate_limit(error) or self._answers == before
+
+        def on_failure(error: Exception, delay: float | None) -> None:
+            self._note_failure(request, error, is_last=delay is None and self._answers == first)
+            self.check()
+            if delay is not None and is_rate_limit(error):
+                self._pause(delay)
+
         try:
-            while True:
-                answers = self._answers
-                try:
-                    return await self._call(request)
-                except Exception as error:  # an LLM class may raise any exception; raised again unless retryable
-                    # A rate limit does not count as a failed attempt while the provider answers other calls.
-                    tries += not is_rate_limit(error) or self._answers == answers
-                    delay = self._settings.retry.delay(max(1, tries), error)
-                    self._note_failure(request, error, is_last=delay is None and self._answers == first)
-                    self.check()
-                    if cancellations() > cancelled:
-                        raise asyncio.CancelledError from error
-                    if delay is None:
-                        raise
-                    if is_rate_limit(error):
-                        self._pause(delay)
-                await self._limiter.sleep(delay)
+            return await acall(
+                attempt, self._settings.retry, sleep=self._limiter.sleep, counts=counts, on_failure=on_failure
+            )
         except BaseException:
             self._slots.release()
             raise
