@@ -880,7 +880,7 @@ class Scheduler:
         ) as call:
             reply = await awithout_secrets(partial(sender.send, request))
         tokens = self._form.tokens_of(request, reply)
-        call.settle(tokens, is_estimated=not reply.is_counted)
+        call.settle(tokens)
         await self._account.acommit()
         self._cached_tokens[request.prefix.cache_key] = tokens.cached_tokens
         self._answers += 1

@@ -259,7 +259,7 @@ def test_missing_token_counts_are_marked_and_the_most_expensive_cache_use_is_ass
     assert Reply(text, Usage(900, 0, 30)).is_counted
     assert Reply("", Usage(900, 0, 0)).is_counted
     spending = Account(Prices())
-    spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(Tokens(1, 900, 0, 30), is_estimated=True)
+    spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(Tokens(1, 900, 0, 30, estimated_calls=1))
     spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(Tokens(1, 900, 0, 30))
     assert (spending.actual.contexts.calls, spending.actual.estimated_calls) == (2, 1)
     assert spending.actual.describe_estimated() == "estimated: the provider did not report the tokens of 1 call"
