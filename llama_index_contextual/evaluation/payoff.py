@@ -261,7 +261,7 @@ def scaled(tokens: Tokens, *, expected: Tokens, actual: Tokens) -> Tokens:
         >>> expected = Tokens(calls=10, input_tokens=1_000, output_tokens=500)
         >>> actual = Tokens(calls=11, input_tokens=1_100, cached_tokens=550, output_tokens=800)
         >>> scaled(Tokens(calls=100, input_tokens=20_000, output_tokens=5_000), expected=expected, actual=actual)
-        Tokens(calls=110, input_tokens=22000, cached_tokens=11000, output_tokens=8000, written_tokens=0)
+        Tokens(calls=110, input_tokens=22000, cached_tokens=11000, output_tokens=8000, ...)
     """
     if not (expected.calls and expected.input_tokens and actual.input_tokens):
         return tokens

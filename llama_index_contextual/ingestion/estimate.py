@@ -167,9 +167,11 @@ class CostCounter:
 
     Args:
         writer: Contextualizer of the run, or None.
+        ledger: Store of contexts that have already been paid for.
         embedding: Counter of the tokens to embed.
         sender: How requests that have no batch reply yet are sent.
         context_tokens: Expected number of tokens in a context.
+        replies: Batch replies, or None.
 
     Attributes:
         model: Name of the LLM that writes contexts, or None.
@@ -182,9 +184,17 @@ class CostCounter:
     """
 
     def __init__(
-        self, writer: Contextualizer | None, embedding: EmbeddingCount, sender: SenderKind, context_tokens: float
+        self,
+        writer: Contextualizer | None,
+        ledger: Ledger,
+        embedding: EmbeddingCount,
+        sender: SenderKind,
+        context_tokens: float,
+        *,
+        replies: BatchReplies | None = None,
     ) -> None:
-        self._writer, self._embedding, self._sender = writer, embedding, sender
+        self._writer, self._ledger, self._embedding, self._sender = writer, ledger, embedding, sender
+        self._replies = replies
         self.model = writer.model if isinstance(writer, LLMContextualizer) else None
         self.context_tokens = context_tokens
         self.known_contexts = 0
@@ -197,9 +207,9 @@ class CostCounter:
         writer = self._writer
         if isinstance(writer, LLMContextualizer):
             form = TokenCounter.of(writer.model, writer.llm)
-            for segment, chunks, contexts in writer.missing(nodes):
+            for segment, chunks, contexts in writer.missing(nodes, self._ledger):
                 self.known_contexts += len(contexts)
-                self._add_requests(writer.requests(segment, chunks), writer.replies, form)
+                self._add_requests(writer.requests(segment, chunks), form)
                 structural = writer.lines
                 self._embedding.add_segment(segment, chunks, contexts, self.context_tokens, structural=structural)
         else:
@@ -207,10 +217,9 @@ class CostCounter:
             self._embedding.add([with_context(node, None) for node in contextualized])
         self._embedding.end_document()
 
-    def _add_requests(
-        self, requests: Iterable[ContextRequest], replies: BatchReplies | None, form: TokenCounter
-    ) -> None:
+    def _add_requests(self, requests: Iterable[ContextRequest], form: TokenCounter) -> None:
         """Count the calls and tokens of the context requests for a segment, and update the reserve."""
+        replies = self._replies
         by_sender: dict[SenderKind, list[ContextRequest]] = defaultdict(list)
         for request in requests:
             if replies is not None and replies.has(request):
@@ -278,7 +287,7 @@ def estimate(
     context_tokens: float = CONTEXT_TOKENS
     if isinstance(writer, LLMContextualizer):
         context_tokens = expected_context_tokens(writer.model, writer.llm, stages.ledger)
-    counter = CostCounter(writer, embedding, sender, context_tokens)
+    counter = CostCounter(writer, stages.ledger, embedding, sender, context_tokens)
     tokens: list[list[int]] = []
     silent = ProgressCounter(None, IngestProgress(stage="ingest"))
     skipped = [*sources.skipped]

@@ -30,7 +30,7 @@ from llama_index_contextual._utils.calls import run_to_completion
 from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import LOCAL, ProjectConfig
-from llama_index_contextual.contextualizer.base import Contextualized, Contextualizer, with_context
+from llama_index_contextual.contextualizer.base import ContextSession, Contextualized, Contextualizer, with_context
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.contextualizer.sending import BatchProgress, BatchReplies, asend_batches
@@ -38,6 +38,7 @@ from llama_index_contextual.contextualizer.tokens import EmbeddingCount, expecte
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, Remedy
 from llama_index_contextual.index.derived import current_entry
+from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.manifest import DocumentRecord, Manifest
 from llama_index_contextual.index.part import DocumentFrame
 from llama_index_contextual.index.project_file import project_ledger, write_lock
@@ -66,7 +67,7 @@ from llama_index_contextual.ingestion.report import (
 from llama_index_contextual.ingestion.stages import Embedder, Executor, InterruptibleNodes, Stages
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.money.account import Account
-from llama_index_contextual.money.price import Prices
+from llama_index_contextual.money.price import Prices, SenderKind
 from llama_index_contextual.money.receipt import Receipt
 
 logger = get_logger(__name__)
@@ -258,6 +259,9 @@ class IngestRun:
             spending.planned_share = lambda: counter.state.share_read
             jobs = partial(self.plan.jobs, self._inputs, reader, before, failed=self.failed)
             accepts_cost = options.retry_failed and options.max_cost is not None
+            if isinstance(writer := stages.contextualizer, LLMContextualizer):
+                writer = writer.model_copy(update={"retries_refused": accepts_cost})
+                stages = replace(stages, contextualizer=writer)
             replies = await acollect_replies(
                 stages,
                 jobs,
@@ -276,13 +280,14 @@ class IngestRun:
                 splitter=stages.splitter,
                 dimensions=before.manifest.dimensions if before is not None and is_same_model else None,
             )
-            contextualizer = paid_contextualizer(stages.contextualizer, spending, replies, retries_refused=accepts_cost)
             async with contextlib.AsyncExitStack() as calls:
-                session = contextualizer
-                if contextualizer is not None:  # all batches share one client and its limits
-                    session = await calls.enter_async_context(contextualizer.session())
-                processor = BatchProcessor(session, embedder, builder, counter, executor.batches_ahead)
-                batches = self._batches(jobs(), stages, processor, cost_counter(contextualizer, stages))
+                session, ahead = None, executor.batches_ahead
+                if (contextualizer := stages.contextualizer) is not None:  # all batches share one client and its limits
+                    opened = open_session(contextualizer, stages.ledger, spending, replies)
+                    session = await calls.enter_async_context(opened)
+                    ahead = max(ahead, contextualizer.batches_ahead)
+                processor = BatchProcessor(session, embedder, builder, counter, ahead)
+                batches = self._batches(jobs(), stages, processor, cost_counter(stages, replies))
                 try:
                     while batch := await asyncio.to_thread(next, batches, None):
                         await processor.add(batch)
@@ -465,7 +470,7 @@ class BatchProcessor:
     """Contextualize and embed batches of documents concurrently, and store them in order.
 
     Args:
-        contextualizer: Contextualizer of the run, or None for plain RAG.
+        session: Session of the contextualizer, or None for plain RAG.
         embedder: Embedding of the chunks.
         builder: Builder of the version.
         counter: Counter of the finished work.
@@ -478,15 +483,15 @@ class BatchProcessor:
 
     def __init__(
         self,
-        contextualizer: Contextualizer | None,
+        session: ContextSession | None,
         embedder: Embedder,
         builder: VersionBuilder,
         counter: ProgressCounter,
         ahead: int,
     ) -> None:
-        self._contextualizer, self._embedder, self._builder = contextualizer, embedder, builder
+        self._session, self._embedder, self._builder = session, embedder, builder
         self.counter, self.spending = counter, embedder.spending
-        self._ahead = max(ahead, 0 if contextualizer is None else contextualizer.batches_ahead)
+        self._ahead = ahead
         self._batches: deque[tuple[JobBatch, asyncio.Task[BatchResult]]] = deque()
         self._stopping = threading.Event()
         self._results: list[Contextualized] = []
@@ -519,11 +524,11 @@ class BatchProcessor:
         def on_contexts(number: int) -> None:
             self.counter.add(chunks_done=number)
 
-        if self._contextualizer is None:
+        if self._session is None:
             on_contexts(len(nodes))
             result = Contextualized([with_context(node, None) for node in nodes], [], 0)
         else:
-            result = await self._contextualizer.acontextualize(nodes, progress=on_contexts)
+            result = await self._session.acontextualize(nodes, progress=on_contexts)
         vectors, failures = await self._embedder.aembed(result.nodes)
         self.counter.add(chunks_embedded=len(result.nodes) - len(failures))
         return result._replace(failures=[*result.failures, *failures]), vectors
@@ -606,8 +611,8 @@ class BatchProcessor:
 
     def _stop_calls(self, error: ContextualError) -> None:
         """Stop sending calls and raise this error when the calls in flight have finished."""
-        if self._contextualizer is not None:
-            self._contextualizer.stop(error)
+        if self._session is not None:
+            self._session.stop(error)
         self.spending.stop(error)
 
 
@@ -684,7 +689,6 @@ async def acollect_replies(
         live=writer.service_tier or "live",
         context_tokens=expected_context_tokens(writer.model, writer.llm, stages.ledger),
     )
-    writer = writer.model_copy(update={"retries_refused": accepts_cost})
     if not submit and not journal.open_batches(writer.model):
         return replies if journal.has_replies() else None
 
@@ -692,7 +696,7 @@ async def acollect_replies(
         for job in jobs():
             if isinstance(job, SkippedDocument):
                 continue
-            for segment, chunks, _ in writer.missing(stages.parse(job)):
+            for segment, chunks, _ in writer.missing(stages.parse(job), stages.ledger):
                 yield from writer.requests(segment, chunks)
 
     await asend_batches(
@@ -731,33 +735,30 @@ def make_spending(stages: Stages, prices: Prices, *, max_cost: float | None, pur
     return spending
 
 
-def paid_contextualizer(
-    contextualizer: Contextualizer | None,
-    spending: Account,
-    replies: BatchReplies | None,
-    *,
-    retries_refused: bool = False,
-) -> Contextualizer | None:
-    """Return the contextualizer of a run, which charges its calls to an account and uses batch replies where available.
+def open_session(
+    contextualizer: Contextualizer, ledger: Ledger, spending: Account, replies: BatchReplies | None
+) -> AbstractAsyncContextManager[ContextSession]:
+    """Return the session of a run, which charges its calls to an account and uses batch replies where available.
 
     Args:
-        contextualizer: Contextualizer with the settings of the project, or None.
+        contextualizer: Contextualizer of the run.
+        ledger: Store of contexts that have already been paid for.
         spending: Account of the run.
         replies: Batch replies, or None.
-        retries_refused: Whether to retry contexts that the LLM refused to write in earlier runs.
     """
-    if not isinstance(contextualizer, LLMContextualizer):
-        return contextualizer
-    update = {"spending": spending, "replies": replies, "retries_refused": retries_refused}
-    return contextualizer.model_copy(update=update)
+    if isinstance(contextualizer, LLMContextualizer):
+        return contextualizer.session(ledger, spending, replies=replies)
+    return contextualizer.session()
 
 
-def cost_counter(contextualizer: Contextualizer | None, stages: Stages) -> CostCounter | None:
+def cost_counter(stages: Stages, replies: BatchReplies | None) -> CostCounter | None:
     """Return the counter of the expected cost of a run, or None if the contexts are not written by an LLM."""
-    if not isinstance(contextualizer, LLMContextualizer):
+    writer = stages.contextualizer
+    if not isinstance(writer, LLMContextualizer):
         return None
     name = None if stages.embed_model_name == LOCAL else stages.embed_model_name
     contextual = stages.embed_model if isinstance(stages.embed_model, ContextualEmbedding) else None
     embedding = EmbeddingCount(name, getattr(stages.embed_model, "dimensions", None), stages.ledger, contextual)
-    context_tokens = expected_context_tokens(contextualizer.model, contextualizer.llm, stages.ledger)
-    return CostCounter(contextualizer, embedding, contextualizer.service_tier or "live", context_tokens)
+    context_tokens = expected_context_tokens(writer.model, writer.llm, stages.ledger)
+    sender: SenderKind = writer.service_tier or "live"
+    return CostCounter(writer, stages.ledger, embedding, sender, context_tokens, replies=replies)

@@ -317,7 +317,7 @@ def make_stages(
         splitter = window_splitter(embed_model, embed_model_name, config.embed_window)
     return Stages(
         parsers=make_parsers(config),
-        contextualizer=_contextualizer(config, ledger, llm, model_id),
+        contextualizer=_contextualizer(config, llm, model_id),
         embed_model=embed_model,
         embed_model_name=embed_model_name,
         ledger=ledger,
@@ -325,9 +325,7 @@ def make_stages(
     )
 
 
-def _contextualizer(
-    config: ProjectConfig, ledger: Ledger, llm: LLM | None, model_id: str | None
-) -> Contextualizer | None:
+def _contextualizer(config: ProjectConfig, llm: LLM | None, model_id: str | None) -> Contextualizer | None:
     if config.context == "none":
         return None
     if config.context == "structural":
@@ -344,7 +342,6 @@ def _contextualizer(
         tokens_per_minute=config.tokens_per_minute,
         service_tier=config.service_tier,
         segment_size=config.segment_size,
-        ledger=ledger,
     )
 
 
