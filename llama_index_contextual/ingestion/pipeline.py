@@ -792,4 +792,4 @@ def _frame(job: Job, nodes: Sequence[BaseNode]) -> DocumentFrame | None:
     if job.document is None:
         return None
     spans = [(getattr(n, "start_char_idx", None) or 0, getattr(n, "end_char_idx", None) or 0) for n in nodes]
-    return DocumentFrame.of(job.document, spans)
+    return DocumentFrame.from_document(job.document, spans)
