@@ -269,7 +269,8 @@ def plain_headings(text: str) -> tuple[Heading, ...]:
     counts = Counter(candidate.title for candidate in candidates)
     heads = [head for head in candidates if head.kind != "capitals" or counts[head.title] <= MAX_REPEATED]
     ranks = sorted({head.depth for head in heads if head.kind == "keyword"})
-    return tuple(Heading(head.start, _heading_level(head, ranks), one_line(head.title)) for head in heads[:MAX_HEADINGS])
+    headings = (Heading(head.start, _heading_level(head, ranks), one_line(head.title)) for head in heads)
+    return tuple(islice(headings, MAX_HEADINGS))
 
 
 def _heading_level(candidate: _Candidate, ranks: list[int]) -> int:
