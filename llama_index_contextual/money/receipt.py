@@ -91,6 +91,11 @@ class Receipt:
     batches: Mapping[str, float] = field(default_factory=dict)
     prices: str = ""
 
+    @classmethod
+    def for_calls(cls, tokens: Tokens, **values: Any) -> Receipt:
+        """Return the receipt of LLM calls with these tokens, and with other attributes."""
+        return cls(**{count.name: getattr(tokens, count.name) for count in fields(Tokens)}, **values)
+
     def __add__(self, other: Receipt) -> Receipt:
         sums = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
         paid = None if self.paid is None or other.paid is None else self.paid + other.paid
