@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 
 import numpy as np
 import pytest
