@@ -22,11 +22,13 @@ from llama_index_contextual.answering.query_engine import question_form
 from llama_index_contextual.answering.streaming import StreamFilter
 from llama_index_contextual.contextualizer.prompts import neutralise
 from llama_index_contextual.errors import ReadError
+from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.index.cutting import is_code, units_of
+from llama_index_contextual.index.units import Units
 from llama_index_contextual.readers.builder import DocumentBuilder
 from llama_index_contextual.readers.files import FileAccount, FileSource, ReadLimits
 from llama_index_contextual.readers.office import READERS
 from llama_index_contextual.search.response import Source
-from llama_index_contextual.search.spotlight import is_code, units
 from llama_index_contextual.ui.quotes import cells_of
 from tests.support.expressions import Expression, calls, expressions, hostile_runs
 from tests.support.growth import MAX_EXPONENT, Run, exponent, is_suspicious
@@ -135,6 +137,7 @@ def _check(answer: str = "It is 1,234 [Source 1].", passage: str = "It is 1,234.
     )
 
 
+WRAPPED = "the water of the garden is metered apart from that of the house"
 FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     "source marks": (
         defused,
@@ -158,7 +161,21 @@ FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     "personal data": (mask_personal_data, [Run("", "a@b.example "), Run("", "a."), Run("", "4")]),
     "comparisons": (aspects_of, [Run("", "compare "), Run("", "a vs ")]),
     "paragraphs": (_build, [Run("a", "\u00a0", "b"), Run("", " \n"), Run("a", " ", "b")]),
-    "units": (units, [Run("", " "), Run("", "a. "), Run("", "1 "), Run("a", "|")]),
+    "units": (
+        lambda text: units_of(text, {}),
+        [
+            *(Run("", repeated) for repeated in (" ", "\n", " \n", "\t", "|", "|\n", "a. ", "1 ", "a  b\t", "1\n")),
+            *(Run("", f"{WRAPPED} {rest}\n") for rest in ("", ",", "and", "of\n4 zones of the town are", "|", "  1")),
+            *(Run("", f"{first} {WRAPPED} of\n") for first in ("4", "12.", "4.1", "0.5", "·", "#")),
+            Run("a", "|"),
+            Run("4 ", f"{WRAPPED} of\n4 "),
+            Run("a  b\n", "1  2\n"),
+        ],
+    ),
+    "arrays of units": (
+        lambda text: Units.of([(text, {"title": text})], Analyzer("english", has_periods=True)),
+        [Run("", "a. "), Run("", "a\n"), Run("", "a"), Run("", "2018 "), Run("", "\u4e2d"), Run("", f"{WRAPPED}\n")],
+    ),
     "source code": (is_code, [Run("", "(a"), Run("", "f()"), Run("", "= ")]),
     "cells": (cells_of, [Run("Revenue", " 1"), Run("a", " %"), Run("a", " (1) %"), Run("a", "  ")]),
 }

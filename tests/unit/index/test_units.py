@@ -121,9 +121,7 @@ def test_integers_have_the_smallest_type_that_fits() -> None:
 
 
 @given(PASSAGES)
-def test_a_file_is_read_as_it_was_written(
-    tmp_path_factory: pytest.TempPathFactory, passages: Sequence[Passage]
-) -> None:
+def test_a_file_is_read_as_written(tmp_path_factory: pytest.TempPathFactory, passages: Sequence[Passage]) -> None:
     path = tmp_path_factory.mktemp("part") / "units.bin"
     units = Units.of(passages, ENGLISH)
     units.save(path)
