@@ -55,8 +55,11 @@ class DerivedBuilder:
     """
 
     def __init__(self, language: str | None) -> None:
-        directories = () if language is None else (BM25_DIRECTORY, DOCUMENTS_DIRECTORY)
-        self.terms = {name: LexicalIndexBuilder(language=language) for name in directories}
+        self.terms: dict[str, LexicalIndexBuilder] = {}
+        if language is not None:
+            self.terms = {
+                name: LexicalIndexBuilder(language=language) for name in (BM25_DIRECTORY, DOCUMENTS_DIRECTORY)
+            }
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
         """Make the derived data of a document from its chunks, at least one."""
