@@ -340,10 +340,22 @@ class ProjectConfig(BaseModel):
         """Return a validated copy in which the given fields are changed."""
         return type(self)(**{**self.model_dump(), **changes})
 
-    def rebuild_fields(self, other: ProjectConfig) -> list[str]:
-        """Return the names of fields that differ from `other` and take effect only in a new version."""
+    def rebuild_fields(self, other: ProjectConfig, *, derived: bool = True) -> list[str]:
+        """Return the names of fields that differ from `other` and take effect only in a new version.
+
+        Args:
+            other: The settings to compare with.
+            derived: Whether to include fields that affect only the lexical indexes, which are made again from the
+                stored chunks without calling a model.
+        """
         mine, theirs = ({**one.model_dump(), "backend": one.engine} for one in (self, other))
-        unused = RETRIEVAL_FIELDS if "llm" in (self.context, other.context) else RETRIEVAL_FIELDS | {"llm"}
+        unused = set(RETRIEVAL_FIELDS)
+        if "llm" not in (self.context, other.context):
+            unused.add("llm")
+        if not derived or not (self.builds_lexical or other.builds_lexical):
+            unused.add("language")
+        if not derived and self.builds_semantic == other.builds_semantic:
+            unused.add("indexes")
         return [name for name in mine if mine[name] != theirs[name] and name not in unused]
 
 

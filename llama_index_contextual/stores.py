@@ -164,6 +164,8 @@ class _KeyValues(SimpleKVStore):
 class IndexVectorStore(BasePydanticVectorStore):
     """Read-only vector store with the vectors of a published version.
 
+    The vectors are in the FAISS indexes of several parts, or on a server; `to_stock` returns one `FaissVectorStore`.
+
     Args:
         index: The index of the version.
         version_directory: Directory of the version, used by `from_dict` to open it again; "" if the version is
@@ -187,7 +189,7 @@ class IndexVectorStore(BasePydanticVectorStore):
 
     @property
     def client(self) -> VersionIndex:
-        """The index."""
+        """The index; for a FAISS index, use `to_stock().client`."""
         return self._index
 
     def __len__(self) -> int:
@@ -255,6 +257,14 @@ class IndexVectorStore(BasePydanticVectorStore):
     ) -> None:
         """Raise an error, because a published version cannot be changed."""
         refuse_write()
+
+    def clear(self) -> None:
+        """Raise an error, because a published version cannot be changed."""
+        refuse_write()
+
+    def persist(self, persist_path: str, fs: AbstractFileSystem | None = None) -> None:
+        """Write the vectors to a local file that `FaissVectorStore` can load."""
+        self.to_stock().persist(os.path.abspath(persist_path), fs)
 
     def to_stock(self) -> FaissVectorStore:
         """Return a copy of the vectors in LlamaIndex's own vector store.

@@ -209,6 +209,7 @@ def _show_info(info: ProjectInfo) -> None:
         ("documents", f"{info.documents:,}"),
         ("chunks", f"{info.chunks:,} ({pluralize(info.tokens, 'token')})"),
         *((label, f"{chunks} (see `retry`)") for label, chunks in failed.items() if chunks),
+        *([("derived data", "of an earlier release (see `rebuild --derived`)")] if info.is_outdated else []),
         ("on disk", f"{info.bytes / 1e6:,.1f} MB"),
         ("ledger", f"{pluralize(info.ledger.contexts, 'context')}, {pluralize(info.ledger.embeddings, 'embedding')}"),
         *([("in batches", f"{pluralize(pending, 'request')} pending")] if pending else []),

@@ -219,12 +219,22 @@ def show_report(report: IngestReport, name: str) -> None:
 
 
 @commands.command()
-def rebuild(name: Name, max_cost: common.MaxCost = None, quiet: common.Quiet = False) -> None:
-    """Publish a version built from the stored documents with the current settings."""
+def rebuild(
+    name: Name,
+    derived: Annotated[bool, typer.Option("--derived")] = False,
+    max_cost: common.MaxCost = None,
+    quiet: common.Quiet = False,
+) -> None:
+    """Publish a version built from the stored documents with the current settings.
+
+    Args:
+        derived: Only make the lexical index again from the stored chunks, which costs nothing.
+    """
     project = common.open_project(name)
-    if project.config.context == "llm" and not quiet:
+    if project.config.context == "llm" and not quiet and not derived:
         say(safe(project.estimate().summary()), to=err)
-    report = common.interruptible(project, partial(project.rebuild, max_cost=max_cost, show_progress=not quiet))
+    work = partial(project.rebuild, derived=derived, max_cost=max_cost, show_progress=not quiet)
+    report = common.interruptible(project, work)
     show_report(report, name)
     _exit_if_incomplete(report)
 

@@ -94,7 +94,8 @@ def evaluate_project(
         check_report(path, chart=steps)
     if save is not None:
         files.require_folder(save)
-    progress = _Progress(asks=not yes and max_cost is None)
+    advice = _advice(steps=steps, sample=sample, max_cost=max_cost) if steps or compare or sweep else ""
+    progress = _Progress(advice, asks=not yes and max_cost is None)
     building: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": progress}
     result: Result
     if sample is not None and compare is None and sweep is None and not steps:
@@ -184,11 +185,20 @@ def _show_answers(predictions: Predictions) -> None:
             say(f"[yellow]{common.snippet(row.qa.question, 60)}[/]: {safe(row.error)}", to=err)
 
 
+def _advice(*, steps: bool, sample: int | None, max_cost: float | None) -> str:
+    """Return which options that are not set make a comparison, a sweep or the steps cheaper."""
+    sentences = ["--sample 20 uses only twenty documents."] if sample is None else []
+    if max_cost is None:
+        free = "--max-cost 0" if steps else "--steps --max-cost 0 instead"
+        sentences.append(f"{free} measures only what costs nothing.")
+    return " ".join(sentences)
+
+
 class _Progress:
     """Callback that prints each step of an evaluation, and asks for confirmation before money is spent."""
 
-    def __init__(self, *, asks: bool) -> None:
-        self._asks, self._last = asks, ""
+    def __init__(self, advice: str, *, asks: bool) -> None:
+        self._advice, self._asks, self._last = advice, asks, ""
 
     def __call__(self, progress: VariantProgress) -> None:
         """Print a step and ask for confirmation if the price is not zero."""
@@ -198,7 +208,8 @@ class _Progress:
             dollars = progress.dollars
             cost = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
             say(f"Models will cost {cost} for contexts, embeddings and reranking.", to=err)
-            say("--sample 20 uses only twenty documents, and --steps --max-cost 0 only what costs nothing.", to=err)
+            if self._advice:
+                say(self._advice, to=err)
             if self._asks:
                 typer.confirm("Continue?", abort=True, err=True)
         elif progress.stage != "price" and step != self._last:

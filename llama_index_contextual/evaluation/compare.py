@@ -469,7 +469,7 @@ def _build(
                 report(VariantProgress(stage="build", name=name))
 
             if run.changes_nothing:
-                result = run.report()
+                result = run_sync(lambda: run.aupdate_derived(directory))
             else:
                 result = run_sync(lambda: run.abuild(stages, directory, progress=on_progress))
             rerankers = origin.live.versions.rerankers

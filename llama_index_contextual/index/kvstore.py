@@ -169,8 +169,9 @@ def _needs_space(path: Path | None) -> Iterator[None]:
 def refuse_write() -> NoReturn:
     """Raise ReadOnlyVersionError."""
     raise ReadOnlyVersionError(
-        "A published version does not change: use `project.ingest([...])` or `project.remove([...])`,"
-        " which publish a new one."
+        "A published version does not change: use `project.ingest([...])` or `project.remove([...])`, which publish a"
+        " new one. To change a copy in LlamaIndex's own stores (SimpleDocumentStore, FaissVectorStore), use"
+        " `project.storage_context.to_stock()`."
     )
 
 

@@ -82,16 +82,30 @@ class FileEntry(_Entry):
     sha256: str
 
 
+class DerivedEntry(_Entry):
+    """What the derived data of a part were made with; see `index/derived.py`.
+
+    Attributes:
+        edition: Edition of the derived data.
+        language: Language of the lexical indexes, or None if there are no lexical indexes.
+    """
+
+    edition: int
+    language: str | None
+
+
 class PartEntry(_Entry):
     """A part of a version.
 
     Attributes:
         name: Name of the part.
         files: Files of the part, by path.
+        derived: What the derived data of the part were made with.
     """
 
     name: Annotated[str, Field(pattern=r"^p\d{6,}(-\d+)?$")]
     files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]
+    derived: DerivedEntry
 
 
 class Manifest(_Entry):

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.index import files
-from llama_index_contextual.index.bm25 import TermCounts
+from llama_index_contextual.index.bm25 import COUNTS_FILE, TermCounts
+from llama_index_contextual.index.derived import DerivedBuilder
 from llama_index_contextual.index.manifest import (
     BM25_DIRECTORY,
     BORN_FILE,
@@ -165,17 +166,33 @@ class Part:
         ids, wanted = self.docstore.ids, np.arange(self.size) if rows is None else rows
         return [(ids[row], born) for row, born in zip(wanted.tolist(), self.born[wanted].tolist(), strict=True)]
 
+    # ---- derived data ------------------------------------------------------------------------------------------------
+
     @property
     def terms(self) -> TermCounts:
         """Term counts of the chunks."""
-        directory = self.directory / BM25_DIRECTORY
-        return self.shared(BM25_DIRECTORY, lambda: TermCounts.load(directory, self.size))
+        return self.shared(BM25_DIRECTORY, lambda: self._load_terms(BM25_DIRECTORY, self.size))
 
     @property
     def document_terms(self) -> TermCounts:
         """Term counts of the document entries, one for each document that has chunks."""
-        directory, entries = self.directory / DOCUMENTS_DIRECTORY, int(np.count_nonzero(self.chunks_of))
-        return self.shared(DOCUMENTS_DIRECTORY, lambda: TermCounts.load(directory, entries))
+        entries = int(np.count_nonzero(self.chunks_of))
+        return self.shared(DOCUMENTS_DIRECTORY, lambda: self._load_terms(DOCUMENTS_DIRECTORY, entries))
+
+    def _load_terms(self, name: str, texts: int) -> TermCounts:
+        if f"{name}/{COUNTS_FILE}" not in self.files:
+            return self.remade.terms[name].build()
+        return TermCounts.load(self.directory / name, texts)
+
+    @property
+    def remade(self) -> DerivedBuilder:
+        """The derived data, made from the chunks in memory, for a part that lacks one of the files."""
+        return self.shared("remade", self._remake)
+
+    def _remake(self) -> DerivedBuilder:
+        builder = DerivedBuilder(self.entry.derived.language)
+        builder.remake(self, np.ones(len(self.records), dtype=np.bool_))
+        return builder
 
 
 def open_parts(directory: Path, manifest: Manifest) -> list[Part]:

@@ -14,13 +14,10 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index import files
-from llama_index_contextual.index.bm25 import LexicalIndexBuilder
-from llama_index_contextual.index.documents import document_entry
+from llama_index_contextual.index.derived import DerivedBuilder, current_entry
 from llama_index_contextual.index.manifest import (
-    BM25_DIRECTORY,
     BUILDING,
     DOCSTORE,
-    DOCUMENTS_DIRECTORY,
     DocumentRecord,
     FileEntry,
     PartEntry,
@@ -59,8 +56,8 @@ class PartWriter:
         self.chunks = 0
         self._docstore = NodeTable(directory / DOCSTORE)
         self._vectors = vectors
-        self._lexical = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
-        self._documents = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
+        self._entry = current_entry(config)
+        self._derived = DerivedBuilder(self._entry.language)
 
     def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
         """Return the subset of the given node ids that the part already contains."""
@@ -86,14 +83,16 @@ class PartWriter:
         )
         if self._vectors is not None and vectors is not None:
             self._vectors.add(record.doc_id, nodes, vectors)
-        if self._lexical is not None and self._documents is not None:
-            from llama_index.core.schema import MetadataMode
+        self._derived.add(nodes)
 
-            self._lexical.add_texts(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
-            self._documents.add_texts([document_entry(nodes)])
+    def copy(self, part: Part, dropped: Collection[str], *, remake: bool) -> None:
+        """Add documents of another part.
 
-    def copy(self, part: Part, dropped: Collection[str]) -> None:
-        """Add the documents of another part, except those whose ids are in `dropped`."""
+        Args:
+            part: The part.
+            dropped: Ids of the documents that are not added.
+            remake: Whether to make the derived data again instead of copying them.
+        """
         is_kept = np.array([record.doc_id not in dropped for record in part.records], dtype=np.bool_)
         records = [record for record in part.records if record.doc_id not in dropped]
         kept_rows = is_kept[part.document_of]
@@ -101,9 +100,7 @@ class PartWriter:
         self._docstore.copy_from(part.docstore, kept_rows, {record.doc_id for record in records})
         if self._vectors is not None and kept_rows.any():
             self._vectors.copy(part, np.flatnonzero(kept_rows))
-        if self._lexical is not None and self._documents is not None:
-            self._lexical.add_counts(part.terms, kept_rows)
-            self._documents.add_counts(part.document_terms, is_kept[part.chunks_of > 0])
+        (self._derived.remake if remake else self._derived.copy)(part, is_kept)
         self.chunks += int(np.count_nonzero(kept_rows))
 
     def finish(self) -> Part:
@@ -117,16 +114,15 @@ class PartWriter:
         files.let_write(self.directory / DOCSTORE, self._docstore.close)
         if self._vectors is not None and self.chunks:
             self._vectors.finish(self.directory, ids)
-        if self._lexical is not None and self._documents is not None:
-            self._lexical.build().save(self.directory / BM25_DIRECTORY)
-            self._documents.build().save(self.directory / DOCUMENTS_DIRECTORY)
+        self._derived.save(self.directory)
         described = _describe_files(self.directory)
         for directory in sorted({path.parent for path in files.walk(self.directory)}):
             files.sync_directory(directory)
         self._check(described)
         target = self.directory.with_name(self.directory.name.removesuffix(BUILDING))
         files.rename(self.directory, target)
-        return open_part(target, PartEntry(name=target.name, files=described), is_new=True)
+        entry = PartEntry(name=target.name, files=described, derived=self._entry)
+        return open_part(target, entry, is_new=True)
 
     def _check(self, described: Mapping[str, FileEntry]) -> None:
         check_files(self.directory, described, "size")

@@ -28,6 +28,7 @@ from llama_index_contextual.errors import (
     ProjectError,
 )
 from llama_index_contextual.index import files
+from llama_index_contextual.index.derived import has_outdated_edition
 from llama_index_contextual.index.ledger import (
     DAMAGED,
     LEDGER_FILE,
@@ -77,6 +78,7 @@ from llama_index_contextual.index.versions import (
 )
 
 LEFTOVER = "was left by an interrupted run"
+OUTDATED = "has derived data of an earlier release, which the next ingest makes again"
 
 _MAX_LISTED = 5
 _UPGRADE = "pip install --upgrade llama-index-contextual"
@@ -187,6 +189,7 @@ def verify_project(project_dir: Path, known: PartFaults | None = None, *, quick:
         *_settings(project_dir),
         *_current(project_dir, sound),
         *_versions(project_dir, sound, checked),
+        *_derived(project_dir, checked),
         *_ledger(project_dir, quick=quick),
         *collection,
         *_leftovers(project_dir),
@@ -386,6 +389,13 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
                 named.add(part)
             problems[file] = Problem(file, fault, remedy, harmless=live not in (None, name), documents=documents)
     yield from problems.values()
+
+
+def _derived(project_dir: Path, checked: _Checked) -> Iterator[Problem]:
+    live = live_if_sound(project_dir)
+    manifest = None if live is None or live in checked.faults else checked.manifests.get(live)
+    if manifest is not None and has_outdated_edition(manifest):
+        yield Problem(f"{VERSIONS}/{live}", OUTDATED, command_for(project_dir, "rebuild", "--derived"), harmless=True)
 
 
 def records_of(project_dir: Path, part: str, faults: PartFaults) -> Sequence[DocumentRecord]:

@@ -2,8 +2,9 @@
 
 A version keeps the parts of the previous version and adds a part with the new documents, so the time needed to add
 documents does not depend on the size of the project. If a document is removed or changed, its part is rewritten without
-it. To keep searches fast, small parts are merged when there are more than eight; see `merged_from`. Readers are not
-affected, because the parts that they use remain in place.
+it. To keep searches fast, small parts are merged when there are more than eight; see `merged_from`. A part whose
+derived data are outdated is rewritten as well; see `index/derived.py`. Readers are not affected, because the parts that
+they use remain in place.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from llama_index_contextual._version import __version__
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import versions
+from llama_index_contextual.index.derived import current_entry
 from llama_index_contextual.index.manifest import DocumentRecord, Manifest
 from llama_index_contextual.index.part import DocumentFrame, Part
 from llama_index_contextual.index.part_writer import PartWriter
@@ -52,6 +54,7 @@ class VersionBuilder:
         before: The previous version, or None; its documents are kept unless they are in `dropped`.
         dropped: Ids of the documents of the previous version that are not kept.
         appended: Number of documents that were added.
+        remake: Whether to make all derived data again, even if they are current; see `index/derived.py`.
     """
 
     project_dir: Path
@@ -59,6 +62,7 @@ class VersionBuilder:
     before: OpenVersion | None = None
     dropped: set[str] = field(default_factory=set)
     appended: int = 0
+    remake: bool = False
 
     def __post_init__(self) -> None:
         versions.remove_leftovers(self.project_dir)
@@ -217,7 +221,8 @@ class VersionBuilder:
     def _kept_parts(self) -> list[Part]:
         """Return parts that contain the kept documents of the previous version.
 
-        Parts with dropped documents are rewritten without them, and small parts are merged.
+        Parts with dropped documents are rewritten without them, parts with outdated derived data are rewritten with
+        current ones, and small parts are merged.
         """
         base = [part for part in self._base if not self.dropped.issuperset(part.records.by_id)]
         sizes = [sum(record.chunks for record in part.records if record.doc_id not in self.dropped) for part in base]
@@ -225,13 +230,20 @@ class VersionBuilder:
         groups = [[part] for part in base[:start]]
         if start < len(base):
             groups.append(base[start:])
-        are_whole = (len(group) == 1 and self.dropped.isdisjoint(group[0].records.by_id) for group in groups)
-        return [group[0] if is_whole else self._merge(group) for group, is_whole in zip(groups, are_whole, strict=True)]
+        return [group[0] if self._is_shareable(group) else self._merge(group) for group in groups]
+
+    def _is_shareable(self, group: Sequence[Part]) -> bool:
+        """Return whether a group of parts is a single part that can be used as it is."""
+        part = group[0]
+        return len(group) == 1 and not self._is_outdated(part) and self.dropped.isdisjoint(part.records.by_id)
+
+    def _is_outdated(self, part: Part) -> bool:
+        return self.remake or part.entry.derived != current_entry(self.config)
 
     def _merge(self, parts: Sequence[Part]) -> Part:
         self._writer = self._make_writer()
         for part in parts:
-            self._writer.copy(part, self.dropped)
+            self._writer.copy(part, self.dropped, remake=self._is_outdated(part))
         return self._finish(self._writer)
 
     def _finish(self, writer: PartWriter) -> Part:

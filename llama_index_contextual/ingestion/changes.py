@@ -24,11 +24,10 @@ from llama_index_contextual.index.sources import inputs_of
 from llama_index_contextual.index.verify import ForgetReport, PartFaults, Repair, forget, records_of
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
-from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.options import FolderOptions, RunOptions
-from llama_index_contextual.ingestion.plan import IngestInput
+from llama_index_contextual.ingestion.plan import IngestInput, nothing_to_ingest
 from llama_index_contextual.ingestion.report import IngestReport, store_skipped
-from llama_index_contextual.ingestion.run import IngestRun, aingest
+from llama_index_contextual.ingestion.run import IngestRun, aingest, publish_copy
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import ModelSetting, missing_for
 
@@ -70,10 +69,10 @@ async def async_folders(
 def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> IngestReport:
     """Publish a version without some documents and clear the cached answers; see `Project.remove`."""
     started = time.monotonic()
-    removed = frozenset([doc_ids] if isinstance(doc_ids, str) else doc_ids)
+    ids = frozenset([doc_ids] if isinstance(doc_ids, str) else doc_ids)
     with write_lock(state.directory), state.open_live() as before:
         records = {} if before is None else {record.doc_id: record for record in before.records}
-        if unknown := sorted(removed - records.keys()):
+        if unknown := sorted(ids - records.keys()):
             raise InputError(
                 f"Project {state.name!r} has no document {unknown[0]!r}{nearest(unknown[0], records)}",
                 value=unknown[0],
@@ -83,33 +82,39 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
                 ),
             )
         manifest = None if before is None else before.manifest
-        if before is not None and removed:
-            manifest = _publish_without(state, before, dropped=removed)
+        if before is not None and ids:
+            config = _settings_of(before.manifest, state.config)
+            manifest = publish_copy(state.directory, config, before, dropped=ids)
     AnswerFile(state.directory / ANSWERS_FILE).clear()
     return IngestReport(
         version=None if manifest is None else manifest.version,
-        removed=tuple(doc_id for doc_id in records if doc_id in removed),
+        removed=tuple(doc_id for doc_id in records if doc_id in ids),
         chunks=0 if manifest is None else manifest.chunks,
         seconds=time.monotonic() - started,
     )
 
 
-def _publish_without(
-    state: ProjectState, before: OpenVersion, *, dropped: Collection[str] = (), keeps: str | None = None
-) -> Manifest:
-    """Publish a copy of a version without some of its documents, keeping the settings used to build the version."""
-    config = _settings_of(before.manifest, state.config)
-    builder = VersionBuilder(state.directory, config, before, set(dropped))
-    with contextlib.ExitStack() as stack:
-        stack.callback(builder.discard)
-        builder.keep(record for record in before.records if record.doc_id not in dropped)
-        return builder.publish(embed_model=before.manifest.embed_model, keeps=keeps)
+def rebuild_derived(state: ProjectState) -> IngestReport:
+    """Publish the documents with derived data that are made again, without calling a model; see `Project.rebuild`."""
+    started = time.monotonic()
+    with write_lock(state.directory), state.open_live() as before:
+        if before is None:
+            raise InputError(nothing_to_ingest(()), value=None)
+        config = _settings_of(before.manifest, state.config)
+        manifest = publish_copy(state.directory, config, before, remake=True)
+        return IngestReport(
+            version=manifest.version,
+            rebuilt=tuple(before.records.by_id),
+            chunks=manifest.chunks,
+            seconds=time.monotonic() - started,
+        )
 
 
 def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
-    """Return the current settings, but with the version's values for settings whose change requires a rebuild."""
-    built_with = ProjectConfig(**manifest.config)
-    return config.changed(**{name: getattr(built_with, name) for name in config.rebuild_fields(built_with)})
+    """Return the current settings, but with the version's values for settings whose change may require a model."""
+    former = ProjectConfig(**manifest.config)
+    fields = config.rebuild_fields(former, derived=False)
+    return config.changed(**{name: getattr(former, name) for name in fields})
 
 
 def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
@@ -139,7 +144,8 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
     with contextlib.closing(OpenVersion(directory, without=damaged)) as before:
         lost = set(before.lost_documents())
         missing += (record for record in before.records if record.doc_id in lost)
-        manifest = _publish_without(state, before, dropped=lost, keeps=live)
+        config = _settings_of(whole, state.config)
+        manifest = publish_copy(state.directory, config, before, dropped=lost, keeps=live)
     inputs = inputs_of(missing)
     return Repair(
         version=manifest.version,

@@ -146,11 +146,11 @@ class CostEstimate:
         known = f"; {pluralize(self.known_contexts, 'context')} from the ledger" if self.known_contexts else ""
         lines = [f"{line}{known}"]
         if self.contexts.calls:
-            read = f"{self.contexts.input_tokens:,} input tokens ({self.contexts.cached_tokens:,} cached)"
-            written = f"{self.contexts.output_tokens:,} output tokens"
+            inputs = f"{self.contexts.input_tokens:,} input tokens ({self.contexts.cached_tokens:,} cached)"
+            outputs = f"{self.contexts.output_tokens:,} output tokens"
             time = "at most 24 h" if self.minutes is None else f"{self.minutes:,.1f} min"
             calls, price = pluralize(self.contexts.calls, "call"), money(self.context_dollars)
-            lines.append(f"contexts ({self.model}, {self.sender}): {calls}, {read}, {written}, {time}, {price}")
+            lines.append(f"contexts ({self.model}, {self.sender}): {calls}, {inputs}, {outputs}, {time}, {price}")
         if self.embed_model is not None:
             tokens, price = pluralize(self.embedding_tokens, "token"), money(self.embedding_dollars)
             lines.append(f"embeddings ({self.embed_model}): {tokens}, {price}")
@@ -256,10 +256,10 @@ def estimate_ingest(state: ProjectState, inputs: Sequence[IngestInput], options:
         contextlib.closing(Ledger(state.directory / LEDGER_FILE, read_only=True)) as ledger,
         state.version_to_build_on(replace=options.replace) as before,
     ):
-        passed = state.passed_embed_model
-        model = contextual_model(embed_model or "") if passed is None else passed
+        given_model = state.passed_embed_model
+        model = contextual_model(embed_model or "") if given_model is None else given_model
         contextual = model if isinstance(model, ContextualEmbedding) else None
-        embedding = EmbeddingCount(embed_model, getattr(passed, "dimensions", None), ledger, contextual)
+        embedding = EmbeddingCount(embed_model, getattr(given_model, "dimensions", None), ledger, contextual)
         return estimate(inputs, options, state.config, state.stages(ledger, embeds=False), embedding, before)
 
 
@@ -281,7 +281,7 @@ def estimate(
         embedding: Counter of the tokens to embed, starting at zero.
         before: The previous version, or None.
     """
-    matched, plan = plan_run(inputs, options, config, before)
+    sources, plan = plan_run(inputs, options, config, before)
     sender: SenderKind = "batch" if options.batch else config.service_tier or "live"
     prices, writer = Prices(config.prices), stages.contextualizer
     context_tokens: float = CONTEXT_TOKENS
@@ -290,9 +290,9 @@ def estimate(
     counter = CostCounter(writer, stages.ledger, embedding, sender, context_tokens)
     tokens: list[list[int]] = []
     silent = ProgressCounter(None, IngestProgress(stage="ingest"))
-    skipped = [*matched.skipped]
-    with Executor().reader(matched, config, stages.ledger, silent) as reader:
-        for job in plan.jobs(matched, reader, before):
+    skipped = [*sources.skipped]
+    with Executor().reader(sources, config, stages.ledger, silent) as reader:
+        for job in plan.jobs(sources, reader, before):
             if isinstance(job, SkippedDocument):
                 skipped.append(job.file)
                 continue

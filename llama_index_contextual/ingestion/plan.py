@@ -416,14 +416,13 @@ class FileReader(Protocol):
 
 def _missing_files(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:
     """Return the file paths, by document id, of documents whose file is missing from a folder passed to the call."""
-    real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
+    fixed_parts = (
+        path if os.path.lexists(path) else split_glob(Path(path))[0] for path in paths if "\0" not in os.fspath(path)
+    )
+    real_paths = [os.path.realpath(path) for path in fixed_parts]
     folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
     below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(folders))
     return {doc_id: path for doc_id, path in below if path is not None and is_absent(path)}
-
-
-def _fixed_part(path: Path) -> Path:
-    return path if os.path.lexists(path) else split_glob(path)[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -478,8 +477,24 @@ class Inputs:
             raise InputError("ingest accepts only paths, LlamaIndex Documents and nodes.")
         options, records = options or RunOptions(), Records(records)
         files = collect_files(paths, options, records) if paths else cls(options=options)
-        skipped = list(files.skipped)
-        documents = {**files.documents, **_document_inputs(jobs_of_nodes(nodes, skipped), files, records)}
+        documents, skipped = dict(files.documents), list(files.skipped)
+        known = {document.record.doc_id for document in documents.values() if document.record is not None}
+        for job in jobs_of_nodes(nodes, skipped):
+            record = records.get(job.doc_id)
+            if job.doc_id in documents:
+                raise InputError(f"Two inputs have the document id {job.doc_id!r}: assign unique ids.", value=job)
+            if record is not None and record.path is not None and not options.replace:
+                raise InputError(
+                    f"{job.doc_id!r} is the id of a document that was read from a file: assign another id to the new"
+                    f" one.",
+                    value=job.doc_id,
+                )
+            documents[job.doc_id] = DocumentInput(
+                doc_id=job.doc_id,
+                digest=job.content_hash,
+                record=None if job.doc_id in known else record,
+                job=job,
+            )
         absent = [file for file in skipped if file.absent]
         if absent and not documents and not files.has_copies:
             raise PathNotFoundError(nothing_to_ingest(skipped), value=[file.path for file in absent])
@@ -506,15 +521,8 @@ class Inputs:
             else:
                 # The file may have changed since it was hashed: use the hash of the content that was read.
                 path, facts = os.path.realpath(ref.path), content.facts or None
-                yield Job(
-                    content.document,
-                    content.chunks,
-                    ref.doc_id,
-                    content.digest,
-                    path,
-                    facts,
-                    warnings=content.warnings,
-                )
+                document, chunks, warnings = content.document, content.chunks, content.warnings
+                yield Job(document, chunks, ref.doc_id, content.digest, path, facts, warnings=warnings)
         for source in self.documents.values():
             if source.job is not None and source.doc_id in doc_ids:
                 yield source.job
@@ -618,28 +626,6 @@ def _hash_files(
         else:
             digests[ref] = digest
     return {ref: digests[ref] for ref in refs if ref in digests}, copies
-
-
-def _document_inputs(jobs: Iterable[Job], files: Inputs, records: Records) -> dict[str, DocumentInput]:
-    """Return the inputs, by document id, for Documents and for documents that were passed as nodes."""
-    known = {document.record.doc_id for document in files.documents.values() if document.record is not None}
-    documents: dict[str, DocumentInput] = {}
-    for job in jobs:
-        record = records.get(job.doc_id)
-        if job.doc_id in files.documents or job.doc_id in documents:
-            raise InputError(f"Two inputs have the document id {job.doc_id!r}: assign unique ids.", value=job)
-        if record is not None and record.path is not None and not files.options.replace:
-            raise InputError(
-                f"{job.doc_id!r} is the id of a document that was read from a file: assign another id to the new one.",
-                value=job.doc_id,
-            )
-        documents[job.doc_id] = DocumentInput(
-            doc_id=job.doc_id,
-            digest=job.content_hash,
-            record=None if job.doc_id in known else record,
-            job=job,
-        )
-    return documents
 
 
 def nothing_to_ingest(skipped: Sequence[SkippedFile]) -> str:
@@ -770,11 +756,6 @@ class Plan:
     rebuild: bool = field(default=False, compare=False)
 
     @property
-    def changes_nothing(self) -> bool:
-        """True if the new version would be the same as the previous version."""
-        return not (self.rework or self.to_read or self.drop)
-
-    @property
     def not_kept(self) -> set[str]:
         """Ids of the documents of the previous version that are not kept unchanged."""
         reworked = (record.doc_id for record in (*self.rework, *self.rename.values()))
@@ -850,7 +831,7 @@ def plan_run(
         PathNotFoundError: A path does not exist.
     """
     records: Sequence[DocumentRecord] = [] if before is None else before.records
-    changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config))
+    changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config), derived=False)
     # A retry with changed settings would mix contexts written with different settings.
     if changed and options.retry_failed and any(record.has_failed_chunks for record in records):
         raise ConfigurationError(
@@ -859,5 +840,5 @@ def plan_run(
             setting=changed[0],
         )
     rebuild = bool(changed) and not options.retry_failed
-    matched = Inputs.collect(inputs, options, records)
-    return matched, make_plan(records, matched.documents, options, removed=matched.removed, rebuild=rebuild)
+    sources = Inputs.collect(inputs, options, records)
+    return sources, make_plan(records, sources.documents, options, removed=sources.removed, rebuild=rebuild)

@@ -117,8 +117,8 @@ def _worker_model(setting: str, passed: tuple[ray.ObjectRef[Any], ...]) -> BaseE
         setting: Value of the `embed_model` setting.
         passed: Tuple with a reference to the model if it was passed as an object, otherwise empty.
     """
-    opened: BaseEmbedding = ray.get(passed[0]) if passed else load_embed_model(setting)
-    return opened
+    model: BaseEmbedding = ray.get(passed[0]) if passed else load_embed_model(setting)
+    return model
 
 
 _OPTIONS: dict[str, Any] = {
@@ -308,13 +308,13 @@ class _WorkerEmbedding(BatchEmbedding):
 
     @classmethod
     def wrap(cls, model: BaseEmbedding, start: Callable[[list[str]], ray.ObjectRef[Any]]) -> _WorkerEmbedding:
-        placed = cls(
+        worker_model = cls(
             model_name=model.model_name,
             embed_batch_size=model.embed_batch_size,
             dimensions=getattr(model, "dimensions", None),
         )
-        placed._start = start
-        return placed
+        worker_model._start = start
+        return worker_model
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         for _ in range(TRIES):

@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -37,6 +37,7 @@ from llama_index_contextual.contextualizer.sending import BatchProgress, BatchRe
 from llama_index_contextual.contextualizer.tokens import EmbeddingCount, expected_context_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, Remedy
+from llama_index_contextual.index.derived import current_entry
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.manifest import DocumentRecord, Manifest
 from llama_index_contextual.index.part import DocumentFrame
@@ -48,7 +49,6 @@ from llama_index_contextual.ingestion.options import RunOptions
 from llama_index_contextual.ingestion.plan import (
     FOR_LATER,
     POSTPONED,
-    FileReader,
     IngestInput,
     Job,
     SkippedDocument,
@@ -56,6 +56,7 @@ from llama_index_contextual.ingestion.plan import (
     plan_run,
 )
 from llama_index_contextual.ingestion.report import (
+    ContextLengths,
     IngestProgress,
     IngestReport,
     ProgressCounter,
@@ -79,6 +80,9 @@ BATCH_BYTES = 20_000_000
 
 PATIENCE = 10.0
 """Seconds to wait for calls in flight when the run is cancelled."""
+
+NOTHING = Contextualized([], [], 0)
+"""Results of a run that has not processed any document."""
 
 _CHARACTERS_IN_TIME = 10_000_000
 """Document length, in characters, above which the time limit for chunking grows with the length."""
@@ -116,7 +120,7 @@ async def aingest(
             progress = stack.enter_context(progress_bar())
         run = await asyncio.to_thread(IngestRun, inputs, options, state.config, before)
         if run.changes_nothing:  # no model is loaded
-            report = run.report()
+            report = await run.aupdate_derived(state.directory)
         else:
             stages = await asyncio.to_thread(state.stages, ledger)
             report = await run.abuild(stages, state.directory, progress=progress, executor=executor)
@@ -199,6 +203,17 @@ class IngestRun:
         is_idle = not (self.plan.rework or self.plan.drop or set(self.plan.to_read).difference(self.failed))
         return is_idle and (self._before is not None or self._options.is_sync)
 
+    async def aupdate_derived(self, project_dir: Path) -> IngestReport:
+        """Publish the documents with current derived data, unless they are current, and return the report."""
+        before = self._before
+        if before is None or all(part.entry.derived == current_entry(self._config) for part in before.parts):
+            return self.report()
+        publish = partial(publish_copy, project_dir, self._config, before, automatic=self._options.watching)
+        report = self.report(manifest=await run_to_completion(publish))
+        if self._options.purpose != "rebuild":
+            return report
+        return replace(report, rebuilt=report.unchanged, unchanged=())
+
     async def abuild(
         self,
         stages: Stages,
@@ -242,13 +257,14 @@ class IngestRun:
             )
             counter.spent = lambda: spending.actual.dollars
             spending.planned_share = lambda: counter.state.share_read
+            jobs = partial(self.plan.jobs, self._inputs, reader, before, failed=self.failed)
             accepts_cost = options.retry_failed and options.max_cost is not None
             if isinstance(writer := stages.contextualizer, LLMContextualizer):
                 writer = writer.model_copy(update={"retries_refused": accepts_cost})
                 stages = replace(stages, contextualizer=writer)
             replies = await acollect_replies(
                 stages,
-                lambda: self._jobs(reader),
+                jobs,
                 submit=options.batch,
                 spending=spending,
                 accepts_cost=accepts_cost,
@@ -271,7 +287,7 @@ class IngestRun:
                     session = await calls.enter_async_context(opened)
                     ahead = max(ahead, contextualizer.batches_ahead)
                 processor = BatchProcessor(session, embedder, builder, counter, ahead)
-                batches = self._batches(reader, stages, processor, cost_counter(stages, replies))
+                batches = self._batches(jobs(), stages, processor, cost_counter(stages, replies))
                 try:
                     while batch := await asyncio.to_thread(next, batches, None):
                         await processor.add(batch)
@@ -281,7 +297,7 @@ class IngestRun:
                     raise
             if replies is not None:
                 replies.close()
-            report = await self._publish(builder, stages.embed_model_name, processor.total, counter)
+            report = await self._publish(builder, stages.embed_model_name, processor.outcome, counter)
         return replace(
             report,
             incomplete_batch=None if replies is None else replies.incomplete,
@@ -301,28 +317,29 @@ class IngestRun:
                 self._skip(self._inputs.documents[doc_id].skip(POSTPONED))
             is_first = False
 
-    def _jobs(self, reader: FileReader) -> Iterator[Job | SkippedDocument]:
-        return self.plan.jobs(self._inputs, reader, self._before, failed=self.failed)
-
     def _batches(
-        self, reader: FileReader, stages: Stages, processor: BatchProcessor, cost: CostCounter | None
+        self,
+        jobs: Iterator[Job | SkippedDocument],
+        stages: Stages,
+        processor: BatchProcessor,
+        cost: CostCounter | None,
     ) -> Iterator[JobBatch]:
         """Read and cut documents, and yield them with their chunks.
 
         Each batch except the last has at least `BATCH_CHUNKS` chunks. A file that takes too long is skipped in the same
         way as an unreadable file. Stored documents have no time limit, because their content must not be lost.
         """
-        counter, stored = processor.counter, {record.doc_id for record in self.plan.rework}
+        counter, reworked_ids = processor.counter, {record.doc_id for record in self.plan.rework}
         batch: JobBatch = []
         size = done = 0
-        for job in self._jobs(reader):
+        for job in jobs:
             if isinstance(job, SkippedDocument):
                 self._skip(job)
                 continue
             self.warnings += job.warnings
             processor.require_running()
             limit = math.inf
-            if job.document is not None and job.doc_id not in stored:
+            if job.document is not None and job.doc_id not in reworked_ids:
                 limit = self._options.limits.max_seconds * max(1.0, len(job.document.text) / _CHARACTERS_IN_TIME)
             try:
                 chunks = stages.parse(job, seconds=limit, check=processor.require_running)
@@ -365,7 +382,7 @@ class IngestRun:
             self.plan = plan = replace(plan, keep=[*plan.keep, *plan.rework], rework=[])
         has_read = any(doc_id not in self.failed for doc_id in plan.to_read)
         if before is not None and not (has_read or plan.rework or plan.drop):
-            return self.report().completed(outcome)
+            return self.report(outcome)
         counter.set(stage="publish")
         publish = partial(
             builder.publish,
@@ -375,7 +392,7 @@ class IngestRun:
         )
         manifest = await run_to_completion(publish)
         counter.set(stage="done")
-        return self.report(manifest).completed(outcome)
+        return self.report(outcome, manifest)
 
     def _has_progress(self, outcome: Contextualized) -> bool:
         """Return whether the set of failed chunks has changed in the reprocessed documents."""
@@ -387,10 +404,11 @@ class IngestRun:
         }
         return before != {(failure.step, failure.node_id) for failure in outcome.failures}
 
-    def report(self, manifest: Manifest | None = None) -> IngestReport:
+    def report(self, outcome: Contextualized = NOTHING, manifest: Manifest | None = None) -> IngestReport:
         """Return the report of the run.
 
         Args:
+            outcome: Results of the contextualizer and of the embedding model.
             manifest: The version that was published, or None.
         """
         plan, inputs = self.plan, self._inputs
@@ -412,9 +430,32 @@ class IngestRun:
             missing=tuple(doc_id for doc_id in inputs.missing if doc_id not in plan.drop),
             skipped=tuple(self.skipped),
             warnings=tuple(self.warnings),
+            failures=tuple(outcome.failures),
+            short_contexts=tuple(outcome.thin),
+            context_lengths=ContextLengths.measure(outcome.lengths) if outcome.lengths else None,
+            context_findings=dict(outcome.findings),
+            contexts_paid=outcome.paid,
             chunks=0 if manifest is None else manifest.chunks,
             seconds=time.monotonic() - self._started,
         )
+
+
+def publish_copy(
+    project_dir: Path,
+    config: ProjectConfig,
+    before: OpenVersion,
+    *,
+    dropped: Collection[str] = (),
+    remake: bool = False,
+    automatic: bool = False,
+    keeps: str | None = None,
+) -> Manifest:
+    """Publish a copy of a version, without some of its documents and with current derived data; no model is called."""
+    builder = VersionBuilder(project_dir, config, before, set(dropped), remake=remake)
+    with contextlib.ExitStack() as stack:
+        stack.callback(builder.discard)
+        builder.keep(record for record in before.records if record.doc_id not in dropped)
+        return builder.publish(embed_model=before.manifest.embed_model, automatic=automatic, keeps=keeps)
 
 
 # ---- batches of documents --------------------------------------------------------------------------------------------
@@ -438,7 +479,6 @@ class BatchProcessor:
     Attributes:
         counter: Counter of the finished work.
         spending: Account of the run.
-        total: The results so far, without the nodes.
     """
 
     def __init__(
@@ -454,7 +494,7 @@ class BatchProcessor:
         self._ahead = ahead
         self._batches: deque[tuple[JobBatch, asyncio.Task[BatchResult]]] = deque()
         self._stopping = threading.Event()
-        self.total = Contextualized([], [], 0)
+        self._results: list[Contextualized] = []
 
     def require_running(self) -> None:
         """Raise an error if the run has ended, so that work in other threads also stops.
@@ -501,14 +541,19 @@ class BatchProcessor:
         self._batches.popleft()
         await asyncio.to_thread(self._store, batch, result, vectors)
         self.counter.add(documents_done=len(batch))
-        total = self.total
-        self.total = Contextualized(
-            [],
-            [*total.failures, *result.failures],
-            total.paid + result.paid,
-            (*total.thin, *result.thin),
-            (*total.lengths, *result.lengths),
-            Counter(total.findings) + Counter(result.findings),
+        self._results.append(result._replace(nodes=[]))
+
+    @property
+    def outcome(self) -> Contextualized:
+        """The results of all batches, without the nodes."""
+        results = self._results
+        return Contextualized(
+            nodes=[],
+            failures=[failure for result in results for failure in result.failures],
+            paid=sum(result.paid for result in results),
+            thin=tuple(node_id for result in results for node_id in result.thin),
+            lengths=tuple(length for result in results for length in result.lengths),
+            findings=sum((Counter(result.findings) for result in results), Counter()),
         )
 
     def _store(self, batch: JobBatch, result: Contextualized, vectors: NDArray[np.float32] | None) -> None:
@@ -518,6 +563,13 @@ class BatchProcessor:
             nodes = result.nodes[at : at + len(chunks)]
             for node in nodes if job.contexts else ():
                 node.metadata.pop(keys.CONTEXT_GIVEN, None)  # written by an LLM of this project, not by the user
+            frame = None
+            if job.document is not None:
+                spans = [
+                    (getattr(node, "start_char_idx", None) or 0, getattr(node, "end_char_idx", None) or 0)
+                    for node in nodes
+                ]
+                frame = DocumentFrame.of(job.document, spans)
             self._builder.append(
                 _record(
                     job,
@@ -527,7 +579,7 @@ class BatchProcessor:
                 ),
                 InterruptibleNodes(nodes, self.require_running),
                 None if vectors is None else vectors[at : at + len(chunks)],
-                _frame(job, nodes),
+                frame,
             )
             at += len(chunks)
 
@@ -583,13 +635,6 @@ def _record(
         fallback_chunks=tuple(fallback),
         unembedded_chunks=tuple(unembedded),
     )
-
-
-def _frame(job: Job, nodes: Sequence[BaseNode]) -> DocumentFrame | None:
-    if job.document is None:
-        return None
-    spans = [(getattr(n, "start_char_idx", None) or 0, getattr(n, "end_char_idx", None) or 0) for n in nodes]
-    return DocumentFrame.of(job.document, spans)
 
 
 # ---- account of a run ------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
-from llama_index_contextual._utils.calls import twin
+from llama_index_contextual._utils.calls import run_to_completion, twin
 from llama_index_contextual._utils.files import explains_limit
 from llama_index_contextual._utils.keywords import accepts
 from llama_index_contextual.answering.build import (
@@ -46,6 +46,7 @@ from llama_index_contextual.answering.query_engine import AnswerCache
 from llama_index_contextual.answering.response import AnswerAccount
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError, NoVersionError
+from llama_index_contextual.index.derived import has_outdated_edition
 from llama_index_contextual.index.filters import restricting_filters
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerInfo
 from llama_index_contextual.index.manifest import DocumentRecord, read_manifest
@@ -102,6 +103,8 @@ class ProjectInfo:
             their words only; `retry_failed` embeds them again.
         tokens: Number of tokens in the chunks; overlaps are counted twice.
         bytes: Size of the live version on disk.
+        is_outdated: Whether derived data of the live version, such as the lexical index, were made by an earlier
+            release; the next call that publishes a version, or `rebuild(derived=True)`, makes them again.
         ledger: Contexts and embeddings in the ledger.
         cost: Cost so far, in total and by run.
         reranker: The reranker of a search with these settings, and the reason; None if `rerank` is None. For
@@ -120,6 +123,7 @@ class ProjectInfo:
     ledger: LedgerInfo
     cost: ProjectCost
     reranker: RerankerChoice | None = None
+    is_outdated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,7 +403,8 @@ class Project:
 
         Earlier versions on disk still contain these documents, and the ledger still contains their contexts and
         embeddings, unless `forget` is set. The other documents do not change: no model is called, and settings that
-        need a `rebuild` are not applied. If the `aremove` task is cancelled, the removal is completed first.
+        need a `rebuild` are not applied, except `language`. If the `aremove` task is cancelled, the removal is
+        completed first.
 
         Args:
             doc_ids: Ids of the documents; if the sequence is empty, nothing is published.
@@ -417,6 +422,7 @@ class Project:
     async def arebuild(
         self,
         *,
+        derived: bool = False,
         max_cost: float | None = None,
         show_progress: bool = False,
         progress: ReportProgress | None = None,
@@ -426,7 +432,12 @@ class Project:
         Contexts and embeddings in the ledger are not paid for again; `estimate()` returns the cost of the remaining
         contexts and embeddings.
 
+        Derived data, such as the lexical index, are made from the stored chunks. If they were made by an earlier
+        release, or with another `language`, the project can still be searched, and the next call that publishes a
+        version makes them again. No model is called for that.
+
         Args:
+            derived: Only make the derived data again, even if they are current. Other changed settings are not applied.
             max_cost: Limit for the run in dollars, as in `ingest`.
             show_progress: Show a progress bar.
             progress: Function that is called with the progress of the run.
@@ -434,7 +445,10 @@ class Project:
         Raises:
             BudgetExceededError: The next call could exceed `max_cost`.
             CorruptVersionError: A file of the live version is damaged; `verify` reports the remedy.
+            InputError: Nothing has been ingested yet.
         """
+        if derived:
+            return await run_to_completion(partial(changes.rebuild_derived, self._whole))
         settings = RunOptions(purpose="rebuild", max_cost=max_cost)
         return await run.aingest(self._whole, [], settings, show_progress=show_progress, progress=progress)
 
@@ -796,6 +810,7 @@ class Project:
                 ledger=ledger.info(),
                 cost=ledger.receipts.cost(),
                 reranker=self.state.live.versions.rerankers.choice(self.config),
+                is_outdated=live is not None and has_outdated_edition(live.manifest),
             )
 
     # ---- blocking and asynchronous versions --------------------------------------------------------------------------

@@ -228,7 +228,11 @@ class LexicalRetriever(BM25Retriever, CheckedRetriever):
             nodes = [metadata_dict_to_node(row) for row in bm25s.BM25.load(path, load_corpus=True).corpus]
             written = {name: stored[name] for name in ("similarity_top_k", "language") if name in stored}
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{path} was not written by `persist` of a BM25 retriever: {error}", value=path) from error
+            raise InputError(
+                f"{path} was not written by `persist` of a BM25 retriever: {error}. Pass a folder that it has written,"
+                f" such as `bm25` in an export; for a project, use LexicalRetriever(project.live_version.index).",
+                value=path,
+            ) from error
         if "top_k" in options:
             del written["similarity_top_k"]
         return cls.from_defaults(nodes=nodes, **{**written, **options})

@@ -15,6 +15,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index.vector_stores.faiss import FaissVectorStore
 
 from llama_index_contextual.embeddings.queries import QueryEmbedder
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.base import ChunkIndex
 from llama_index_contextual.retrievers.base import CheckedRetriever, query_of, search_nodes
 from llama_index_contextual.search.results import RetrievedChunk
@@ -40,6 +41,9 @@ class SemanticRetriever(VectorIndexRetriever, CheckedRetriever):
         embed_model: Model that embeds the query; None uses the model of the index.
         callback_manager: Manager that receives LlamaIndex's events.
 
+    Raises:
+        InputError: `index` is not a LlamaIndex index.
+
     Attributes:
         chunk_index: The index, if it belongs to a project; otherwise None.
         embedder: Embeds the queries.
@@ -56,6 +60,12 @@ class SemanticRetriever(VectorIndexRetriever, CheckedRetriever):
         embed_model: BaseEmbedding | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
+        if not isinstance(index, VectorStoreIndex):
+            raise InputError(
+                "SemanticRetriever needs a LlamaIndex index: `project.index`, or any VectorStoreIndex; for a vector"
+                " store, pass VectorStoreIndex.from_vector_store(...).",
+                value=index,
+            )
         super().__init__(
             index,
             similarity_top_k=number_of_results(similarity_top_k, top_k, SearchSettings.k),

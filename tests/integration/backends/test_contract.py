@@ -17,6 +17,7 @@ from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.index import files
 from llama_index_contextual.project.project import Project
 from tests.integration.backends.site import NAME, QUERIES, Site, WordVectors, answers, documents, marks
+from tests.support.editions import make_outdated
 from tests.support.nodes import chunk
 
 MODES = ("semantic", "lexical", "hybrid")
@@ -255,6 +256,25 @@ def test_an_ingest_after_a_rollback_continues_from_the_version_that_is_live(site
     project.rollback()
     assert answers(project, top_k=100) == before
     assert project.verify().sound
+
+
+def test_outdated_derived_data_are_made_again_by_the_next_change(site: Site) -> None:
+    project = site.create()
+    project.ingest(documents())
+    before = answers(project)
+    make_outdated(project.directory)
+    project = site.load()
+    assert not list(project.retrieve(QUERIES[0], mode="lexical"))
+    assert answers(project, mode="semantic") != []
+    project.ingest(documents())
+    assert answers(project) == before
+    project.update_config(language="german")
+    project.rebuild()
+    project.update_config(language="english")
+    project.remove([])
+    project.rebuild(derived=True)
+    assert answers(site.load()) == before
+    assert site.load().verify().problems == []
 
 
 def test_only_the_newest_versions_are_kept(site: Site) -> None:

@@ -195,10 +195,41 @@ def test_the_price_is_shown_and_confirmed_before_anything_is_sent(
     llm = with_llm(monkeypatch)
     _, err = run(questions, *arguments, answer="n\n", code=1)
     assert "will cost about $0.00" in err
-    assert "--sample 20 uses only twenty documents" in err
     assert llm.history == []
     run(questions, *arguments, "--yes")
     assert len(llm.history) == 2
+
+
+SAMPLE = "--sample 20 uses only twenty documents."
+FREE = "--max-cost 0 measures only what costs nothing."
+FREE_STEPS = "--steps --max-cost 0 instead measures only what costs nothing."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["--compare", "none,llm"], f"{SAMPLE} {FREE_STEPS}"),
+        (["--compare", "none,llm", "--sample", "2"], FREE_STEPS),
+        (["--compare", "none,llm", "--max-cost", "1"], SAMPLE),
+        (["--sweep", "800", "--compare", "llm"], f"{SAMPLE} {FREE_STEPS}"),
+        (["--sweep", "800", "--compare", "llm", "--sample", "2", "--max-cost", "1"], ""),
+        (["--steps"], f"{SAMPLE} {FREE}"),
+        (["--steps", "--sample", "2"], FREE),
+        (["--steps", "--max-cost", "1"], SAMPLE),
+        (["--sample", "2"], ""),
+        (["--sample", "2", "--max-cost", "1"], ""),
+        (["--rerank", "llm"], ""),
+    ],
+    ids=" ".join,
+)
+def test_only_options_that_are_not_set_are_suggested_next_to_the_price(
+    questions: Path, arguments: list[str], advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_llm(monkeypatch)
+    _, err = run(questions, *arguments, "--yes")
+    first, rest = err.split("for contexts, embeddings and reranking.\n")
+    assert "Models will cost about $0." in first
+    assert [line for line in rest.splitlines() if line.startswith("--")] == ([advice] if advice else [])
 
 
 @pytest.mark.parametrize(

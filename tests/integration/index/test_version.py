@@ -6,11 +6,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from llama_index.core import Document, load_index_from_storage
 from llama_index.core.llms import MockLLM
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQuery
+from llama_index.vector_stores.faiss import FaissVectorStore
 
 from llama_index_contextual import open_storage_context
 from llama_index_contextual.errors import (
@@ -93,6 +95,7 @@ CHANGES: dict[str, Callable[[Project], object]] = {
     "vector_store.delete_nodes, filters": lambda p: p.storage_context.vector_store.delete_nodes(filters=YEAR),
     "vector_store.delete": lambda p: p.storage_context.vector_store.delete(MANUAL),
     "vector_store.delete_nodes": lambda p: p.storage_context.vector_store.delete_nodes(["a"]),
+    "vector_store.clear": lambda p: p.storage_context.vector_store.clear(),
 }
 
 
@@ -100,14 +103,30 @@ CHANGES: dict[str, Callable[[Project], object]] = {
 def test_a_version_refuses_every_change(change: Callable[[Project], object], published: Project) -> None:
     before = contents(published.directory)
     chunks = len(published.storage_context.docstore.docs)
-    with pytest.raises(
-        ReadOnlyVersionError, match=r"A published version does not change: use `project.ingest\(\[...\]\)`"
-    ):
+    message = (
+        r"A published version does not change: use `project.ingest\(\[...\]\)`.* `project.storage_context.to_stock\(\)`"
+    )
+    with pytest.raises(ReadOnlyVersionError, match=message):
         change(published)
     assert len(published.storage_context.docstore.docs) == chunks
     assert len(published.storage_context.vector_store) == chunks  # type: ignore[arg-type]
     assert published.retrieve("pump").results
     assert contents(published.directory) == before
+
+
+def test_the_vectors_can_be_copied_to_a_faiss_vector_store_in_memory_or_in_a_file(
+    published: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = published.storage_context.vector_store
+    assert isinstance(store, IndexVectorStore)
+    query = VectorStoreQuery(query_embedding=store.client.vectors(np.array([1]))[0].tolist(), similarity_top_k=2)
+    expected = store.query(query)
+    monkeypatch.chdir(tmp_path)
+    store.persist("vectors.faiss")
+    for copy in (store.to_stock(), FaissVectorStore.from_persist_path(str(tmp_path / "vectors.faiss"))):
+        result = copy.query(query)
+        assert [store.client.ids[int(row)] for row in result.ids or []] == expected.ids
+        assert result.similarities == pytest.approx(expected.similarities)
 
 
 # ---- text ----------------------------------------------------------------------------------------------------------

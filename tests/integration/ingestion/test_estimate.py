@@ -162,7 +162,7 @@ def test_contexts_and_embeddings_in_the_ledger_cost_nothing(
     again = project.estimate([folder])
     assert again.documents == 2
     assert again.known_contexts >= 0
-    project.update_config(chunk_overlap=20, indexes="semantic")
+    project.update_config(chunk_overlap=20, embed_window=8_000)
     rebuilt = project.estimate([folder / "short.md"])
     assert (rebuilt.documents, rebuilt.known_contexts) == (1, rebuilt.chunks)
     assert (rebuilt.contexts.calls, rebuilt.embedding_tokens, rebuilt.dollars) == (0, 0, 0.0)

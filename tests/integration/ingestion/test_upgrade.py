@@ -56,7 +56,7 @@ def better(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_rebuild_with_unchanged_text_and_prompt_sends_nothing(former: Project, provider: LoopbackProvider) -> None:
-    former.update_config(language="none")
+    former.update_config(embed_model="local")  # the project has no vectors
     expected = former.estimate()
     assert (expected.documents, expected.known_contexts, expected.dollars) == (2, expected.chunks, 0.0)
     assert expected.summary() == "2 documents, 9 chunks: 0 calls for contexts, $0.00"

@@ -71,6 +71,12 @@ async def test_a_semantic_retriever_takes_any_index(store: Any) -> None:
     assert [hit.score for hit in few] == scores[:2]
 
 
+def test_what_is_not_an_index_is_refused_with_advice(built: Project) -> None:
+    for value in (built, built.live_version.index, built.storage_context.vector_store, FaissVectorStore):
+        with pytest.raises(InputError, match=r"SemanticRetriever needs a LlamaIndex index: `project.index`"):
+            SemanticRetriever(value)  # type: ignore[arg-type]
+
+
 def test_filters_reach_the_vector_store() -> None:
     filters = MetadataFilters(filters=[MetadataFilter(key="kind", value="report")])
     hits = SemanticRetriever(index_of(simple, CountingEmbedding()), filters=filters).retrieve(QUERY)
@@ -175,7 +181,9 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, content: str |
         (tmp_path / "params.index.json").unlink()
     else:
         (tmp_path / "retriever.json").write_text(content)
-    with pytest.raises(InputError, match="was not written by `persist` of a BM25 retriever"):
+    with pytest.raises(
+        InputError, match=r"was not written by `persist` of a BM25 retriever.* such as `bm25` in an export"
+    ):
         LexicalRetriever.from_persist_dir(str(tmp_path))
     with pytest.raises(InputError, match="was not written by `persist` of a BM25 retriever"):
         LexicalRetriever.from_persist_dir(str(tmp_path / "nowhere"))

@@ -21,12 +21,13 @@ from llama_index_contextual.errors import ContextualError, InputError, NoVersion
 from llama_index_contextual.index import files, kvstore, ledger_lines
 from llama_index_contextual.index.files import NEW
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
-from llama_index_contextual.index.verify import LEFTOVER
+from llama_index_contextual.index.verify import LEFTOVER, OUTDATED
 from llama_index_contextual.index.versions import leftovers
 from llama_index_contextual.index.writer import MAX_SMALL_PARTS
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.slow.faults.system import Crash, RecordingSystem, installed
+from tests.support.editions import make_outdated
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 NAME = "p"
@@ -204,6 +205,15 @@ def rebuild(disk: Path) -> None:
     load(disk).rebuild()
 
 
+def outdate(disk: Path) -> None:
+    """Let an earlier release have made the derived data."""
+    make_outdated(load(disk).directory)
+
+
+def rebuild_derived(disk: Path) -> None:
+    load(disk).rebuild(derived=True)
+
+
 _THREE = (create, ingest(1), ingest(2), ingest(3))
 SCENARIOS = (
     Scenario("create", (), create, done=(ProjectExistsError,)),
@@ -237,6 +247,8 @@ SCENARIOS = (
     Scenario("ledger export", (create, ingest(1), lambda disk: (disk / EXPORT).mkdir()), export_ledger),
     Scenario("ledger import", (create, ingest(1), write_ledger_lines), import_ledger),
     Scenario("rebuild", (create, ingest(1), change_chunk_size), rebuild),
+    Scenario("rebuild, derived", (create, ingest(1), ingest_one(1), outdate), rebuild_derived),
+    Scenario("ingest, outdated derived data", (create, ingest(1), ingest_one(1), outdate), ingest_one(2)),
     Scenario("retry", (create, ingest_without_contexts), retry),
     Scenario("export", (create, ingest(1)), export, done=(InputError,)),
 )
@@ -375,6 +387,8 @@ def _check(
     project_dir = disk / ROOT / NAME
     if left := leftovers(project_dir):
         found.append(f"left behind: {left}")
+    if after[0] is not None and any(problem.message == OUTDATED for problem in load(disk).verify().problems):
+        found.append("derived data are outdated")
     if strange := [path.name for path in disk.iterdir() if path.name not in (ROOT, EXPORT)]:
         found.append(f"left behind outside: {strange}")
     if after[0] is not None:
@@ -395,7 +409,7 @@ def _check_sound(disk: Path, found: list[str], paid: Sequence[LedgerEntry]) -> N
     project = load(disk)
     report = project.verify()
     # Also of versions that are not live: what an interruption leaves is whole, or to be cleared away.
-    known = [p for p in report.problems if p.message == LEFTOVER]
+    known = [p for p in report.problems if p.message in (LEFTOVER, OUTDATED)]
     if damage := [(p.file, p.message) for p in report.problems if p not in known]:
         found.append(f"verify: {damage}")
     project.versions()

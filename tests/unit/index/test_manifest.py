@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError
-from llama_index_contextual.index.manifest import FileEntry, Manifest, PartEntry, checksum
+from llama_index_contextual.index.manifest import DerivedEntry, FileEntry, Manifest, PartEntry, checksum
 
 MANIFEST = Manifest(
     version="v000001",
@@ -19,7 +19,13 @@ MANIFEST = Manifest(
     dimensions=256,
     documents=2,
     chunks=5,
-    parts=[PartEntry(name="p000001", files={"docstore.sqlite": FileEntry(bytes=3, xxh3="0f", sha256="1f")})],
+    parts=[
+        PartEntry(
+            name="p000001",
+            files={"docstore.sqlite": FileEntry(bytes=3, xxh3="0f", sha256="1f")},
+            derived=DerivedEntry(edition=1, language="english"),
+        )
+    ],
 )
 FILE = {"bytes": 3, "xxh3": "0f", "sha256": "1f"}
 
