@@ -7,28 +7,22 @@ The manifest records the edition of the derived data of each part, and the setti
 from the current edition and settings, the part is searched as it is, and the next writer makes its derived data again.
 
 To add a kind of derived data, write it in `DerivedBuilder`, read it in `Part` (from its file, or from `Part.remade` if
-the part was written before there was such a file), and increase `DERIVED`.
+the part was written before there was such a file), copy it in `PartWriter.copy`, and increase `DERIVED`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
-
-import numpy as np
-from numpy.typing import NDArray
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index.bm25 import LexicalIndexBuilder
 from llama_index_contextual.index.documents import document_entry
-from llama_index_contextual.index.manifest import BM25_DIRECTORY, DOCUMENTS_DIRECTORY, DerivedEntry, Manifest
+from llama_index_contextual.index.manifest import BM25_DIRECTORY, DOCUMENTS_DIRECTORY, DerivedEntry, Manifest, PartEntry
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
-
-    from llama_index_contextual.index.part import Part
 
 DERIVED = 1
 """Edition of the derived data. It must be increased when the same chunks no longer result in the same derived data."""
@@ -37,6 +31,17 @@ DERIVED = 1
 def current_entry(config: ProjectConfig) -> DerivedEntry:
     """Return the manifest entry of derived data that this release makes with the given settings."""
     return DerivedEntry(edition=DERIVED, language=config.language if config.builds_lexical else None)
+
+
+def is_derived(file: str) -> bool:
+    """Return whether a file of a part contains derived data."""
+    return PurePosixPath(file).parts[0] == BM25_DIRECTORY
+
+
+def without_derived(entry: PartEntry) -> PartEntry:
+    """Return the entry of a part without its derived data, which the next writer makes again."""
+    files = {name: file for name, file in entry.files.items() if not is_derived(name)}
+    return entry.model_copy(update={"files": files, "derived": entry.derived.model_copy(update={"edition": 0})})
 
 
 def has_outdated_edition(manifest: Manifest) -> bool:
@@ -55,8 +60,10 @@ class DerivedBuilder:
     """
 
     def __init__(self, language: str | None) -> None:
-        directories = () if language is None else (BM25_DIRECTORY, DOCUMENTS_DIRECTORY)
-        self.terms = {name: LexicalIndexBuilder(language=language) for name in directories}
+        self.terms: dict[str, LexicalIndexBuilder] = {}
+        if language is not None:
+            for name in (BM25_DIRECTORY, DOCUMENTS_DIRECTORY):
+                self.terms[name] = LexicalIndexBuilder(language=language)
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
         """Make the derived data of a document from its chunks, at least one."""
@@ -66,25 +73,6 @@ class DerivedBuilder:
             texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
             self.terms[BM25_DIRECTORY].add_texts(texts)
             self.terms[DOCUMENTS_DIRECTORY].add_texts([document_entry(nodes)])
-
-    def remake(self, part: Part, is_kept: NDArray[np.bool_]) -> None:
-        """Make the derived data of the documents of a part again from their chunks.
-
-        Args:
-            part: The part.
-            is_kept: For each document of the part, whether it is added; shape (documents,).
-        """
-        nodes = part.docstore.iterate()
-        for is_added, size in zip(is_kept.tolist(), part.chunks_of.tolist(), strict=True):
-            chunks = list(islice(nodes, size))
-            if is_added and chunks:
-                self.add(chunks)
-
-    def copy(self, part: Part, is_kept: NDArray[np.bool_]) -> None:
-        """Copy the derived data of a part that were made with the same settings; see `remake`."""
-        if self.terms:
-            self.terms[BM25_DIRECTORY].add_counts(part.terms, is_kept[part.document_of])
-            self.terms[DOCUMENTS_DIRECTORY].add_counts(part.document_terms, is_kept[part.chunks_of > 0])
 
     def save(self, directory: Path) -> None:
         """Write the derived data to the directory of a part, without syncing."""

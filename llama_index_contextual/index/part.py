@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -38,7 +39,7 @@ from llama_index_contextual.index.manifest import (
 from llama_index_contextual.index.nodes import NodeTable
 
 if TYPE_CHECKING:
-    from llama_index.core.schema import Document
+    from llama_index.core.schema import BaseNode, Document
 
     from llama_index_contextual.index.qdrant import Key
 
@@ -147,6 +148,18 @@ class Part:
         """The chunks."""
         return self.shared(DOCSTORE, lambda: NodeTable(self.directory / DOCSTORE, access="read"))
 
+    def documents(self, is_selected: NDArray[np.bool_]) -> Iterator[list[BaseNode]]:
+        """Yield the chunks of each selected document that has chunks.
+
+        Args:
+            is_selected: For each document, whether it is selected; shape (documents,).
+        """
+        nodes = self.docstore.iterate()
+        for selected, size in zip(is_selected.tolist(), self.chunks_of.tolist(), strict=True):
+            chunks = list(islice(nodes, size))
+            if selected and chunks:
+                yield chunks
+
     @property
     def index(self) -> Any:
         """The memory-mapped FAISS index."""
@@ -163,8 +176,8 @@ class Part:
         """Return the keys under which an engine stores the vectors of the given rows, or of all rows."""
         if BORN_FILE not in self.files:
             return []
-        ids, wanted = self.docstore.ids, np.arange(self.size) if rows is None else rows
-        return [(ids[row], born) for row, born in zip(wanted.tolist(), self.born[wanted].tolist(), strict=True)]
+        ids, positions = self.docstore.ids, np.arange(self.size) if rows is None else rows
+        return [(ids[row], born) for row, born in zip(positions.tolist(), self.born[positions].tolist(), strict=True)]
 
     # ---- derived data ------------------------------------------------------------------------------------------------
 
@@ -191,7 +204,8 @@ class Part:
 
     def _remake(self) -> DerivedBuilder:
         builder = DerivedBuilder(self.entry.derived.language)
-        builder.remake(self, np.ones(len(self.records), dtype=np.bool_))
+        for nodes in self.documents(np.ones(len(self.records), dtype=np.bool_)):
+            builder.add(nodes)
         return builder
 
 
@@ -248,7 +262,7 @@ class DocumentFrame:
     gaps: Sequence[tuple[int, str]]
 
     @classmethod
-    def of(cls, document: Document, spans: Sequence[tuple[int, int]]) -> DocumentFrame:
+    def from_document(cls, document: Document, spans: Sequence[tuple[int, int]]) -> DocumentFrame:
         """Create the frame of a document from the spans of its chunks, which may overlap."""
         gaps, at = [], 0
         for start, end in (*sorted(spans), (len(document.text), len(document.text))):

@@ -16,8 +16,10 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index import files
 from llama_index_contextual.index.derived import DerivedBuilder, current_entry
 from llama_index_contextual.index.manifest import (
+    BM25_DIRECTORY,
     BUILDING,
     DOCSTORE,
+    DOCUMENTS_DIRECTORY,
     DocumentRecord,
     FileEntry,
     PartEntry,
@@ -100,7 +102,12 @@ class PartWriter:
         self._docstore.copy_from(part.docstore, kept_rows, {record.doc_id for record in records})
         if self._vectors is not None and kept_rows.any():
             self._vectors.copy(part, np.flatnonzero(kept_rows))
-        (self._derived.remake if remake else self._derived.copy)(part, is_kept)
+        if remake:
+            for nodes in part.documents(is_kept):
+                self._derived.add(nodes)
+        elif self._derived.terms:
+            self._derived.terms[BM25_DIRECTORY].add_counts(part.terms, kept_rows)
+            self._derived.terms[DOCUMENTS_DIRECTORY].add_counts(part.document_terms, is_kept[part.chunks_of > 0])
         self.chunks += int(np.count_nonzero(kept_rows))
 
     def finish(self) -> Part:

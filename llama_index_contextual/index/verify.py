@@ -28,7 +28,7 @@ from llama_index_contextual.errors import (
     ProjectError,
 )
 from llama_index_contextual.index import files
-from llama_index_contextual.index.derived import has_outdated_edition
+from llama_index_contextual.index.derived import has_outdated_edition, is_derived
 from llama_index_contextual.index.ledger import (
     DAMAGED,
     LEDGER_FILE,
@@ -113,16 +113,21 @@ class Repair:
         missing: Ids of the documents in damaged parts, each with the file or folder to ingest again; None if the
             document was not read from a file, or if the file no longer exists.
         unnamed: Number of further missing documents whose ids could not be read.
+        remade: Number of documents whose derived data, such as the lexical index, were damaged and made again from
+            their chunks.
     """
 
     version: str
     former: str
     missing: Mapping[str, str | None] = field(default_factory=dict)
     unnamed: int = 0
+    remade: int = 0
 
     def lines(self) -> list[str]:
         """Return a description of the repair."""
-        lines = [f"Version {self.version} is live: {self.former} without its damaged parts."]
+        lines = [f"Version {self.version} is live: {self.former} without its damaged {self._damaged}."]
+        if self.remade:
+            lines.append(f"The lexical index of {pluralize(self.remade, 'document')} was made again.")
         again = [doc_id for doc_id, path in self.missing.items() if path is not None]
         if again:
             inputs = ", ".join(sorted({path for path in self.missing.values() if path is not None}))
@@ -136,9 +141,20 @@ class Repair:
             lines.append(f"The ids of {pluralize(self.unnamed, 'more document')} cannot be read.")
         return lines
 
+    @property
+    def _damaged(self) -> str:
+        return "files" if self.remade and not (self.missing or self.unnamed) else "parts"
+
 
 PartFaults = Mapping[str, Sequence[CorruptVersionError]]
 """Mapping of part names to the errors found in each part of a project."""
+
+
+def only_derived(faults: Sequence[CorruptVersionError]) -> bool:
+    """Return whether only derived data of a part are damaged, which can be made again from its chunks."""
+    files = [PurePosixPath(error.file or "").parts[2:] for error in faults]
+    return bool(files) and all(file and is_derived("/".join(file)) for file in files)
+
 
 PublishSound = Callable[[str, PartFaults], Repair]
 """Function that takes the name of a version and publishes the version again without its damaged parts."""
@@ -200,8 +216,9 @@ def verify_project(project_dir: Path, known: PartFaults | None = None, *, quick:
 def repair_project(project_dir: Path, publish_sound: PublishSound | None = None) -> VerifyReport:
     """Repair the ledger and the live version, remove leftovers and other damaged versions, and check the project again.
 
-    A damaged live version is replaced by a new version without the damaged parts. The damaged version stays on disk
-    until the next repair, or until it is removed as an old version.
+    A damaged live version is replaced by a new version without the damaged parts. If only the derived data of a part
+    are damaged, they are made again. The damaged version stays on disk until the next repair, or until it is removed as
+    an old version.
 
     Args:
         project_dir: Directory of the project.
@@ -374,7 +391,7 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
     """
     live = live_if_sound(project_dir)
     problems: dict[str, Problem] = {}
-    named: set[str] = set()
+    reported_parts: set[str] = set()
     for name in sorted(checked.faults, key=lambda name: (name == live, number(name)), reverse=True):
         remedy = _remedy(project_dir, name, live, sound, checked)
         for error in checked.faults[name]:
@@ -384,9 +401,9 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
             fault, part = _fault(error, file), next(iter(PurePosixPath(file).parts[1:]), "")
             records = records_of(project_dir, part, checked.parts) if part in checked.parts else []
             documents = tuple(record.doc_id for record in records)
-            if part not in named:  # only once, because several files of a part contain the same documents
+            if part not in reported_parts:  # only once, because several files of a part contain the same documents
                 fault += _list(documents)
-                named.add(part)
+                reported_parts.add(part)
             problems[file] = Problem(file, fault, remedy, harmless=live not in (None, name), documents=documents)
     yield from problems.values()
 
@@ -443,8 +460,8 @@ def _missing_inputs(project_dir: Path, name: str, live: str, checked: _Checked) 
 def _list(documents: Sequence[str]) -> str:
     if not documents:
         return ""
-    shown = ", ".join(documents[:_MAX_LISTED])
-    return f"; it belongs to {pluralize(len(documents), 'document')}: {shown}{', …' if documents[_MAX_LISTED:] else ''}"
+    names = ", ".join(documents[:_MAX_LISTED])
+    return f"; it belongs to {pluralize(len(documents), 'document')}: {names}{', …' if documents[_MAX_LISTED:] else ''}"
 
 
 def _other_format(error: FormatError) -> str:

@@ -18,6 +18,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
+from llama_index_contextual.index.derived import without_derived
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.manifest import (
@@ -64,9 +65,9 @@ class VersionIndex:
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
         """Return the chunks of the given rows, in the same order."""
         chunks: dict[int, Chunk] = {}
-        wanted = np.unique(np.asarray(rows, dtype=np.int64))
-        for selected, part, places in self.docstore.places(wanted):
-            chunks.update(zip(wanted[selected].tolist(), part.docstore.at(places.tolist()), strict=True))
+        distinct_rows = np.unique(np.asarray(rows, dtype=np.int64))
+        for selected, part, places in self.docstore.places(distinct_rows):
+            chunks.update(zip(distinct_rows[selected].tolist(), part.docstore.at(places.tolist()), strict=True))
         return [chunks[row] for row in rows]
 
     # ---- vectors -----------------------------------------------------------------------------------------------------
@@ -131,6 +132,7 @@ class OpenVersion:
     Args:
         directory: The `versions/<name>` directory of a project.
         without: Names of parts that are left out because they are damaged.
+        remade: Names of parts whose derived data are damaged, and are made from the chunks.
 
     Attributes:
         is_restricted: Whether this object contains only some of the documents; see `RestrictedVersion`.
@@ -142,12 +144,16 @@ class OpenVersion:
 
     is_restricted = False
 
-    def __init__(self, directory: Path, *, without: Collection[str] = ()) -> None:
+    def __init__(self, directory: Path, *, without: Collection[str] = (), remade: Collection[str] = ()) -> None:
         self.directory = directory
         self.name = directory.name
         self.without = without
         manifest = read_manifest(directory)
-        entries = [entry for entry in manifest.parts if entry.name not in without]
+        entries = [
+            without_derived(entry) if entry.name in remade else entry
+            for entry in manifest.parts
+            if entry.name not in without
+        ]
         self.manifest = manifest.model_copy(update={"parts": entries})
         self.parts = open_parts(directory, self.manifest)
 

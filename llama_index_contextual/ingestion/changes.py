@@ -21,7 +21,7 @@ from llama_index_contextual.index.manifest import Manifest, read_manifest
 from llama_index_contextual.index.project_file import read_config, record_embed_object, write_config, write_lock
 from llama_index_contextual.index.qdrant import check_backend
 from llama_index_contextual.index.sources import inputs_of
-from llama_index_contextual.index.verify import ForgetReport, PartFaults, Repair, forget, records_of
+from llama_index_contextual.index.verify import ForgetReport, PartFaults, Repair, forget, only_derived, records_of
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.ingestion.options import FolderOptions, RunOptions
@@ -139,9 +139,10 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
     """Publish the live version without its damaged parts; see `Project.verify`. The write lock must be held."""
     directory = version_directory(state.directory, live)
     whole = read_manifest(directory)
-    damaged = [entry.name for entry in whole.parts if faults[entry.name]]
+    remade = [entry.name for entry in whole.parts if only_derived(faults[entry.name])]
+    damaged = [entry.name for entry in whole.parts if faults[entry.name] and entry.name not in remade]
     missing = [record for part in damaged for record in records_of(state.directory, part, faults)]
-    with contextlib.closing(OpenVersion(directory, without=damaged)) as before:
+    with contextlib.closing(OpenVersion(directory, without=damaged, remade=remade)) as before:
         lost = set(before.lost_documents())
         missing += (record for record in before.records if record.doc_id in lost)
         config = _settings_of(whole, state.config)
@@ -152,6 +153,7 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
         former=live,
         missing={record.doc_id: inputs.get(record.doc_id) for record in missing},
         unnamed=max(0, whole.documents - manifest.documents - len(missing)),
+        remade=sum(len(records_of(state.directory, part, faults)) for part in remade),
     )
 
 

@@ -569,7 +569,7 @@ class BatchProcessor:
                     (getattr(node, "start_char_idx", None) or 0, getattr(node, "end_char_idx", None) or 0)
                     for node in nodes
                 ]
-                frame = DocumentFrame.of(job.document, spans)
+                frame = DocumentFrame.from_document(job.document, spans)
             self._builder.append(
                 _record(
                     job,

@@ -198,6 +198,20 @@ def test_settings_that_need_a_model_are_not_applied_with_the_derived_data(projec
     assert (manifest.config["chunk_size"], manifest.config["language"]) == (40, "german")
 
 
+def test_damaged_derived_data_are_made_again_by_a_repair(project: Project) -> None:
+    before, stored = ranking(project), vectors(project)
+    for name in ("p000001/bm25/counts.bin", "p000002/bm25/documents/terms.json"):
+        (project.directory / "parts" / name).write_bytes(b"")
+    result = run("verify", "plant", "--repair", "--root", project.directory.parent)
+    assert result.code == 0
+    assert result.out.splitlines()[:2] == [
+        "Version v000003 is live: v000002 without its damaged files.",
+        "The lexical index of 4 documents was made again.",
+    ]
+    assert (ranking(load(project)), vectors(project)) == (before, stored)
+    assert load(project).verify(repair=True).problems == []
+
+
 def test_commands_name_the_one_that_makes_derived_data_again(project: Project) -> None:
     make_outdated(project.directory)
     root, command = project.directory.parent, "llama-index-contextual rebuild plant --derived"

@@ -86,7 +86,7 @@ class ListIndex:
 
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
         """Return the chunks."""
-        return [Chunk.of(self.nodes[row]) for row in rows]
+        return [Chunk.from_node(self.nodes[row]) for row in rows]
 
 
 def by_meaning(index: ChunkIndex, **options: Any) -> SemanticRetriever:

@@ -236,7 +236,7 @@ QUESTION = "What is the garden fee?"
 
 
 def chunk(text: str, tokens: int = 800) -> Chunk:
-    return Chunk.of(TextNode(text=text, metadata={TOKEN_COUNT: tokens}))
+    return Chunk.from_node(TextNode(text=text, metadata={TOKEN_COUNT: tokens}))
 
 
 def ranked(texts: Sequence[str], fusion: FusionSettings | None = None) -> tuple[NodeIndex, Ranking]:
