@@ -242,10 +242,10 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             chunks = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
             by_key = self.chunks_by_key(segment, chunks)
             contexts = ledger.contexts(list(by_key))
-            refused = set() if self.retries_refused else ledger.refusals(list(by_key))
-            known = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
-            settled = {chunk.node_id for key in refused for chunk in by_key[key]} | known.keys()
-            yield segment, [chunk for chunk in chunks if chunk.node_id not in settled], known
+            refusals = set() if self.retries_refused else ledger.refusals(list(by_key))
+            by_node = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
+            done = {chunk.node_id for key in refusals for chunk in by_key[key]} | by_node.keys()
+            yield segment, [chunk for chunk in chunks if chunk.node_id not in done], by_node
 
     def requests(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ContextRequest]:
         """Return the requests for the contexts of a segment's chunks; chunks with the same key share a request.
@@ -472,8 +472,8 @@ class LLMSession(ContextSession):
 
     def _contexts(self, keys: Sequence[str]) -> dict[str, str]:
         """Look up contexts by key in the ledger and return the contexts found. An empty string means a refusal."""
-        refused = set() if self._settings.retries_refused else self._ledger.refusals(keys)
-        return dict.fromkeys(refused, "") | self._ledger.contexts(keys)
+        refusals = set() if self._settings.retries_refused else self._ledger.refusals(keys)
+        return dict.fromkeys(refusals, "") | self._ledger.contexts(keys)
 
     @property
     def _refusal(self) -> ChunkContext:
@@ -502,8 +502,8 @@ class LLMSession(ContextSession):
     async def _try(self, request: ContextRequest) -> _Outcome:
         """Send a request once, and store the context or the refusal in the ledger."""
         replies = self._replies
-        stored = None if replies is None else replies.take(request)
-        if replies is not None and stored is None:
+        batch_reply = None if replies is None else replies.take(request)
+        if replies is not None and batch_reply is None:
             if replies.is_unread(request):
                 return _Outcome(ChunkContext.failed(_UNREAD, is_held_back=True))
             if (reason := replies.reason_unanswered(request)) is not None:
@@ -512,13 +512,13 @@ class LLMSession(ContextSession):
         async with AsyncExitStack() as flight:
             try:
                 live = self._scheduler.call(request)
-                reply = await flight.enter_async_context(live) if stored is None else stored
+                reply = await flight.enter_async_context(live) if batch_reply is None else batch_reply
             except STOPPING:
                 raise
             except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception; the report shows it
-                failure = call_error(error, self._settings.model)
-                self._scheduler.note_failed(request, failure, kind=kind_of(error), is_general=is_general(error))
-                return _Outcome(ChunkContext.failed(failure.problem))
+                cause = call_error(error, self._settings.model)
+                self._scheduler.note_failed(request, cause, kind=kind_of(error), is_general=is_general(error))
+                return _Outcome(ChunkContext.failed(cause.problem))
             extraction = prompts.extract_context(
                 reply.text, request.chunk.get_content(), reply.finish_reason, has_reasoning=reply.has_reasoning
             )
@@ -531,14 +531,13 @@ class LLMSession(ContextSession):
             if problem == prompts.REFUSED:
                 await self._store(request, reply, "")
                 return _Outcome(self._refusal)
-        failed = ChunkContext.failed(
-            f"{self._settings.model!r} {problem}{_WITH_ROOM if request.answer_tokens else ''}."
-        )
-        if replies is not None and stored is not None:
+        room = _WITH_ROOM if request.answer_tokens else ""
+        failure = ChunkContext.failed(f"{self._settings.model!r} {problem}{room}.")
+        if replies is not None and batch_reply is not None:
             replies.note_open(request)
-            return _Outcome(failed)
+            return _Outcome(failure)
         return _Outcome(
-            failed, is_unusable=True, needs_room=extraction.needs_room, has_reasoning=extraction.has_reasoning
+            failure, is_unusable=True, needs_room=extraction.needs_room, has_reasoning=extraction.has_reasoning
         )
 
     async def _store(self, request: ContextRequest, reply: Reply, context: str) -> None:
@@ -908,8 +907,8 @@ class Scheduler:
                 settings = self._settings
                 load = partial(load_llm, settings.model, timeout=settings.call_timeout)
                 llm = await asyncio.to_thread(load) if settings.llm is None else settings.llm
-                connected = await self._stack.enter_async_context(own_client(llm))
-                self._sender = LiveSender(connected, service_tier=settings.service_tier)
+                llm = await self._stack.enter_async_context(own_client(llm))
+                self._sender = LiveSender(llm, service_tier=settings.service_tier)
             return self._sender
 
     def _note_failure(self, request: ContextRequest, error: Exception, *, is_last: bool) -> None:

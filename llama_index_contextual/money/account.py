@@ -224,10 +224,10 @@ class Account:
         await self.acommit()
 
     def _book_embedding(self, call: Reservation, tokens: int, usage: EmbeddingUsage) -> None:
-        model, reported = call.model, usage.tokens
-        if reported is not None:
-            self._raise_factor(model, reported / tokens if tokens else 1.0)
-            call.book(self.embedding_receipt(model, reported))
+        model, count = call.model, usage.tokens
+        if count is not None:
+            self._raise_factor(model, count / tokens if tokens else 1.0)
+            call.book(self.embedding_receipt(model, count))
             return
         estimate = max(math.ceil(tokens * self._factors[model]), usage.reported)
         receipt = replace(self.embedding_receipt(model, estimate), estimated_embedding_tokens=estimate)

@@ -259,8 +259,8 @@ class Receipts:
         """
         if (receipt := self._sender(file_id)) is not None:
             batches = dict(receipt.batches)
-            booked = batches.pop(file_id)
-            calls, dollars = receipt.unsettled_calls + unread, receipt.unsettled + (booked if unread else 0.0)
+            reserve = batches.pop(file_id)
+            calls, dollars = receipt.unsettled_calls + unread, receipt.unsettled + (reserve if unread else 0.0)
             self.write(replace(receipt, batches=batches, unsettled_calls=calls, unsettled=dollars))
 
     def read_batch(self, file_id: str, booked: Callable[[float], float]) -> None:
