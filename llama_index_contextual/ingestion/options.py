@@ -137,6 +137,11 @@ class RunOptions:
         """True if documents are synchronised with folders."""
         return self.purpose == "sync"
 
+    @property
+    def accepts_cost(self) -> bool:
+        """True if contexts are requested again that may have been charged, because a limit is given."""
+        return self.retry_failed and self.max_cost is not None
+
     def processes(self, doc_id: str) -> bool:
         """Return whether a document is processed again if settings changed."""
         return self.only is None or doc_id in self.only

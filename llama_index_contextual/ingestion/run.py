@@ -122,7 +122,7 @@ async def aingest(
         if run.changes_nothing:  # no model is loaded
             report = await run.aupdate_derived(state.directory)
         else:
-            stages = await asyncio.to_thread(state.stages, ledger)
+            stages = await asyncio.to_thread(state.stages, ledger, retries_refused=options.accepts_cost)
             report = await run.abuild(stages, state.directory, progress=progress, executor=executor)
         if report.version is not None:
             await run_to_completion(state.remember_embed_model)
@@ -258,16 +258,12 @@ class IngestRun:
             counter.spent = lambda: spending.actual.dollars
             spending.planned_share = lambda: counter.state.share_read
             jobs = partial(self.plan.jobs, self._inputs, reader, before, failed=self.failed)
-            accepts_cost = options.retry_failed and options.max_cost is not None
-            if isinstance(writer := stages.contextualizer, LLMContextualizer):
-                writer = writer.model_copy(update={"retries_refused": accepts_cost})
-                stages = replace(stages, contextualizer=writer)
             replies = await acollect_replies(
                 stages,
                 jobs,
                 submit=options.batch,
                 spending=spending,
-                accepts_cost=accepts_cost,
+                accepts_cost=options.accepts_cost,
                 on_progress=lambda state: counter.set(stage="batch", batch_done=state.done, batch_total=state.requests),
             )
             counter.set(stage="ingest")

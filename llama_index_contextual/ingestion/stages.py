@@ -296,6 +296,7 @@ def make_stages(
     llm: LLM | None,
     embed_model: BaseEmbedding | None,
     model_id: str | None = None,
+    retries_refused: bool = False,
 ) -> Stages:
     """Return the stages for the settings of a project.
 
@@ -305,6 +306,7 @@ def make_stages(
         llm: LLM that writes contexts; None loads the LLM named in the settings when the first context is needed.
         embed_model: Embedding model, or None if there is no semantic index.
         model_id: Name for the model in `llm`; None uses the model's own name.
+        retries_refused: Whether to request contexts again that the LLM refused to write in earlier runs.
 
     Raises:
         ModelError: A model has no name that distinguishes it from other models.
@@ -317,7 +319,7 @@ def make_stages(
         splitter = window_splitter(embed_model, embed_model_name, config.embed_window)
     return Stages(
         parsers=make_parsers(config),
-        contextualizer=_contextualizer(config, llm, model_id),
+        contextualizer=_contextualizer(config, llm, model_id, retries_refused=retries_refused),
         embed_model=embed_model,
         embed_model_name=embed_model_name,
         ledger=ledger,
@@ -325,7 +327,9 @@ def make_stages(
     )
 
 
-def _contextualizer(config: ProjectConfig, llm: LLM | None, model_id: str | None) -> Contextualizer | None:
+def _contextualizer(
+    config: ProjectConfig, llm: LLM | None, model_id: str | None, *, retries_refused: bool
+) -> Contextualizer | None:
     if config.context == "none":
         return None
     if config.context == "structural":
@@ -342,6 +346,7 @@ def _contextualizer(config: ProjectConfig, llm: LLM | None, model_id: str | None
         tokens_per_minute=config.tokens_per_minute,
         service_tier=config.service_tier,
         segment_size=config.segment_size,
+        retries_refused=retries_refused,
     )
 
 

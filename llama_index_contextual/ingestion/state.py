@@ -313,12 +313,13 @@ class ProjectState:
             return model_name(self.llm, self.model_id)
         return DEFAULT_LLM if self.config.llm is None else self.config.llm
 
-    def stages(self, ledger: Ledger, *, embeds: bool = True) -> Stages:
+    def stages(self, ledger: Ledger, *, embeds: bool = True, retries_refused: bool = False) -> Stages:
         """Return the components that process a document.
 
         Args:
             ledger: Store of contexts and vectors that have already been paid for.
             embeds: Whether to load the embedding model, if the settings have one.
+            retries_refused: Whether to request contexts again that the LLM refused to write in earlier runs.
         """
         embed_model = self.embed_model if embeds and self.config.builds_semantic else None
         if self.config.context == "llm":
@@ -326,7 +327,14 @@ class ProjectState:
                 self._warn_of_unused("llm", settings_llm(), self.config.llm)
             else:
                 self._warn(limit_problem(self.llm))
-        return make_stages(self.config, ledger=ledger, llm=self.llm, embed_model=embed_model, model_id=self.model_id)
+        return make_stages(
+            self.config,
+            ledger=ledger,
+            llm=self.llm,
+            embed_model=embed_model,
+            model_id=self.model_id,
+            retries_refused=retries_refused,
+        )
 
     def _needs_object(self, built: str) -> ConfigurationError:
         """Return the error for a project that was loaded without passing the embedding model that built its index."""
