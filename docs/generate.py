@@ -21,7 +21,7 @@ from llama_index_contextual._utils.keywords import options_of
 from llama_index_contextual.answering.build import ChatEngineOptions, EngineOptions
 from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import PREFIX, RETRIEVAL_FIELDS, ProjectConfig
-from llama_index_contextual.ingestion.changes import FolderOptions, IngestOptions, ReadingOptions
+from llama_index_contextual.ingestion.options import FolderOptions, IngestOptions, ReadingOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = "llama-index-contextual"

@@ -556,7 +556,7 @@ def _analyzer(language: str) -> Analyzer:
 def _marked(hit: NodeWithScore, score: float, spot: Spot, rank: int) -> RetrievedChunk:
     """Return a copy of a hit with a new score, a new rank, and a mark on the sentence or row that matches best."""
     chunk = hit if isinstance(hit, RetrievedChunk) else RetrievedChunk.of(rank, hit)
-    mark = Mark.of(Chunk.of(hit.node), spot.start, spot.end) if spot.end > spot.start else None
+    mark = Mark.of(Chunk.from_node(hit.node), spot.start, spot.end) if spot.end > spot.start else None
     return chunk.model_copy(update={"score": score, "rank": rank, "spotlight": mark})
 
 

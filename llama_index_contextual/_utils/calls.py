@@ -300,8 +300,24 @@ def call(send: Callable[[], T], policy: RetryPolicy) -> T:
     return Retrying(**_strategy(policy))(functools.partial(without_secrets, send))
 
 
-async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
-    """Await `send()` until it succeeds, and return the result. After the last failure, raise the error's `stand_in`."""
+async def acall(
+    send: Callable[[], Awaitable[T]],
+    policy: RetryPolicy,
+    *,
+    sleep: Callable[[float], Awaitable[None]] | None = None,
+    counts: Callable[[Exception], bool] = lambda _error: True,
+    on_failure: Callable[[Exception, float | None], None] = lambda _error, _delay: None,
+) -> T:
+    """Await `send()` until it succeeds, and return the result. After the last failure, raise the error's `stand_in`.
+
+    Args:
+        send: Function that makes one attempt.
+        policy: Number of attempts, and the delays between them.
+        sleep: Function that waits for the given number of seconds before another attempt; None for `asyncio.sleep`.
+        counts: Function that returns whether a failure counts towards the number of attempts.
+        on_failure: Called after each failure with the error and the delay before the next attempt, or None if there is
+            no other attempt. An exception that it raises ends the call.
+    """
     cancelled = cancellations()
 
     async def attempt() -> T:
@@ -312,18 +328,28 @@ async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
                 raise asyncio.CancelledError from error
             raise
 
-    return await AsyncRetrying(sleep=asyncio.sleep, **_strategy(policy))(attempt)
+    return await AsyncRetrying(sleep=sleep or asyncio.sleep, **_strategy(policy, counts, on_failure))(attempt)
 
 
-def _strategy(policy: RetryPolicy) -> dict[str, Any]:
+def _strategy(
+    policy: RetryPolicy,
+    counts: Callable[[Exception], bool] = lambda _error: True,
+    on_failure: Callable[[Exception, float | None], None] = lambda _error, _delay: None,
+) -> dict[str, Any]:
     """Return arguments that make tenacity retry the errors covered by `policy` and re-raise all others."""
+    failures, delay = 0, None
 
-    def delay(state: RetryCallState) -> float | None:
+    def is_repeated(state: RetryCallState) -> bool:
+        nonlocal failures, delay
         error = state.outcome.exception() if state.outcome else None
-        # Other exceptions, such as KeyboardInterrupt and CancelledError, end the call.
-        return policy.delay(state.attempt_number, error) if isinstance(error, Exception) else None
+        if not isinstance(error, Exception):  # success, or an exception such as KeyboardInterrupt and CancelledError
+            return False
+        failures += counts(error)
+        delay = policy.delay(max(1, failures), error)
+        on_failure(error, delay)
+        return delay is not None
 
-    return {"retry": lambda state: delay(state) is not None, "wait": lambda state: delay(state) or 0.0}
+    return {"retry": is_repeated, "wait": lambda _state: delay or 0.0}
 
 
 def cancellations() -> int:

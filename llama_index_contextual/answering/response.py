@@ -42,19 +42,17 @@ class AnswerUsage(Tokens):
 
     Attributes:
         models: Names of the models that were called, as in the settings.
-        is_estimated: Whether some token counts were computed with o200k_base because a provider did not report them.
         dollars: List price, or None if the price of a model is unknown.
         problem: Sentence that explains why the cost could not be added to the project's costs, or None.
     """
 
     models: tuple[str, ...]
-    is_estimated: bool = False
     dollars: float | None = None
     problem: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the usage as JSON values."""
-        return asdict(self)
+        return {**asdict(self), "is_estimated": self.is_estimated}
 
     def __str__(self) -> str:
         about = "about " if self.is_estimated else ""
@@ -75,7 +73,6 @@ def add_up(usages: Sequence[AnswerUsage]) -> AnswerUsage | None:
     return AnswerUsage(
         **asdict(sum(usages, Tokens())),
         models=tuple(dict.fromkeys(model for usage in usages for model in usage.models)),
-        is_estimated=any(usage.is_estimated for usage in usages),
         dollars=sum(prices) if len(prices) == len(usages) else None,
         problem=next((usage.problem for usage in usages if usage.problem), None),
     )
@@ -134,7 +131,7 @@ class Meter:
             cached_tokens=self._cached,
             output_tokens=count_tokens(text) if replied is None else replied,
             written_tokens=self._written,
-            is_estimated=self._input is None or replied is None,
+            estimated_calls=int(self._input is None or replied is None),
         )
         if (made := _calls.get()) is not None:
             made.append(call)
@@ -168,18 +165,8 @@ class AnswerAccount:
     def _book(self, model: str, calls: Sequence[AnswerUsage]) -> AnswerUsage:
         total, now, problem = cast(AnswerUsage, add_up(calls)), time.time(), None
         dollars = self.prices.dollars(model, total)
-        receipt = Receipt(
-            purpose=ANSWERS,
-            started=now,
-            ended=now,
-            llm=model,
-            calls=total.calls,
-            estimated_calls=sum(call.is_estimated for call in calls),
-            input_tokens=total.input_tokens,
-            cached_tokens=total.cached_tokens,
-            output_tokens=total.output_tokens,
-            paid=dollars,
-            prices=self.prices.version,
+        receipt = Receipt.for_calls(
+            total, purpose=ANSWERS, started=now, ended=now, llm=model, paid=dollars, prices=self.prices.version
         )
         try:
             if self.record is not None:

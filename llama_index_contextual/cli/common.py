@@ -62,7 +62,7 @@ PROGRAM = "llama-index-contextual"
 out = Console(emoji=False, highlight=False)
 err = Console(stderr=True, emoji=False, highlight=False)
 
-_LOGS_OF_CALLS = ("contextualizer", "ingestion.pipeline")
+_LOGS_OF_CALLS = ("contextualizer", "ingestion.run")
 
 
 def safe(text: str) -> str:

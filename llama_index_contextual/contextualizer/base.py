@@ -202,6 +202,9 @@ def _start(node: BaseNode) -> int:
 Progress = Callable[[int], None]
 """Callback that receives the number of chunks just finished."""
 
+SegmentWork = tuple[Segment, list[BaseNode]]
+"""A segment, with its chunks that need a context."""
+
 
 @dataclass(frozen=True)
 class ChunkFailure:
@@ -299,28 +302,15 @@ class Contextualizer(TransformComponent):
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         """Return one context for each of the given chunks of a segment, in the order given."""
 
-    async def _acontexts_of_all(
-        self, work: Sequence[tuple[Segment, list[BaseNode]]], progress: Progress
-    ) -> list[list[ChunkContext]]:
-        """Return the contexts of all segments. A subclass can process several segments concurrently."""
-        contexts = []
-        for segment, chunks in work:
-            contexts.append(await self._acontexts(segment, chunks))
-            progress(len(chunks))
-        return contexts
-
     @property
     def batches_ahead(self) -> int:
         """Number of batches of chunks to start ahead of the current batch."""
         return 0
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Contextualizer]:
-        """Provide a contextualizer whose calls share expensive resources, such as a client, for one run."""
-        yield self
-
-    def stop(self, error: ContextualError) -> None:
-        """Stop sending calls because of an error elsewhere; calls in flight may finish."""
+    async def session(self) -> AsyncIterator[ContextSession]:
+        """Provide a session, whose calls share expensive resources, such as a client, for one run."""
+        yield ContextSession(self)
 
     async def acontextualize(self, nodes: Sequence[BaseNode], *, progress: Progress | None = None) -> Contextualized:
         """Return the chunks with their contexts, and the failures.
@@ -329,22 +319,8 @@ class Contextualizer(TransformComponent):
             nodes: All chunks of one or more documents; the segments are rebuilt from them.
             progress: Called whenever chunks are finished.
         """
-        work = await asyncio.to_thread(self._work, nodes)
-        contexts: dict[str, ChunkContext] = {}
-        report = progress or (lambda _done: None)
-        if with_context_already := len(nodes) - sum(len(chunks) for _, chunks in work):
-            report(with_context_already)
-        for (_, chunks), written in zip(work, await self._acontexts_of_all(work, report), strict=True):
-            contexts.update((chunk.node_id, context) for chunk, context in zip(chunks, written, strict=True))
-        return await asyncio.to_thread(_contextualized, nodes, contexts)
-
-    def _work(self, nodes: Sequence[BaseNode]) -> list[tuple[Segment, list[BaseNode]]]:
-        """Return each segment with its chunks that need a context."""
-        work = [
-            (segment, [chunk for chunk in segment.chunks if not has_given_context(chunk)])
-            for segment in segments(nodes, segment_size=self.segment_size)
-        ]
-        return [(segment, chunks) for segment, chunks in work if chunks]
+        async with self.session() as session:
+            return await session.acontextualize(nodes, progress=progress)
 
     def contextualize(self, nodes: Sequence[BaseNode], *, progress: Progress | None = None) -> Contextualized:
         """Blocking version of `acontextualize`, which also works inside a running event loop."""
@@ -357,6 +333,47 @@ class Contextualizer(TransformComponent):
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
         """Return the chunks with their contexts; failures are logged."""
         return _log_failures(await self.acontextualize(nodes))
+
+
+class ContextSession:
+    """One run of a contextualizer. The contextualizer holds the settings, and the session everything else.
+
+    Args:
+        settings: The contextualizer.
+    """
+
+    def __init__(self, settings: Contextualizer) -> None:
+        self._settings = settings
+
+    async def acontextualize(self, nodes: Sequence[BaseNode], *, progress: Progress | None = None) -> Contextualized:
+        """Return the chunks with their contexts, and the failures; see `Contextualizer.acontextualize`."""
+        work = await asyncio.to_thread(self._work, nodes)
+        contexts: dict[str, ChunkContext] = {}
+        report = progress or (lambda _done: None)
+        if with_context_already := len(nodes) - sum(len(chunks) for _, chunks in work):
+            report(with_context_already)
+        for (_, chunks), written in zip(work, await self._acontexts_of_all(work, report), strict=True):
+            contexts.update((chunk.node_id, context) for chunk, context in zip(chunks, written, strict=True))
+        return await asyncio.to_thread(_contextualized, nodes, contexts)
+
+    async def _acontexts_of_all(self, work: Sequence[SegmentWork], progress: Progress) -> list[list[ChunkContext]]:
+        """Return the contexts of all segments. A subclass can process several segments concurrently."""
+        contexts = []
+        for segment, chunks in work:
+            contexts.append(await self._settings._acontexts(segment, chunks))
+            progress(len(chunks))
+        return contexts
+
+    def stop(self, error: ContextualError) -> None:
+        """Stop sending calls because of an error elsewhere; calls in flight may finish."""
+
+    def _work(self, nodes: Sequence[BaseNode]) -> list[SegmentWork]:
+        """Return each segment with its chunks that need a context."""
+        work = [
+            (segment, [chunk for chunk in segment.chunks if not has_given_context(chunk)])
+            for segment in segments(nodes, segment_size=self._settings.segment_size)
+        ]
+        return [(segment, chunks) for segment, chunks in work if chunks]
 
 
 def _contextualized(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]) -> Contextualized:

@@ -1,8 +1,8 @@
 """Contexts written by an LLM.
 
-`LLMContextualizer` contains the settings. For each run it opens a `ContextRun`, which looks up contexts in the ledger,
-requests missing contexts, repeats requests whose answers are unusable, and commits the new contexts to the ledger. The
-`Scheduler` sends requests within the rate limits, retries failed calls, and stops the run if necessary; a
+`LLMContextualizer` contains the settings, and an `LLMSession` the state of a run. The session looks up contexts in the
+ledger, requests missing contexts, repeats requests whose answers are unusable, and commits the new contexts to the
+ledger. Its `Scheduler` sends requests within the rate limits, retries failed calls, and stops the run if necessary; a
 `FailureStreak` shows whether any request can succeed.
 """
 
@@ -19,19 +19,19 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.schema import BaseNode
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from llama_index_contextual._utils.calls import (
     ReplyError,
     RetryPolicy,
+    acall,
     awithout_secrets,
-    cancellations,
     describe,
     is_connection_error,
     is_json_error,
@@ -46,9 +46,11 @@ from llama_index_contextual.config import DEFAULT_LLM, default
 from llama_index_contextual.contextualizer import prompts
 from llama_index_contextual.contextualizer.base import (
     ChunkContext,
+    ContextSession,
     Contextualizer,
     Progress,
     Segment,
+    SegmentWork,
     StructuralContextualizer,
     has_given_context,
     segments,
@@ -127,9 +129,6 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         ledger: Store of contexts that have already been paid for: a `Ledger`, or a file that is created if it does not
             exist. In an `IngestionPipeline`, pass a ledger: with only the pipeline's own cache, a change to any
             document causes every context to be requested again.
-        spending: Account that approves each call before it is sent, and records its cost.
-        sender: Object that answers requests instead of the LLM.
-        replies: Batch replies; contexts whose request was in no batch are requested with live calls.
         retry: Retry policy for failed calls.
 
     Raises:
@@ -156,12 +155,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     neighbours: bool = False
     retries_refused: bool = Field(default=False, exclude=True)
     ledger: Ledger | Path | None = Field(default=None, exclude=True, repr=False)
-    spending: Account | None = Field(default=None, exclude=True, repr=False)
-    sender: Sender | None = Field(default=None, exclude=True, repr=False)
-    replies: BatchReplies | None = Field(default=None, exclude=True, repr=False)
     retry: RetryPolicy = Field(default=RetryPolicy(attempts=12, base_delay=0.25, max_delay=2.0), exclude=True)
-
-    _context_run: ContextRun | None = PrivateAttr(default=None)
 
     def __init__(self, *, model_id: str | None = None, **values: Any) -> None:
         if values.get("llm") is None and "model" not in values:
@@ -233,37 +227,25 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         """Number of batches of chunks to start in advance, so that `num_workers` calls are in flight."""
         return 1 + math.ceil(self.num_workers / _CALLS_PER_BATCH)
 
-    def missing(self, nodes: Sequence[BaseNode]) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
+    def missing(
+        self, nodes: Sequence[BaseNode], ledger: Ledger
+    ) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
         """Yield each segment, its chunks that need a call, and the contexts already in the ledger, by node id.
 
         Chunks whose context the LLM refused to write in an earlier run are left out, unless `retries_refused` is set.
 
         Args:
             nodes: All chunks of one or more documents.
+            ledger: Store of contexts that have already been paid for.
         """
-        with self._open_ledger(read_only=True) as ledger:
-            for segment in segments(nodes, segment_size=self.segment_size):
-                chunks = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
-                by_key = self.chunks_by_key(segment, chunks)
-                contexts = ledger.contexts(list(by_key))
-                refused = set() if self.retries_refused else ledger.refusals(list(by_key))
-                known = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
-                settled = {chunk.node_id for key in refused for chunk in by_key[key]} | known.keys()
-                yield segment, [chunk for chunk in chunks if chunk.node_id not in settled], known
-
-    @contextmanager
-    def _open_ledger(self, *, read_only: bool = False) -> Iterator[Ledger]:
-        """Provide the ledger; if the setting is a path, the ledger is open only during the `with` block."""
-        if isinstance(self.ledger, Ledger):
-            yield self.ledger
-            return
-        if self.ledger is not None and not read_only:
-            files.make_directory(self.ledger.parent)
-        ledger = Ledger(self.ledger, read_only=read_only)
-        try:
-            yield ledger
-        finally:
-            ledger.close()
+        for segment in segments(nodes, segment_size=self.segment_size):
+            chunks = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
+            by_key = self.chunks_by_key(segment, chunks)
+            contexts = ledger.contexts(list(by_key))
+            refusals = set() if self.retries_refused else ledger.refusals(list(by_key))
+            by_node = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
+            done = {chunk.node_id for key in refusals for chunk in by_key[key]} | by_node.keys()
+            yield segment, [chunk for chunk in chunks if chunk.node_id not in done], by_node
 
     def requests(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ContextRequest]:
         """Return the requests for the contexts of a segment's chunks; chunks with the same key share a request.
@@ -280,61 +262,45 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return prompts.chunks_by_key(segment, chunks, prompt=self.template, model=self.model)
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Self]:
-        """Provide a contextualizer that uses one client and one rate limit for all calls, even concurrent calls."""
+    async def session(
+        self,
+        ledger: Ledger | None = None,
+        account: Account | None = None,
+        *,
+        replies: BatchReplies | None = None,
+        sender: Sender | None = None,
+    ) -> AsyncIterator[LLMSession]:
+        """Provide a session that uses one client and one rate limit for all calls, even concurrent calls.
+
+        Args:
+            ledger: Store of contexts that have already been paid for; None for the one in the settings, if any.
+            account: Account that approves each call before it is sent, and records its cost.
+            replies: Batch replies; contexts whose request was in no batch are requested with live calls.
+            sender: Object that answers requests instead of the LLM.
+        """
         async with AsyncExitStack() as stack:
-            ledger = await run_to_completion(partial(stack.enter_context, self._open_ledger()))
-            scheduler = Scheduler(self, stack)
-            context_run = ContextRun(self, ledger, scheduler)
-            stack.push_async_callback(context_run.close)
-            ready = self.model_copy()
-            ready._context_run = context_run
-            yield ready
+            if ledger is None:
+                ledger = await run_to_completion(partial(stack.enter_context, self._open_ledger()))
+            scheduler = Scheduler(self, stack, account=account, sender=sender)
+            session = LLMSession(self, ledger, scheduler, replies)
+            stack.push_async_callback(session.close)
+            yield session
             scheduler.require_written()
 
-    def stop(self, error: ContextualError) -> None:
-        """Stop sending calls because of an error outside this object; calls in flight may finish."""
-        if self._context_run is not None:
-            self._context_run.stop(error)
-
-    async def _acontexts_of_all(
-        self, work: Sequence[tuple[Segment, list[BaseNode]]], progress: Progress
-    ) -> list[list[ChunkContext]]:
-        if self._context_run is None:
-            async with self.session() as ready:
-                return await ready._acontexts_of_all(work, progress)
-        contexts: dict[str, ChunkContext] = {}
-
-        def on_context(segment: Segment, chunk: BaseNode, context: ChunkContext) -> None:
-            if context.error is not None:
-                (structural,) = self.structural.contexts(segment, [chunk])
-                context = replace(context, text=structural.text, source=structural.source)
-            contexts[chunk.node_id] = context
-            progress(1)
-
-        await self._context_run.run(work, on_context)
-        return await asyncio.to_thread(lambda: [self._finished(*item, contexts) for item in work])
-
-    def _finished(
-        self, segment: Segment, chunks: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]
-    ) -> list[ChunkContext]:
-        """Return the contexts of a segment's chunks after their check, with structural lines."""
-        facts = SegmentFacts([self.prompt, *self.variables.values(), *prompts.texts_of(segment)])
-        checked = [self._checked(segment, chunk, contexts[chunk.node_id], facts) for chunk in chunks]
-        return checked if self.lines is None else self.lines.add_structure(segment, chunks, checked)
-
-    def _checked(self, segment: Segment, chunk: BaseNode, context: ChunkContext, facts: SegmentFacts) -> ChunkContext:
-        """Return a context without the sentences that do not pass the check, or the structural one if none remains."""
-        if context.source != "llm":
-            return context
-        result = check_context(context.text, chunk.get_content(), facts)
-        if result.text:
-            return replace(context, text=result.text, findings=result.findings)
-        (structural,) = self.structural.contexts(segment, [chunk])
-        return replace(context, text=structural.text, source=structural.source, findings=result.findings)
+    @contextmanager
+    def _open_ledger(self) -> Iterator[Ledger]:
+        """Provide the ledger of the settings, which is closed afterwards unless it was passed as an object."""
+        if isinstance(self.ledger, Ledger):
+            yield self.ledger
+            return
+        if self.ledger is not None:
+            files.make_directory(self.ledger.parent)
+        with contextlib.closing(Ledger(self.ledger)) as ledger:
+            yield ledger
 
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
-        return (await self._acontexts_of_all([(segment, list(chunks))], lambda _done: None))[0]
+        async with self.session() as session:
+            return (await session._acontexts_of_all([(segment, list(chunks))], lambda _done: None))[0]
 
 
 ContextCallback = Callable[[Segment, BaseNode, ChunkContext], None]
@@ -386,17 +352,23 @@ _UNREAD = (
 )
 
 
-class ContextRun:
-    """Obtain the contexts of many segments concurrently. A run uses one object of this class.
+class LLMSession(ContextSession):
+    """Obtain the contexts of many segments concurrently, from the ledger, the batch replies or the LLM.
 
     Args:
-        settings: Contextualizer with the prompt, the model and the batch replies.
+        settings: Contextualizer with the prompt and the model.
         ledger: Store of contexts that have already been paid for.
         scheduler: Scheduler that sends the requests.
+        replies: Batch replies, or None.
     """
 
-    def __init__(self, settings: LLMContextualizer, ledger: Ledger, scheduler: Scheduler) -> None:
-        self._settings, self._ledger, self._scheduler = settings, ledger, scheduler
+    _settings: LLMContextualizer
+
+    def __init__(
+        self, settings: LLMContextualizer, ledger: Ledger, scheduler: Scheduler, replies: BatchReplies | None
+    ) -> None:
+        super().__init__(settings)
+        self._ledger, self._scheduler, self._replies = ledger, scheduler, replies
         self._unsaved: list[LedgerEntry] = []
         self._pending: dict[str, asyncio.Event] = {}
 
@@ -410,10 +382,42 @@ class ContextRun:
             await run_to_completion(partial(self._ledger.add_contexts, self._unsaved))
 
     def stop(self, error: ContextualError) -> None:
-        """Stop sending calls, and make `run` raise the error when the calls in flight have ended."""
+        """Stop sending calls, and raise the error when the calls in flight have ended."""
         self._scheduler.stop(error)
 
-    async def run(self, work: Iterable[tuple[Segment, Sequence[BaseNode]]], on_context: ContextCallback) -> None:
+    async def _acontexts_of_all(self, work: Sequence[SegmentWork], progress: Progress) -> list[list[ChunkContext]]:
+        contexts: dict[str, ChunkContext] = {}
+
+        def on_context(segment: Segment, chunk: BaseNode, context: ChunkContext) -> None:
+            if context.error is not None:
+                (structural,) = self._settings.structural.contexts(segment, [chunk])
+                context = replace(context, text=structural.text, source=structural.source)
+            contexts[chunk.node_id] = context
+            progress(1)
+
+        await self._run(work, on_context)
+        return await asyncio.to_thread(lambda: [self._finished(*item, contexts) for item in work])
+
+    def _finished(
+        self, segment: Segment, chunks: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]
+    ) -> list[ChunkContext]:
+        """Return the contexts of a segment's chunks after their check, with structural lines."""
+        facts = SegmentFacts([self._settings.prompt, *self._settings.variables.values(), *prompts.texts_of(segment)])
+        checked = [self._checked(segment, chunk, contexts[chunk.node_id], facts) for chunk in chunks]
+        lines = self._settings.lines
+        return checked if lines is None else lines.add_structure(segment, chunks, checked)
+
+    def _checked(self, segment: Segment, chunk: BaseNode, context: ChunkContext, facts: SegmentFacts) -> ChunkContext:
+        """Return a context without the sentences that do not pass the check, or the structural one if none remains."""
+        if context.source != "llm":
+            return context
+        result = check_context(context.text, chunk.get_content(), facts)
+        if result.text:
+            return replace(context, text=result.text, findings=result.findings)
+        (structural,) = self._settings.structural.contexts(segment, [chunk])
+        return replace(context, text=structural.text, source=structural.source, findings=result.findings)
+
+    async def _run(self, work: Iterable[tuple[Segment, Sequence[BaseNode]]], on_context: ContextCallback) -> None:
         """Obtain the contexts of many segments, starting the next segment whenever a slot becomes free.
 
         Args:
@@ -468,8 +472,8 @@ class ContextRun:
 
     def _contexts(self, keys: Sequence[str]) -> dict[str, str]:
         """Look up contexts by key in the ledger and return the contexts found. An empty string means a refusal."""
-        refused = set() if self._settings.retries_refused else self._ledger.refusals(keys)
-        return dict.fromkeys(refused, "") | self._ledger.contexts(keys)
+        refusals = set() if self._settings.retries_refused else self._ledger.refusals(keys)
+        return dict.fromkeys(refusals, "") | self._ledger.contexts(keys)
 
     @property
     def _refusal(self) -> ChunkContext:
@@ -497,9 +501,9 @@ class ContextRun:
 
     async def _try(self, request: ContextRequest) -> _Outcome:
         """Send a request once, and store the context or the refusal in the ledger."""
-        replies = self._settings.replies
-        stored = None if replies is None else replies.take(request)
-        if replies is not None and stored is None:
+        replies = self._replies
+        batch_reply = None if replies is None else replies.take(request)
+        if replies is not None and batch_reply is None:
             if replies.is_unread(request):
                 return _Outcome(ChunkContext.failed(_UNREAD, is_held_back=True))
             if (reason := replies.reason_unanswered(request)) is not None:
@@ -508,13 +512,13 @@ class ContextRun:
         async with AsyncExitStack() as flight:
             try:
                 live = self._scheduler.call(request)
-                reply = await flight.enter_async_context(live) if stored is None else stored
+                reply = await flight.enter_async_context(live) if batch_reply is None else batch_reply
             except STOPPING:
                 raise
             except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception; the report shows it
-                failure = call_error(error, self._settings.model)
-                self._scheduler.note_failed(request, failure, kind=kind_of(error), is_general=is_general(error))
-                return _Outcome(ChunkContext.failed(failure.problem))
+                cause = call_error(error, self._settings.model)
+                self._scheduler.note_failed(request, cause, kind=kind_of(error), is_general=is_general(error))
+                return _Outcome(ChunkContext.failed(cause.problem))
             extraction = prompts.extract_context(
                 reply.text, request.chunk.get_content(), reply.finish_reason, has_reasoning=reply.has_reasoning
             )
@@ -527,14 +531,13 @@ class ContextRun:
             if problem == prompts.REFUSED:
                 await self._store(request, reply, "")
                 return _Outcome(self._refusal)
-        failed = ChunkContext.failed(
-            f"{self._settings.model!r} {problem}{_WITH_ROOM if request.answer_tokens else ''}."
-        )
-        if replies is not None and stored is not None:
+        room = _WITH_ROOM if request.answer_tokens else ""
+        failure = ChunkContext.failed(f"{self._settings.model!r} {problem}{room}.")
+        if replies is not None and batch_reply is not None:
             replies.note_open(request)
-            return _Outcome(failed)
+            return _Outcome(failure)
         return _Outcome(
-            failed, is_unusable=True, needs_room=extraction.needs_room, has_reasoning=extraction.has_reasoning
+            failure, is_unusable=True, needs_room=extraction.needs_room, has_reasoning=extraction.has_reasoning
         )
 
     async def _store(self, request: ContextRequest, reply: Reply, context: str) -> None:
@@ -728,14 +731,23 @@ class Scheduler:
     """Send requests within the limits, retry failed requests, and stop the run if no call can succeed.
 
     Args:
-        settings: Contextualizer with the LLM, its limits and the account for the calls.
+        settings: Contextualizer with the LLM and its limits.
         stack: Exit stack that closes the LLM's client. The LLM is loaded for the first request, so it is not needed if
             all contexts are in the ledger.
+        account: Account that approves each call and records its cost; None for one without a limit.
+        sender: Object that answers requests instead of the LLM, or None.
     """
 
-    def __init__(self, settings: LLMContextualizer, stack: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        settings: LLMContextualizer,
+        stack: AsyncExitStack,
+        *,
+        account: Account | None = None,
+        sender: Sender | None = None,
+    ) -> None:
         self._settings, self._stack = settings, stack
-        self._sender = settings.sender
+        self._sender = sender
         self._connecting = asyncio.Lock()
         self._provider = provider_of(settings.model) or Provider(pip="")
         # A provider with a single cache slot recomputes the prefix whenever the segment changes.
@@ -746,7 +758,7 @@ class Scheduler:
         )
         self._prefix_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._cached_prefixes: set[str] = set()
-        self._spending = settings.spending or Account(Prices())
+        self._account = account or Account(Prices())
         self._form = TokenCounter.of(settings.model, settings.llm)
         self._error: ContextualError | None = None
         self._answers, self._unreadable, self._was_reached = 0, 0, False
@@ -762,7 +774,7 @@ class Scheduler:
         """Stop sending calls, and make waiting calls raise the first error passed to this method."""
         self._error = self._error or error
         self._limiter.stop()
-        self._spending.stop(self._error)
+        self._account.stop(self._error)
 
     def check(self) -> None:
         """Raise the error that stopped the run, if any."""
@@ -772,7 +784,7 @@ class Scheduler:
     def note_written(self) -> None:
         """Note that the model has written or refused a context."""
         self._streak.note_written()
-        self._spending.note_context()
+        self._account.note_context()
 
     def note_failed(self, request: ContextRequest, error: ModelError, *, kind: str, is_general: bool = False) -> None:
         """Note a failed request, and stop the run if no request can succeed; see `FailureStreak.note_failed`."""
@@ -825,27 +837,28 @@ class Scheduler:
 
     async def _call_with_retries(self, request: ContextRequest) -> Reply:
         """Send a request, with retries, and return the answer. The slot is released only if an error is raised."""
-        tries, cancelled = 0, cancellations()
         await self._slots.acquire()
-        first = self._answers
+        first = before = self._answers
+
+        async def attempt() -> Reply:
+            nonlocal before
+            before = self._answers
+            return await self._call(request)
+
+        def counts(error: Exception) -> bool:
+            # A rate limit does not count as a failed attempt while the provider answers other calls.
+            return not is_rate_limit(error) or self._answers == before
+
+        def on_failure(error: Exception, delay: float | None) -> None:
+            self._note_failure(request, error, is_last=delay is None and self._answers == first)
+            self.check()
+            if delay is not None and is_rate_limit(error):
+                self._pause(delay)
+
         try:
-            while True:
-                answers = self._answers
-                try:
-                    return await self._call(request)
-                except Exception as error:  # an LLM class may raise any exception; raised again unless retryable
-                    # A rate limit does not count as a failed attempt while the provider answers other calls.
-                    tries += not is_rate_limit(error) or self._answers == answers
-                    delay = self._settings.retry.delay(max(1, tries), error)
-                    self._note_failure(request, error, is_last=delay is None and self._answers == first)
-                    self.check()
-                    if cancellations() > cancelled:
-                        raise asyncio.CancelledError from error
-                    if delay is None:
-                        raise
-                    if is_rate_limit(error):
-                        self._pause(delay)
-                await self._limiter.sleep(delay)
+            return await acall(
+                attempt, self._settings.retry, sleep=self._limiter.sleep, counts=counts, on_failure=on_failure
+            )
         except BaseException:
             self._slots.release()
             raise
@@ -858,7 +871,7 @@ class Scheduler:
             request = replace(request, answer_tokens=self._answer_tokens)
             self._had_room.add(request.key)
         await self._limiter.enter(request.input_tokens)
-        async with self._spending.call(
+        async with self._account.call(
             settings.model,
             self._form.maximum(request),
             sender=settings.service_tier or "live",
@@ -866,8 +879,8 @@ class Scheduler:
         ) as call:
             reply = await awithout_secrets(partial(sender.send, request))
         tokens = self._form.tokens_of(request, reply)
-        call.settle(tokens, is_estimated=not reply.is_counted)
-        await self._spending.acommit()
+        call.settle(tokens)
+        await self._account.acommit()
         self._cached_tokens[request.prefix.cache_key] = tokens.cached_tokens
         self._answers += 1
         self._context_tokens += tokens.output_tokens
@@ -894,8 +907,8 @@ class Scheduler:
                 settings = self._settings
                 load = partial(load_llm, settings.model, timeout=settings.call_timeout)
                 llm = await asyncio.to_thread(load) if settings.llm is None else settings.llm
-                connected = await self._stack.enter_async_context(own_client(llm))
-                self._sender = LiveSender(connected, service_tier=settings.service_tier)
+                llm = await self._stack.enter_async_context(own_client(llm))
+                self._sender = LiveSender(llm, service_tier=settings.service_tier)
             return self._sender
 
     def _note_failure(self, request: ContextRequest, error: Exception, *, is_last: bool) -> None:

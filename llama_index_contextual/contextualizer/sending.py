@@ -484,7 +484,7 @@ class BatchReplies:
     Args:
         journal: Journal that stores the replies.
         model: Name of the LLM, as in the settings.
-        spending: Account of the run.
+        account: Account of the run.
         llm: The LLM if it was passed as an object.
         live: How a retry without a batch would send requests, which determines its price.
         context_tokens: Expected number of tokens in a context.
@@ -502,7 +502,7 @@ class BatchReplies:
         self,
         journal: BatchJournal,
         model: str,
-        spending: Account,
+        account: Account,
         *,
         llm: LLM | None = None,
         live: SenderKind = "live",
@@ -513,7 +513,7 @@ class BatchReplies:
         self.unanswered: dict[str, str] = {}
         self.booked: set[str] = set()
         self.given_up: dict[str, int] = {}
-        self._spending, self._form, self._live = spending, TokenCounter.of(model, llm), live
+        self._account, self._form, self._live = account, TokenCounter.of(model, llm), live
         self._context_tokens = context_tokens
         self._used: set[str] = set()
         self._reserved: dict[str, Reservation] = {}
@@ -559,7 +559,7 @@ class BatchReplies:
         if not self._open:
             return None
         live, batch = (
-            self._spending.prices.dollars(self.model, self._open[sender], sender=sender)
+            self._account.prices.dollars(self.model, self._open[sender], sender=sender)
             for sender in (self._live, "batch")
         )
         return IncompleteBatch(self._open["batch"].calls, live, batch)
@@ -575,8 +575,7 @@ class BatchReplies:
         reply = Reply(stored.text, usage, stored.finish_reason)
         if custom_id not in self.booked:
             tokens = self._form.tokens_of(request, reply)
-            receipt = self._spending.receipt(self.model, tokens, sender="batch")
-            self._spending.actual += replace(receipt, estimated_calls=int(not reply.is_counted))
+            self._account.actual += self._account.receipt(self.model, tokens, sender="batch")
         return reply
 
     def _unused(self, custom_id: str) -> BatchReply | None:
@@ -588,7 +587,7 @@ class BatchReplies:
         Raises:
             BudgetExceededError: The request could exceed the limit.
         """
-        self._reserved[custom_id] = self._spending.reserve(self.model, self._form.maximum(request), sender="batch")
+        self._reserved[custom_id] = self._account.reserve(self.model, self._form.maximum(request), sender="batch")
 
     def release_unsent(self) -> None:
         """Release the reserves of requests that were not sent."""
@@ -600,7 +599,7 @@ class BatchReplies:
         """Keep the reserves of uploaded requests until their replies arrive."""
         for custom_id in custom_ids:
             self.unanswered.pop(custom_id, None)
-        self._spending.reserve_batch(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
+        self._account.reserve_batch(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
 
     def book(self, batch: OpenBatch, replies: Sequence[BatchReply], *, unread: int) -> None:
         """Record the cost of a batch's replies, except replies without token counts, whose cost is recorded on use.
@@ -615,13 +614,13 @@ class BatchReplies:
             if reply.input_tokens is not None and reply.output_tokens is not None:
                 counts = reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens, reply.written_tokens or 0
                 tokens = Tokens(1, *counts)
-                paid += self._spending.receipt(self.model, tokens, sender="batch")
+                paid += self._account.receipt(self.model, tokens, sender="batch")
                 self.booked.add(reply.custom_id)
-        self._spending.actual += paid
+        self._account.actual += paid
         if unread:
-            self._spending.read_batch(batch.file_id, paid=paid.dollars or 0.0, unread=unread, requests=batch.requests)
+            self._account.read_batch(batch.file_id, paid=paid.dollars or 0.0, unread=unread, requests=batch.requests)
         else:
-            self._spending.close_batch(batch.file_id)
+            self._account.close_batch(batch.file_id)
 
     def close(self) -> None:
         """Remove the replies that were used and the batches that were abandoned.
@@ -631,7 +630,7 @@ class BatchReplies:
         self.journal.forget_replies(self._used)
         self._used.clear()
         for file_id, unread in self.given_up.items():
-            self._spending.close_batch(file_id, unread=unread)
+            self._account.close_batch(file_id, unread=unread)
             self.journal.closed(file_id, [])
 
 

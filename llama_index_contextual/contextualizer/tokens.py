@@ -179,8 +179,9 @@ class TokenCounter:
         if output is None:
             output = count_tokens(reply.text) + self.hidden_tokens
         if usage.input_tokens is None:
-            return Tokens.maximum(self.input_tokens(request), output)
-        return Tokens(1, usage.input_tokens, usage.cached_tokens or 0, output, usage.written_tokens or 0)
+            return replace(Tokens.maximum(self.input_tokens(request), output), estimated_calls=1)
+        cached, written = usage.cached_tokens or 0, usage.written_tokens or 0
+        return Tokens(1, usage.input_tokens, cached, output, written, estimated_calls=int(not reply.is_counted))
 
 
 def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> float:

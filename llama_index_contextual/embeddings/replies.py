@@ -112,9 +112,9 @@ def in_order(items: Sequence[T], index_of: Callable[[T], object], *, expected: i
     if by_index.keys() != set(range(expected)):
         indexes = [index_of(item) for item in items]
         wrong = [index for index in indexes if type(index) is not int or not 0 <= index < expected]
-        shown = f"{wrong[0]!r}"[:40] if wrong else f"{max(indexes, key=indexes.count)} more than once"
+        fault = f"{wrong[0]!r}"[:40] if wrong else f"{max(indexes, key=indexes.count)} more than once"
         raise ModelError(
-            f"{name!r} returned vectors with the index {shown} instead of the indexes 0 to {expected - 1}, so it is"
+            f"{name!r} returned vectors with the index {fault} instead of the indexes 0 to {expected - 1}, so it is"
             f" unknown which vector belongs to which text. None of them is used: run the same call again, or choose"
             f" another embedding model.",
             setting="embed_model",

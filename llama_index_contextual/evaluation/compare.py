@@ -51,11 +51,11 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.project_file import project_ledger, scratch, write_lock
 from llama_index_contextual.index.version import OpenVersion
-from llama_index_contextual.ingestion.changes import arun
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
-from llama_index_contextual.ingestion.pipeline import make_stages
-from llama_index_contextual.ingestion.plan import RunOptions
-from llama_index_contextual.ingestion.report import IngestReport
+from llama_index_contextual.ingestion.options import RunOptions
+from llama_index_contextual.ingestion.report import IngestProgress, IngestReport
+from llama_index_contextual.ingestion.run import IngestRun
+from llama_index_contextual.ingestion.stages import make_stages
 from llama_index_contextual.ingestion.state import HasState, ProjectState
 from llama_index_contextual.models import embedding_identity, model_name
 from llama_index_contextual.money.price import Prices
@@ -462,17 +462,16 @@ def _build(
             files.make_directory(directory)
             model = origin.embed_model if config.builds_semantic else None
             stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=model, model_id=origin.model_id)
-            result = run_sync(
-                lambda: arun(
-                    [],
-                    replace(options, purpose="compare"),
-                    project_dir=directory,
-                    config=config.changed(backend="files"),  # a temporary variant is stored in files
-                    make_stages=lambda: stages,
-                    before=before,
-                    progress=lambda _: report(VariantProgress(stage="build", name=name)),
-                )
-            )
+            settings = config.changed(backend="files")  # a temporary variant is stored in files
+            run = IngestRun([], replace(options, purpose="compare"), settings, before)
+
+            def on_progress(_: IngestProgress) -> None:
+                report(VariantProgress(stage="build", name=name))
+
+            if run.changes_nothing:
+                result = run_sync(lambda: run.aupdate_derived(directory))
+            else:
+                result = run_sync(lambda: run.abuild(stages, directory, progress=on_progress))
             rerankers = origin.live.versions.rerankers
             live = LiveIndexes(
                 LiveVersions(directory, origin.directory.name, lambda *_: origin.embed_model, rerankers=rerankers)

@@ -31,7 +31,7 @@ from llama_index_contextual.evaluation.compare import (
 from llama_index_contextual.evaluation.questions import PER_CHUNK, QUESTIONS, generate_questions, require_number
 from llama_index_contextual.evaluation.run import KS, Questions, as_questions
 from llama_index_contextual.evaluation.sample import draw_sample
-from llama_index_contextual.ingestion.plan import RunOptions
+from llama_index_contextual.ingestion.options import RunOptions
 from llama_index_contextual.ingestion.state import HasState, ProjectState
 from llama_index_contextual.models import model_name
 from llama_index_contextual.money.price import Prices, money
@@ -261,7 +261,7 @@ def scaled(tokens: Tokens, *, expected: Tokens, actual: Tokens) -> Tokens:
         >>> expected = Tokens(calls=10, input_tokens=1_000, output_tokens=500)
         >>> actual = Tokens(calls=11, input_tokens=1_100, cached_tokens=550, output_tokens=800)
         >>> scaled(Tokens(calls=100, input_tokens=20_000, output_tokens=5_000), expected=expected, actual=actual)
-        Tokens(calls=110, input_tokens=22000, cached_tokens=11000, output_tokens=8000, written_tokens=0)
+        Tokens(calls=110, input_tokens=22000, cached_tokens=11000, output_tokens=8000, ...)
     """
     if not (expected.calls and expected.input_tokens and actual.input_tokens):
         return tokens

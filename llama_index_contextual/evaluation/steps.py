@@ -36,7 +36,7 @@ from llama_index_contextual.evaluation.compare import (
 )
 from llama_index_contextual.evaluation.run import KS, NO_RERANK, Questions, as_questions
 from llama_index_contextual.evaluation.sample import draw_sample
-from llama_index_contextual.ingestion.plan import RunOptions
+from llama_index_contextual.ingestion.options import RunOptions
 from llama_index_contextual.ingestion.state import HasState, ProjectState
 from llama_index_contextual.models import missing_for
 from llama_index_contextual.money.price import money

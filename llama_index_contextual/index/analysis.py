@@ -485,9 +485,9 @@ def match_spans(text: str, terms: Collection[str], analyzer: Analyzer) -> list[t
         >>> match_spans("Pumps of type TS-999 pump water.", ["pump", "999"], Analyzer("english"))
         [(0, 5), (14, 20), (21, 25)]
     """
-    wanted = set(terms)
-    spans = ((span.start, span.end) for span in analyzer.spans(text) if not wanted.isdisjoint(span.terms))
-    return _merged(spans) if wanted else []
+    targets = set(terms)
+    spans = ((span.start, span.end) for span in analyzer.spans(text) if not targets.isdisjoint(span.terms))
+    return _merged(spans) if targets else []
 
 
 def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -656,8 +656,8 @@ def date_token(token: str) -> str | None:
     day, month = int(match[1]), int(match[3])
     if (match[2] == "/" and day <= 12) or month > 12:
         day, month = month, day
-    found = _valid_date(int(match[4]), month, day)
-    return None if found is None else found.isoformat()
+    date_value = _valid_date(int(match[4]), month, day)
+    return None if date_value is None else date_value.isoformat()
 
 
 def is_period(term: str) -> bool:

@@ -46,7 +46,7 @@ class Chunk:
     make_node: Callable[[], BaseNode] = field(compare=False, repr=False)
 
     @classmethod
-    def of(cls, node: BaseNode) -> Chunk:
+    def from_node(cls, node: BaseNode) -> Chunk:
         """Create a chunk from a node."""
         return cls(
             node_id=node.node_id,

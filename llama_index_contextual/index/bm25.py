@@ -89,7 +89,7 @@ class TermCounts:
     frequencies: NDArray[np.int32]
     lengths: NDArray[np.int32]
 
-    def of(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
+    def frequencies_of(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
         """Return the rows that contain a term and the term's frequency in each row, or None if the term is unknown."""
         number = self.vocabulary.get(term)
         if number is None:
@@ -141,7 +141,7 @@ class _IndexPart:
 
         The saturated frequency is frequency / (norm + frequency). The result is None if the term is unknown.
         """
-        result = self.counts.of(term)
+        result = self.counts.frequencies_of(term)
         if result is None:
             return None
         holders, frequencies = result

@@ -201,12 +201,12 @@ def field_test(item: MetadataFilter) -> FieldTest:
 Passes = Callable[[Any], bool]
 
 
-def _equal(wanted: Any) -> Passes:
-    return lambda value: isinstance(value, _SCALAR.types) and value == wanted
+def _equal(operand: Any) -> Passes:
+    return lambda value: isinstance(value, _SCALAR.types) and value == operand
 
 
-def _among(wanted: Sequence[Any]) -> Passes:
-    values = frozenset(wanted)
+def _among(operand: Sequence[Any]) -> Passes:
+    values = frozenset(operand)
     return lambda value: isinstance(value, _SCALAR.types) and value in values
 
 
@@ -225,17 +225,17 @@ def _compare(compare: Callable[[Any, Any], bool], bound: Any) -> Passes:
     return passes
 
 
-def _holds(value: Any, wanted: Any) -> bool:
+def _holds(value: Any, operand: Any) -> bool:
     """Return whether a list contains an item, or a string contains a substring."""
-    return wanted in value if isinstance(value, list) else _includes(value, wanted)
+    return operand in value if isinstance(value, list) else _includes(value, operand)
 
 
-def _includes(value: Any, wanted: Any) -> bool:
-    return isinstance(value, str) and isinstance(wanted, str) and wanted in value
+def _includes(value: Any, operand: Any) -> bool:
+    return isinstance(value, str) and isinstance(operand, str) and operand in value
 
 
-def _insensitive(wanted: str) -> Passes:
-    return lambda value: isinstance(value, str) and wanted.lower() in value.lower()
+def _insensitive(operand: str) -> Passes:
+    return lambda value: isinstance(value, str) and operand.lower() in value.lower()
 
 
 class _Kind(NamedTuple):
@@ -259,13 +259,13 @@ _OPERATORS: dict[FilterOperator, tuple[_Kind, Callable[[Any], Passes]]] = {
     FilterOperator.LTE: (_SCALAR, partial(_compare, operator.le)),
     FilterOperator.IN: (_LIST, _among),
     FilterOperator.NIN: (_LIST, _among),
-    FilterOperator.ANY: (_LIST, lambda wanted: lambda value: any(_holds(value, item) for item in wanted)),
+    FilterOperator.ANY: (_LIST, lambda operand: lambda value: any(_holds(value, item) for item in operand)),
     FilterOperator.ALL: (
         _LIST,
-        lambda wanted: lambda value: value is not None and all(_holds(value, item) for item in wanted),
+        lambda operand: lambda value: value is not None and all(_holds(value, item) for item in operand),
     ),
-    FilterOperator.CONTAINS: (_SCALAR, lambda wanted: lambda value: _holds(value, wanted)),
-    FilterOperator.TEXT_MATCH: (_TEXT, lambda wanted: lambda value: _includes(value, wanted)),
+    FilterOperator.CONTAINS: (_SCALAR, lambda operand: lambda value: _holds(value, operand)),
+    FilterOperator.TEXT_MATCH: (_TEXT, lambda operand: lambda value: _includes(value, operand)),
     FilterOperator.TEXT_MATCH_INSENSITIVE: (_TEXT, _insensitive),
     FilterOperator.IS_EMPTY: (_ANYTHING, lambda _: lambda value: value not in (None, "", [])),
 }

@@ -486,11 +486,11 @@ class Ledger(Database):
         embeddings_to_keep = _live_keys(keys, documents, [(name, size) for name, of in models for size in (None, of)])
         removed = []
         with self.transaction() as connection:
-            for table, kept in (("contexts", contexts_to_keep), ("embeddings", embeddings_to_keep)):
+            for table, live_keys in (("contexts", contexts_to_keep), ("embeddings", embeddings_to_keep)):
                 others = f"FROM {table} WHERE key NOT IN (SELECT value FROM json_each(?))"
-                removed.append(connection.execute(f"SELECT count(*) {others}", (json.dumps(kept),)).fetchone()[0])
+                removed.append(connection.execute(f"SELECT count(*) {others}", (json.dumps(live_keys),)).fetchone()[0])
                 if not dry_run:
-                    connection.execute(f"DELETE {others}", (json.dumps(kept),))
+                    connection.execute(f"DELETE {others}", (json.dumps(live_keys),))
             for table in () if dry_run else (*BATCH_TABLES, "pages"):
                 connection.execute(f"DELETE FROM {table}")
         return removed[0], removed[1]

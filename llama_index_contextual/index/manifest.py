@@ -355,12 +355,12 @@ def read_records(part: Path) -> Records:
     Raises:
         CorruptVersionError: The file is missing or damaged.
     """
-    shown = _display_name(part, RECORDS)
-    content = _content(part / RECORDS, shown)
+    label = _display_name(part, RECORDS)
+    content = _content(part / RECORDS, label)
     try:
         return Records(DocumentRecord(**record) for record in without_checksum(json.loads(content))["records"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise damage_error(shown, "has changed since it was published") from error
+        raise damage_error(label, "has changed since it was published") from error
 
 
 # ---- file verification -----------------------------------------------------------------------------------------------
@@ -392,10 +392,10 @@ def read_manifest(directory: Path) -> Manifest:
         CorruptVersionError: The manifest is missing, damaged, or belongs to another version.
         FormatError: The manifest was written by a newer release.
     """
-    shown = _display_name(directory, MANIFEST)
-    manifest = Manifest.from_json(_content(directory / MANIFEST, shown), file=shown)
+    label = _display_name(directory, MANIFEST)
+    manifest = Manifest.from_json(_content(directory / MANIFEST, label), file=label)
     if manifest.version != directory.name:
-        raise damage_error(shown, f"belongs to version {manifest.version}")
+        raise damage_error(label, f"belongs to version {manifest.version}")
     return manifest
 
 
@@ -422,29 +422,29 @@ def check_files(directory: Path, described: Mapping[str, FileEntry], check: Chec
         CorruptVersionError: A file is missing, has changed or cannot be read.
     """
     for name, expected in described.items():
-        path, shown = directory / name, _display_name(directory, name)
+        path, label = directory / name, _display_name(directory, name)
         try:
             status = path.stat()
             require_regular(path, status)
             if (size := status.st_size) != expected.bytes:
-                raise damage_error(shown, f"has {size} bytes instead of {expected.bytes}")
+                raise damage_error(label, f"has {size} bytes instead of {expected.bytes}")
             if check != "size" and getattr(files, check)(path) != getattr(expected, check):
-                raise damage_error(shown, "has changed since it was published")
+                raise damage_error(label, "has changed since it was published")
             if name == FAISS_FILE:
-                check_faiss(path, shown=shown)
+                check_faiss(path, label=label)
         except FileNotFoundError as error:
-            raise damage_error(shown, "is missing") from error
+            raise damage_error(label, "is missing") from error
         except OSError as error:
-            raise _reading_error(shown, error) from error
+            raise _reading_error(label, error) from error
 
 
-def _content(path: Path, shown: str) -> bytes:
+def _content(path: Path, label: str) -> bytes:
     try:
         return files.read(path)
     except FileNotFoundError as error:
-        raise damage_error(shown, "is missing") from error
+        raise damage_error(label, "is missing") from error
     except OSError as error:
-        raise _reading_error(shown, error) from error
+        raise _reading_error(label, error) from error
 
 
 def is_damage(error: Exception) -> bool:
@@ -454,32 +454,32 @@ def is_damage(error: Exception) -> bool:
     return isinstance(error, CorruptVersionError) and is_readable
 
 
-def _reading_error(shown: str, error: OSError) -> CorruptVersionError:
+def _reading_error(label: str, error: OSError) -> CorruptVersionError:
     fault = f"cannot be read ({error.strerror or error})"
     if error.errno in DAMAGE:
-        return damage_error(shown, fault)
-    return CorruptVersionError(f"{shown} {fault}.", file=shown, remedy=_TRY_AGAIN)
+        return damage_error(label, fault)
+    return CorruptVersionError(f"{label} {fault}.", file=label, remedy=_TRY_AGAIN)
 
 
 def _display_name(directory: Path, name: str) -> str:
     return f"{directory.parent.name}/{directory.name}/{name}"
 
 
-def check_faiss(path: Path, *, shown: str | None = None) -> None:
+def check_faiss(path: Path, *, label: str | None = None) -> None:
     """Check that a file is a flat FAISS index and that its size matches its header.
 
     Raises:
         CorruptVersionError: The file is not a flat FAISS index, or its size does not match.
     """
-    shown = shown or path.name
+    label = label or path.name
     with open_file(path) as file:
         head = file.read(_FLAT_HEADER.size)
     if not head.startswith(_FLAT_IP) or len(head) < _FLAT_HEADER.size:
-        raise damage_error(shown, "is not a flat FAISS index")
+        raise damage_error(label, "is not a flat FAISS index")
     _, dimensions, vectors, _, _, _, metric, floats = _FLAT_HEADER.unpack(head)
     size = path.stat().st_size - _FLAT_HEADER.size
     is_valid = dimensions > 0 and vectors >= 0 and metric == _INNER_PRODUCT and floats == dimensions * vectors
     if not is_valid or size != floats * _FLOAT:
         raise damage_error(
-            shown, f"claims to contain {vectors} vectors of {dimensions} numbers, but has a different size"
+            label, f"claims to contain {vectors} vectors of {dimensions} numbers, but has a different size"
         )

@@ -424,7 +424,7 @@ def _parsed(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, dict[str, Any]
 
 def _chunk_of(node_id: str, metadata: dict[str, Any], kind: str, data: dict[str, Any]) -> Chunk:
     if "text" not in data:  # another LlamaIndex class, which stores its text elsewhere
-        return Chunk.of(_node_of(node_id, metadata, kind, data))
+        return Chunk.from_node(_node_of(node_id, metadata, kind, data))
     return Chunk(
         node_id=node_id,
         text=data["text"],

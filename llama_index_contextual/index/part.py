@@ -179,8 +179,8 @@ class Part:
         """Return the keys under which an engine stores the vectors of the given rows, or of all rows."""
         if BORN_FILE not in self.files:
             return []
-        ids, wanted = self.docstore.ids, np.arange(self.size) if rows is None else rows
-        return [(ids[row], born) for row, born in zip(wanted.tolist(), self.born[wanted].tolist(), strict=True)]
+        ids, positions = self.docstore.ids, np.arange(self.size) if rows is None else rows
+        return [(ids[row], born) for row, born in zip(positions.tolist(), self.born[positions].tolist(), strict=True)]
 
     # ---- derived data ------------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class DocumentFrame:
     gaps: Sequence[tuple[int, str]]
 
     @classmethod
-    def of(cls, document: Document, spans: Sequence[tuple[int, int]]) -> DocumentFrame:
+    def from_document(cls, document: Document, spans: Sequence[tuple[int, int]]) -> DocumentFrame:
         """Create the frame of a document from the spans of its chunks, which may overlap."""
         gaps, at = [], 0
         for start, end in (*sorted(spans), (len(document.text), len(document.text))):

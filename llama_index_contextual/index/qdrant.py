@@ -272,8 +272,8 @@ class QdrantEngine:
         groups: Iterable[list[Any]] = [[]]
         if doc_ids is not None:
             starts = range(0, len(doc_ids), _DOCUMENTS)
-            named = (list(doc_ids[start : start + _DOCUMENTS]) for start in starts)
-            groups = ([of_documents(ids)] for ids in named)
+            batches = (list(doc_ids[start : start + _DOCUMENTS]) for start in starts)
+            groups = ([of_documents(ids)] for ids in batches)
         for group in groups:
             self._set_died(models.Filter(must=[*alive, *group]), version)
 
@@ -629,21 +629,21 @@ def use_engine(project_dir: Path, config: ProjectConfig) -> QdrantEngine | None:
     """
     if config.engine == FILES:
         return None
-    known, address = read_collection(project_dir), _address(config)
-    if known is None or known.backend != config.engine:
-        known = Collection(config.engine, address, f"contextual-{uuid.uuid4().hex}")
-        write_collection(project_dir, known)
-    elif known.url != address:
-        former, known = known, replace(known, url=address)
-        if _has_vectors(project_dir) and not QdrantEngine(known).exists():
+    collection, address = read_collection(project_dir), _address(config)
+    if collection is None or collection.backend != config.engine:
+        collection = Collection(config.engine, address, f"contextual-{uuid.uuid4().hex}")
+        write_collection(project_dir, collection)
+    elif collection.url != address:
+        former, collection = collection, replace(collection, url=address)
+        if _has_vectors(project_dir) and not QdrantEngine(collection).exists():
             raise ProjectError(
-                f"There is no collection {known.name!r} at {known.url}: set backend to the address of the server"
-                f" that has it ({former.url} until now), or copy it to the new one with a snapshot. Without a copy, set"
-                f" backend to 'files', `rebuild` and `forget`, then set the new address and `rebuild` again.",
+                f"There is no collection {collection.name!r} at {collection.url}: set backend to the address of the"
+                f" server that has it ({former.url} until now), or copy it to the new one with a snapshot. Without a"
+                f" copy, set backend to 'files', `rebuild` and `forget`, then set the new address and `rebuild` again.",
                 name=project_dir.name,
             )
-        write_collection(project_dir, known)
-    return QdrantEngine(known)
+        write_collection(project_dir, collection)
+    return QdrantEngine(collection)
 
 
 def _has_vectors(project_dir: Path) -> bool:

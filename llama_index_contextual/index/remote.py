@@ -364,10 +364,10 @@ def check_vectors(directory: Path, version_parts: Sequence[Part], dimensions: in
     expected, actual = sum(part.size for part in parts), engine.count(number(name))
     if actual != expected:
         documents = lost_documents(directory, version_parts)
-        shown = ", ".join(documents[:_MAX_LISTED])
+        names = ", ".join(documents[:_MAX_LISTED])
         raise CorruptVersionError(
             f"{COLLECTION_FILE} names a collection with {pluralize(actual, 'vector')} of {name} instead of"
-            f" {expected}; documents concerned: {shown or 'none'}{', …' if documents[_MAX_LISTED:] else ''}."
+            f" {expected}; documents concerned: {names or 'none'}{', …' if documents[_MAX_LISTED:] else ''}."
         )
     for part in parts:
         rows = sampled(part.size)[:_CHECKED]

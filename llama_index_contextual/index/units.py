@@ -5,8 +5,8 @@
 
 A term is stored as a checksum of three bytes: in the units of twenty passages, one of ten terms is confused with
 another one in four of a thousand searches. The direction of a unit is that of the sum of its word vectors and of those
-of the header, in the first 64 dimensions of WordLlama's vectors, in numbers of four bits; on nine question sets, more
-dimensions or bits made no difference. Without WordLlama, units have no directions.
+of the header, in the first 64 dimensions of WordLlama's vectors, in numbers of two bits; on nine question sets, more
+bits made no difference. Without WordLlama, units have no directions.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from llama_index_contextual.index.cutting import FIRST_OF_TEXT, Unit, units_of
 DIMENSIONS = 64
 """Number of dimensions of WordLlama's vectors that are stored."""
 
-_LARGEST = 7  # the numbers of a direction are -7 to 7
 _TERM_BYTES = 3
 _PENDING = 50_000  # number of words that are processed together
 _MAX_WORDS = 100_000  # number of remembered words
 _LONGEST = 100  # number of characters of a word that are embedded
+_SHIFTS = (0, 2, 4, 6)  # of the four numbers in a byte
 _ALIGNMENT = 64
 _DIGIT = re.compile(r"\d")
 
@@ -60,8 +60,8 @@ class Units:
         term_counts: Number of distinct terms in each unit; shape (units,).
         term_firsts: The first term of each row, followed by the number of terms; shape (rows + 1,).
         terms: Checksums of the distinct terms of each unit; shape (terms, 3).
-        directions: Direction of each unit together with the header of its row, two numbers in a byte; shape
-            (units, dimensions / 2). The shape is (units, 0) if there are no word vectors.
+        directions: Direction of each unit together with the header of its row, four numbers in a byte; shape
+            (units, dimensions / 4). The shape is (units, 0) if there are no word vectors.
     """
 
     firsts: Array
@@ -102,17 +102,19 @@ class Units:
 
     @classmethod
     def join(cls, parts: Sequence[Units]) -> Self:
-        """Return the units of several groups of rows, one group after another."""
+        """Return the units of several groups of rows, one group after another.
+
+        If a group has no directions, the result has none.
+        """
         parts = parts or [Units.of([], None)]
         if len(parts) == 1:
             return cls(**vars(parts[0]))
         joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _PLAIN}
-        widest = max((part.directions.shape[1] for part in parts), default=0)
-        directions = [part.directions if part.directions.shape[1] else _none(part, widest) for part in parts]
+        width = min(part.directions.shape[1] for part in parts)
         return cls(
             firsts=_stacked([part.firsts for part in parts]),
             term_firsts=_stacked([part.term_firsts for part in parts]),
-            directions=np.concatenate([np.zeros((0, widest), dtype=np.uint8), *directions]),
+            directions=np.concatenate([part.directions[:, :width] for part in parts]),
             **joined,
         )
 
@@ -156,12 +158,11 @@ class Units:
         """
         if not self.directions.shape[1]:
             return np.zeros(len(self.kinds), dtype=np.float32)
-        count, size = self.directions.shape
-        numbers = np.stack([self.directions >> 4, self.directions & 15], axis=2).reshape(count, 2 * size)
-        directions = numbers.astype(np.float32) - (_LARGEST + 1)
+        numbers = np.stack([self.directions >> shift & 3 for shift in _SHIFTS], axis=2)
+        directions = 2.0 * numbers.reshape(-1, len(vector)).astype(np.float32) - 3.0
         lengths = np.sqrt(np.einsum("ij,ij->i", directions, directions))
-        similarities: Floats = np.einsum("ij,j->i", directions, vector) / np.maximum(lengths, 1.0)
-        return similarities
+        similarities: Floats = np.einsum("ij,j->i", directions, vector) / lengths
+        return np.where(self.words > 0, similarities, np.float32(0.0))
 
     # ---- file --------------------------------------------------------------------------------------------------------
 
@@ -202,10 +203,6 @@ class Units:
 
 
 _PLAIN = ("kinds", "starts", "ends", "heads", "words", "term_counts", "terms")
-
-
-def _none(part: Units, size: int) -> NDArray[np.uint8]:
-    return _packed(np.zeros((len(part.kinds), 2 * size), dtype=np.float32))
 
 
 def _stacked(firsts: Sequence[Array]) -> Array:
@@ -360,7 +357,7 @@ def _directions(
         firsts: The first unit of each passage, which is its header, followed by the number of units.
     """
     if not len(vectors) or not len(counts):
-        return np.zeros((len(counts), len(vectors) // 2), dtype=np.uint8)
+        return np.zeros((len(counts), len(vectors) // len(_SHIFTS)), dtype=np.uint8)
     sums = np.zeros((len(vectors), len(counts)), dtype=np.float32)
     filled = np.flatnonzero(counts)
     if len(filled):  # adding up columns is many times as fast as adding up rows
@@ -371,9 +368,13 @@ def _directions(
 
 
 def _packed(directions: Floats) -> NDArray[np.uint8]:
-    """Return directions as numbers from 1 to 15, two in a byte."""
-    largest = np.abs(directions).max(axis=1, keepdims=True, initial=0.0)
-    scaled = directions * np.divide(_LARGEST, largest, out=np.zeros_like(largest), where=largest > 0)
-    numbers = (np.rint(scaled) + (_LARGEST + 1)).astype(np.uint8)
-    packed: NDArray[np.uint8] = numbers[:, ::2] << 4 | numbers[:, 1::2]
+    """Return directions in numbers of two bits, 0 to 3, which stand for -3, -1, 1 and 3 in a common unit.
+
+    A number of more than the root mean square is large.
+    """
+    is_large = np.abs(directions) > np.sqrt((directions**2).mean(axis=1, keepdims=True))
+    numbers = np.where(directions < 0, 1 - is_large, 2 + is_large).astype(np.uint8)
+    packed = np.zeros((len(numbers), numbers.shape[1] // len(_SHIFTS)), dtype=np.uint8)
+    for place, shift in enumerate(_SHIFTS):
+        packed |= numbers[:, place :: len(_SHIFTS)] << shift
     return packed

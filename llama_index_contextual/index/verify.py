@@ -391,7 +391,7 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
     """
     live = live_if_sound(project_dir)
     problems: dict[str, Problem] = {}
-    named: set[str] = set()
+    reported_parts: set[str] = set()
     for name in sorted(checked.faults, key=lambda name: (name == live, number(name)), reverse=True):
         remedy = _remedy(project_dir, name, live, sound, checked)
         for error in checked.faults[name]:
@@ -401,9 +401,9 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
             fault, part = _fault(error, file), next(iter(PurePosixPath(file).parts[1:]), "")
             records = records_of(project_dir, part, checked.parts) if part in checked.parts else []
             documents = tuple(record.doc_id for record in records)
-            if part not in named:  # only once, because several files of a part contain the same documents
+            if part not in reported_parts:  # only once, because several files of a part contain the same documents
                 fault += _list(documents)
-                named.add(part)
+                reported_parts.add(part)
             problems[file] = Problem(file, fault, remedy, harmless=live not in (None, name), documents=documents)
     yield from problems.values()
 
@@ -460,8 +460,8 @@ def _missing_inputs(project_dir: Path, name: str, live: str, checked: _Checked) 
 def _list(documents: Sequence[str]) -> str:
     if not documents:
         return ""
-    shown = ", ".join(documents[:_MAX_LISTED])
-    return f"; it belongs to {pluralize(len(documents), 'document')}: {shown}{', …' if documents[_MAX_LISTED:] else ''}"
+    names = ", ".join(documents[:_MAX_LISTED])
+    return f"; it belongs to {pluralize(len(documents), 'document')}: {names}{', …' if documents[_MAX_LISTED:] else ''}"
 
 
 def _other_format(error: FormatError) -> str:

@@ -62,9 +62,9 @@ class VersionIndex:
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
         """Return the chunks of the given rows, in the same order."""
         chunks: dict[int, Chunk] = {}
-        wanted = np.unique(np.asarray(rows, dtype=np.int64))
-        for selected, part, places in self.docstore.places(wanted):
-            chunks.update(zip(wanted[selected].tolist(), part.docstore.at(places.tolist()), strict=True))
+        distinct_rows = np.unique(np.asarray(rows, dtype=np.int64))
+        for selected, part, places in self.docstore.places(distinct_rows):
+            chunks.update(zip(distinct_rows[selected].tolist(), part.docstore.at(places.tolist()), strict=True))
         return [chunks[row] for row in rows]
 
     def units(self, rows: NDArray[np.int64]) -> Units:

@@ -130,10 +130,11 @@ class VersionBuilder:
         Raises:
             InputError: The version already contains a chunk with the same id, or vectors of another length.
         """
-        if known := self._existing_id([node.node_id for node in nodes]):
+        if duplicate := self._existing_id([node.node_id for node in nodes]):
             raise InputError(
-                f"Node {known!r} of {record.doc_id!r} has the id of a node of another document: assign a unique id.",
-                value=known,
+                f"Node {duplicate!r} of {record.doc_id!r} has the id of a node of another document: assign a unique"
+                f" id.",
+                value=duplicate,
             )
         if vectors is not None and len(vectors):
             self._require_dimensions(vectors.shape[1])
@@ -146,8 +147,8 @@ class VersionBuilder:
 
     def _existing_id(self, node_ids: Sequence[str]) -> str | None:
         """Return one of the given ids that the new version already contains, or None if it contains none of them."""
-        if self._writer is not None and (known := self._writer.existing_ids(node_ids)):
-            return known[0]
+        if self._writer is not None and (existing_ids := self._writer.existing_ids(node_ids)):
+            return existing_ids[0]
         for part in (*self._base, *self._parts):
             for node_id, position in part.docstore.positions(node_ids).items():
                 if part in self._parts or part.records[part.document_of[position - 1]].doc_id not in self.dropped:

@@ -1,27 +1,47 @@
 """Estimate the cost of an ingestion without sending anything.
 
 `estimate` reads and chunks the documents as an ingestion would, and counts the LLM calls for contexts that are not yet
-in the ledger.
+in the ledger. The same `CostCounter` computes the expected cost of a run while its documents are read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Literal
+
+from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer.base import Contextualizer, with_context
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
-from llama_index_contextual.contextualizer.tokens import CONTEXT_TOKENS, EmbeddingCount, expected_context_tokens
+from llama_index_contextual.contextualizer.prompts import ContextRequest
+from llama_index_contextual.contextualizer.sending import BatchReplies
+from llama_index_contextual.contextualizer.tokens import (
+    CONTEXT_TOKENS,
+    EmbeddingCount,
+    TokenCounter,
+    count_segment,
+    expected_context_tokens,
+)
+from llama_index_contextual.embeddings.contextual import ContextualEmbedding
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.version import OpenVersion
-from llama_index_contextual.ingestion.pipeline import CostCounter, Executor, Stages
-from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, plan_run
+from llama_index_contextual.ingestion.options import RunOptions
+from llama_index_contextual.ingestion.plan import IngestInput, SkippedDocument, plan_run
 from llama_index_contextual.ingestion.report import IngestProgress, ProgressCounter
-from llama_index_contextual.models import provider_of
+from llama_index_contextual.ingestion.stages import Executor, Stages
+from llama_index_contextual.ingestion.state import ProjectState
+from llama_index_contextual.models import contextual_model, provider_of
+from llama_index_contextual.money.account import Account
 from llama_index_contextual.money.price import MARGIN, Prices, SenderKind, money, round_up
+from llama_index_contextual.money.receipt import Receipt
 from llama_index_contextual.money.tokens import Tokens
 from llama_index_contextual.readers import SkippedFile
 
@@ -126,11 +146,11 @@ class CostEstimate:
         known = f"; {pluralize(self.known_contexts, 'context')} from the ledger" if self.known_contexts else ""
         lines = [f"{line}{known}"]
         if self.contexts.calls:
-            read = f"{self.contexts.input_tokens:,} input tokens ({self.contexts.cached_tokens:,} cached)"
-            written = f"{self.contexts.output_tokens:,} output tokens"
+            inputs = f"{self.contexts.input_tokens:,} input tokens ({self.contexts.cached_tokens:,} cached)"
+            outputs = f"{self.contexts.output_tokens:,} output tokens"
             time = "at most 24 h" if self.minutes is None else f"{self.minutes:,.1f} min"
             calls, price = pluralize(self.contexts.calls, "call"), money(self.context_dollars)
-            lines.append(f"contexts ({self.model}, {self.sender}): {calls}, {read}, {written}, {time}, {price}")
+            lines.append(f"contexts ({self.model}, {self.sender}): {calls}, {inputs}, {outputs}, {time}, {price}")
         if self.embed_model is not None:
             tokens, price = pluralize(self.embedding_tokens, "token"), money(self.embedding_dollars)
             lines.append(f"embeddings ({self.embed_model}): {tokens}, {price}")
@@ -140,6 +160,107 @@ class CostEstimate:
         return "\n".join([*lines, *self.assumptions])
 
     __repr__ = __str__
+
+
+class CostCounter:
+    """Counter of the expected calls and tokens for contexts and embeddings, document by document.
+
+    Args:
+        writer: Contextualizer of the run, or None.
+        ledger: Store of contexts that have already been paid for.
+        embedding: Counter of the tokens to embed.
+        sender: How requests that have no batch reply yet are sent.
+        context_tokens: Expected number of tokens in a context.
+        replies: Batch replies, or None.
+
+    Attributes:
+        model: Name of the LLM that writes contexts, or None.
+        known_contexts: Number of chunks whose context is in the ledger.
+        contexts: LLM calls that generate the missing contexts, and their tokens, by sender. With live calls, the first
+            call of each segment fills the provider's cache; in a batch, no tokens are assumed to be read from the
+            cache.
+        alternative: Tokens of the same calls in a batch or, if they are sent in a batch, of single calls.
+        reserve: Tokens of the longest call or of the whole batch, whose price must be reserved before sending.
+    """
+
+    def __init__(
+        self,
+        writer: Contextualizer | None,
+        ledger: Ledger,
+        embedding: EmbeddingCount,
+        sender: SenderKind,
+        context_tokens: float,
+        *,
+        replies: BatchReplies | None = None,
+    ) -> None:
+        self._writer, self._ledger, self._embedding, self._sender = writer, ledger, embedding, sender
+        self._replies = replies
+        self.model = writer.model if isinstance(writer, LLMContextualizer) else None
+        self.context_tokens = context_tokens
+        self.known_contexts = 0
+        self.contexts: dict[SenderKind, Tokens] = defaultdict(Tokens)
+        self.alternative = Tokens()
+        self.reserve = Tokens()
+
+    def add(self, nodes: Sequence[BaseNode]) -> None:
+        """Count the chunks of a document."""
+        writer = self._writer
+        if isinstance(writer, LLMContextualizer):
+            form = TokenCounter.of(writer.model, writer.llm)
+            for segment, chunks, contexts in writer.missing(nodes, self._ledger):
+                self.known_contexts += len(contexts)
+                self._add_requests(writer.requests(segment, chunks), form)
+                structural = writer.lines
+                self._embedding.add_segment(segment, chunks, contexts, self.context_tokens, structural=structural)
+        else:
+            contextualized = nodes if writer is None else writer.contextualize(nodes).nodes
+            self._embedding.add([with_context(node, None) for node in contextualized])
+        self._embedding.end_document()
+
+    def _add_requests(self, requests: Iterable[ContextRequest], form: TokenCounter) -> None:
+        """Count the calls and tokens of the context requests for a segment, and update the reserve."""
+        replies = self._replies
+        by_sender: dict[SenderKind, list[ContextRequest]] = defaultdict(list)
+        for request in requests:
+            if replies is not None and replies.has(request):
+                by_sender["batch"].append(request)
+            elif replies is None or not (replies.is_unread(request) or replies.reason_unanswered(request)):
+                by_sender[self._sender].append(request)
+        for sender, group in by_sender.items():
+            count = partial(count_segment, group, context_tokens=self.context_tokens)
+            used, other = replace(form, cache=None), form
+            if sender != "batch":
+                used, other = other, used
+            self.contexts[sender] += count(used)
+            self.alternative += count(other)
+            for most in map(used.maximum, group):
+                self.reserve = self.reserve + most if sender == "batch" else _larger(self.reserve, most)
+
+    def bill(self, spending: Account) -> Receipt:
+        """Return the expected cost of the calls and tokens counted so far, at the prices of an account."""
+        model, embedding = self.model or "", self._embedding
+        bills = [spending.receipt(model, tokens, sender=sender) for sender, tokens in self.contexts.items()]
+        if embedding.model is not None:
+            bills.append(spending.embedding_receipt(embedding.model, embedding.tokens))
+        return sum(bills, Receipt())
+
+
+def _larger(first: Tokens, second: Tokens) -> Tokens:
+    return Tokens.maximum(max(first.input_tokens, second.input_tokens), max(first.output_tokens, second.output_tokens))
+
+
+def estimate_ingest(state: ProjectState, inputs: Sequence[IngestInput], options: RunOptions) -> CostEstimate:
+    """Estimate the cost of a run; see `Project.estimate`."""
+    embed_model = state.embed_model_name
+    with (
+        contextlib.closing(Ledger(state.directory / LEDGER_FILE, read_only=True)) as ledger,
+        state.version_to_build_on(replace=options.replace) as before,
+    ):
+        given_model = state.passed_embed_model
+        model = contextual_model(embed_model or "") if given_model is None else given_model
+        contextual = model if isinstance(model, ContextualEmbedding) else None
+        embedding = EmbeddingCount(embed_model, getattr(given_model, "dimensions", None), ledger, contextual)
+        return estimate(inputs, options, state.config, state.stages(ledger, embeds=False), embedding, before)
 
 
 def estimate(
@@ -160,17 +281,21 @@ def estimate(
         embedding: Counter of the tokens to embed, starting at zero.
         before: The previous version, or None.
     """
-    intake, plan = plan_run(inputs, options, config, before)
+    sources, plan = plan_run(inputs, options, config, before)
     sender: SenderKind = "batch" if options.batch else config.service_tier or "live"
     prices, writer = Prices(config.prices), stages.contextualizer
     context_tokens: float = CONTEXT_TOKENS
     if isinstance(writer, LLMContextualizer):
         context_tokens = expected_context_tokens(writer.model, writer.llm, stages.ledger)
-    counter = CostCounter(writer, embedding, sender, context_tokens)
+    counter = CostCounter(writer, stages.ledger, embedding, sender, context_tokens)
     tokens: list[list[int]] = []
     silent = ProgressCounter(None, IngestProgress(stage="ingest"))
-    with Executor().reader(intake, config, stages.ledger, silent) as reader:
-        for job in plan.jobs(intake, reader, before):
+    skipped = [*sources.skipped]
+    with Executor().reader(sources, config, stages.ledger, silent) as reader:
+        for job in plan.jobs(sources, reader, before):
+            if isinstance(job, SkippedDocument):
+                skipped.append(job.file)
+                continue
             nodes = stages.parse(job)
             tokens.append([node.metadata.get(keys.TOKEN_COUNT) or 0 for node in nodes])
             counter.add(nodes)
@@ -193,8 +318,8 @@ def estimate(
         embedding_dollars = prices.dollars(embedding.model, Tokens(input_tokens=embedding.tokens))
     max_cost = None
     if dollars is not None and reserve is not None and embedding_dollars is not None:
-        of_contexts = max(reserve, MARGIN * dollars) if options.batch else MARGIN * dollars + reserve
-        max_cost = round_up(of_contexts + MARGIN * embedding_dollars)
+        contexts_limit = max(reserve, MARGIN * dollars) if options.batch else MARGIN * dollars + reserve
+        max_cost = round_up(contexts_limit + MARGIN * embedding_dollars)
     return CostEstimate(
         model=counter.model,
         embed_model=embedding.model,
@@ -213,7 +338,7 @@ def estimate(
         max_cost=max_cost,
         prices=prices.version,
         assumptions=tuple(_assumptions(counter, embedding, config, prices)),
-        skipped=tuple(intake.skipped),
+        skipped=tuple(skipped),
     )
 
 

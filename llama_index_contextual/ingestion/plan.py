@@ -1,9 +1,9 @@
 """Plan a run: match the inputs with documents, and choose an action for each document.
 
-`Intake.of` lists the files, Documents and nodes passed to a call as sources. A source either matches a document of the
-previous version by path, content or id, or is a new document. `make_plan` uses the record and the source of each
-document to decide whether it is kept, processed again, added, updated, renamed or dropped. `Intake.jobs` reads the
-files.
+`Inputs.collect` lists the files, Documents and nodes passed to a call. Each input either matches a document of the
+previous version by path, content or id, or is a new document. `make_plan` compares the documents of the previous
+version with the inputs and decides whether each is kept, processed again, added, updated, renamed or dropped.
+`Plan.jobs` reads the documents that need work.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from llama_index_contextual.errors import (
 from llama_index_contextual.index.ledger import content_key
 from llama_index_contextual.index.manifest import DocumentRecord, Records
 from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.ingestion.options import RunOptions
 from llama_index_contextual.metadata import storable_fault
 from llama_index_contextual.readers import (
     FileRef,
     FileWarning,
-    ReadLimits,
     SkippedFile,
     content_hash,
     discover,
 )
-from llama_index_contextual.readers.documents import FileContent, FileMetadata, user_facts, with_headings
+from llama_index_contextual.readers.documents import FileContent, user_facts, with_headings
 from llama_index_contextual.readers.files import (
     OFFICE_SUFFIXES,
     PDF_SUFFIXES,
@@ -57,63 +57,11 @@ from llama_index_contextual.readers.ocr import CHANGED
 IngestInput = str | os.PathLike[str] | BaseNode
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """Options for one run.
-
-    Attributes:
-        replace: Whether to remove all documents that are not among the inputs.
-        remove: Ids of documents to remove.
-        only: Ids of the documents of the previous version that are processed again if settings changed, while the
-            others are kept as they are; None for all.
-        retry_failed: Whether to process documents again if the context of a chunk failed. With `max_cost`, this
-            includes contexts that are held back; see `ChunkFailure`.
-        reread: Whether to read files again even if their content has not changed.
-        file_metadata: Function that returns additional metadata for a file; None keeps the metadata from earlier calls.
-        limits: Limits for reading a file.
-        passwords: Passwords of encrypted PDFs.
-        max_cost: Limit in dollars, or None.
-        batch: Whether to request contexts through the provider's Batch API.
-        purpose: Purpose of the run, for its receipt. If it is "sync", the inputs are folders, and documents whose file
-            is gone are removed.
-        removable: Ids of the documents that a sync may remove; None for all.
-        allow_empty: Whether a sync may remove all documents in a folder.
-        allow_many: Whether a sync may remove more than a tenth of the documents in a folder.
-        settle: Number of seconds for which a file must remain unchanged before a sync reads it.
-        watching: Whether the caller watches the folders and syncs again, so that files can be left for a later sync.
-        unreadable: Files that could not be read earlier, which are not read again until their content changes.
-    """
-
-    replace: bool = False
-    remove: frozenset[str] = frozenset()
-    only: frozenset[str] | None = None
-    retry_failed: bool = False
-    reread: bool = False
-    file_metadata: FileMetadata | None = None
-    limits: ReadLimits = field(default_factory=ReadLimits)
-    passwords: Mapping[str, str] | str | None = field(default=None, repr=False)
-    max_cost: float | None = None
-    batch: bool = False
-    purpose: Literal["ingest", "rebuild", "retry", "compare", "sync"] = "ingest"
-    removable: Collection[str] | None = None
-    allow_empty: bool = False
-    allow_many: bool = False
-    settle: float = 0.0
-    watching: bool = False
-    unreadable: Collection[SkippedFile] = ()
-
-    @property
-    def is_sync(self) -> bool:
-        """True if documents are synchronised with folders."""
-        return self.purpose == "sync"
-
-    def processes(self, doc_id: str) -> bool:
-        """Return whether a document is processed again if settings changed."""
-        return self.only is None or doc_id in self.only
-
-    def may_remove(self, doc_id: str) -> bool:
-        """Return whether a document may be removed because its file is gone."""
-        return self.is_sync and (self.removable is None or doc_id in self.removable)
+def as_inputs(inputs: Iterable[IngestInput] | IngestInput) -> list[IngestInput]:
+    """Return the inputs of a call as a list; a single input need not be in a list."""
+    if isinstance(inputs, str | os.PathLike | BaseNode) or not isinstance(inputs, Iterable):
+        return [inputs]
+    return list(inputs)
 
 
 ChunkSpan = tuple[int | None, int | None, str]
@@ -137,6 +85,7 @@ class Job:
         path: Path of the file with links resolved, or None.
         facts: The user's metadata for the file, or None.
         contexts: Contexts that an LLM wrote earlier for the same text, by the span and text of their chunk.
+        warnings: Warnings about the file.
     """
 
     document: Document | None
@@ -146,6 +95,20 @@ class Job:
     path: str | None = None
     facts: Mapping[str, Any] | None = None
     contexts: Mapping[ChunkSpan, str] = field(default_factory=dict)
+    warnings: tuple[FileWarning, ...] = ()
+
+
+@dataclass(frozen=True)
+class SkippedDocument:
+    """A document that cannot be processed.
+
+    Attributes:
+        doc_id: Id of the document.
+        file: Its file or id, with the reason.
+    """
+
+    doc_id: str
+    file: SkippedFile
 
 
 # ---- matching files with documents -----------------------------------------------------------------------------------
@@ -249,9 +212,6 @@ CHANGED_MEANWHILE = "changed while it was read: it is read by the next sync"
 POSTPONED = "is large: it is read as soon as the smaller files are published"
 FOR_LATER = (UNSETTLED, CHANGED_MEANWHILE, POSTPONED, CHANGED)
 """Reasons for leaving a file for the next sync."""
-
-BATCH_BYTES = 20_000_000
-"""Maximum total size, in bytes, of the files that a watching sync reads at a time. Larger files are read alone."""
 
 _MOST_NAMED = 3
 
@@ -374,11 +334,11 @@ def _large_removal(numbers: Mapping[str, str], doc_ids: Collection[str]) -> Larg
         numbers: Description of the number of documents to remove, by folder.
         doc_ids: Ids of these documents.
     """
-    named = ", ".join(map(repr, sorted(doc_ids)[:_MOST_NAMED]))
+    examples = ", ".join(map(repr, sorted(doc_ids)[:_MOST_NAMED]))
     more = f" and {len(doc_ids) - _MOST_NAMED:,} more" if len(doc_ids) > _MOST_NAMED else ""
     return LargeRemovalError(
         f"{', '.join(numbers.values())} from {printable(', '.join(numbers))} would be removed at once, because their"
-        f" files are gone: {named}{more}. If the folder is being restored, or a drive or share is not completely"
+        f" files are gone: {examples}{more}. If the folder is being restored, or a drive or share is not completely"
         f" mounted, run the sync again afterwards.",
         documents=sorted(doc_ids),
         remedy=Remedy(
@@ -435,6 +395,17 @@ class DocumentInput:
         has_changed = self.digest != record.content_hash or self.facts != record.facts
         return has_changed or self.is_moved
 
+    def skip(self, reason: str, *, is_final: bool = True) -> SkippedDocument:
+        """Return the document as one that cannot be processed.
+
+        Args:
+            reason: The reason, with the remedy.
+            is_final: Whether the result does not change until the content of the file changes.
+        """
+        path = self.doc_id if self.ref is None else self.ref.shown
+        content = self.digest if is_final and reason not in FOR_LATER else None
+        return SkippedDocument(self.doc_id, SkippedFile(path, reason, content_hash=content))
+
 
 class FileReader(Protocol):
     """Reader for the files of a run."""
@@ -445,47 +416,46 @@ class FileReader(Protocol):
 
 def _missing_files(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:
     """Return the file paths, by document id, of documents whose file is missing from a folder passed to the call."""
-    real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
+    fixed_parts = (
+        path if os.path.lexists(path) else split_glob(Path(path))[0] for path in paths if "\0" not in os.fspath(path)
+    )
+    real_paths = [os.path.realpath(path) for path in fixed_parts]
     folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
     below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(folders))
     return {doc_id: path for doc_id, path in below if path is not None and is_absent(path)}
 
 
-def _fixed_part(path: Path) -> Path:
-    return path if os.path.lexists(path) else split_glob(path)[0]
-
-
-@dataclass
-class Intake:
-    """Inputs of one call, whose files are listed first and then read one at a time.
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Inputs of one call: files, Documents and nodes, matched with the documents of the previous version.
 
     Attributes:
         options: Options for the run.
-        sources: Files, Documents and nodes, by document id.
+        documents: The input of each document, by id.
         facts: The user's metadata for files, by path.
         missing: Ids of documents whose file no longer exists in a folder of the call.
         removed: Ids of documents that a sync removes because their file no longer exists or is now a copy of another
             file.
         removes_many: Whether a sync removes more than a tenth of the documents in a folder.
-        skipped: Files that are not read, each with the reason; grows while files are read.
-        failed: Ids of documents that could not be read; grows while files are read.
-        warnings: Warnings about files; grows while files are read.
+        has_copies: Whether a file is skipped because it is a copy of the file of a document.
+        skipped: Files that are not read, each with the reason.
+        warnings: Warnings about the ids of documents.
     """
 
     options: RunOptions = field(default_factory=RunOptions)
-    sources: dict[str, DocumentInput] = field(default_factory=dict)
-    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
+    documents: Mapping[str, DocumentInput] = field(default_factory=dict)
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    missing: Sequence[str] = ()
     removed: frozenset[str] = frozenset()
     removes_many: bool = False
-    skipped: list[SkippedFile] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    warnings: list[FileWarning] = field(default_factory=list)
+    has_copies: bool = False
+    skipped: Sequence[SkippedFile] = ()
+    warnings: Sequence[FileWarning] = ()
 
     @classmethod
-    def of(
+    def collect(
         cls, inputs: Sequence[IngestInput], options: RunOptions | None = None, records: Sequence[DocumentRecord] = ()
-    ) -> Intake:
+    ) -> Inputs:
         """Sort the inputs into files, Documents and nodes, and find the matching documents.
 
         Args:
@@ -505,190 +475,157 @@ class Intake:
         nodes = [item for item in inputs if isinstance(item, BaseNode)]
         if len(paths) + len(nodes) != len(inputs):
             raise InputError("ingest accepts only paths, LlamaIndex Documents and nodes.")
-        intake, documents = cls(options or RunOptions()), Records(records)
-        has_copies = bool(paths) and intake._take_paths(paths, documents)
-        intake._take_nodes(nodes, documents)
-        intake._require_paths(has_copies=has_copies)
-        return intake
-
-    def _take_paths(self, paths: Sequence[str | os.PathLike[str]], documents: Records) -> bool:
-        """Add the files at the given paths and find documents whose files no longer exist.
-
-        Return whether any file is skipped because it is a copy of another file.
-        """
-        options = self.options
-        folders = SyncedFolders(paths) if options.is_sync else None
-        discovery = discover(paths, limits=options.limits)
-        unready = changing_files(discovery.files, options.settle)
-        self.skipped += [*discovery.skipped, *(SkippedFile(ref.shown, UNSETTLED) for ref in unready)]
-        digests, copies = self._hash([ref for ref in discovery.files if ref not in unready], documents)
-        present = {os.path.realpath(ref.path) for ref in discovery.files}
-        gone = _missing_files(paths, [record for record in documents if record.path not in present])
-        if folders is not None:
-            folders.require_same()
-        unwanted = dict(gone)
-        for path in map(os.path.realpath, (copy.path for copy in copies)):
-            if (record := documents.with_path(path)) is not None:
-                unwanted[record.doc_id] = path
-        removed = set(filter(options.may_remove, unwanted))
-        if options.file_metadata is not None:
-            self.facts = {str(ref.path): user_facts(options.file_metadata, ref.path) for ref in digests}
-        matcher = Matcher(digests, self.facts, documents, options, removed)
-        self._take_files(matcher, digests)
-        known = {source.record.doc_id for source in self.sources.values() if source.record is not None}
-        self.missing = [doc_id for doc_id in gone if doc_id not in known]
-        if folders is not None:
-            self.removed = frozenset(removed - known)
-            self.removes_many = folders.check_removals(
-                {doc_id: unwanted[doc_id] for doc_id in self.removed},
-                {doc_id: gone[doc_id] for doc_id in self.missing},
-                kept=[source.ref.path for source in self.sources.values() if source.ref and source.record],
-                files=[ref.path for ref in discovery.files],
-                options=options,
-            )
-        return any(kind == "copy" for kind, _ in matcher.matches.values())
-
-    def _hash(self, refs: Sequence[FileRef], documents: Records) -> tuple[dict[FileRef, str], list[FileRef]]:
-        """Return the xxh3 hash of each file to ingest, and a list of files skipped as copies of other files."""
-        digests: dict[FileRef, str] = {}
-        first: dict[tuple[str, str], FileRef] = {}
-        copies: list[FileRef] = []
-        records = {ref: documents.with_path(os.path.realpath(ref.path)) for ref in refs}
-        # Files of existing documents come first. If they were skipped as copies, their documents would become outdated.
-        # They are therefore skipped only if a sync removes these documents.
-        for ref in sorted(refs, key=lambda ref: records[ref] is None):
-            try:
-                digest = content_hash(ref.path)
-            except ReadError as error:
-                self.skipped.append(SkippedFile(ref.shown, error.reason))
-                continue
-            # The same bytes can be a valid text file and an invalid PDF.
-            suffix = ref.path.suffix.lower()
-            kind = suffix if suffix in (*PDF_SUFFIXES, *OFFICE_SUFFIXES) else "text"
-            same, record = first.setdefault((kind, digest), ref), records[ref]
-            if same is not ref and (record is None or self.options.may_remove(record.doc_id)):
-                copies.append(ref)
-                self.skipped.append(SkippedFile(ref.shown, f"has the same content as {same.shown}"))
-            else:
-                digests[ref] = digest
-        return {ref: digests[ref] for ref in refs if ref in digests}, copies
-
-    def _take_files(self, matcher: Matcher, digests: Mapping[FileRef, str]) -> None:
-        """Add each file to the sources, under the id of the document that it matches or under a new id."""
-        named: list[FileRef] = []
-        for ref, digest in digests.items():
-            kind, record = matcher.matches.get(ref, ("new", None))
-            if kind == "copy" and record is not None:
-                self.skipped.append(SkippedFile(ref.shown, f"has the same content as the document {record.doc_id!r}"))
-                continue
-            if kind == "same" and record is not None:
-                doc_id = record.doc_id
-            else:
-                doc_id = matcher.new_id(ref)
-                named.append(replace(ref, doc_id=doc_id))
-            if record is not None and record.facts and self.options.file_metadata is None:
-                self.facts[str(ref.path)] = record.facts
-            self.sources[doc_id] = DocumentInput(
-                doc_id=doc_id,
-                digest=digest,
-                record=record,
-                ref=replace(ref, doc_id=doc_id),
-                facts=self.facts.get(str(ref.path)) or None,
-                is_moved=kind == "renamed",
-            )
-        self.warnings += notes_on_ids(named)
-
-    def _take_nodes(self, nodes: Sequence[BaseNode], documents: Records) -> None:
-        """Add to the sources each Document, and the nodes of each document that was passed as nodes."""
-        known = {source.record.doc_id for source in self.sources.values() if source.record is not None}
-        for job in jobs_of_nodes(nodes, self.skipped):
-            record = documents.get(job.doc_id)
-            if job.doc_id in self.sources:
+        options, records = options or RunOptions(), Records(records)
+        files = collect_files(paths, options, records) if paths else cls(options=options)
+        documents, skipped = dict(files.documents), list(files.skipped)
+        known = {document.record.doc_id for document in documents.values() if document.record is not None}
+        for job in jobs_of_nodes(nodes, skipped):
+            record = records.get(job.doc_id)
+            if job.doc_id in documents:
                 raise InputError(f"Two inputs have the document id {job.doc_id!r}: assign unique ids.", value=job)
-            if record is not None and record.path is not None and not self.options.replace:
+            if record is not None and record.path is not None and not options.replace:
                 raise InputError(
-                    f"{job.doc_id!r} is the id of a document that was read from a file: assign another id to the"
-                    f" new one.",
+                    f"{job.doc_id!r} is the id of a document that was read from a file: assign another id to the new"
+                    f" one.",
                     value=job.doc_id,
                 )
-            self.sources[job.doc_id] = DocumentInput(
+            documents[job.doc_id] = DocumentInput(
                 doc_id=job.doc_id,
                 digest=job.content_hash,
                 record=None if job.doc_id in known else record,
                 job=job,
             )
-
-    def _require_paths(self, *, has_copies: bool) -> None:
-        absent = [file for file in self.skipped if file.absent]
-        if absent and not self.sources and not has_copies:
-            raise PathNotFoundError(
-                nothing_to_ingest(self.skipped),
-                value=[file.path for file in absent],
-            )
-        if absent and self.options.replace:
+        absent = [file for file in skipped if file.absent]
+        if absent and not documents and not files.has_copies:
+            raise PathNotFoundError(nothing_to_ingest(skipped), value=[file.path for file in absent])
+        if absent and options.replace:
             raise PathNotFoundError(
                 f"{absent[0].path}: {absent[0].reason}. Because all other documents are to be replaced, those from this"
                 f" path would be removed: correct the path, or leave it out.",
                 value=[file.path for file in absent],
             )
+        return replace(files, documents=documents, skipped=skipped)
 
-    def postpone(self, plan: Plan) -> None:
-        """Leave large files for the next sync, so that small files need not wait for them."""
-        unread = (self.sources[doc_id] for doc_id in plan.to_read if doc_id not in self.failed)
-        sizes = {source.doc_id: source.ref.size for source in unread if source.ref is not None}
-        total, is_first = 0, not (plan.rework or plan.drop)
-        for doc_id in sorted(sizes, key=sizes.__getitem__):
-            total += sizes[doc_id]
-            if total > BATCH_BYTES and not is_first:
-                self.skip(doc_id, POSTPONED)
-            is_first = False
-
-    def skip_unreadable(self, doc_ids: Iterable[str]) -> None:
-        """Skip files that could not be read earlier and whose content has not changed since."""
-        reasons = {(file.path, file.content_hash): file.reason for file in self.options.unreadable}
-        for doc_id in doc_ids:
-            source = self.sources[doc_id]
-            reason = None if source.ref is None else reasons.get((source.ref.shown, source.digest))
-            if reason is not None:
-                self.skip(doc_id, reason)
-
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
-    def jobs(self, reader: FileReader, doc_ids: Collection[str]) -> Iterator[Job]:
-        """Yield the requested documents, and add unreadable files to `skipped` and `failed`."""
-        refs = (source.ref for source in self.sources.values() if source.ref is not None and source.doc_id in doc_ids)
+    def read(self, reader: FileReader, doc_ids: Collection[str]) -> Iterator[Job | SkippedDocument]:
+        """Yield the requested documents, files first."""
+        refs = (source.ref for source in self.documents.values() if source.ref is not None and source.doc_id in doc_ids)
         for ref, content in reader.read_all(refs):
-            doc_id = ref.doc_id
-            reason = content.reason if isinstance(content, ReadError) else self._fault(ref, content)
-            if isinstance(content, ReadError) or reason:
+            source = self.documents[ref.doc_id]
+            if isinstance(content, ReadError):
                 # After an error of the operating system, the file may become readable without a change.
-                self.skip(doc_id, reason, is_final=not isinstance(getattr(content, "__cause__", None), OSError))
-                continue
-            self.warnings += content.warnings
-            # The file may have changed since it was hashed: use the hash of the content that was read.
-            path, facts = os.path.realpath(ref.path), content.facts or None
-            yield Job(content.document, content.chunks, doc_id, content.digest, path, facts)
-        for source in self.sources.values():
+                yield source.skip(content.reason, is_final=not isinstance(content.__cause__, OSError))
+            elif fault := storable_fault(content.document):
+                yield source.skip(f"cannot be stored: {fault}")
+            elif self.options.is_sync and content.digest != source.digest:
+                yield source.skip(CHANGED_MEANWHILE)
+            else:
+                # The file may have changed since it was hashed: use the hash of the content that was read.
+                path, facts = os.path.realpath(ref.path), content.facts or None
+                document, chunks, warnings = content.document, content.chunks, content.warnings
+                yield Job(document, chunks, ref.doc_id, content.digest, path, facts, warnings=warnings)
+        for source in self.documents.values():
             if source.job is not None and source.doc_id in doc_ids:
                 yield source.job
 
-    def _fault(self, ref: FileRef, content: FileContent) -> str:
-        """Return the reason to skip a file that has been read, or an empty string if it can be used."""
-        if fault := storable_fault(content.document):
-            return f"cannot be stored: {fault}"
-        is_changing = self.options.is_sync and content.digest != self.sources[ref.doc_id].digest
-        return CHANGED_MEANWHILE if is_changing else ""
 
-    def skip(self, doc_id: str, reason: str, *, is_final: bool = True) -> None:
-        """Add a document that cannot be used to `failed`, and its file or id with the reason to `skipped`.
+def collect_files(paths: Sequence[str | os.PathLike[str]], options: RunOptions, records: Records) -> Inputs:
+    """Return the files at the given paths, and the documents whose file no longer exists.
 
-        If `is_final` is set, the result does not change until the content of the file changes.
-        """
-        source = self.sources[doc_id]
-        self.failed.append(doc_id)
-        shown = doc_id if source.ref is None else source.ref.shown
-        content = source.digest if is_final and reason not in FOR_LATER else None
-        self.skipped.append(SkippedFile(shown, reason, content_hash=content))
+    Each file gets the id of the document that it matches, or a new id.
+    """
+    folders = SyncedFolders(paths) if options.is_sync else None
+    discovery = discover(paths, limits=options.limits)
+    changing = changing_files(discovery.files, options.settle)
+    skipped = [*discovery.skipped, *(SkippedFile(ref.shown, UNSETTLED) for ref in changing)]
+    stable = [ref for ref in discovery.files if ref not in changing]
+    digests, copies = _hash_files(stable, options, records, skipped)
+    present = {os.path.realpath(ref.path) for ref in discovery.files}
+    gone = _missing_files(paths, [record for record in records if record.path not in present])
+    if folders is not None:
+        folders.require_same()
+    removable = dict(gone)
+    for path in map(os.path.realpath, (copy.path for copy in copies)):
+        if (record := records.with_path(path)) is not None:
+            removable[record.doc_id] = path
+    removed = set(filter(options.may_remove, removable))
+    facts: dict[str, Mapping[str, Any]] = {}
+    if options.file_metadata is not None:
+        facts = {str(ref.path): user_facts(options.file_metadata, ref.path) for ref in digests}
+    matcher = Matcher(digests, facts, records, options, removed)
+    documents: dict[str, DocumentInput] = {}
+    new: list[FileRef] = []
+    for ref, digest in digests.items():
+        kind, record = matcher.matches.get(ref, ("new", None))
+        if kind == "copy" and record is not None:
+            skipped.append(SkippedFile(ref.shown, f"has the same content as the document {record.doc_id!r}"))
+            continue
+        if kind == "same" and record is not None:
+            doc_id = record.doc_id
+        else:
+            doc_id = matcher.new_id(ref)
+            new.append(replace(ref, doc_id=doc_id))
+        if record is not None and record.facts and options.file_metadata is None:
+            facts[str(ref.path)] = record.facts
+        documents[doc_id] = DocumentInput(
+            doc_id=doc_id,
+            digest=digest,
+            record=record,
+            ref=replace(ref, doc_id=doc_id),
+            facts=facts.get(str(ref.path)) or None,
+            is_moved=kind == "renamed",
+        )
+    known = {document.record.doc_id for document in documents.values() if document.record is not None}
+    inputs = Inputs(
+        options=options,
+        documents=documents,
+        facts=facts,
+        missing=[doc_id for doc_id in gone if doc_id not in known],
+        has_copies=any(kind == "copy" for kind, _ in matcher.matches.values()),
+        skipped=skipped,
+        warnings=notes_on_ids(new),
+    )
+    if folders is None:
+        return inputs
+    inputs = replace(inputs, removed=frozenset(removed - known))
+    removes_many = folders.check_removals(
+        {doc_id: removable[doc_id] for doc_id in inputs.removed},
+        {doc_id: gone[doc_id] for doc_id in inputs.missing},
+        kept=[document.ref.path for document in documents.values() if document.ref and document.record],
+        files=[ref.path for ref in discovery.files],
+        options=options,
+    )
+    return replace(inputs, removes_many=removes_many)
+
+
+def _hash_files(
+    refs: Sequence[FileRef], options: RunOptions, records: Records, skipped: list[SkippedFile]
+) -> tuple[dict[FileRef, str], list[FileRef]]:
+    """Return the xxh3 hash of each file to ingest, and a list of files skipped as copies of other files.
+
+    Copies and unreadable files are added to `skipped`.
+    """
+    digests: dict[FileRef, str] = {}
+    first: dict[tuple[str, str], FileRef] = {}
+    copies: list[FileRef] = []
+    documents = {ref: records.with_path(os.path.realpath(ref.path)) for ref in refs}
+    # Files of existing documents come first. If they were skipped as copies, their documents would become outdated.
+    # They are therefore skipped only if a sync removes these documents.
+    for ref in sorted(refs, key=lambda ref: documents[ref] is None):
+        try:
+            digest = content_hash(ref.path)
+        except ReadError as error:
+            skipped.append(SkippedFile(ref.shown, error.reason))
+            continue
+        # The same bytes can be a valid text file and an invalid PDF.
+        suffix = ref.path.suffix.lower()
+        kind = suffix if suffix in (*PDF_SUFFIXES, *OFFICE_SUFFIXES) else "text"
+        same, record = first.setdefault((kind, digest), ref), documents[ref]
+        if same is not ref and (record is None or options.may_remove(record.doc_id)):
+            copies.append(ref)
+            skipped.append(SkippedFile(ref.shown, f"has the same content as {same.shown}"))
+        else:
+            digests[ref] = digest
+    return {ref: digests[ref] for ref in refs if ref in digests}, copies
 
 
 def nothing_to_ingest(skipped: Sequence[SkippedFile]) -> str:
@@ -819,11 +756,6 @@ class Plan:
     rebuild: bool = field(default=False, compare=False)
 
     @property
-    def changes_nothing(self) -> bool:
-        """True if the new version would be the same as the previous version."""
-        return not (self.rework or self.to_read or self.drop)
-
-    @property
     def not_kept(self) -> set[str]:
         """Ids of the documents of the previous version that are not kept unchanged."""
         reworked = (record.doc_id for record in (*self.rework, *self.rename.values()))
@@ -834,18 +766,24 @@ class Plan:
         """Ids of the documents that are read from the inputs of the call and processed."""
         return [*self.add, *self.update, *self.rename]
 
-    def jobs(self, intake: Intake, reader: FileReader, before: OpenVersion | None) -> Iterator[Job]:
-        """Yield the documents that need work, with contexts that an LLM wrote earlier for the same file.
+    def jobs(
+        self, inputs: Inputs, reader: FileReader, before: OpenVersion | None, *, failed: Collection[str] = ()
+    ) -> Iterator[Job | SkippedDocument]:
+        """Read and yield the documents that need work, with contexts that an LLM wrote earlier for the same file.
 
         Args:
-            intake: Documents of the call.
+            inputs: Inputs of the call.
             reader: Reader for the files.
             before: The previous version, or None.
+            failed: Ids of documents that are not read.
         """
         if before is not None:
             yield from (job_of_record(before, record) for record in self.rework)
-        for job in intake.jobs(reader, frozenset(self.to_read).difference(intake.failed)):
-            yield job if before is None or self.rebuild else replace(job, contexts=written_contexts(before, job))
+        for item in inputs.read(reader, frozenset(self.to_read).difference(failed)):
+            if isinstance(item, SkippedDocument) or before is None or self.rebuild:
+                yield item
+            else:
+                yield replace(item, contexts=written_contexts(before, item))
 
 
 def make_plan(
@@ -884,7 +822,7 @@ def make_plan(
 
 def plan_run(
     inputs: Sequence[IngestInput], options: RunOptions, config: ProjectConfig, before: OpenVersion | None
-) -> tuple[Intake, Plan]:
+) -> tuple[Inputs, Plan]:
     """Return the inputs of a call and the plan for the run.
 
     Raises:
@@ -902,5 +840,5 @@ def plan_run(
             setting=changed[0],
         )
     rebuild = bool(changed) and not options.retry_failed
-    intake = Intake.of(inputs, options, records)
-    return intake, make_plan(records, intake.sources, options, removed=intake.removed, rebuild=rebuild)
+    sources = Inputs.collect(inputs, options, records)
+    return sources, make_plan(records, sources.documents, options, removed=sources.removed, rebuild=rebuild)

@@ -35,9 +35,9 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.batching import as_matrix
 from llama_index_contextual.embeddings.contextual import BatchEmbedding
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, ReadError
-from llama_index_contextual.ingestion.pipeline import Executor, Stages, cut, make_parsers
-from llama_index_contextual.ingestion.plan import Intake
+from llama_index_contextual.ingestion.plan import Inputs
 from llama_index_contextual.ingestion.report import ProgressCounter
+from llama_index_contextual.ingestion.stages import Executor, Stages, cut, make_parsers
 from llama_index_contextual.metadata import storable_fault
 from llama_index_contextual.models import load_embed_model
 from llama_index_contextual.money.price import is_in_process
@@ -117,8 +117,8 @@ def _worker_model(setting: str, passed: tuple[ray.ObjectRef[Any], ...]) -> BaseE
         setting: Value of the `embed_model` setting.
         passed: Tuple with a reference to the model if it was passed as an object, otherwise empty.
     """
-    opened: BaseEmbedding = ray.get(passed[0]) if passed else load_embed_model(setting)
-    return opened
+    model: BaseEmbedding = ray.get(passed[0]) if passed else load_embed_model(setting)
+    return model
 
 
 _OPTIONS: dict[str, Any] = {
@@ -202,28 +202,28 @@ class RayExecutor(Executor):
         self.batches_ahead = max(1, int(cluster.get("CPU", 1)))
 
     def reader(
-        self, intake: Intake, config: ProjectConfig, page_store: PageStore, progress: ProgressCounter
+        self, inputs: Inputs, config: ProjectConfig, page_store: PageStore, progress: ProgressCounter
     ) -> RayReader:
         """Return the reader for a run, which reads files in batches and does not report the number of pages read."""
-        return RayReader(intake, config, page_store, progress, ahead=_BATCHES_PER_CPU * self.batches_ahead)
+        return RayReader(inputs, config, page_store, progress, ahead=_BATCHES_PER_CPU * self.batches_ahead)
 
-    def embedding_stages(self, stages: Stages) -> Stages:
-        """Return stages whose embedding model runs in the workers if it does not use an API.
+    def embed_model(self, stages: Stages) -> BaseEmbedding | None:
+        """Return the embedding model of a run, which runs in the workers if it does not use an API.
 
         APIs are called only from this process.
         """
         model, name = stages.embed_model, stages.embed_model_name
         if model is None or name is None or not is_in_process(name):
-            return stages
+            return model
         passed = () if self._passed is None else (ray.put(self._passed),)
-        return replace(stages, embed_model=_WorkerEmbedding.of(model, partial(_EMBED.remote, name, passed)))
+        return _WorkerEmbedding.wrap(model, partial(_EMBED.remote, name, passed))
 
 
 class RayReader:
     """Reader that reads and cuts batches of files in tasks, and reports files that repeatedly crash their worker.
 
     Args:
-        intake: Documents of the call.
+        inputs: Inputs of the call.
         config: Settings of the project.
         page_store: Store of pages read by OCR.
         progress: Counter of the finished work.
@@ -232,14 +232,14 @@ class RayReader:
 
     def __init__(
         self,
-        intake: Intake,
+        inputs: Inputs,
         config: ProjectConfig,
         page_store: PageStore,
         progress: ProgressCounter,
         *,
         ahead: int,
     ) -> None:
-        self._intake, self._config, self._page_store = intake, config, page_store
+        self._inputs, self._config, self._page_store = inputs, config, page_store
         self._progress, self._ahead = progress, ahead
         self._waiting: deque[tuple[Sequence[FileRef], ray.ObjectRef[Any]]] = deque()
 
@@ -270,12 +270,12 @@ class RayReader:
         yield from zip(batch, contents, strict=True)
 
     def _start(self, batch: Sequence[FileRef]) -> ray.ObjectRef[Any]:
-        options = self._intake.options
+        options = self._inputs.options
         files = []
         for ref in batch:
             # Workers have a different working directory, and device numbers differ between nodes.
             there = replace(ref, path=Path(os.path.abspath(ref.path)), identity=None)
-            files.append((there, password_of(ref, options.passwords), self._intake.facts.get(str(ref.path), {})))
+            files.append((there, password_of(ref, options.passwords), self._inputs.facts.get(str(ref.path), {})))
         return _READ.remote(self._config, options.limits, files)
 
     def _contents(
@@ -291,8 +291,8 @@ class RayReader:
             if attempt == TRIES:
                 ended = f"ended each of the {TRIES} worker processes that read it ({error}): leave it out or repair it"
                 return [ReadError(ref.shown, ended) for ref in batch]
-            alone = [([ref], self._start([ref])) for ref in batch]
-            return [content for one, again in alone for content in self._contents(one, again, attempt + 1)]
+            tasks = [(ref, self._start([ref])) for ref in batch]
+            return [content for ref, task in tasks for content in self._contents([ref], task, attempt + 1)]
         for page in pages:
             self._page_store.add_page(*page)
         result: list[FileContent | ReadError] = contents
@@ -307,14 +307,14 @@ class _WorkerEmbedding(BatchEmbedding):
     _start: Callable[[list[str]], ray.ObjectRef[Any]] = PrivateAttr()
 
     @classmethod
-    def of(cls, model: BaseEmbedding, start: Callable[[list[str]], ray.ObjectRef[Any]]) -> _WorkerEmbedding:
-        placed = cls(
+    def wrap(cls, model: BaseEmbedding, start: Callable[[list[str]], ray.ObjectRef[Any]]) -> _WorkerEmbedding:
+        worker_model = cls(
             model_name=model.model_name,
             embed_batch_size=model.embed_batch_size,
             dimensions=getattr(model, "dimensions", None),
         )
-        placed._start = start
-        return placed
+        worker_model._start = start
+        return worker_model
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         for _ in range(TRIES):

@@ -16,7 +16,6 @@ from llama_index_contextual.contextualizer.base import (
     MIN_CONTEXT_TOKENS,
     THIN_TOKENS,
     ChunkFailure,
-    Contextualized,
 )
 from llama_index_contextual.contextualizer.checks import Finding
 from llama_index_contextual.contextualizer.sending import IncompleteBatch
@@ -115,7 +114,7 @@ class ContextLengths:
         above: Fraction of the contexts with more than 200 tokens, which are shortened.
 
     Example:
-        >>> print(ContextLengths.of([40, 60, 80, 100]))
+        >>> print(ContextLengths.measure([40, 60, 80, 100]))
         70 tokens on average; 25 % have fewer than 50, and 0 % had more than 200 and are shortened
     """
 
@@ -129,7 +128,7 @@ class ContextLengths:
         return self.below + self.above > 0.1
 
     @classmethod
-    def of(cls, lengths: Sequence[int]) -> ContextLengths:
+    def measure(cls, lengths: Sequence[int]) -> ContextLengths:
         """Return the mean and the fractions for contexts with these numbers of tokens."""
         below = sum(length < MIN_CONTEXT_TOKENS for length in lengths)
         above = sum(length > MAX_CONTEXT_TOKENS for length in lengths)
@@ -197,17 +196,6 @@ class IngestReport:
     paid: Receipt | None = None
     prices: str | None = None
 
-    def completed(self, result: Contextualized) -> IngestReport:
-        """Return the report with the results of the contextualizer."""
-        return replace(
-            self,
-            failures=tuple(result.failures),
-            contexts_paid=result.paid,
-            short_contexts=tuple(result.thin),
-            context_lengths=ContextLengths.of(result.lengths) if result.lengths else None,
-            context_findings=dict(result.findings),
-        )
-
     @property
     def cache_hit_rate(self) -> float:
         """Fraction of the input tokens that came from the provider's cache."""
@@ -270,7 +258,7 @@ class IngestReport:
             *(("note", f"{warning.path}: {warning.message}") for warning in self.warnings),
             *([("note", f"{short} with fewer than {THIN_TOKENS} tokens")] if self.short_contexts else []),
             *([("note", f"contexts: {lengths}")] if lengths and lengths.is_off_target else []),
-            *(("note", f"{pluralize(number, 'context')} {found}") for number, found in self._findings()),
+            *(("note", f"{pluralize(number, 'context')} {fault}") for number, fault in self._findings()),
             *([("note", f"{self.incomplete_batch}")] if self.incomplete_batch is not None else []),
             *(("no LLM context for", line) for line in _in_groups(failed["context"], "chunk")),
             *(("no vector for", line) for line in _in_groups(failed["embedding"], "chunk")),
@@ -436,8 +424,8 @@ def progress_bar() -> Iterator[ReportProgress]:
         task = bar.add_task("", total=1.0, visible=False)
 
         def report(state: IngestProgress) -> None:
-            shown = bool(state.documents_total)
-            bar.update(task, description=_describe(state), completed=state.share_done, visible=shown)
+            is_visible = bool(state.documents_total)
+            bar.update(task, description=_describe(state), completed=state.share_done, visible=is_visible)
 
         yield report
 
@@ -445,8 +433,8 @@ def progress_bar() -> Iterator[ReportProgress]:
 def _describe(state: IngestProgress) -> str:
     """Return a line for the progress bar that describes the finished work and the current activity."""
     if state.stage == "batch":
-        answered = f"{state.batch_done:,}/{pluralize(state.batch_total, 'request')} answered"
-        return f"{answered} in batches of the provider (Ctrl-C leaves them running)"
+        requests = f"{state.batch_done:,}/{pluralize(state.batch_total, 'request')} answered"
+        return f"{requests} in batches of the provider (Ctrl-C leaves them running)"
     parts = [f"{state.documents_read:,}/{pluralize(state.documents_total, 'document')}"]
     if state.writes_contexts and state.stage == "ingest":
         parts.append(f"{state.chunks_done:,}/{pluralize(state.chunks_total, 'context')}")

@@ -34,7 +34,7 @@ from llama_index_contextual.index.manifest import Manifest
 from llama_index_contextual.index.project_file import embed_object, record_embed_object, require_existing
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
-from llama_index_contextual.ingestion.pipeline import Stages, make_stages
+from llama_index_contextual.ingestion.stages import Stages, make_stages
 from llama_index_contextual.models import (
     ModelObject,
     embedding_identity,
@@ -145,29 +145,29 @@ class ProjectState:
         if self.passed_embed_model is not None:
             return self.passed_embed_model
         self._warn_of_unused("embed_model", settings_embed_model(), self.embed_model_name)
-        remembered = self.recorded_model
-        if remembered is None or remembered.name == self.config.embed_model:
-            return load_embed_model(self.config.embed_model, dimensions=remembered.dimensions if remembered else None)
+        record = self.recorded_model
+        if record is None or record.name == self.config.embed_model:
+            return load_embed_model(self.config.embed_model, dimensions=record.dimensions if record else None)
         try:
-            model = remembered.create()
+            model = record.create()
         except ModelError as error:
-            raise self._needs_object(remembered.name) from error
+            raise self._needs_object(record.name) from error
         if model is None or not self._is_model_of_live(model):
-            raise self._needs_object(remembered.name)
+            raise self._needs_object(record.name)
         return model
 
     @property
     def recorded_model(self) -> ModelObject | None:
         """Description of the embedding model passed as an object when the index was built, or None."""
-        described = embed_object(self.directory)
-        is_current = described is not None and described.get("setting") == self.config.embed_model
-        return ModelObject(**described) if described is not None and is_current else None
+        description = embed_object(self.directory)
+        is_current = description is not None and description.get("setting") == self.config.embed_model
+        return ModelObject(**description) if description is not None and is_current else None
 
     def remember_embed_model(self) -> None:
         """Record the embedding model if it was passed as an object. The write lock must be held."""
         if self.passed_embed_model is not None and self.config.builds_semantic:
-            described = ModelObject.of(self.passed_embed_model, setting=self.config.embed_model)
-            record_embed_object(self.directory, asdict(described))
+            description = ModelObject.of(self.passed_embed_model, setting=self.config.embed_model)
+            record_embed_object(self.directory, asdict(description))
 
     def _is_model_of_live(self, model: BaseEmbedding) -> bool:
         """Return whether the live version seems to have been built with the given model.
@@ -184,20 +184,19 @@ class ProjectState:
         chunks = index.fetch(range(min(_PROBED, len(index.ids))))
         texts = [chunk.node.get_content(MetadataMode.EMBED) for chunk in chunks]
         row = min(range(len(texts)), key=lambda row: len(texts[row]))  # short enough for the model
-        (made,) = run_sync(lambda: aembed(model, [texts[row]], name=model_name(model)))
-        (stored,) = index.vectors(np.array([row]))
-        return len(made) == len(stored) and float(made @ stored) >= _SAME
+        (vector,) = run_sync(lambda: aembed(model, [texts[row]], name=model_name(model)))
+        (expected,) = index.vectors(np.array([row]))
+        return len(vector) == len(expected) and float(vector @ expected) >= _SAME
 
     @property
     def embed_model_name(self) -> str | None:
         """Name of the embedding model, or None if there is no semantic index; the model is not loaded."""
         if not self.config.builds_semantic:
             return None
-        passed = self.passed_embed_model
-        if passed is not None:
-            return embedding_identity(passed)
-        remembered = self.recorded_model
-        return self.config.embed_model if remembered is None else remembered.name
+        if self.passed_embed_model is not None:
+            return embedding_identity(self.passed_embed_model)
+        record = self.recorded_model
+        return self.config.embed_model if record is None else record.name
 
     def embed_model_of(self, setting: str, built: str) -> BaseEmbedding:
         """Return the embedding model for a version that may have been built with other settings.
@@ -314,8 +313,14 @@ class ProjectState:
             return model_name(self.llm, self.model_id)
         return DEFAULT_LLM if self.config.llm is None else self.config.llm
 
-    def stages(self, ledger: Ledger, embed_model: BaseEmbedding | None) -> Stages:
-        """Return the components that process a document."""
+    def stages(self, ledger: Ledger, *, embeds: bool = True) -> Stages:
+        """Return the components that process a document.
+
+        Args:
+            ledger: Store of contexts and vectors that have already been paid for.
+            embeds: Whether to load the embedding model, if the settings have one.
+        """
+        embed_model = self.embed_model if embeds and self.config.builds_semantic else None
         if self.config.context == "llm":
             if self.llm is None:
                 self._warn_of_unused("llm", settings_llm(), self.config.llm)
@@ -325,8 +330,8 @@ class ProjectState:
 
     def _needs_object(self, built: str) -> ConfigurationError:
         """Return the error for a project that was loaded without passing the embedding model that built its index."""
-        remembered = self.recorded_model
-        what = "" if remembered is None or remembered.name != built else f" ({remembered})"
+        record = self.recorded_model
+        what = "" if record is None or record.name != built else f" ({record})"
         pass_it = f"pass it again, as in load({self.name!r}, embed_model=...)"
         by_command = "the command line can only search it with `--mode lexical`, because it cannot create this model"
         if is_creatable(built):

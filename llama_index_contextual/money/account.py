@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from llama_index_contextual._utils.calls import may_be_charged, run_to_completion
@@ -108,7 +108,7 @@ class Account:
 
     def receipt(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> Receipt:
         """Return the receipt of LLM calls that generate contexts."""
-        return Receipt(**asdict(tokens), paid=self.prices.dollars(model, tokens, sender=sender))
+        return Receipt.for_calls(tokens, paid=self.prices.dollars(model, tokens, sender=sender))
 
     def embedding_receipt(self, model: str, tokens: int) -> Receipt:
         """Return the receipt of embeddings."""
@@ -224,10 +224,10 @@ class Account:
         await self.acommit()
 
     def _book_embedding(self, call: Reservation, tokens: int, usage: EmbeddingUsage) -> None:
-        model, reported = call.model, usage.tokens
-        if reported is not None:
-            self._raise_factor(model, reported / tokens if tokens else 1.0)
-            call.book(self.embedding_receipt(model, reported))
+        model, count = call.model, usage.tokens
+        if count is not None:
+            self._raise_factor(model, count / tokens if tokens else 1.0)
+            call.book(self.embedding_receipt(model, count))
             return
         estimate = max(math.ceil(tokens * self._factors[model]), usage.reported)
         receipt = replace(self.embedding_receipt(model, estimate), estimated_embedding_tokens=estimate)
@@ -455,15 +455,9 @@ class Reservation:
     list_price: float | None
     bound: float
 
-    def settle(self, tokens: Tokens, *, is_estimated: bool = False) -> None:
-        """Record the actual cost of an LLM call that generated a context.
-
-        Args:
-            tokens: Token counts of the call.
-            is_estimated: Whether some of them were counted locally.
-        """
-        receipt = self.account.receipt(self.model, tokens, sender=self.sender)
-        self.book(replace(receipt, estimated_calls=1) if is_estimated else receipt)
+    def settle(self, tokens: Tokens) -> None:
+        """Record the actual cost of an LLM call that generated a context."""
+        self.book(self.account.receipt(self.model, tokens, sender=self.sender))
 
     def book(self, receipt: Receipt) -> None:
         """Record the actual cost of the call."""

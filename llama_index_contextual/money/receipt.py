@@ -91,6 +91,11 @@ class Receipt:
     batches: Mapping[str, float] = field(default_factory=dict)
     prices: str = ""
 
+    @classmethod
+    def for_calls(cls, tokens: Tokens, **values: Any) -> Receipt:
+        """Return the receipt of LLM calls with these tokens, and with other attributes."""
+        return cls(**{count.name: getattr(tokens, count.name) for count in fields(Tokens)}, **values)
+
     def __add__(self, other: Receipt) -> Receipt:
         sums = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
         paid = None if self.paid is None or other.paid is None else self.paid + other.paid
@@ -254,8 +259,8 @@ class Receipts:
         """
         if (receipt := self._sender(file_id)) is not None:
             batches = dict(receipt.batches)
-            booked = batches.pop(file_id)
-            calls, dollars = receipt.unsettled_calls + unread, receipt.unsettled + (booked if unread else 0.0)
+            reserve = batches.pop(file_id)
+            calls, dollars = receipt.unsettled_calls + unread, receipt.unsettled + (reserve if unread else 0.0)
             self.write(replace(receipt, batches=batches, unsettled_calls=calls, unsettled=dollars))
 
     def read_batch(self, file_id: str, booked: Callable[[float], float]) -> None:

@@ -17,6 +17,8 @@ class Tokens:
         cached_tokens: Prompt tokens read from the provider's cache.
         output_tokens: Tokens of the answers.
         written_tokens: Prompt tokens written to the provider's cache, if the provider reports them.
+        estimated_calls: Number of the calls whose tokens were counted locally, because the provider did not report
+            them.
     """
 
     calls: int = 0
@@ -24,6 +26,7 @@ class Tokens:
     cached_tokens: int = 0
     output_tokens: int = 0
     written_tokens: int = 0
+    estimated_calls: int = 0
 
     def __add__(self, other: Tokens) -> Tokens:
         return Tokens(*map(operator.add, astuple(self), astuple(other)))
@@ -32,6 +35,11 @@ class Tokens:
     def maximum(cls, input_tokens: int, output_tokens: int) -> Tokens:
         """Return the tokens to reserve for a call, assuming that its whole prompt is written to the cache."""
         return cls(1, input_tokens, 0, output_tokens, written_tokens=input_tokens)
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether some tokens were counted locally, because the provider did not report them."""
+        return self.estimated_calls > 0
 
     @property
     def cache_hit_rate(self) -> float:

@@ -53,10 +53,10 @@ from llama_index_contextual.index.manifest import DocumentRecord, read_manifest
 from llama_index_contextual.index.project_file import require_existing, write_lock
 from llama_index_contextual.index.verify import ForgetReport, VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.versions import current_name, rollback, version_directory, version_names
-from llama_index_contextual.ingestion import changes
-from llama_index_contextual.ingestion.changes import FolderOptions, IngestOptions, ReadingOptions
-from llama_index_contextual.ingestion.estimate import CostEstimate
-from llama_index_contextual.ingestion.plan import IngestInput, RunOptions
+from llama_index_contextual.ingestion import changes, run
+from llama_index_contextual.ingestion.estimate import CostEstimate, estimate_ingest
+from llama_index_contextual.ingestion.options import FolderOptions, IngestOptions, ReadingOptions, RunOptions
+from llama_index_contextual.ingestion.plan import IngestInput, as_inputs
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.money.receipt import ProjectCost
@@ -311,8 +311,14 @@ class Project:
             ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
             ProjectLockedError: Another process is writing to the project.
         """
-        more = {"replace": replace, "reread": reread, "max_cost": max_cost}
-        return await changes.aingest(self._whole, inputs, options, show_progress=show_progress, **more)
+        return await run.aingest(
+            self._whole,
+            as_inputs(inputs),
+            RunOptions.from_keywords(options, replace=replace, reread=reread, max_cost=max_cost),
+            show_progress=show_progress,
+            progress=options.get("progress"),
+            ray=options.get("ray"),
+        )
 
     ingest = twin(aingest)
 
@@ -389,8 +395,8 @@ class Project:
                 `max_cost`.
             **options
         """
-        more = {"replace": replace, "reread": reread, "retry_failed": retry_failed}
-        return changes.estimate_run(self._whole, inputs, options, **more)
+        settings = RunOptions.from_keywords(options, replace=replace, reread=reread, retry_failed=retry_failed)
+        return estimate_ingest(self._whole, as_inputs(inputs), settings)
 
     def remove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
         """Publish a version without the given documents.
@@ -443,8 +449,8 @@ class Project:
         """
         if derived:
             return await run_to_completion(partial(changes.rebuild_derived, self._whole))
-        run = RunOptions(purpose="rebuild", max_cost=max_cost)
-        return await changes.achange(self._whole, [], run, show_progress=show_progress, progress=progress)
+        settings = RunOptions(purpose="rebuild", max_cost=max_cost)
+        return await run.aingest(self._whole, [], settings, show_progress=show_progress, progress=progress)
 
     async def aretry_failed(
         self,
@@ -476,8 +482,8 @@ class Project:
                 has no Batch API.
             ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
         """
-        run = RunOptions(retry_failed=True, purpose="retry", max_cost=max_cost, batch=batch)
-        return await changes.achange(self._whole, [], run, show_progress=show_progress, progress=progress)
+        settings = RunOptions(retry_failed=True, purpose="retry", max_cost=max_cost, batch=batch)
+        return await run.aingest(self._whole, [], settings, show_progress=show_progress, progress=progress)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

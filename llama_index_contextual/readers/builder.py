@@ -117,9 +117,9 @@ class DocumentBuilder:
         The last of the `rows` contains the column headers; the rows before it may be titles.
         """
         *titles, columns = (row_line(row[margin:])[:MAX_HEAD] for row in rows)
-        named = [line for line in titles[-MAX_ABOVE:] if len(line.split()) <= MAX_CAPTION_WORDS]
+        captions = [line for line in titles[-MAX_ABOVE:] if len(line.split()) <= MAX_CAPTION_WORDS]
         above = [caption[:MAX_HEAD]] if caption else naming_lines(self._above)
-        return "\n".join([*above, *named, columns])
+        return "\n".join([*above, *captions, columns])
 
     def _stripped(self, row: Sequence[str]) -> list[str]:
         """Return the cells of a row with normalised white space and count their characters towards the limit."""

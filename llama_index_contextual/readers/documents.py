@@ -353,8 +353,8 @@ def with_headings(document: Document) -> Document:
     headings, _ = markdown_headings(document.text, front.end if front else 0)
     if not headings or (len(headings) == 1 and not suffix):
         return document
-    found = keys.DocumentMap(headings=headings).to_metadata()
-    return document.model_copy(update={"metadata": metadata | found})
+    structure = keys.DocumentMap(headings=headings).to_metadata()
+    return document.model_copy(update={"metadata": metadata | structure})
 
 
 def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]:

@@ -337,17 +337,17 @@ class Discovery:
     def _add_folder(self, root: Path, pattern: Sequence[str]) -> bool:
         """Add the entries below a folder that match a pattern. Return False if no entry matches."""
         entries = list(matching_entries(root, pattern)) if os.path.isdir(root) else []
-        here = Counter(_identity(found) for _, found in entries if not isinstance(found, str))
+        here = Counter(_identity(status) for _, status in entries if not isinstance(status, str))
         is_unnamed = root.name in ("", "..")
         folder = Path(os.path.realpath(root)) if is_unnamed else Path(os.path.realpath(root.parent)) / root.name
-        for parts, found in entries:
+        for parts, status in entries:
             path = root.joinpath(*parts)
-            if isinstance(found, str):
-                self._skip(str(path), found)
-            elif found.st_nlink > here[_identity(found)]:
+            if isinstance(status, str):
+                self._skip(str(path), status)
+            elif status.st_nlink > here[_identity(status)]:
                 self._skip(str(path), "has a hard link outside the folder: name it directly to read it")
             else:
-                self._add_file(path, found, folder.joinpath(*parts), len(parts) + bool(folder.name))
+                self._add_file(path, status, folder.joinpath(*parts), len(parts) + bool(folder.name))
         return bool(entries)
 
     def _add_file(self, path: Path, status: os.stat_result, absolute: Path, depth: int = 1) -> None:
@@ -355,7 +355,7 @@ class Discovery:
 
         The id consists of at least the last `depth` components of the path.
         """
-        suffix, shown, identity = path.suffix.lower(), printable(str(path)), _identity(status)
+        suffix, label, identity = path.suffix.lower(), printable(str(path)), _identity(status)
         if (reason := special_reason(status.st_mode)) or (
             reason := suffix_reason(suffix) if suffix not in SUFFIXES else size_reason(status.st_size, self._limits)
         ):
@@ -365,7 +365,7 @@ class Discovery:
         else:
             names = [printable(part) for part in absolute.parts[1:]]
             ids = tuple("/".join(names[-length:]) for length in range(depth, len(names) + 1))
-            ref = FileRef(path, "", status.st_size, shown, identity, ids)
+            ref = FileRef(path, "", status.st_size, label, identity, ids)
             ref = replace(ref, doc_id=ref.free_id(self._ids))
             self._ids.add(ref.doc_id)
             self._by_identity[identity] = ref
@@ -482,9 +482,9 @@ def matching_entries(
         continues = _can_continue(pattern, parts) and os.path.isdir(path)
         if not continues and not _accepts(pattern, parts):
             continue
-        found = _visit(path, len(parts))
-        if isinstance(found, str) or not stat.S_ISDIR(found.st_mode):
-            yield parts, found
+        status = _visit(path, len(parts))
+        if isinstance(status, str) or not stat.S_ISDIR(status.st_mode):
+            yield parts, status
         elif continues:
             yield from matching_entries(root, pattern, parts)
         else:

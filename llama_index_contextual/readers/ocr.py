@@ -92,13 +92,13 @@ def engine_for(setting: str | None) -> OcrEngine | str:
             return OcrEngine("rapidocr", version("rapidocr"))
         if setting == "rapidocr":
             return INSTALL
-    wanted = setting.partition(":")[2] or "eng"
+    codes = setting.partition(":")[2] or "eng"
     release, languages = _tesseract()
     if not release:
         return INSTALL if setting == "auto" else "install tesseract (Debian: apt install tesseract-ocr)"
-    if missing := [name for name in wanted.split("+") if name not in languages]:
+    if missing := [name for name in codes.split("+") if name not in languages]:
         return f"tesseract has no language {missing[0]!r}: install it (Debian: apt install tesseract-ocr-{missing[0]})"
-    return OcrEngine("tesseract", release, wanted)
+    return OcrEngine("tesseract", release, codes)
 
 
 @cache
@@ -185,10 +185,10 @@ class OcrReader:
             file = _File(path, request, limits.max_seconds, self._stopped)
             opened = file.ask(self._children[0], "open")
             request["digest"] = opened["digest"]
-            wanted = list(range(1, opened["pages"] + 1)) if pages is None else list(pages)
-            if len(wanted) > limits.max_pages:
-                raise ReadError(str(path), f"has {len(wanted):,} pages, more than the limit of {limits.max_pages:,}")
-            counter = itertools.count(opened["pages"] - len(wanted) + 1)
+            numbers = list(range(1, opened["pages"] + 1)) if pages is None else list(pages)
+            if len(numbers) > limits.max_pages:
+                raise ReadError(str(path), f"has {len(numbers):,} pages, more than the limit of {limits.max_pages:,}")
+            counter = itertools.count(opened["pages"] - len(numbers) + 1)
 
             def read(number: int) -> Page | str:
                 child = idle.get()
@@ -203,11 +203,11 @@ class OcrReader:
                 return page
 
             with ThreadPoolExecutor(self._processes) as pool:
-                answers = list(pool.map(read, wanted))
+                answers = list(pool.map(read, numbers))
         if file.stopped.is_set():
             raise ReadError(str(path), "was not read to its end, because the run was stopped")
         return OcrPages(
-            pages={number: page for number, page in zip(wanted, answers, strict=True) if not isinstance(page, str)},
+            pages={number: page for number, page in zip(numbers, answers, strict=True) if not isinstance(page, str)},
             failed=[answer for answer in answers if isinstance(answer, str)],
             total=opened["pages"],
             digest=opened["digest"],

@@ -208,9 +208,9 @@ def _add_chart(builder: DocumentBuilder, chart: Any) -> None:
     for plot in chart.plots:
         series = list(plot.series)
         labels = [" ".join(map(str, labels)) for labels in plot.categories.flattened_labels]
-        columns = ([_number_text(value, "General") for value in one.values] for one in series)
+        columns = ([_number_text(value, "General") for value in each.values] for each in series)
         rows = zip_longest(labels, *columns, fillvalue="")
-        builder.table([["", *(one.name for one in series)], *rows])
+        builder.table([["", *(each.name for each in series)], *rows])
 
 
 def _add_diagram(builder: DocumentBuilder, shape: Any) -> None:
@@ -431,7 +431,7 @@ def _leaves(message: Message) -> Iterator[Message]:
 def _payload(part: Message) -> bytes:
     inner: Any = part.get_payload()
     if part.get_content_type() == "message/rfc822" and isinstance(inner, list):
-        return b"".join(one.as_bytes() for one in inner)
+        return b"".join(message.as_bytes() for message in inner)
     payload: Any = part.get_payload(decode=True)
     return payload if isinstance(payload, bytes) else b""
 

@@ -159,7 +159,7 @@ def figure_tables(lines: Iterable[Line]) -> list[Table]:
             continue
         head, stop = _head_lines(read, at, done), _end(read, at)
         if head is not None and not _is_table_of_contents(read[at:stop]):
-            last = next(one.line for one in reversed(read[at:stop]) if one.kind in ("row", "columns"))
+            last = next(entry.line for entry in reversed(read[at:stop]) if entry.kind in ("row", "columns"))
             text = _head_text(read, *head, done)
             tables.append(Table(read[head[0]].line.start, read[at].line.start, last.start + len(last.text), text))
         at = done = stop
@@ -225,7 +225,7 @@ def _is_table(read: Sequence[_Sorted], at: int) -> bool:
 
 def _is_table_of_contents(read: Sequence[_Sorted]) -> bool:
     """Return whether the rows form a table of contents, in which the only figure in a row is its page number."""
-    return are_pages_of_contents([_page_number(one.line) for one in read if one.kind == "row"])
+    return are_pages_of_contents([_page_number(entry.line) for entry in read if entry.kind == "row"])
 
 
 def are_pages_of_contents(pages: Sequence[int]) -> bool:
@@ -333,11 +333,11 @@ def _labels_before(read: Sequence[_Sorted], place: int) -> int:
 
 
 def _head_text(read: Sequence[_Sorted], first: int, last: int, done: int) -> str:
-    lines = [one.line.text for one in read[first : last + 1]]
+    lines = [entry.line.text for entry in read[first : last + 1]]
     start = first
     while start > max(done, first - MAX_ABOVE) and read[start - 1].kind in ("label", "columns"):
         start -= 1
-    above = [one.line.text for one in read[max(done, min(start, first - 1)) : first]]
+    above = [entry.line.text for entry in read[max(done, min(start, first - 1)) : first]]
     return join_headers([*naming_lines(above, has_unit=_names_columns(read[first])), *lines])
 
 

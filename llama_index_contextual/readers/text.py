@@ -261,15 +261,16 @@ def plain_headings(text: str) -> tuple[Heading, ...]:
     The numbering determines the level: "3.2" is below "3", and both are below "PART", "ARTICLE" and similar keywords.
     """
     spans = [match.span() for match in _PARAGRAPH.finditer(text)]
-    heads = ["", *(text[start : min(end, start + _HEAD)] for start, end in spans), ""]
-    found = []
+    openings = ["", *(text[start : min(end, start + _HEAD)] for start, end in spans), ""]
+    candidates = []
     for at, (start, _) in enumerate(spans):
-        if candidate := _candidate(*heads[at : at + 3]):
-            found.append(candidate._replace(start=text.rfind("\n", 0, start) + 1))
-    counts = Counter(candidate.title for candidate in found)
-    kept = [one for one in found if one.kind != "capitals" or counts[one.title] <= MAX_REPEATED]
-    ranks = sorted({one.depth for one in kept if one.kind == "keyword"})
-    return tuple(Heading(one.start, _heading_level(one, ranks), one_line(one.title)) for one in kept[:MAX_HEADINGS])
+        if candidate := _candidate(*openings[at : at + 3]):
+            candidates.append(candidate._replace(start=text.rfind("\n", 0, start) + 1))
+    counts = Counter(candidate.title for candidate in candidates)
+    heads = [head for head in candidates if head.kind != "capitals" or counts[head.title] <= MAX_REPEATED]
+    ranks = sorted({head.depth for head in heads if head.kind == "keyword"})
+    headings = (Heading(head.start, _heading_level(head, ranks), one_line(head.title)) for head in heads)
+    return tuple(islice(headings, MAX_HEADINGS))
 
 
 def _heading_level(candidate: _Candidate, ranks: list[int]) -> int:

@@ -72,7 +72,7 @@ class NodeIndex:
 
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
         """Return the chunks of the given rows, in the order given."""
-        return [Chunk.of(node) for node in self.docstore.get_nodes([self.ids[row] for row in rows])]
+        return [Chunk.from_node(node) for node in self.docstore.get_nodes([self.ids[row] for row in rows])]
 
     def units(self, rows: NDArray[np.int64]) -> Units:
         """Return the units of the given rows, in the order given."""

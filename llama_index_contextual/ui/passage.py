@@ -386,7 +386,7 @@ class _Original:
     ) -> None:
         self.record, self.node, self.mark_words, self._version = record, node, mark_words, version
         self._kind: TextKind = kind_of(record.file_name or record.doc_id)
-        chunk, frame = Chunk.of(node), version.frame(record.doc_id)
+        chunk, frame = Chunk.from_node(node), version.frame(record.doc_id)
         self.where = version.map_of(record.doc_id)
         self.span = _span_in(chunk, mark, record) or _best_span(version, chunk, question)
         self._has_text = frame is not None and chunk.start is not None

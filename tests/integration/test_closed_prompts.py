@@ -121,7 +121,7 @@ def sorted_by_llm(project: Project, text: str) -> Sequence[str]:
     llm = ScriptedLLM(default="[1, 2, 3]")
     reranker = LLMReranker(lambda: llm)
     reranker.update_prompts({"rerank_prompt": SORT})
-    chunks = [Chunk.of(hit.node) for hit in project.retrieve(QUESTION)]
+    chunks = [Chunk.from_node(hit.node) for hit in project.retrieve(QUESTION)]
     reranker.rerank(QUESTION, [Hit(chunk=chunk, score=1.0, rank=rank) for rank, chunk in enumerate(chunks, start=1)])
     return llm.history
 

@@ -217,6 +217,36 @@ def test_the_delay_is_the_requested_one(monkeypatch: pytest.MonkeyPatch) -> None
     assert waited == [33, 33]
 
 
+async def test_failures_that_do_not_count_are_repeated_beyond_the_number_of_attempts() -> None:
+    limited, broken = api_error(429), ConnectionResetError()
+    reports: list[tuple[str, bool]] = []
+    delays: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        delays.append(seconds)
+
+    with pytest.raises(ConnectionError):
+        await acall(
+            Flaky(limited, limited, broken, limited, broken).later,
+            RetryPolicy(attempts=2),
+            sleep=sleep,
+            counts=lambda error: getattr(error, "status_code", None) != 429,
+            on_failure=lambda error, delay: reports.append((type(error).__name__, delay is None)),
+        )
+    limit, connection = "APIStatusError", "ConnectionResetError"
+    assert reports == [(limit, False), (limit, False), (connection, False), (limit, False), (connection, True)]
+    assert len(delays) == 4
+
+
+async def test_an_exception_of_the_callback_ends_a_call() -> None:
+    def on_failure(_error: Exception, _delay: float | None) -> None:
+        raise InputError("The run was stopped.", value=None)
+
+    flaky = Flaky(ConnectionResetError())
+    with pytest.raises(InputError, match="The run was stopped"):
+        await acall(flaky.later, RetryPolicy(), on_failure=on_failure)
+
+
 async def test_a_cancelled_call_is_not_repeated() -> None:
     started: list[int] = []
 

@@ -146,13 +146,13 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PageS
     outline = _optional(source.outline, warnings) or []
     marks = [entry._replace(title=clean(entry.title)) for entry in outline]
     title, front = document_title(pages, sensible_title(clean(_optional(source.title, warnings) or "")))
-    found = headings(marks, pages, title=front)
+    section_headings = headings(marks, pages, title=front)
     return ParsedFile(
-        text=_text(pages, {heading.start for heading in found}),
+        text=_text(pages, {heading.start for heading in section_headings}),
         map=DocumentMap(
             page_starts=_page_starts(pages),
             page_labels=tuple(clean(label[:MAX_LABEL]) for label in labels) if any(labels) else (),
-            headings=tuple(found),
+            headings=tuple(section_headings),
             tables=tuple(pdf_tables(pages)),
         ),
         title=title,

@@ -204,16 +204,16 @@ def _is_page_number(key: str) -> bool:
 
 def _continues(run: Sequence[_MarginLine], other: _MarginLine) -> bool:
     """Return whether a line repeats the last line of `run` or has the next page number."""
-    one = run[-1]
-    step = other.page - one.page
-    if any(b - a not in (0, step) for a, b in zip(one.numbers, other.numbers, strict=True)):
+    last = run[-1]
+    step = other.page - last.page
+    if any(b - a not in (0, step) for a, b in zip(last.numbers, other.numbers, strict=True)):
         return False
-    if _is_page_number(_shape(one.line.text)[0]):
+    if _is_page_number(_shape(last.line.text)[0]):
         return True
-    is_same = one.numbers == other.numbers
-    if len(run) > 1 and is_same != (run[-2].numbers == one.numbers):
+    is_same = last.numbers == other.numbers
+    if len(run) > 1 and is_same != (run[-2].numbers == last.numbers):
         return False
-    return is_same or _counts_pages(one, other)
+    return is_same or _counts_pages(last, other)
 
 
 def _counts_pages(one: _MarginLine, other: _MarginLine) -> bool:

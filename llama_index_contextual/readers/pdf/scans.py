@@ -113,10 +113,10 @@ def page_ranges(pages: Iterable[int]) -> str:
             ranges[-1][1] = page
         else:
             ranges.append([page, page])
-    shown = [f"{first}" if first == last else f"{first}–{last}" for first, last in ranges[:MAX_RANGES]]
+    descriptions = [f"{first}" if first == last else f"{first}–{last}" for first, last in ranges[:MAX_RANGES]]
     more = f" and {len(ranges) - MAX_RANGES} more ranges" if len(ranges) > MAX_RANGES else ""
     word = "page" if len(ranges) == 1 and ranges[0][0] == ranges[0][1] else "pages"
-    return f"{word} {', '.join(shown)}{more}"
+    return f"{word} {', '.join(descriptions)}{more}"
 
 
 # ---- Layout ----------------------------------------------------------------------------------------------------------

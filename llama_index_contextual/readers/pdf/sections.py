@@ -90,19 +90,19 @@ def bookmarks(outline: Iterable[OutlineEntry], pages: Sequence[Sequence[Line]]) 
     useless = sum(bool(_PAGE_MARK.fullmatch(entry.title) or _FILE_MARK.fullmatch(entry.title)) for entry in entries)
     if 2 * useless > len(entries):
         return []
-    found = [
+    headings = [
         Heading(_locate(entry.title, entry.top, pages[entry.page]).start, entry.level, entry.title) for entry in entries
     ]
-    return sorted(found, key=lambda heading: heading.start)
+    return sorted(headings, key=lambda heading: heading.start)
 
 
 def _locate(title: str, top: float | None, lines: Sequence[Line]) -> Line:
-    wanted = letters(title)
-    exact = [at for at in range(len(lines)) if wanted and _begins(wanted, lines[at : at + MAX_LINES])]
+    target = letters(title)
+    exact = [at for at in range(len(lines)) if target and _begins(target, lines[at : at + MAX_LINES])]
     if exact:
         return lines[min(exact, key=lambda at: _distance(top, lines[at].y))]
-    similar = max(lines[:MAX_COMPARED], key=partial(_similarity, SequenceMatcher(b=wanted)))
-    if wanted and _similarity(SequenceMatcher(b=wanted), similar) >= MIN_RATIO:
+    similar = max(lines[:MAX_COMPARED], key=partial(_similarity, SequenceMatcher(b=target)))
+    if target and _similarity(SequenceMatcher(b=target), similar) >= MIN_RATIO:
         return similar
     below = [line for line in lines if top is not None and line.y <= top]
     return max(below, key=lambda line: line.y, default=lines[0])
@@ -113,10 +113,10 @@ def _similarity(matcher: SequenceMatcher[str], line: Line) -> float:
     return matcher.ratio() if matcher.real_quick_ratio() >= MIN_RATIO <= matcher.quick_ratio() else 0.0
 
 
-def _begins(wanted: str, lines: Sequence[Line]) -> bool:
-    """Return whether the joined lines begin with the `wanted` title, comparing only letters and digits."""
+def _begins(target: str, lines: Sequence[Line]) -> bool:
+    """Return whether the joined lines begin with the `target` title, comparing only letters and digits."""
     joined = accumulate(letters(line.text) for line in lines)
-    return bool(letters(lines[0].text)) and any(text.startswith(wanted) for text in joined)
+    return bool(letters(lines[0].text)) and any(text.startswith(target) for text in joined)
 
 
 def _distance(top: float | None, y: float) -> float:
@@ -352,13 +352,13 @@ def _detect(pages: Pages, title: Heading | None) -> list[Heading]:
     first = title.start if title else -1
     prose = next((line.start for lines in pages for line in lines if line.start > first and _is_prose(line)), 0)
     cover = next((number for number, lines in enumerate(pages) if lines and lines[-1].start >= first), 0)
-    found: list[_Candidate] = []
+    candidates: list[_Candidate] = []
     for number, lines in enumerate(pages):
         page = _Page(number, lines, _of_page(style, lines), contents)
-        found.extend(page.candidates(prose, is_cover=number <= cover))
-        if len(found) > MAX_HEADINGS:
+        candidates.extend(page.candidates(prose, is_cover=number <= cover))
+        if len(candidates) > MAX_HEADINGS:
             break
-    return _leveled(_without_repeated(_in_sequence(_without_lists(found))), style, title)
+    return _leveled(_without_repeated(_in_sequence(_without_lists(candidates))), style, title)
 
 
 def _is_prose(placed: Line) -> bool:
@@ -405,8 +405,8 @@ def _contents(pages: Pages) -> _Contents:
             has_gap = page and (placed.cells > 1 or len(placed.text) - len(text) - len(page.group()) > 3)
             if page and has_gap and sum(map(str.isalpha, text)) > 2:
                 entries.append((at, text, page.group()))
-        named = any(_CONTENTS.fullmatch(placed.text) for placed in lines[:10])
-        if len(entries) < (2 if named else MIN_ENTRIES) or not _is_contents(lines, entries):
+        has_heading = any(_CONTENTS.fullmatch(placed.text) for placed in lines[:10])
+        if len(entries) < (2 if has_heading else MIN_ENTRIES) or not _is_contents(lines, entries):
             continue
         first, last = entries[0][0], entries[-1][0]
         while first > 0 and (len(above := lines[first - 1].text) <= 12 or _CONTENTS.fullmatch(above)):
@@ -420,12 +420,12 @@ def _contents(pages: Pages) -> _Contents:
 def _is_contents(lines: Sequence[Line], entries: Sequence[tuple[int, str, str]]) -> bool:
     """Return whether the entries, which are lines that end with a page number, form a table of contents."""
     numbers = {int(page) for _, _, page in entries if page.isdecimal()}
-    named = any(_CONTENTS.fullmatch(placed.text) for placed in lines[: entries[0][0] + 1])
+    has_heading = any(_CONTENTS.fullmatch(placed.text) for placed in lines[: entries[0][0] + 1])
     labelled = sum(label_in(text) is not None for _, text, _ in entries)
     digits = sum(any(map(str.isdigit, without_label(text))) for _, text, _ in entries)
     share = len(entries) / (entries[-1][0] - entries[0][0] + 1)
-    if named or share <= 0.5:
-        return named and share > 0.3
+    if has_heading or share <= 0.5:
+        return has_heading and share > 0.3
     return 4 * digits <= len(entries) and (2 * labelled >= len(entries) or len(numbers) >= 6)
 
 
@@ -669,11 +669,11 @@ class _Page:
 # ---- choice --------------------------------------------------------------------------------------------------------
 
 
-def _without_lists(found: Sequence[_Candidate]) -> list[_Candidate]:
+def _without_lists(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     """Remove the items of numbered lists without text between the items, such as lists of exhibits."""
     kept: list[_Candidate] = []
     run: list[_Candidate] = []
-    for each in [*found, None]:
+    for each in [*candidates, None]:
         if run and each is not None and _is_next(run[-1], each):
             run.append(each)
             continue
@@ -695,13 +695,13 @@ def _is_next(one: _Candidate, other: _Candidate) -> bool:
     )
 
 
-def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
+def _in_sequence(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     """Remove listed exhibits, and doubtful candidates whose number is not in sequence with other numbers."""
     kept: set[int] = set()
     last: dict[tuple[str, int, tuple[str, ...]], tuple[int, int]] = {}
     in_exhibits = False
     exhibits: set[int] = set()
-    for at, each in enumerate(found):
+    for at, each in enumerate(candidates):
         if each.label is None or each.label.is_keyword:
             in_exhibits = _EXHIBITS.search(each.title) is not None
         elif in_exhibits or (each.label.family == "bare" and re.match(r"(?i)exhibits?\b", each.label.title)):
@@ -714,7 +714,7 @@ def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
         if previous is not None and previous[1] < value <= previous[1] + 2:
             kept.update((at, previous[0]))
         last[key] = (at, value)
-    return [each for at, each in enumerate(found) if (each.sure or at in kept) and at not in exhibits]
+    return [each for at, each in enumerate(candidates) if (each.sure or at in kept) and at not in exhibits]
 
 
 _EXHIBITS = re.compile(r"(?i)\bexhibits\b|\bexhibit index\b")
@@ -727,12 +727,12 @@ def _ordinal(label: Label) -> int:
     return 0 if not last else ord(last[0].upper()) - 64
 
 
-def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
+def _without_repeated(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     """Remove candidates that repeat the heading of an open section, such as "Note 5 (continued)"."""
     kept: list[_Candidate] = []
     numbered: dict[str, tuple[str, ...]] = {}
     last = ""
-    for each in found:
+    for each in candidates:
         mark = CONTINUED.search(each.title)
         base = (each.title[: mark.start()].rstrip(_BEFORE_CONTINUED) if mark else each.title).strip()
         folded = letters(base)
@@ -752,26 +752,26 @@ def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
 # ---- levels --------------------------------------------------------------------------------------------------------
 
 
-def _leveled(found: Sequence[_Candidate], style: _BodyStyle, title: Heading | None) -> list[Heading]:
+def _leveled(candidates: Sequence[_Candidate], style: _BodyStyle, title: Heading | None) -> list[Heading]:
     """Return the headings with their levels. Headings of the same kind have the same level in the whole document.
 
     The title is added before the headings, unless a heading begins at or before it.
     """
     sizes: dict[str, list[float]] = defaultdict(list)
     first: dict[str, int] = {}
-    for at, each in enumerate(found):
+    for at, each in enumerate(candidates):
         kind = _kind(each)
         first.setdefault(kind, at)
         if each.label is not None and not each.run_in:
             sizes[kind].append(each.size)
     typical = {kind: sorted(values)[len(values) // 2] for kind, values in sizes.items()}
-    keys = [_level_key(each, typical, first, style) for each in found]
+    keys = [_level_key(each, typical, first, style) for each in candidates]
     levels = {key: level for level, key in enumerate(sorted(set(keys)), 1)}
     out = [
         Heading(each.start, levels[key], each.title[:MAX_LETTERS], is_marked=False)
-        for each, key in zip(found, keys, strict=True)
+        for each, key in zip(candidates, keys, strict=True)
     ]
-    if title is not None and not any(each.start <= title.start for each in found):
+    if title is not None and not any(each.start <= title.start for each in candidates):
         level = out[0].level if out else 1
         out.insert(0, replace(title, level=level, is_marked=False))
     return out

@@ -22,7 +22,7 @@ from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import DEFAULT_LLM, STYLE_NAMES, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.evaluation.compare import sweep_answers
-from llama_index_contextual.ingestion.changes import FolderOptions, IngestOptions, ReadingOptions
+from llama_index_contextual.ingestion.options import FolderOptions, IngestOptions, ReadingOptions
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import model_name
 from llama_index_contextual.project.manager import ProjectManager

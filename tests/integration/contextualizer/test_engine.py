@@ -38,8 +38,13 @@ MODEL = "openai:gpt-4o-mini"
 QUICK = RetryPolicy(attempts=10, base_delay=0.001, max_delay=0.004)
 
 
-def run(nodes: list[BaseNode], **options: object) -> Contextualized:
-    return LLMContextualizer(**{"model": MODEL, "retry": QUICK, **options}).contextualize(nodes)  # type: ignore[arg-type]
+def run(nodes: list[BaseNode], account: Account | None = None, **options: object) -> Contextualized:
+    async def contextualized() -> Contextualized:
+        contextualizer = LLMContextualizer(**{"model": MODEL, "retry": QUICK, **options})  # type: ignore[arg-type]
+        async with contextualizer.session(account=account) as session:
+            return await session.acontextualize(nodes)
+
+    return asyncio.run(contextualized())
 
 
 def is_complete(done: Contextualized) -> bool:
@@ -158,11 +163,11 @@ def test_a_fatal_error_lets_calls_in_flight_finish(provider: LoopbackProvider, l
 
 def test_the_budget_approves_each_call_and_books_its_cost(provider: LoopbackProvider) -> None:
     provider.fault("server_error")
-    spending = Account(Prices(), max_cost=1.0)
-    assert is_complete(run(corpus(2, 3, words=20), spending=spending))
+    account = Account(Prices(), max_cost=1.0)
+    assert is_complete(run(corpus(2, 3, words=20), account=account))
     assert len(provider.chat_calls) == 7
-    totals, booked = provider.totals(), spending.actual.contexts
-    assert (booked.calls, spending.actual.unsettled_calls, spending.calls_in_flight) == (6, 0, 0)
+    totals, booked = provider.totals(), account.actual.contexts
+    assert (booked.calls, account.actual.unsettled_calls, account.calls_in_flight) == (6, 0, 0)
     assert (booked.input_tokens, booked.output_tokens) == (totals["prompt_tokens"], totals["completion_tokens"])
 
 
@@ -181,22 +186,22 @@ def test_a_call_counts_as_refused_only_where_the_provider_says_so(
     provider: LoopbackProvider, kind: FaultKind, unsettled: int
 ) -> None:
     provider.fault(kind)
-    spending = Account(Prices())
+    account = Account(Prices())
     if kind == "invalid_key":
         with pytest.raises(ModelError):
-            run(corpus(1, 3, words=20), spending=spending, num_workers=1)
+            run(corpus(1, 3, words=20), account=account, num_workers=1)
     else:
-        assert is_complete(run(corpus(1, 3, words=20), spending=spending))
-        assert spending.actual.contexts.calls == 3
-    assert (spending.actual.unsettled_calls, spending.calls_in_flight) == (unsettled, 0)
+        assert is_complete(run(corpus(1, 3, words=20), account=account))
+        assert account.actual.contexts.calls == 3
+    assert (account.actual.unsettled_calls, account.calls_in_flight) == (unsettled, 0)
 
 
 def test_an_exhausted_budget_stops_the_run_and_keeps_paid_contexts(provider: LoopbackProvider, ledger: Ledger) -> None:
-    spending = Account(Prices(), max_cost=0.0015)
+    account = Account(Prices(), max_cost=0.0015)
     with pytest.raises(BudgetExceededError, match="cost limit"):
-        run(corpus(3, 4), spending=spending, ledger=ledger, num_workers=4)
+        run(corpus(3, 4), account=account, ledger=ledger, num_workers=4)
     assert 0 < len(provider.chat_calls) == ledger.info().contexts < 12
-    assert (spending.actual.dollars or 0.0) <= 0.0015
+    assert (account.actual.dollars or 0.0) <= 0.0015
 
 
 # ---- never twice -----------------------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def test_the_report_compares_the_lengths_of_new_contexts_with_the_target(tmp_pat
     assert report.context_lengths == ContextLengths(mean=170, below=0.5, above=0.5)
     line = "note contexts: 170 tokens on average; 50 % have fewer than 50, and 50 % had more than 200 and are shortened"
     assert line in str(report)
-    within = ContextLengths.of([49, *[50] * 9, *[200] * 9, 201])
+    within = ContextLengths.measure([49, *[50] * 9, *[200] * 9, 201])
     assert (within.below, within.above, within.is_off_target) == (0.05, 0.05, False)
     assert "note" not in str(replace(report, short_contexts=(), context_lengths=within))
     assert report.to_dict()["context_lengths"] == {"mean": 170, "below": 0.5, "above": 0.5}

@@ -240,3 +240,12 @@ def test_a_command_ends_with_code_1_and_names_both_commands_and_their_cost(
     done = run("retry", "p", *options)
     assert (done.code, done.err) == (0, "")
     assert provider.chat_calls
+
+
+def test_a_file_that_is_read_for_the_batch_and_for_the_version_is_reported_once(
+    provider: LoopbackProvider, project: Project, folder: Path
+) -> None:
+    (folder / "blank.txt").write_bytes(b"  ")
+    report = project.ingest([folder], batch=True)
+    assert len(provider.batch_history) == report.chunks > 0
+    assert [Path(file.path).name for file in report.skipped] == ["blank.txt"]

@@ -16,7 +16,7 @@ from llama_index.core.schema import Document
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index.versions import current_name, leftovers
 from llama_index_contextual.index.writer import VersionBuilder
-from llama_index_contextual.ingestion import pipeline
+from llama_index_contextual.ingestion import run
 from llama_index_contextual.node_parser import ChunkNodeParser
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -28,7 +28,7 @@ from tests.support.server import LoopbackProvider
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(run, "PATIENCE", PATIENCE)
 
 
 def chunks(provider: LoopbackProvider) -> list[str]:
@@ -86,7 +86,7 @@ async def test_a_second_cancellation_ends_the_ingest_at_once_and_books_the_calls
 async def test_calls_that_are_not_answered_in_time_do_not_delay_the_end(
     provider: LoopbackProvider, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "PATIENCE", 0.0)
+    monkeypatch.setattr(run, "PATIENCE", 0.0)
     async with cancelled(provider, project) as running:
         with pytest.raises(asyncio.CancelledError):
             await running

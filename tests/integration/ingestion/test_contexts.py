@@ -9,14 +9,16 @@ from typing import Any
 
 import httpx
 import pytest
-from llama_index.core.schema import Document
+from llama_index.core.schema import BaseNode, Document
 from pydantic import PrivateAttr
 
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.ingestion import pipeline
+from llama_index_contextual.ingestion import run
+from llama_index_contextual.ingestion.plan import Job
+from llama_index_contextual.ingestion.stages import Stages
 from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -67,7 +69,7 @@ def test_concurrent_batches_give_the_same_version_as_sequential_ones(
     one = manager.create("one", CONFIG.changed(llm_concurrency=1))
     one.ingest(inputs)
     expected = [(node.node_id, node.metadata["context"]) for node in nodes_of(one)]
-    monkeypatch.setattr(pipeline, "BATCH_CHUNKS", 2)
+    monkeypatch.setattr(run, "BATCH_CHUNKS", 2)
     many = manager.create("many", CONFIG.changed(llm_concurrency=16))
     provider.clear_history()
     with ThreadPoolExecutor(1) as thread:
@@ -81,15 +83,15 @@ def test_concurrent_batches_give_the_same_version_as_sequential_ones(
 def test_documents_are_read_only_when_their_chunks_can_be_processed(
     project: Project, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "BATCH_CHUNKS", 1)
+    monkeypatch.setattr(run, "BATCH_CHUNKS", 1)
     parsed: list[str] = []
-    parse = pipeline.Stages.parse
+    parse = Stages.parse
 
-    def noted(stages: pipeline.Stages, job: pipeline.Job) -> list[pipeline.BaseNode]:
+    def noted(stages: Stages, job: Job, **options: Any) -> list[BaseNode]:
         parsed.append(job.doc_id)
-        return parse(stages, job)
+        return parse(stages, job, **options)
 
-    monkeypatch.setattr(pipeline.Stages, "parse", noted)
+    monkeypatch.setattr(Stages, "parse", noted)
     with ThreadPoolExecutor(1) as thread:
         with provider.hold():
             running = thread.submit(project.ingest, documents(12))

@@ -16,8 +16,8 @@ from llama_index_contextual.contextualizer import prompts
 from llama_index_contextual.embeddings import contextual
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.writer import VersionBuilder
-from llama_index_contextual.ingestion import changes, state
-from llama_index_contextual.ingestion.pipeline import CostCounter
+from llama_index_contextual.ingestion import estimate, state
+from llama_index_contextual.ingestion.estimate import CostCounter
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding, ScriptedLLM
@@ -103,7 +103,7 @@ async def test_the_event_loop_is_not_blocked_during_an_ingest(
     [
         ([(state, "make_stages"), (state, "OpenVersion")], lambda project: rebuild(project)),
         ([(state, "OpenVersion")], lambda project: project.aretry_failed()),
-        ([(changes, "estimate")], lambda project: project.aestimate(DOCUMENTS)),
+        ([(estimate, "estimate")], lambda project: project.aestimate(DOCUMENTS)),
         ([(VersionBuilder, "publish")], lambda project: project.aremove("a")),
         ([(VersionBuilder, "keep")], lambda project: project.aingest([Document(id_="d", text="More.")])),
     ],

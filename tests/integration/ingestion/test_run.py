@@ -251,6 +251,21 @@ def test_a_document_that_takes_too_long_to_divide_is_skipped_and_its_former_cont
     assert [hit.text for hit in project.retrieve("pump")] == ["The pump runs dry."]
 
 
+@pytest.mark.parametrize("passes_the_file", [False, True])
+def test_a_stored_document_is_divided_again_without_a_time_limit(
+    passes_the_file: bool, project: Project, tmp_path: Path
+) -> None:
+    stored, other = tmp_path / "stored.txt", tmp_path / "other.txt"
+    stored.write_text("The pump runs dry.", encoding="utf-8")
+    other.write_text("The valve is closed.", encoding="utf-8")
+    project.ingest([stored])
+    project.update_config(chunk_size=400)
+    inputs = [stored, other] if passes_the_file else [other]
+    report = project.ingest(inputs, limits=ReadLimits(max_seconds=0))
+    assert (list(report.rebuilt), [file.path for file in report.skipped]) == (["stored.txt"], [str(other)])
+    assert [hit.text for hit in project.retrieve("pump")] == ["The pump runs dry."]
+
+
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_run_without_a_single_document_is_refused_with_the_reasons_and_changes_nothing(
     replace: bool, counted: Project, text_folder: Path

@@ -13,6 +13,7 @@ from llama_index.core.schema import Document
 from llama_index_contextual.errors import InputError, LargeRemovalError, PathNotFoundError, ProjectLockedError
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.ingestion import plan as syncing
+from llama_index_contextual.ingestion import run
 from llama_index_contextual.ingestion.plan import CHANGED_MEANWHILE, POSTPONED, UNSETTLED
 from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.project.project import Project
@@ -315,7 +316,7 @@ def test_a_watching_sync_publishes_small_files_before_large_ones(
     counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted.sync_folders([folder])
-    monkeypatch.setattr(syncing, "BATCH_BYTES", 200)
+    monkeypatch.setattr(run, "BATCH_BYTES", 200)
     for name in ("a", "b"):
         write(folder / f"large-{name}.md", f"# Large {name}\n\n" + f"The text of {name}. " * 50)
     write(folder / "one.md", "# Large one\n\n" + "It has become large. " * 50)

@@ -382,7 +382,7 @@ def hits_of(*texts: str | TextNode, **metadata: Any) -> list[Hit]:
         text if isinstance(text, TextNode) else TextNode(id_=f"n{at}", text=text, metadata=metadata)
         for at, text in enumerate(texts, start=1)
     ]
-    return [Hit(chunk=Chunk.of(node), score=1 / rank, rank=rank) for rank, node in enumerate(nodes, start=1)]
+    return [Hit(chunk=Chunk.from_node(node), score=1 / rank, rank=rank) for rank, node in enumerate(nodes, start=1)]
 
 
 def names(reranked: Reranked) -> list[str]:

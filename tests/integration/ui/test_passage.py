@@ -202,15 +202,15 @@ def test_a_picture_that_nobody_waits_for_is_not_drawn(project: Project, monkeypa
 def test_parts_of_a_passage_follow_the_pages() -> None:
     node = TextNode(text="abcdefgh", start_char_idx=6, end_char_idx=14)
     where = DocumentMap(page_starts=(0, 8, 10, 11, 20))
-    assert parts_on_pages(Chunk.of(node), where) == [
+    assert parts_on_pages(Chunk.from_node(node), where) == [
         PagePart(1, 0, 2),
         PagePart(2, 2, 4),
         PagePart(3, 4, 5),
         PagePart(4, 5, 8),
     ]
     both = TextNode(text="ab", metadata={"page_start": 4, "page_end": 5})
-    assert parts_on_pages(Chunk.of(both), DocumentMap()) == [PagePart(4, 0, 2), PagePart(5, 0, 2)]
-    assert parts_on_pages(Chunk.of(TextNode(text="ab")), DocumentMap()) == []
+    assert parts_on_pages(Chunk.from_node(both), DocumentMap()) == [PagePart(4, 0, 2), PagePart(5, 0, 2)]
+    assert parts_on_pages(Chunk.from_node(TextNode(text="ab")), DocumentMap()) == []
 
 
 # ---- the marked sentence ---------------------------------------------------------------------------------------------

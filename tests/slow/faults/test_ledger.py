@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import PrivateAttr
 
-from llama_index_contextual.contextualizer.llm import ContextRun
+from llama_index_contextual.contextualizer.llm import LLMSession
 from llama_index_contextual.errors import LedgerBusyError
 from llama_index_contextual.index import kvstore
 from llama_index_contextual.index import ledger as ledger_module
@@ -112,13 +112,13 @@ def test_answers_received_while_the_ledger_is_locked_are_not_requested_again(
     monkeypatch.setitem(kvstore._PRAGMAS, "durable", pragmas)
     llm = HoldingLLM(ledger=tmp_path / ROOT / NAME / LEDGER_FILE)
     project = manager(tmp_path).load(NAME, llm=llm, embed_model=CountingEmbedding())
-    real = ContextRun.close
+    real = LLMSession.close
 
-    async def close(self: ContextRun) -> None:
+    async def close(self: LLMSession) -> None:
         llm.let_go()
         await real(self)
 
-    monkeypatch.setattr(ContextRun, "close", close)
+    monkeypatch.setattr(LLMSession, "close", close)
     with pytest.raises(LedgerBusyError, match=r"ledger.sqlite is locked by another program \(database is locked\)"):
         project.ingest(documents(2, 9))
     assert llm.history

@@ -29,8 +29,8 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
 
 
 PATIENT_PROGRAM = f"""
-from llama_index_contextual.ingestion import pipeline
-pipeline.PATIENCE = {PATIENCE}
+from llama_index_contextual.ingestion import run
+run.PATIENCE = {PATIENCE}
 from llama_index_contextual.cli.app import main
 main()
 """

@@ -104,7 +104,7 @@ def hits_of(*nodes: TextNode | str) -> list[Hit]:
     made = [
         TextNode(id_=f"n{at}", text=node) if isinstance(node, str) else node for at, node in enumerate(nodes, start=1)
     ]
-    return [Hit(chunk=Chunk.of(node), score=1 / rank, rank=rank) for rank, node in enumerate(made, start=1)]
+    return [Hit(chunk=Chunk.from_node(node), score=1 / rank, rank=rank) for rank, node in enumerate(made, start=1)]
 
 
 def contextualized(text: str, context: str) -> TextNode:

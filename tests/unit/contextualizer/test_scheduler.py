@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import pickle
 import random
 import re
 from collections.abc import Callable
@@ -14,7 +15,6 @@ import pytest
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual._utils.calls import ProviderError, RetryPolicy
-from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
 from llama_index_contextual.contextualizer import llm as scheduling
 from llama_index_contextual.contextualizer.base import segments
@@ -23,7 +23,6 @@ from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply
 from llama_index_contextual.contextualizer.sending import BatchReplies
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import BatchReply, Ledger
-from llama_index_contextual.ingestion.pipeline import make_stages, paid_stages
 from llama_index_contextual.money.account import Account
 from llama_index_contextual.money.price import Prices
 from llama_index_contextual.money.tokens import Usage
@@ -55,8 +54,8 @@ class Scripted:
 
 
 def scheduler(sender: Scripted, *, concurrency: int = 8, retry: RetryPolicy = QUICK) -> Scheduler:
-    settings = LLMContextualizer(model="m", sender=sender, num_workers=concurrency, retry=retry)
-    return Scheduler(settings, contextlib.AsyncExitStack())
+    settings = LLMContextualizer(model="m", num_workers=concurrency, retry=retry)
+    return Scheduler(settings, contextlib.AsyncExitStack(), sender=sender)
 
 
 async def answered(engine: Scheduler, request: ContextRequest) -> Reply:
@@ -223,11 +222,18 @@ class Timed:
         return Reply("A context of the passage in its text, as long as it has to be here.", Usage(9, 0, 3), "stop")
 
 
-def run(nodes: list[BaseNode], sender: Timed, workers: int, **options: object) -> tuple[float, Contextualized]:
+def run(
+    nodes: list[BaseNode], sender: Timed, workers: int, replies: BatchReplies | None = None, **options: object
+) -> tuple[float, Contextualized]:
     """Return the simulated duration of a run in seconds, and its result."""
-    contextualizer = LLMContextualizer(model=MODEL, sender=sender, num_workers=workers, **options)  # type: ignore[arg-type]
+    contextualizer = LLMContextualizer(model=MODEL, num_workers=workers, **options)  # type: ignore[arg-type]
+
+    async def contextualized() -> Contextualized:
+        async with contextualizer.session(replies=replies, sender=sender) as session:
+            return await session.acontextualize(nodes)
+
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        done = runner.run(contextualizer.acontextualize(nodes))
+        done = runner.run(contextualized())
         return runner.get_loop().time(), done
 
 
@@ -269,7 +275,9 @@ def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -
     replies = BatchReplies(ledger.batches, MODEL, Account(Prices()))
     writer = LLMContextualizer(model=MODEL)
     calls = [
-        request for segment, chunks, _ in writer.missing(nodes[:60]) for request in writer.requests(segment, chunks)
+        request
+        for segment, chunks, _ in writer.missing(nodes[:60], ledger)
+        for request in writer.requests(segment, chunks)
     ]
     ledger.batches.closed(
         "file",
@@ -288,15 +296,17 @@ def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -
     assert 55 <= seconds <= 70, "60 requests at 60 a minute"
 
 
-def test_replies_of_batches_do_not_change_the_rate_limits() -> None:
-    config, ledger = ProjectConfig(requests_per_minute=7, tokens_per_minute=900), Ledger(None)
-    stages = make_stages(config, ledger=ledger, llm=None, embed_model=None)
-    spending = Account(Prices())
-    replies = BatchReplies(ledger.batches, config.llm, spending)
-    paid = paid_stages(stages, spending, replies)
-    assert isinstance(paid.contextualizer, LLMContextualizer)
-    assert (paid.contextualizer.requests_per_minute, paid.contextualizer.tokens_per_minute) == (7, 900)
-    assert paid.contextualizer.replies is replies
+async def test_a_session_holds_the_state_of_a_run_and_leaves_the_settings_alone() -> None:
+    writer, ledger, sender = LLMContextualizer(model=MODEL, requests_per_minute=700), Ledger(None), Scripted()
+    former, account = pickle.dumps(writer), Account(Prices())
+    replies = BatchReplies(ledger.batches, MODEL, account)
+    for calls in (3, 0):  # the second session finds the contexts in the ledger
+        sender.sent.clear()
+        async with writer.session(ledger, account, replies=replies, sender=sender) as session:
+            done = await session.acontextualize(corpus(1, 3, words=5))
+        assert (done.paid, len(sender.sent), account.actual.calls) == (calls, calls, 3)
+        assert pickle.dumps(writer) == former
+    ledger.close()
 
 
 # ---- rate limits: spaces between calls, pauses, and the end of all waiting ------------------

@@ -70,7 +70,9 @@ def test_merged_parts_equal_the_remaining_texts(parts: list[list[list[int]]], ke
     assert set(merged.vocabulary) == set(whole.vocabulary)
     assert merged.lengths.tolist() == whole.lengths.tolist()
     for term in whole.vocabulary:
-        assert [a.tolist() for a in merged.of(term) or ()] == [a.tolist() for a in whole.of(term) or ()]
+        assert [a.tolist() for a in merged.frequencies_of(term) or ()] == [
+            a.tolist() for a in whole.frequencies_of(term) or ()
+        ]
 
 
 def test_occurrences_are_counted_block_by_block(monkeypatch) -> None:  # type: ignore[no-untyped-def]

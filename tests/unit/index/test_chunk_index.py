@@ -87,7 +87,7 @@ class ListIndex:
 
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
         """Return the chunks."""
-        return [Chunk.of(self.nodes[row]) for row in rows]
+        return [Chunk.from_node(self.nodes[row]) for row in rows]
 
     def units(self, rows: NDArray[np.int64]) -> Units:
         """Return the units, made from the nodes."""

@@ -32,7 +32,7 @@ def index(tmp_path: Path) -> Path:
 def test_a_file_that_is_not_an_index_is_refused(content: bytes, index: Path) -> None:
     index.write_bytes(content)
     with pytest.raises(CorruptVersionError, match=r"^the index "):
-        check_faiss(index, shown="the index")
+        check_faiss(index, label="the index")
 
 
 @pytest.mark.parametrize(

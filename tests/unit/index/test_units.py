@@ -162,17 +162,20 @@ def test_similarities_differ_little_from_those_of_whole_numbers(
     exact = directions(passages)
     exact = exact @ vector / np.maximum(np.linalg.norm(exact, axis=1), 1e-9)
     similarities = Units.of(passages, None).similarities(vector)
-    assert np.abs(similarities - exact).max() < 0.05
-    assert similarities[-4:-1].tolist() == [0.0] * 3  # units without words
-    assert similarities[-1] > 0.95  # the question itself
+    has_words = Units.of(passages, None).words > 0
+    assert np.abs(similarities - exact)[has_words].max() < 0.15
+    assert not similarities[~has_words].any()
+    assert similarities[-1] > 0.9  # the question itself
 
 
-def test_a_direction_is_read_from_numbers_of_four_bits() -> None:
-    units = Units.of([("", {})], None, has_vectors=False)
-    # Each byte has two numbers from 1 to 15, which stand for -7 to 7: here (3, 4) and (-7, 0).
-    units = Units(**{**vars(units), "directions": np.array([[3 + 8 << 4 | 4 + 8], [1 << 4 | 8]], dtype=np.uint8)})
-    assert units.similarities(np.array([1.0, 0.0], dtype=np.float32)).tolist() == pytest.approx([0.6, -1.0])
-    assert units.similarities(np.array([0.0, 1.0], dtype=np.float32)).tolist() == pytest.approx([0.8, 0.0])
+def test_a_direction_is_read_from_numbers_of_two_bits() -> None:
+    units = Units.of([("The pump.", {})], None, has_vectors=False)
+    # Each byte has four numbers from 0 to 3, the first in its lowest bits, which stand for -3, -1, 1 and 3.
+    byte = 0 | 1 << 2 | 2 << 4 | 3 << 6
+    units = Units(**{**vars(units), "directions": np.array([[byte]] * 3, dtype=np.uint8)})
+    of_axes = [units.similarities(axis)[-1] for axis in np.eye(4, dtype=np.float32)]
+    assert of_axes == pytest.approx([number / 20**0.5 for number in (-3, -1, 1, 3)])
+    assert not units.similarities(np.eye(4, dtype=np.float32)[0])[:2].any()  # the texts before it are empty
 
 
 def test_without_wordllama_units_have_terms_but_no_directions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,11 +193,9 @@ def test_no_units_have_no_similarities() -> None:
 
 
 @pytest.mark.skipif(not has_wordllama(), reason="needs the extra local")
-def test_units_without_directions_are_joined_with_others_as_similar_to_nothing() -> None:
-    passages: list[Passage] = [("The pump stops.", {})]
-    units = Units.of(passages, ENGLISH)
+def test_units_without_directions_are_joined_with_others_without_directions() -> None:
+    units = Units.of([("The pump stops.", {})], ENGLISH)
     joined = Units.join([units.without_directions(), units])
-    vector = embedded(["The pump stops."])[0, :DIMENSIONS]
-    similarities = joined.similarities(vector / np.linalg.norm(vector))
-    assert similarities[:3].tolist() == [0.0] * 3
-    assert similarities[-1] > 0.95
+    assert units.directions.shape == (3, DIMENSIONS // 4)
+    assert joined.directions.shape == (6, 0)
+    assert joined.contain(["pump"]).tolist() == [[False, False, True] * 2]

@@ -95,7 +95,7 @@ PLACES = json.dumps([[10, 3, "iii", "2 Term"], [33, 4, "iv", "3 Deposit"]])
 def marked(text: str = "The deposit is two rents.") -> RetrievedChunk:
     one = node(TEXT, places=PLACES).model_copy(update={"end_char_idx": 10 + len(TEXT)})
     start = TEXT.index(text)
-    return hit(node=one, spotlight=Mark.of(Chunk.of(one), start, start + len(text)))
+    return hit(node=one, spotlight=Mark.of(Chunk.from_node(one), start, start + len(text)))
 
 
 def test_a_mark_has_its_offsets_in_the_document_and_its_own_page_and_section() -> None:

@@ -1,11 +1,9 @@
-"""Prices of tokens, expected token counts, which equal the provider's, and the account of a run."""
+"""The account of a run: reserves before calls, receipts after them, and the limit."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import closing
-from importlib.metadata import version
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,106 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.contextualizer.prompts import Reply
-from llama_index_contextual.contextualizer.tokens import CacheRules, TokenCounter, count_segment
+from llama_index_contextual.contextualizer.tokens import TokenCounter, count_segment
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.money.account import Account
-from llama_index_contextual.money.price import FACTORS, Price, Prices
+from llama_index_contextual.money.price import Price, Prices
 from llama_index_contextual.money.receipt import Receipt
 from llama_index_contextual.money.tokens import Tokens, Usage
 from tests.integration.contextualizer.segments_of import planned
 
 MODEL = "openai:gpt-4.1"
 OPENAI = TokenCounter.of(MODEL)
-
-# ---- Prices ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_table_knows_the_list_prices_of_the_default_models() -> None:
-    assert Prices().price("openai:gpt-4.1") == Price(input=2.0, cached=0.5, output=8.0)
-    assert Prices().price("openai:gpt-4.1-mini") == Price(input=0.4, cached=0.1, output=1.6)
-    embedding = Prices().price("openai:text-embedding-3-small")
-    assert embedding is not None
-    assert embedding.input == 0.02
-    claude = Prices().price("anthropic:claude-haiku-4-5")
-    assert claude == Price(input=1.0, cached=0.1, output=5.0, written=1.25)
-
-
-def test_cached_tokens_are_part_of_the_input_tokens() -> None:
-    # 1,000 fresh at $2, 8,000 cached at $0.50, 100 answered at $8, each per million.
-    dollars = Prices().dollars("openai:gpt-4.1", Tokens(1, 9_000, 8_000, 100))
-    assert dollars == pytest.approx(0.002 + 0.004 + 0.0008)
-
-
-def test_flex_and_batch_cost_half() -> None:
-    table = Prices()
-    costs = {s: table.dollars("openai:gpt-4.1", Tokens(input_tokens=1_000_000), sender=s) for s in FACTORS}
-    assert costs == {"live": 2.0, "flex": 1.0, "batch": 1.0}
-
-
-def test_many_short_prompts_do_not_cost_as_much_as_a_long_one() -> None:
-    # This model costs twice as much for a prompt above 200,000 tokens; the sum of many prompts does not count.
-    dollars = Prices().dollars("anthropic:claude-sonnet-4-5", Tokens(input_tokens=10_000_000))
-    assert dollars == pytest.approx(30.0)
-
-
-@pytest.mark.parametrize(
-    "model", ["openai:no-such", "ollama:llama3", "openai-like:gpt-4.1", "ScriptedLLM:x", "openai:"]
-)
-def test_an_unknown_model_has_no_price(model: str) -> None:
-    assert Prices().price(model) is None
-    assert Prices().dollars(model, Tokens(input_tokens=5)) is None
-
-
-def test_prices_in_the_settings_take_precedence_and_are_named() -> None:
-    table = Prices({"openai:gpt-4.1": Price(input=1.0, output=4.0)})
-    assert table.dollars("openai:gpt-4.1", Tokens(input_tokens=1_000_000, cached_tokens=500_000)) == 1.0
-    assert table.version == f"genai-prices {version('genai-prices')} and custom prices for openai:gpt-4.1"
-    assert Prices().version == f"genai-prices {version('genai-prices')}"
-
-
-# ---- Tokens ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_first_call_of_a_segment_reads_nothing_from_the_cache() -> None:
-    (requests, *_) = planned()
-    assert count_segment(requests[:1], OPENAI).cached_tokens == 0
-    assert count_segment(requests, TokenCounter()).cached_tokens == 0
-    two = count_segment(requests[:2], OPENAI)
-    assert two.cached_tokens % 128 == 0
-    assert requests[0].prefix.tokens - 128 <= two.cached_tokens <= requests[0].prefix.tokens + 128
-
-
-@pytest.mark.parametrize(("prefix", "cached"), [(0, 0), (1023, 0), (1024, 1024), (1151, 1024), (1152, 1152)])
-def test_cached_prefixes_grow_in_steps(prefix: int, cached: int) -> None:
-    assert CacheRules(1024, 128).cached(prefix) == cached
-
-
-def test_the_form_of_calls_follows_the_provider() -> None:
-    assert TokenCounter.of("openai:gpt-4.1") == TokenCounter(CacheRules(1024, 128), sends_limit=True)
-    assert TokenCounter.of("anthropic:claude-sonnet-4-5").cache == CacheRules(1024, 1)
-    assert TokenCounter.of("ScriptedLLM:x") == TokenCounter()
-
-
-@pytest.mark.parametrize("model", ["ollama:llama3", "openai-like:qwen"])
-def test_a_model_that_may_reason_gets_a_limit_and_much_more_room_after_it(model: str) -> None:
-    form = TokenCounter.of(model)
-    assert (form.sends_limit, form.max_tokens, form.more_tokens) == (True, 400, 8_000)
-    for name in ("max_tokens", "num_predict"):
-        own = TokenCounter.of(model, SimpleNamespace(additional_kwargs={name: 150}))  # type: ignore[arg-type]
-        assert (own.sends_limit, own.max_tokens, own.more_tokens) == (False, 150, None)
-
-
-def test_uncached_tokens_are_written_to_a_prefix_cache_in_steps() -> None:
-    (requests, *_) = planned()
-    first, *others = requests
-    whole, cached = OPENAI.input_tokens(first), OPENAI.cached_tokens(first, others[0])
-    assert OPENAI.written_tokens(first, 0) == whole // 128 * 128
-    assert OPENAI.written_tokens(others[0], cached) == OPENAI.input_tokens(others[0]) // 128 * 128 - cached
-    assert TokenCounter().written_tokens(first, 0) == 0
-
-
-# ---- the account of a run: reserves before calls, the bill after them, and the limit ---------------------------------
 
 
 def test_the_receipt_follows_the_token_counts_of_the_provider() -> None:
@@ -259,7 +168,7 @@ def test_missing_token_counts_are_marked_and_the_most_expensive_cache_use_is_ass
     assert Reply(text, Usage(900, 0, 30)).is_counted
     assert Reply("", Usage(900, 0, 0)).is_counted
     spending = Account(Prices())
-    spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(Tokens(1, 900, 0, 30), is_estimated=True)
+    spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(Tokens(1, 900, 0, 30, estimated_calls=1))
     spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(Tokens(1, 900, 0, 30))
     assert (spending.actual.contexts.calls, spending.actual.estimated_calls) == (2, 1)
     assert spending.actual.describe_estimated() == "estimated: the provider did not report the tokens of 1 call"

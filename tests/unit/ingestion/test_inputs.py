@@ -13,17 +13,18 @@ from llama_index.core.schema import Document
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.ingestion import plan
-from llama_index_contextual.ingestion.plan import Intake, RunOptions
+from llama_index_contextual.ingestion.options import RunOptions
+from llama_index_contextual.ingestion.plan import Inputs, Job, SkippedDocument
 from llama_index_contextual.readers import DocumentReader, ReadLimits
 from tests.support.nodes import chunk
 from tests.support.trees import reasons
 
 
-def records_of(intake: Intake) -> list[DocumentRecord]:
-    """Return what a version would remember of the files of an intake."""
+def records_of(inputs: Inputs) -> list[DocumentRecord]:
+    """Return what a version would remember of the files of a call."""
     return [
         DocumentRecord(doc_id=doc_id, content_hash=source.digest, path=os.path.realpath(source.ref.path))
-        for doc_id, source in intake.sources.items()
+        for doc_id, source in inputs.documents.items()
         if source.ref is not None
     ]
 
@@ -32,13 +33,13 @@ def records_of(intake: Intake) -> list[DocumentRecord]:
 
 
 def test_the_id_of_a_file_is_its_path_relative_to_the_parent_of_its_folder(text_folder: Path) -> None:
-    intake = Intake.of([str(text_folder)])
-    assert list(intake.sources) == ["reports/manual.txt", "reports/quarter.md"]
+    inputs = Inputs.collect([str(text_folder)])
+    assert list(inputs.documents) == ["reports/manual.txt", "reports/quarter.md"]
     assert (
-        intake.sources["reports/manual.txt"].digest
+        inputs.documents["reports/manual.txt"].digest
         == xxhash.xxh3_128((text_folder / "manual.txt").read_bytes()).hexdigest()
     )
-    assert not any(str(text_folder) in str(record) for record in records_of(intake))
+    assert not any(str(text_folder) in str(record) for record in records_of(inputs))
 
 
 def test_a_file_larger_than_the_limit_is_skipped_before_it_is_hashed_and_read_with_a_higher_limit(
@@ -47,11 +48,11 @@ def test_a_file_larger_than_the_limit_is_skipped_before_it_is_hashed_and_read_wi
     hashed: list[str] = []
     real = plan.content_hash
     monkeypatch.setattr(plan, "content_hash", lambda path: hashed.append(path.name) or real(path))
-    intake = Intake.of([text_folder], RunOptions(limits=ReadLimits(max_bytes=200)))
-    assert list(intake.sources) == ["reports/manual.txt"]
-    assert "split it into smaller files" in reasons(intake)["quarter.md"]
+    inputs = Inputs.collect([text_folder], RunOptions(limits=ReadLimits(max_bytes=200)))
+    assert list(inputs.documents) == ["reports/manual.txt"]
+    assert "split it into smaller files" in reasons(inputs)["quarter.md"]
     assert hashed == ["manual.txt"]
-    assert len(Intake.of([text_folder], RunOptions(limits=ReadLimits(max_bytes=2_000))).sources) == 2
+    assert len(Inputs.collect([text_folder], RunOptions(limits=ReadLimits(max_bytes=2_000))).documents) == 2
 
 
 def test_a_file_that_cannot_be_opened_is_skipped_with_its_reason(
@@ -63,9 +64,9 @@ def test_a_file_that_cannot_be_opened_is_skipped_with_its_reason(
         return "hash"
 
     monkeypatch.setattr(plan, "content_hash", refuse)
-    intake = Intake.of([text_folder])
-    assert list(intake.sources) == ["reports/quarter.md"]
-    assert intake.skipped[0].reason == "cannot be opened: Permission denied"
+    inputs = Inputs.collect([text_folder])
+    assert list(inputs.documents) == ["reports/quarter.md"]
+    assert inputs.skipped[0].reason == "cannot be opened: Permission denied"
 
 
 def test_a_file_whose_metadata_cannot_be_kept_is_skipped_with_its_reason(
@@ -80,11 +81,15 @@ def test_a_file_whose_metadata_cannot_be_kept_is_skipped_with_its_reason(
         return content
 
     monkeypatch.setattr(DocumentReader, "_content", with_nul)
-    intake = Intake.of([text_folder])
+    inputs = Inputs.collect([text_folder])
     with DocumentReader() as reader:
-        read = [job.doc_id for job in intake.jobs(reader, list(intake.sources))]
-    assert (read, intake.failed) == (["reports/manual.txt"], ["reports/quarter.md"])
-    assert "'title' in its metadata contains a NUL character" in intake.skipped[0].reason
+        read = list(inputs.read(reader, list(inputs.documents)))
+    assert [(job.doc_id, type(job)) for job in read] == [
+        ("reports/manual.txt", Job),
+        ("reports/quarter.md", SkippedDocument),
+    ]
+    assert "'title' in its metadata contains a NUL character" in read[1].file.reason
+    assert inputs.skipped == [], "the inputs do not change while they are read"
 
 
 # ---- Documents and chunks ------------------------------------------------------------------------------------------
@@ -102,7 +107,7 @@ def test_a_file_whose_metadata_cannot_be_kept_is_skipped_with_its_reason(
 def test_any_change_of_a_document_or_of_its_chunks_changes_its_hash(change: dict[str, Any]) -> None:
     def hashes(**fields: Any) -> list[str]:
         inputs = (Document(id_="a", **fields), chunk("n", doc_id="a", **fields))
-        return [Intake.of([one]).sources["a"].digest for one in inputs]
+        return [Inputs.collect([one]).documents["a"].digest for one in inputs]
 
     fields: dict[str, Any] = {"text": "Revenue grew.", "metadata": {"fund": "IV"}}
     before, changed = hashes(**fields), hashes(**{**fields, **change})
@@ -129,4 +134,4 @@ def test_invalid_inputs_are_refused_with_a_message(
 ) -> None:
     monkeypatch.chdir(text_folder.parent)
     with pytest.raises(InputError, match=message):
-        Intake.of(inputs)
+        Inputs.collect(inputs)
