@@ -273,9 +273,43 @@ def fusion() -> Drawing:
     return d
 
 
+def units() -> Drawing:
+    """How a chunk is cut at ingest, and its units are compared at a search."""
+    d = Drawing(
+        446,
+        "At ingest, a chunk is cut into sentences, rows and headings, which are stored as arrays. A search compares the"
+        " arrays of the first hits with the question, to mark, to rank and to measure the confidence.",
+    )
+    d.text(20, 30, "Ingest", "lane")
+    d.box(20, 44, 150, "Chunk", ["header, context, text"])
+    d.arrow(170, 68, 208, 68)
+    for number, (name, kind) in enumerate(
+        [("header and context", "bar"), ("heading", "bar"), ("table row", "mark"), ("sentence", "bar")]
+    ):
+        d.rect(210, 44 + 24 * number, 150, 20, kind, 4)
+        d.text(285, 59 + 24 * number, name, "small", "middle")
+    d.arrow(360, 68, 398, 68)
+    d.box(400, 44, 140, "units.bin", ["offsets, terms,", "directions"], "store")
+    d.text(20, 190, "Search", "lane")
+    d.box(20, 204, 150, "Question", ["words and vector"])
+    d.box(210, 204, 150, "First hits", [f"{COMPARED} of the ranking"])
+    d.arrow(285, 252, 285, 290)
+    d.arrow(170, 228, 208, 228)
+    d.parts.append('<path d="M470 110V316H442" class="line" marker-end="url(#head)"/>')
+    d.box(130, 292, 310, "Units compared", ["words that occur, similarity in meaning"], "store")
+    for x, title, line in (
+        (20, "Mark", "best sentence"),
+        (210, "Order", "its score is added"),
+        (400, "Confidence", ""),
+    ):
+        d.arrow(285, 340, x + (150 if x < 400 else 140) / 2, 374)
+        d.box(x, 376, 150 if x < 400 else 140, title, [line or "words together"])
+    return d
+
+
 def main() -> None:
     """Write all diagrams."""
-    for draw in (way, segments, cache, versions, fusion):
+    for draw in (way, segments, cache, versions, fusion, units):
         (ASSETS / f"{draw.__name__}.svg").write_text(draw().svg(), encoding="utf-8", newline="\n")
 
 

@@ -39,7 +39,7 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.confidence import MODELS, RANKED, SCORED_HITS, Logistic, hit_features, query_features
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.search.search import Query, SearchSettings, best_chunks, hits_of, rank
+from llama_index_contextual.search.search import Query, SearchSettings, hits_of, rank, with_best_units
 from tests.benchmarks.calibration import Array, Features, auroc, calibration_error, fit, separation
 from tests.benchmarks.quality import options, settings_of
 from tests.benchmarks.sets import QuestionSet, covers, load
@@ -145,10 +145,11 @@ def ask(project: Project, mode: Mode, asked: Sequence[tuple[str, str | None, lis
         embedding = None if mode == "lexical" else embedder.unit([text])
         depth = settings.fusion.candidates if mode == "hybrid" else RANKED
         ranking = rank(Query.of(text), embedding, index, settings, mode, depth, model=embedder.name)
-        ranking, found, _ = best_chunks(index, ranking, text, count=SCORED_HITS, results=SCORED_HITS, rerank=True)
+        ranking, _, covered = with_best_units(index, ranking, text, results=SCORED_HITS, rerank=True)
         of_hits = ranking.evidence(SCORED_HITS)
-        chunks = [RetrievedChunk.of_hit(hit) for hit in hits_of(ranking, found, of_hits)]
-        answers.append(query_features(ranking, chunks, text, is_filtered=file is not None))
+        first = index.fetch(ranking.hits.rows[:SCORED_HITS].tolist())
+        chunks = [RetrievedChunk.of_hit(hit) for hit in hits_of(ranking, first, of_hits)]
+        answers.append(query_features(ranking, covered, is_filtered=file is not None))
         cosine.append(max((found["semantic"].score for found in of_hits if "semantic" in found), default=0.0))
         if chunks:
             hits.append(hit_features(ranking, of_hits, 0.5))

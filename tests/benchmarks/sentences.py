@@ -14,18 +14,19 @@ import random
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from llama_index_contextual.index.base import Chunk
+from llama_index_contextual.index.units import Units
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.rank import CANDIDATES
 from llama_index_contextual.search.response import Mark
-from llama_index_contextual.search.search import Query, SearchSettings, best_chunks, rank
-from llama_index_contextual.search.spotlight import Spot, spots_of
+from llama_index_contextual.search.search import Query, SearchSettings, rank, with_best_units
+from llama_index_contextual.search.spotlight import Spot, match_units
 from tests.benchmarks.quality import build
 from tests.benchmarks.sets import QuestionSet, load
 
@@ -65,13 +66,15 @@ def judged(project: Project, questions: QuestionSet, *, every: bool) -> Iterator
         ranking = rank(
             Query.of(text), embedder.unit([text]), index, settings, "hybrid", CANDIDATES, model=embedder.name
         )
-        ranking, chunks, spots = best_chunks(index, ranking, text, count=RESULTS, results=RESULTS, rerank=True)
+        ranking, spots, _ = with_best_units(index, ranking, text, results=RESULTS, rerank=True)
+        chunks = index.fetch(ranking.hits.rows[:RESULTS].tolist())
         for chunk, spot in zip(chunks, spots, strict=False):
             spans = [span for item in question.evidence if (span := located(chunk, item)) is not None]
             if not spans or spot.end == spot.start:
                 continue
             blank = chunk.text[: spot.start] + " " * (spot.end - spot.start) + chunk.text[spot.end :]
-            (second,) = spots_of(ranking, [replace(chunk, text=blank)], text, index.lexical, rerank=True)
+            others = Units.of([(blank, chunk.metadata)], index.lexical.analyzer)
+            (second,) = match_units(ranking, others, text, index.lexical).spots()
             yield Judged(
                 text,
                 Mark.of(chunk, spot.start, spot.end),

@@ -11,7 +11,7 @@ from llama_index.core.schema import NodeWithScore
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.rank import CANDIDATES, Leg, fused, lexical_leg, semantic_leg
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.search.search import SearchSettings, best_chunks
+from llama_index_contextual.search.search import SearchSettings, with_best_units
 from tests.benchmarks.sets import KS, Question, first_ranks
 
 
@@ -38,9 +38,7 @@ class Trials:
         for question in questions:
             legs = self._ranked(question.text, depth)
             ranking = fused(legs, index.ids, fusion, documents=index.documents, query=question.text)
-            ranking, *_ = best_chunks(
-                index, ranking, question.text, count=0, results=max(KS), rerank=settings.spotlight
-            )
+            ranking, *_ = with_best_units(index, ranking, question.text, results=max(KS), rerank=settings.spotlight)
             best = [node_id for node_id, _ in ranking.first(max(KS))]
             if new := [node_id for node_id in best if node_id not in self._chunks]:
                 for node in index.docstore.get_nodes(new):
