@@ -89,12 +89,12 @@ def units_of(text: str, metadata: Mapping[str, object]) -> list[Unit]:
     Example:
         >>> text = "| Zone | Tariff |\\n| Upper Vale | 2.95 |\\nThe tariff is reviewed."
         >>> for unit in units_of(text, {"title": "Prices"}):
-        ...     print(unit.kind.name, unit.text)
-        HEADER Prices
-        CONTEXT
-        ROW | Zone | Tariff |
-        ROW | Upper Vale | 2.95 |
-        TEXT The tariff is reviewed.
+        ...     print(f"{unit.kind.name}: {unit.text!r}")
+        HEADER: 'Prices'
+        CONTEXT: ''
+        ROW: '| Zone | Tariff |'
+        ROW: '| Upper Vale | 2.95 |'
+        TEXT: 'The tariff is reviewed.'
     """
     before = [
         Unit(Kind.HEADER, header_of(metadata), 0, 0, 0),

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import LOCAL
-from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
+from llama_index_contextual.embeddings.batching import cut_to_input, product_in_blocks, unit_vectors
 from llama_index_contextual.embeddings.words import embedded
 from llama_index_contextual.index.analysis import Analyzer, cut_query
 from llama_index_contextual.index.base import Chunk
@@ -185,16 +185,17 @@ class Matches:
             The shares, from 0 to 1; shape (passages,).
         """
         firsts = self.units.firsts[:-1]
-        if not len(firsts):
-            return np.zeros(0)
+        if not len(firsts) or not self.weights:
+            return np.zeros(len(firsts))
         rows = {term: row for row, term in enumerate(self.weights)}
-        shares = np.zeros((len(parts), len(rows)))
+        shares = np.zeros((len(rows), len(parts)), dtype=np.float32)
         for number, part in enumerate(parts):
             total = sum(part.values())
             for term, weight in part.items():
-                shares[number, rows[term]] = weight / total if total else 0.0
+                shares[rows[term], number] = weight / total if total else 0.0
         of_header = np.repeat(self.contains[:, firsts], np.diff(self.units.firsts), axis=1)
-        covered = (shares @ (self.contains | of_header)).max(axis=0, initial=0.0)
+        contains = (self.contains | of_header).T.astype(np.float32)
+        covered = product_in_blocks(contains, shares).max(axis=1, initial=0.0).astype(np.float64)
         covered[self.units.kinds < Kind.TEXT] = 0.0  # the texts before a passage do not answer the question alone
         return np.minimum(np.maximum.reduceat(covered, firsts), 1.0)
 
