@@ -194,7 +194,7 @@ class Matches:
             for term, weight in part.items():
                 shares[number, rows[term]] = weight / total if total else 0.0
         of_header = np.repeat(self.contains[:, firsts], np.diff(self.units.firsts), axis=1)
-        covered = (shares @ (self.contains | of_header)).max(axis=0, initial=0.0)
+        covered = np.einsum("pt,tu->pu", shares, self.contains | of_header).max(axis=0, initial=0.0)
         covered[self.units.kinds < Kind.TEXT] = 0.0  # the texts before a passage do not answer the question alone
         return np.minimum(np.maximum.reduceat(covered, firsts), 1.0)
 
