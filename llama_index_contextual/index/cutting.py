@@ -88,13 +88,13 @@ def units_of(text: str, metadata: Mapping[str, object]) -> list[Unit]:
 
     Example:
         >>> text = "| Zone | Tariff |\\n| Upper Vale | 2.95 |\\nThe tariff is reviewed."
-        >>> for unit in units_of(text, {"title": "Prices"}):
-        ...     print(f"{unit.kind.name}: {unit.text!r}")
-        HEADER: 'Prices'
-        CONTEXT: ''
-        ROW: '| Zone | Tariff |'
-        ROW: '| Upper Vale | 2.95 |'
-        TEXT: 'The tariff is reviewed.'
+        >>> for unit in units_of(text, {"title": "Prices", "context": "Tariffs of 2025."}):
+        ...     print(unit.kind.name, unit.text)
+        HEADER Prices
+        CONTEXT Tariffs of 2025.
+        ROW | Zone | Tariff |
+        ROW | Upper Vale | 2.95 |
+        TEXT The tariff is reviewed.
     """
     before = [
         Unit(Kind.HEADER, header_of(metadata), 0, 0, 0),
