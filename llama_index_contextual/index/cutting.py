@@ -127,7 +127,8 @@ def spans_of(text: str) -> list[tuple[int, int]]:
         >>> [text[start:end] for start, end in spans_of(text)]
         ['# Garden water', 'It is free.']
     """
-    return [unit for start, end in _lines(text) for unit in _sentences(text, start, end)]
+    lines = _lines(text, joins_wrapped=not is_code(text))
+    return [unit for start, end in lines for unit in _sentences(text, start, end)]
 
 
 def _kind_of(unit: str) -> Kind:
@@ -151,18 +152,25 @@ def _table_heads(units: Sequence[str], kinds: Sequence[Kind]) -> Iterator[int]:
     for at, (unit, kind) in enumerate(zip(units, kinds, strict=True)):
         was_in_table, in_table = in_table, kind is Kind.ROW
         if in_table != was_in_table:
-            head = at if in_table and all(map(_YEAR.fullmatch, _NUMBER.findall(unit))) else None
+            numbers = [number.rstrip(".,") for number in _NUMBER.findall(unit)]
+            head = at if in_table and all(map(_YEAR.fullmatch, numbers)) else None
         yield 0 if head is None else at - head
 
 
-def _lines(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of the lines that are not blank, with wrapped lines joined."""
+def _lines(text: str, *, joins_wrapped: bool) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the lines that are not blank.
+
+    Args:
+        text: The text.
+        joins_wrapped: Whether to join the lines of hand-wrapped text; the lines of source code are not wrapped.
+    """
     start = end = 0
     first = last = ""  # lines of the span, without white space around them
     for line in text.splitlines(keepends=True):
         body = line.strip()
         is_prose = end - start > LONG_LINE or not first[:1].isdecimal()
-        if not last or end - start < _WRAPPED or not _is_continued(last, body, is_prose=is_prose):
+        may_continue = joins_wrapped and last and end - start >= _WRAPPED
+        if not may_continue or not _is_continued(last, body, is_prose=is_prose):
             if last:
                 yield start, end
             start, first = end, body
@@ -177,10 +185,11 @@ def _is_continued(line: str, following: str, *, is_prose: bool) -> bool:
 
     The lines of a table or a log begin with figures, and so do the items of a list, but not the lines of prose.
     """
+    if _has_cells(following) or _has_cells(line):
+        return False
     if following[:1].isdigit():
-        ends_openly = line.rstrip(",")[-1:].isalpha()
-        return is_prose and ends_openly and "|" not in following and not _NUMBERED.match(following)
-    return following[:1].islower() and "|" not in following
+        return is_prose and line.rstrip(",")[-1:].isalpha() and not _NUMBERED.match(following)
+    return following[:1].islower()
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -137,18 +137,16 @@ class Units:
 
     def contain(self, terms: Sequence[str]) -> NDArray[np.bool_]:
         """Return whether each unit contains each of the given terms; shape (terms, units)."""
-        contains = np.zeros((len(terms), len(self.kinds)), dtype=np.bool_)
         if not terms:
-            return contains
-        checksums = np.array(list(map(_checksum, terms)), dtype=np.uint32)
-        order = np.argsort(checksums)
-        checksums = checksums[order]
+            return np.zeros((0, len(self.kinds)), dtype=np.bool_)
+        checksums, rows = np.unique([_checksum(term) for term in terms], return_inverse=True)
+        contains = np.zeros((len(checksums), len(self.kinds)), dtype=np.bool_)
         stored = self.terms @ np.array([1, 1 << 8, 1 << 16], dtype=np.uint32)
         places = checksums.searchsorted(stored)
         entries = np.flatnonzero(checksums.take(places, mode="clip") == stored)
         units = np.cumsum(self.term_counts, dtype=np.int64).searchsorted(entries, side="right")
-        contains[order[places[entries]], units] = True
-        return contains
+        contains[places[entries], units] = True
+        return contains[rows]
 
     def similarities(self, vector: Floats) -> Floats:
         """Return the cosine similarity of each unit and a unit vector, or zeros without directions; shape (units,).
@@ -190,13 +188,11 @@ class Units:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Load the arrays of a file, memory-mapped."""
-        data = files.mmap(path, np.uint8)
-        size = 1 << 12
-        while (end := data[:size].tobytes().find(b"\n")) < 0:
-            size *= 2
-        arrays = {}
-        for name, entry in json.loads(data[:end].tobytes()).items():
-            dtype, start = np.dtype(entry["type"]), end + 1 + entry["offset"]
+        with path.open("rb") as file:
+            header = file.readline()
+        data, arrays = files.mmap(path, np.uint8), {}
+        for name, entry in json.loads(header).items():
+            dtype, start = np.dtype(entry["type"]), len(header) + entry["offset"]
             stop = start + dtype.itemsize * int(np.prod(entry["shape"], dtype=np.int64))
             arrays[name] = data[start:stop].view(dtype).reshape(entry["shape"])
         return cls(**arrays)

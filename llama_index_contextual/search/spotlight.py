@@ -5,8 +5,9 @@ rows, are compared with the question. The comparison has three uses: to mark the
 rank passages with a good match higher, and to measure how much of a question one place covers, which determines the
 confidence of a search.
 
-The text before a passage indicates the subject of its units, so it is included in each comparison. Words are compared
-with the context before the passage, and meanings with its title, file name, section and column headers.
+The text before a passage indicates the subject of its units, so it is included in each comparison: for ranking, words
+are compared with the context, title, file name, section and column headers, and meanings with all of these but the
+context. For the confidence, the context does not count.
 """
 
 from __future__ import annotations

@@ -140,3 +140,22 @@ def test_the_head_of_a_table_is_its_first_row_if_it_has_no_figures_but_years() -
 )
 def test_source_code_is_recognised(text: str, expected: bool) -> None:
     assert is_code(text) is expected
+
+
+def test_lines_of_code_are_not_joined() -> None:
+    text = "def rate(zone, season, discount=0.0, fallback=None):\n    return rates[zone][season] * (1 - discount)\n"
+    assert [text[start:end].strip() for start, end in spans_of(text)] == text.strip().replace("    ", "").split("\n")
+
+
+def test_rows_drawn_with_spaces_or_tabs_are_not_joined() -> None:
+    for gap in ("    ", "\t"):
+        rows = [
+            gap.join(("total assets of the company and its subsidiaries", "12", "13")),
+            gap.join(("debt", "4", "5")),
+        ]
+        assert [end - start for start, end in spans_of("\n".join(rows))] == list(map(len, rows))
+
+
+def test_years_with_commas_are_column_headers() -> None:
+    units = units_of("| Item | 2024, | 2023. |\n| Debt | 12 | 13 |", {})
+    assert [unit.head for unit in units] == [0, 0, 0, 1]

@@ -199,3 +199,13 @@ def test_units_without_directions_are_joined_with_others_without_directions() ->
     assert units.directions.shape == (3, DIMENSIONS // 4)
     assert joined.directions.shape == (6, 0)
     assert joined.contain(["pump"]).tolist() == [[False, False, True] * 2]
+
+
+def test_terms_with_the_same_checksum_are_found_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_checksum", lambda term: 7 if term in ("pump", "valve") else len(term) + 100)
+    units = Units.of([("The pump.\nThe meter.", {})], ENGLISH, has_vectors=False)
+    assert units.contain(["valve", "meter", "pump"]).tolist() == [
+        [False, False, True, False],
+        [False, False, False, True],
+        [False, False, True, False],
+    ]
