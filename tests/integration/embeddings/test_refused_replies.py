@@ -127,7 +127,8 @@ def test_a_chunk_with_an_unusable_vector_is_reported_and_it_alone_is_retried(
     assert project.info().unembedded_chunks == 0
     assert [model.texts.count(text) for text in dict.fromkeys(model.texts)].count(1) == 23, "the rest was kept"
     hits = project.retrieve("Passage 13 of the handbook", top_k=24)
-    assert [hit.node_id for hit in hits if hit.semantic is not None and hit.semantic.rank == 1] == ["n13"]
+    similarity = {hit.node_id: hit.semantic.score for hit in hits if hit.semantic is not None}
+    assert similarity["n13"] == max(similarity.values())
 
 
 def test_a_single_document_without_a_usable_vector_is_added_to_other_documents(manager: ProjectManager) -> None:
