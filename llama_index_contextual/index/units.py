@@ -5,8 +5,8 @@
 
 A term is stored as a checksum of three bytes: in the units of twenty passages, one of ten terms is confused with
 another one in four of a thousand searches. The direction of a unit is that of the sum of its word vectors and of those
-of the header, in the first 64 dimensions of WordLlama's vectors, in numbers of two bits; on nine question sets, more
-bits made no difference. Without WordLlama, units have no directions.
+of the header, in the first 64 dimensions of WordLlama's vectors, in numbers of two bits. Without WordLlama, units have
+no directions.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Units:
         analyzer: Analyzer | None,
         *,
         has_vectors: bool = True,
-    ) -> Self:
+    ) -> Units:
         """Cut passages, given as their texts and metadata, into units.
 
         Args:
@@ -98,17 +98,17 @@ class Units:
         builder = UnitsBuilder(analyzer, has_vectors=has_vectors)
         for text, metadata in passages:
             builder.add(text, metadata)
-        return cls(**vars(builder.build()))
+        return builder.build()
 
     @classmethod
-    def join(cls, parts: Sequence[Units]) -> Self:
+    def join(cls, parts: Sequence[Units]) -> Units:
         """Return the units of several groups of rows, one group after another.
 
         If a group has no directions, the result has none.
         """
         parts = parts or [Units.of([], None)]
         if len(parts) == 1:
-            return cls(**vars(parts[0]))
+            return parts[0]
         joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _PLAIN}
         width = min(part.directions.shape[1] for part in parts)
         return cls(
@@ -262,14 +262,8 @@ class UnitsBuilder:
         self._convert()
         units = Units.join(self._groups or [_converted([], [], self._vocabulary)])
         self._groups = [units]
-        return Units(
-            **{
-                each.name: getattr(units, each.name)
-                if each.name in ("terms", "directions")
-                else _smallest(getattr(units, each.name))
-                for each in fields(units)
-            }
-        )
+        integers = (each.name for each in fields(units) if each.name not in ("terms", "directions"))
+        return replace(units, **{name: _smallest(getattr(units, name)) for name in integers})
 
     def _convert(self) -> None:
         if self._passages:

@@ -1,1 +1,1 @@
-"""Money: the price of a model, the tokens of calls, the account of a run, and the receipts of what was paid."""
+"""Prices, token counts, spending limits and receipts."""

@@ -284,7 +284,7 @@ def find_candidates(
         estimate = estimate_confidence(
             ranking,
             evidence,
-            covered[:READ],
+            covered,
             question=query.text,
             is_filtered=settings.filters is not None,
             low=settings.min_confidence,
