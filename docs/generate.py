@@ -131,12 +131,12 @@ _STAGES = {
     "Reading": ("pdf_engine", "ocr"),
     "Segments and chunks": ("segment_size", "chunk_size", "chunk_overlap"),
     "Contexts": (
-        "context", "llm", "context_prompt", "context_neighbours",
+        "context", "llm", "context_prompt", "context_neighbours", "context_languages",
     ),
     "Calls and prices": (
         "llm_concurrency", "call_timeout", "requests_per_minute", "tokens_per_minute", "service_tier", "prices",
     ),
-    "Indexes": ("embed_model", "embed_window", "indexes", "language", "keep_versions"),
+    "Indexes": ("embed_model", "embed_window", "embed_prefixes", "indexes", "language", "languages", "keep_versions"),
     "Search": (
         "mode", "top_k", "fusion", "semantic_weight", "document_weight", "rrf_k", "acronym_table",
         "rerank", "rerank_candidates", "rerank_threshold",

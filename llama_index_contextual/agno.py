@@ -113,19 +113,32 @@ class ContextualKnowledge:
         Raises:
             ContextualError: The search failed; the message explains why and what to do.
         """
+        return _documents(self._respond(query, max_results, filters, call))
+
+    def _respond(
+        self, query: str, max_results: int | None, filters: Filters | None, call: Mapping[str, Any]
+    ) -> RetrievalResponse:
         k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
         retriever, converted = self._retriever(call), to_filters(filters)
         if converted is not None:
             require_usable(converted, retriever)
-        searched = retriever.changed(similarity_top_k=k, filters=converted)
-        return _documents(searched.respond(as_bundle(query)))
+        min_relevance = "auto" if retriever.min_relevance is None else retriever.min_relevance
+        searched = retriever.changed(similarity_top_k=k, filters=converted, min_relevance=min_relevance)
+        return searched.respond(as_bundle(query))
 
     def retrieve(
         self, query: str, max_results: int | None = None, filters: Filters | None = None, **call: Any
     ) -> list[Document]:
-        """Search like `search`, but return an error as a document that the model can read."""
+        """Search like `search`, but return an error as a document that the model can read.
+
+        If nothing was found, the document says which words no document contains.
+        """
         try:
-            return self.search(query, max_results, filters, **call)
+            response = self._respond(query, max_results, filters, call)
+            if response.results:
+                return _documents(response)
+            notes = [*response.warnings, *models.confidence_notes(response)]
+            return [Document(name="nothing found", content=" ".join(notes), meta_data={"error": False})]
         except ContextualError as error:
             return [
                 Document(
@@ -195,8 +208,6 @@ class ContextualKnowledge:
                 query: The question.
             """
             documents = self.retrieve(query, run_context=_run_of(call))
-            if not documents:
-                return "No documents found."
             return json.dumps([document.to_dict() for document in documents], ensure_ascii=False)
 
         return [search_knowledge_base]
@@ -293,7 +304,7 @@ def _in_thread(run: Callable[..., str]) -> Callable[..., Coroutine[Any, Any, str
 def _documents(response: RetrievalResponse) -> list[Document]:
     """Convert the passages to Agno documents, with notes for the model in the metadata of the first document."""
     documents = [_agno_document(chunk, response) for chunk in response]
-    if documents and (notes := [*response.warnings, *models.confidence_warnings(response)]):
+    if documents and (notes := [*response.warnings, *models.confidence_notes(response)]):
         documents[0].meta_data = {"note": " ".join(notes), **documents[0].meta_data}
     return documents
 

@@ -14,9 +14,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import cached_property
+from functools import cached_property, lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic_core import from_json
 
 from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual.errors import InputError
@@ -53,12 +55,17 @@ TABLES = "_contextual_tables"
 RUNNING_LINES = ("running_header", "running_footer")
 """Keys of lines that are repeated on the pages of a PDF; they are part of the layout and not specific to a chunk."""
 
-SEGMENT_CORE = "_contextual_segment_core"
+SEGMENT_OWN_START = "_contextual_segment_own_start"
 """Key of a segment only: offset in the document of its first character that is not in the previous segment."""
 
+CHUNK_KEY = "_contextual_chunk_key"
+"""Key under which the ledger stores the context of a chunk of an unchanged file; see `chunk_keys`."""
+FORMER_CONTEXT = "_contextual_former_context"
+"""Context that an LLM wrote for the same chunk when the rest of its segment was read differently."""
+
 RESERVED_KEYS = (PAGES, HEADINGS, TABLES)
-INTERNAL_KEYS = (*RESERVED_KEYS, SEGMENT_CORE)
-"""Keys that only the node parsers read; a chunk with a context has none of them."""
+INTERNAL_KEYS = (*RESERVED_KEYS, SEGMENT_OWN_START, CHUNK_KEY, FORMER_CONTEXT)
+"""Keys that only node parsers and contextualizers read; a chunk with a context has none of them."""
 FILE_KEYS = (TITLE, FILE_NAME, FILE_PATH)
 _CONTEXT_KEYS = (SOURCE_LINE, CONTEXT, CONTEXT_SOURCE, CONTEXT_GIVEN, CONTEXT_WRITTEN_AT)
 _PLACE_KEYS = (PAGE_START, PAGE_END, PAGE_LABEL, OCR_CONFIDENCE, SECTION, PLACES)
@@ -74,6 +81,8 @@ METADATA_TEMPLATE = "{value}"
 TEXT_TEMPLATE = "{metadata_str}\n\n{content}"
 
 _PLACES = {"pptx": "slide", "pptm": "slide", "xlsx": "sheet", "xlsm": "sheet"}
+LANGUAGE_LINE = re.compile(r"([a-z]{2}): (.+)")
+"""A line of a context in another language, which begins with the code of the language."""
 SECTION_SEPARATOR = " > "
 _SECTION_NUMBER = re.compile(r"(?:(?:section|article)\s+|§\s*)?(\d+)\b(\.\d)?", re.IGNORECASE)
 
@@ -238,9 +247,15 @@ class DocumentMap:
         )
 
 
-def places_of(metadata: Mapping[str, Any]) -> list[Place]:
-    """Return the places of a chunk, or an empty list if it lies in one section on one page."""
-    return [Place(*row) for row in parse_json(metadata.get(PLACES) or "[]")]
+def places_of(metadata: Mapping[str, Any]) -> Sequence[Place]:
+    """Return the places of a chunk; the sequence is empty if it lies in one section on one page."""
+    places = metadata.get(PLACES)
+    return _places(places) if places else ()
+
+
+@lru_cache(maxsize=4_096)  # for chunks that are found again
+def _places(text: str) -> Sequence[Place]:
+    return tuple(map(Place._make, from_json(text)))
 
 
 def is_own_key(key: str) -> bool:
@@ -269,7 +284,7 @@ def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
 
 def _excluded_keys(shown: Collection[str], user_excluded: Iterable[str]) -> list[str]:
     hidden = (key for key in (*OWN_KEYS, *RESERVED_KEYS) if key not in shown)
-    return list(dict.fromkeys([*hidden, *(key for key in user_excluded if key != SEGMENT_CORE)]))
+    return list(dict.fromkeys([*hidden, *(key for key in user_excluded if key != SEGMENT_OWN_START)]))
 
 
 def context_parts(metadata: Mapping[str, Any]) -> tuple[str, str]:
@@ -284,6 +299,17 @@ def context_parts(metadata: Mapping[str, Any]) -> tuple[str, str]:
         return context, ""
     at = metadata.get(CONTEXT_WRITTEN_AT) or 0
     return context[:at].rstrip(), context[at:]
+
+
+def background(metadata: Mapping[str, Any]) -> str:
+    """Return the sentences that an LLM or a person wrote as the context of a chunk, without lines in other languages.
+
+    Example:
+        >>> background({"context": "Of the lease.\\nde: Mietvertrag, Kündigungsfrist"})
+        'Of the lease.'
+    """
+    _, written = context_parts(metadata)
+    return "\n".join(line for line in written.split("\n") if not LANGUAGE_LINE.fullmatch(line))
 
 
 def label_of(metadata: dict[str, Any], key: str) -> str:

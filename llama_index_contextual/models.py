@@ -21,8 +21,9 @@ from llama_index.core.settings import Settings
 
 from llama_index_contextual._utils.clients import LOCAL_TIMEOUT, address_of, is_local
 from llama_index_contextual._utils.redaction import get_logger
-from llama_index_contextual.config import LOCAL, ProjectConfig
+from llama_index_contextual.config import AUTO, LOCAL, Prefixes, ProjectConfig
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
+from llama_index_contextual.embeddings.windows import known_model
 from llama_index_contextual.errors import ModelError, Remedy
 from llama_index_contextual.money.price import is_in_process
 
@@ -52,12 +53,15 @@ class Provider:
         llm: LLM class in the form module:class, or None.
         embedding: Embedding class in the form module:class, or None.
         pip: Package to install; None for the package of the class.
-        module: Module that must be installed for a class of this package; None if the class is part of its package.
+        module: Module that must be installed for an embedding class of this package; None if the class is part of
+            its package.
         key: Environment variable with the API key, or None.
         optional_key: Environment variable that may contain a key; if it is not set, "-" is passed, because the client
             requires a value.
         address: Environment variables that may contain the address, in order of precedence; if none is set, the default
             of the class applies.
+        takes_prefixes: Whether the embedding class has the fields `query_instruction` and `text_instruction`, and its
+            server adds no prefixes itself.
         needs_address: Whether the address must be set, because the default of the class is the server of another
             provider.
         port: Port of an address that has neither a scheme nor a port.
@@ -92,6 +96,7 @@ class Provider:
     key: str | None = None
     optional_key: str | None = None
     address: tuple[str, ...] = ()
+    takes_prefixes: bool = False
     needs_address: bool = False
     port: int | None = None
     address_option: str = "api_base"
@@ -148,7 +153,9 @@ PROVIDERS: Mapping[str, Provider] = {
     ),
     "openai-like": Provider(
         llm="llama_index.llms.openai_like:OpenAILike",
-        embedding="llama_index.embeddings.openai_like:OpenAILikeEmbedding",
+        embedding="llama_index_contextual.embeddings.openai_like:PrefixedEmbedding",
+        module="llama_index.embeddings.openai_like",
+        takes_prefixes=True,
         optional_key="OPENAI_API_KEY",
         address=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
         needs_address=True,
@@ -175,6 +182,7 @@ PROVIDERS: Mapping[str, Provider] = {
     "ollama": Provider(
         llm="llama_index.llms.ollama:Ollama",
         embedding="llama_index.embeddings.ollama:OllamaEmbedding",
+        takes_prefixes=True,
         address=("OLLAMA_HOST",),
         port=11434,
         address_option="base_url",
@@ -256,13 +264,14 @@ def load_llm(
     return cast(LLM, made_by(model=model, **options))
 
 
-def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbedding:
+def load_embed_model(name: str, *, dimensions: int | None = None, prefixes: Prefixes = AUTO) -> BaseEmbedding:
     """Return the embedding model with a given name.
 
     Args:
         name: Name in the form provider:model, such as "openai:text-embedding-3-small" or
             "huggingface:BAAI/bge-small-en-v1.5", or "local".
         dimensions: Length of the vectors, for models that support several lengths; None uses the model's default.
+        prefixes: Prefixes of questions and of passages for a model on a server, as in the setting `embed_prefixes`.
 
     Raises:
         ModelError: The provider is unknown or has no embeddings, its package is not installed, its key is not set, or
@@ -276,6 +285,8 @@ def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbeddi
     # Use `model_name`, because OpenAI's class accepts only known names for `model`.
     options = {**traits.embedding_options, **options, "model_name": model}
     fields = getattr(made_by, "model_fields", {})
+    if traits.takes_prefixes:
+        options["query_instruction"], options["text_instruction"] = prefixes_of(name, prefixes)
     if dimensions is not None and "dimensions" in fields:
         options["dimensions"] = dimensions
     if traits.timeout_option in fields and _is_slow(traits, options):
@@ -291,6 +302,29 @@ def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbeddi
             f" downloaded, which requires a network.",
             setting="embed_model",
         ) from error
+
+
+def prefixes_of(name: str, prefixes: Prefixes) -> tuple[str, str]:
+    """Return the prefixes that are added to questions and passages for a model on a server, given the setting.
+
+    Example:
+        >>> prefixes_of("openai-like:intfloat/multilingual-e5-small", "auto"), prefixes_of("openai-like:bge-m3", "auto")
+        (('query: ', 'passage: '), ('', ''))
+    """
+    known, provider = known_model(name), provider_of(name)
+    if prefixes is None or provider is None or not provider.takes_prefixes:
+        return "", ""
+    if prefixes != AUTO:
+        return prefixes
+    return ("", "") if known is None else (known.query, known.passage)
+
+
+def own_prefixes(model: BaseEmbedding) -> tuple[str, str]:
+    """Return the prefixes of an object for a model on a server; those of other objects are part of the model."""
+    provider = provider_of(model_name(model))
+    if provider is None or not provider.takes_prefixes:
+        return "", ""
+    return getattr(model, "query_instruction", None) or "", getattr(model, "text_instruction", None) or ""
 
 
 def _is_slow(traits: Provider, options: Mapping[str, Any]) -> bool:
@@ -342,6 +376,8 @@ def _missing_address(name: str, traits: Provider) -> str:
 
 
 def _missing_package(name: str, traits: Provider, module: str) -> str:
+    if module.startswith(f"{__package__}."):
+        module = traits.module or module
     package = traits.pip or re.sub(r"[._]", "-", module)
     return f"{name!r} needs a package that is not installed: pip install {package}"
 
@@ -453,6 +489,12 @@ def settings_without_effect(config: ProjectConfig) -> list[str]:
             f"llm_concurrency={config.llm_concurrency} has no effect: contexts are requested from {writer!r} one at a"
             f" time, so that it reuses the segment that it has read. Set it to 1."
         )
+    provider = PROVIDERS.get(config.embed_model.partition(":")[0], Provider())
+    if config.embed_prefixes not in (AUTO, None) and not provider.takes_prefixes:
+        problems.append(
+            f"embed_prefixes has no effect: {config.embed_model!r} does not run on a server that takes prefixes. Set it"
+            f' to "auto".'
+        )
     if traits and config.service_tier is not None and not traits.is_openai:
         problems.append(f"{writer!r} has no service tier {config.service_tier!r}: set service_tier to null.")
     return problems
@@ -492,7 +534,8 @@ def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) 
     traits, _, target = _resolve(name, setting=setting, option=option)
     module = target.partition(":")[0]
     try:
-        is_installed = importlib.util.find_spec(traits.module or module) is not None
+        is_own = module.startswith(f"{__package__}.")
+        is_installed = importlib.util.find_spec((is_own and traits.module) or module) is not None
     except ModuleNotFoundError:  # a parent package is missing
         is_installed = False
     if not is_installed:
@@ -626,6 +669,7 @@ class ModelObject:
         kind: Class of the model.
         dimensions: Length of the vectors, if set on the object.
         url: Address of the model's server without credentials, if it has a server.
+        prefixes: Its prefixes of questions and of passages, if it is on a server.
     """
 
     setting: str
@@ -633,6 +677,7 @@ class ModelObject:
     kind: str
     dimensions: int | None = None
     url: str | None = None
+    prefixes: tuple[str, str] = ("", "")
 
     @classmethod
     def of(cls, model: BaseEmbedding, *, setting: str) -> ModelObject:
@@ -649,6 +694,7 @@ class ModelObject:
             kind=f"{kind.__module__}.{kind.__qualname__}",
             dimensions=dimensions if isinstance(dimensions, int) else None,
             url=address_of(model),
+            prefixes=own_prefixes(model),
         )
 
     def create(self) -> BaseEmbedding | None:
@@ -662,7 +708,7 @@ class ModelObject:
         """
         if not is_creatable(self.name):
             return None
-        model = load_embed_model(self.name, dimensions=self.dimensions)
+        model = load_embed_model(self.name, dimensions=self.dimensions, prefixes=self.prefixes)
         # A key is sent only to the address in the environment, never to an address stored in a project.
         return model if (address_of(model) or "").rstrip("/") == (self.url or "").rstrip("/") else None
 

@@ -24,13 +24,14 @@ from pydantic import ConfigDict, Field
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual._utils.tokens import count_tokens
-from llama_index_contextual.config import LOCAL, default
+from llama_index_contextual.config import AUTO, LOCAL, default
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.embeddings.words import embedded
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.analysis import Analyzer, cut_query
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.cutting import header_of
+from llama_index_contextual.index.languages import language_of_texts
 from llama_index_contextual.index.units import DIMENSIONS, Units
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 from llama_index_contextual.search.response import Mark
@@ -413,7 +414,7 @@ def _in_reading_order(packed: Sequence[NodeWithScore]) -> list[NodeWithScore]:
 
 def _tokens(hit: NodeWithScore) -> int:
     """Return the number of tokens of a passage in the prompt of an engine, including its source and written context."""
-    _, background = keys.context_parts(hit.node.metadata)
+    background = keys.background(hit.node.metadata)
     return count_tokens(hit.node.get_content(metadata_mode=MetadataMode.LLM)) + count_tokens(background)
 
 
@@ -509,7 +510,7 @@ class SpotlightRerank(NamedPostprocessor):
     candidates: int = Field(default=COMPARED, gt=0)
     """Number of first nodes that are reranked; the others follow."""
     language: str = default("language")
-    """Language of the texts: a Snowball stemmer's name, or `none`."""
+    """Language of the texts: `auto` to recognise it, its name, or `none`."""
     words_weight: float = Field(default=0.2, ge=0, allow_inf_nan=False)
     """Weight of the words that the best place shares."""
     meaning_weight: float = Field(default=0.2, ge=0, allow_inf_nan=False)
@@ -524,7 +525,8 @@ class SpotlightRerank(NamedPostprocessor):
         _dispatcher.event(
             ReRankStartEvent(query=query_bundle, nodes=nodes, top_n=self.top_n or len(nodes), model_name=LOCAL)
         )
-        analyzer = _analyzer(self.language)
+        texts = [hit.node.get_content(MetadataMode.NONE) for hit in first] if self.language == AUTO else []
+        analyzer = _analyzer(language_of_texts(texts) if self.language == AUTO else self.language)
         units = Units.of(map(_passage, first), analyzer)
         matches = Matches.of(units, {}, None)
         if 2 * np.count_nonzero(matches.is_code) < len(first):

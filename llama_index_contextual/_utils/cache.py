@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from llama_index_contextual._utils.locks import Lock
@@ -45,13 +45,29 @@ class LRUCache(Generic[K, V]):
             self._entries.move_to_end(key)
             return self._entries[key]
 
+    def get_all(self, keys: Iterable[K]) -> list[V | None]:
+        """Return the value for each key, or None for each key that is not in the cache."""
+        with self._lock:
+            values = []
+            for key in keys:
+                value = self._entries.get(key)
+                if value is not None:
+                    self._entries.move_to_end(key)
+                values.append(value)
+            return values
+
     def put(self, key: K, value: V) -> None:
         """Store a value and evict the least recently used entries if the cache is full."""
+        self.put_all([(key, value)])
+
+    def put_all(self, entries: Iterable[tuple[K, V]]) -> None:
+        """Store several values and evict the least recently used entries if the cache is full."""
         with self._lock:
-            if key in self._entries:
-                self._weight -= self._weigh(self._entries.pop(key))
-            self._entries[key] = value
-            self._weight += self._weigh(value)
+            for key, value in entries:
+                if (former := self._entries.pop(key, None)) is not None:
+                    self._weight -= self._weigh(former)
+                self._entries[key] = value
+                self._weight += self._weigh(value)
             while self._weight > self._size:
                 self._weight -= self._weigh(self._entries.popitem(last=False)[1])
 

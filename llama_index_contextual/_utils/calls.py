@@ -37,7 +37,7 @@ RETRYABLE_NAMES = frozenset(
 
 
 class ProviderError(Exception):
-    """Copy of an exception from a model's client, without API keys; see `stand_in`.
+    """Copy of an exception from a model's client, without API keys; see `redacted_error`.
 
     Attributes:
         status_code: HTTP status of the response, or None.
@@ -111,7 +111,7 @@ _COMMON_BASES = (TimeoutError, ConnectionError, ValueError, RuntimeError)
 _LONGEST_CHAIN = 8
 
 
-def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
+def redacted_error(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
     """Return a copy of an exception from a model's client, with the same class name but without API keys.
 
     The original exception contains the provider's response and the request, including its headers. The copy has the
@@ -131,7 +131,7 @@ def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
     )
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None and depth:
-        replacement.__cause__ = stand_in(cause, depth=depth - 1)
+        replacement.__cause__ = redacted_error(cause, depth=depth - 1)
     return replacement.with_traceback(error.__traceback__)
 
 
@@ -175,20 +175,20 @@ def _kind_like(kind: type[BaseException]) -> type[ProviderError]:
 
 
 async def awithout_secrets(send: Callable[[], Awaitable[T]]) -> T:
-    """Await `send()`, replacing any exception with its `stand_in`."""
+    """Await `send()`, replacing any exception with its `redacted_error`."""
     try:
         return await send()
     except Exception as error:  # noqa: BLE001 - clients raise exceptions of any class; the replacement is raised
-        replacement = stand_in(error)
+        replacement = redacted_error(error)
     raise replacement
 
 
 def without_secrets(send: Callable[[], T]) -> T:
-    """Return the result of `send()`, replacing any exception with its `stand_in`."""
+    """Return the result of `send()`, replacing any exception with its `redacted_error`."""
     try:
         return send()
     except Exception as error:  # noqa: BLE001 - as above
-        replacement = stand_in(error)
+        replacement = redacted_error(error)
     raise replacement
 
 
@@ -215,9 +215,9 @@ class RetryPolicy:
         """
         if attempt >= self.attempts or not is_retryable(error):
             return None
-        requested = retry_after(error)
-        if requested is not None:
-            return requested if requested <= self.max_retry_after else None
+        seconds = retry_after(error)
+        if seconds is not None:
+            return seconds if seconds <= self.max_retry_after else None
         return float(min(self.max_delay, self.base_delay * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0))
 
 
@@ -233,8 +233,8 @@ def is_retryable(error: BaseException) -> bool:
         return error.fault == "no_end"
     # A truncated response may not be valid JSON. A client that was used in several event loops may keep a connection
     # that belongs to a closed loop; it drops the connection when a call fails.
-    closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
-    return is_connection_error(error) or is_json_error(error) or closed
+    is_closed_loop = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+    return is_connection_error(error) or is_json_error(error) or is_closed_loop
 
 
 def is_connection_error(error: BaseException) -> bool:
@@ -296,7 +296,7 @@ def _as_float(value: str | None) -> float | None:
 
 
 def call(send: Callable[[], T], policy: RetryPolicy) -> T:
-    """Call `send()` until it succeeds, and return the result. After the last failure, raise the error's `stand_in`."""
+    """Call `send()` until it succeeds and return the result, or raise the `redacted_error` of the last failure."""
     return Retrying(**_strategy(policy))(functools.partial(without_secrets, send))
 
 
@@ -308,7 +308,7 @@ async def acall(
     counts: Callable[[Exception], bool] = lambda _error: True,
     on_failure: Callable[[Exception, float | None], None] = lambda _error, _delay: None,
 ) -> T:
-    """Await `send()` until it succeeds, and return the result. After the last failure, raise the error's `stand_in`.
+    """Await `send()` until it succeeds and return the result, or raise the `redacted_error` of the last failure.
 
     Args:
         send: Function that makes one attempt.
@@ -482,10 +482,10 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return _run(make)
-    running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
+    loop_and_task: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
 
     async def main() -> T:
-        running.set_result((asyncio.get_running_loop(), asyncio.current_task()))
+        loop_and_task.set_result((asyncio.get_running_loop(), asyncio.current_task()))
         return await make()
 
     context = contextvars.copy_context()
@@ -495,7 +495,7 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
             return result.result()
         except KeyboardInterrupt:
             # If a notebook cell is interrupted, the work must not continue in the background and be published.
-            loop, task = running.result()
+            loop, task = loop_and_task.result()
             while task is not None and not result.done():
                 loop.call_soon_threadsafe(task.cancel)
                 with contextlib.suppress(KeyboardInterrupt):  # a second interrupt ends the wait for calls in flight
@@ -512,10 +512,10 @@ def _run(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
             # The task itself has no result, because asyncio formats the task when it restores the signal handler.
             results.append(await make())
         finally:
-            rest = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in rest:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*rest, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     runner = take_runner()
     try:
@@ -581,11 +581,11 @@ if hasattr(os, "register_at_fork"):
 
 async def run_to_completion(work: Callable[[], T]) -> T:
     """Run a function in a thread. If the calling task is cancelled, wait until the function has returned."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
+    future = asyncio.ensure_future(asyncio.to_thread(work))
     try:
-        return await asyncio.shield(running)
+        return await asyncio.shield(future)
     except asyncio.CancelledError:
-        await asyncio.wait([running])
+        await asyncio.wait([future])
         raise
 
 
@@ -630,6 +630,6 @@ def twin(work: Callable[P, Any], *, finish: bool = False) -> Callable[P, Any]:
         return await (run_to_completion(call) if finish else asyncio.to_thread(call))
 
     is_async = inspect.iscoroutinefunction(work)
-    made, name = (run, work.__name__.removeprefix("a")) if is_async else (arun, f"a{work.__name__}")
-    made.__name__, made.__qualname__ = name, work.__qualname__.removesuffix(work.__name__) + name
-    return suggests_keywords(made)
+    function, name = (run, work.__name__.removeprefix("a")) if is_async else (arun, f"a{work.__name__}")
+    function.__name__, function.__qualname__ = name, work.__qualname__.removesuffix(work.__name__) + name
+    return suggests_keywords(function)

@@ -84,21 +84,21 @@ def unconnected(model: T) -> T:
     watch(model)  # every model is passed to this function before its first call
     original: Any = model
     if hasattr(model, "reuse_client") and not _has_passed_client(original):
-        copied = original.model_copy(update={"reuse_client": True, **_longer_timeout(original)})
-        copied._client = copied._aclient = None
+        result = original.model_copy(update={"reuse_client": True, **_longer_timeout(original)})
+        result._client = result._aclient = None
         if getattr(model, "_http_client", None) is not None and getattr(model, "_async_http_client", None) is None:
-            copied._async_http_client = _in_threads(original._http_client)
+            result._async_http_client = _in_threads(original._http_client)
     elif isinstance(model, BaseComponent) and _has_plain_ollama(model):
-        copied = original.model_copy(update=_longer_timeout(original))
-        copied._async_client = _copy_of_ollama_client(original._async_client)
+        result = original.model_copy(update=_longer_timeout(original))
+        result._async_client = _copy_of_ollama_client(original._async_client)
     elif isinstance(model, BaseComponent) and _is_copyable(getattr(model, "_aclient", None)):
-        copied = original.model_copy()
-        copied._aclient = original._aclient.copy(http_client=_http_like(original._aclient._client))
+        result = original.model_copy()
+        result._aclient = original._aclient.copy(http_client=_http_like(original._aclient._client))
     else:
         return model
-    if hasattr(copied, "achat"):
-        check_replies(copied)
-    return copied  # type: ignore[no-any-return]
+    if hasattr(result, "achat"):
+        check_replies(result)
+    return result  # type: ignore[no-any-return]
 
 
 def _has_passed_client(model: Any) -> bool:
@@ -157,14 +157,14 @@ def _in_threads(client: httpx.Client) -> httpx.AsyncClient:
 
     class Transport(httpx.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            sent = client.build_request(
+            call = client.build_request(
                 request.method,
                 request.url,
                 headers=request.headers,
                 content=await request.aread(),
                 extensions=request.extensions,
             )
-            response = await asyncio.to_thread(client.send, sent, stream=True)
+            response = await asyncio.to_thread(client.send, call, stream=True)
             return httpx.Response(response.status_code, headers=response.headers, stream=Body(response))
 
     return httpx.AsyncClient(transport=Transport(), timeout=client.timeout, follow_redirects=client.follow_redirects)
@@ -253,7 +253,7 @@ class PerLoop(Generic[T]):
         """Return the model for the running event loop. Its client is closed at the end of `asyncio.run`."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            self._by_loop = {other: entry for other, entry in self._by_loop.items() if not other.is_closed()}
+            self._by_loop = {key: entry for key, entry in self._by_loop.items() if not key.is_closed()}
             if loop not in self._by_loop:
                 model = self._load()
                 if (copy := unconnected(model)) is model:

@@ -40,8 +40,8 @@ def accepted_hosts(host: str, token: str | None, allowed_hosts: Sequence[str]) -
             f" (--allow-host).",
             setting="allowed_hosts",
         )
-    named = [_bracketed(name) for name in (host, *allowed_hosts)]
-    return list(dict.fromkeys([*_LOOPBACK, *named[is_any:]]))
+    hosts = [_bracketed(name) for name in (host, *allowed_hosts)]
+    return list(dict.fromkeys([*_LOOPBACK, *hosts[is_any:]]))
 
 
 def _bracketed(name: str) -> str:

@@ -16,14 +16,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 _WIDTH = 120
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return a suffix for an error message that suggests the most similar known name, or "" if none is similar.
 
     Example:
         >>> nearest("stlye", ["style", "timeouts"]), nearest("x", ["style"])
         ("; did you mean 'style'?", '')
     """
-    similar = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    similar = get_close_matches(name, list(candidates), n=1, cutoff=0.6)
     return f"; did you mean {similar[0]!r}?" if similar else ""
 
 
@@ -35,8 +35,8 @@ def split_docstring(docstring: str | None, section: str) -> tuple[str, dict[str,
         ('Read files.', {'pages': 'Number of pages.'})
     """
     before, _, entries = inspect.cleandoc(docstring or "").partition(f"\n\n{section}:\n")
-    described = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", entries, re.MULTILINE)
-    return before, {name: " ".join(description.split()) for name, description in described}
+    matches = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", entries, re.MULTILINE)
+    return before, {name: " ".join(description.split()) for name, description in matches}
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ def options_of(*options: type) -> Mapping[str, tuple[Any, Option]]:
         {'pages': (<class 'int'>, Option(description='Number of pages.', default=1))}
     """
     texts: dict[str, str] = {}
-    for one in options:
-        texts |= split_docstring(one.__doc__, "Attributes")[1]
-    described = {}
+    for option_class in options:
+        texts |= split_docstring(option_class.__doc__, "Attributes")[1]
+    options_by_name = {}
     for name, hint in get_type_hints(options[-1], include_extras=True).items():
         kind, option = (hint.__origin__, hint.__metadata__[0]) if hasattr(hint, "__metadata__") else (hint, Option())
         description = " ".join(filter(None, (option.description, texts.get(name))))
-        described[name] = kind, replace(option, description=description)
-    return described
+        options_by_name[name] = kind, replace(option, description=description)
+    return options_by_name
 
 
 def accepts(*options: type) -> Callable[[F], F]:
@@ -86,18 +86,22 @@ def accepts(*options: type) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        described = options_of(*options)
+        options_by_name = options_of(*options)
         signature = inspect.signature(function)
-        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        added = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=kind)
-            for name, (kind, option) in described.items()
+        parameters = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        keywords = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=kind)
+            for name, (kind, option) in options_by_name.items()
+        ]
+        function.__signature__ = signature.replace(parameters=[*parameters, *keywords])  # type: ignore[attr-defined]
         if function.__doc__:
             before, _, after = function.__doc__.partition("**options\n")
             indent = before.rpartition("\n")[2]
-            lines = [_wrap(f"{name}: {option.description}", indent) for name, (_, option) in described.items()]
+            lines = [_wrap(f"{name}: {option.description}", indent) for name, (_, option) in options_by_name.items()]
             function.__doc__ = before.removesuffix(indent) + "\n".join(lines) + "\n" + after
         return suggests_keywords(function)
 
@@ -113,13 +117,13 @@ def suggests_keywords(function: F) -> F:
 
     The signature and type of the function do not change.
     """
-    known = [parameter.name for parameter in inspect.signature(function).parameters.values()]
+    names = [parameter.name for parameter in inspect.signature(function).parameters.values()]
 
     def check(keywords: Iterable[str]) -> None:
-        if unknown := [name for name in keywords if name not in known]:
+        if unknown := [name for name in keywords if name not in names]:
             raise TypeError(
                 f"{function.__qualname__}() got an unexpected keyword argument {unknown[0]!r}"
-                f"{nearest(unknown[0], known)}"
+                f"{nearest(unknown[0], names)}"
             )
 
     @wraps(function)

@@ -81,9 +81,21 @@ class Slots:
 
     def __enter__(self) -> None:
         self._semaphore.acquire()
+        _busy.append(None)  # unlike adding to a number, this cannot be interrupted
 
     def __exit__(self, *_details: object) -> None:
+        if _busy:  # a fork may have cleared it
+            _busy.pop()
         self._semaphore.release()
+
+
+_busy: list[None] = []
+"""One item for each slot of this process that a thread holds."""
+
+
+def has_idle_core() -> bool:
+    """Return whether a core is free for a second thread of the only search, as far as this process knows."""
+    return len(_busy) <= 1 and (os.cpu_count() or 1) > 1
 
 
 def call_in_child(method: Callable[[], None]) -> None:
@@ -107,10 +119,11 @@ def _after_fork() -> None:
 
 def _after_fork_in_child() -> None:
     _after_fork()
-    interrupted = [lock for lock in _all_locks() if lock._replace_if_held()]
+    _busy.clear()
+    locks = [lock for lock in _all_locks() if lock._replace_if_held()]
     if sys.version_info < (3, 12):
         _replace_locks_of_properties()
-    for lock in interrupted:
+    for lock in locks:
         lock._reset_data()
     for reference in list(_calls):
         method = reference()

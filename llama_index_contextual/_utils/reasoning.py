@@ -278,10 +278,10 @@ class ReasoningFilter:
         self._add(text[at:end])
         self._rest = "" if is_end else text[end:]
 
-    def _is_cut_mark(self, rest: str) -> bool:
+    def _is_cut_mark(self, text: str) -> bool:
         """Return whether the end of a reply is a mark that was cut off."""
-        is_closing = self._has_wrapper and rest.startswith("</")
-        is_cut = is_closing or _CUT_MARK.match(rest) or (not self._answer.has_text and _ANY_CUT_MARK.match(rest))
+        is_closing = self._has_wrapper and text.startswith("</")
+        is_cut = is_closing or _CUT_MARK.match(text) or (not self._answer.has_text and _ANY_CUT_MARK.match(text))
         return bool(is_cut) and not self._answer.is_code
 
     def _add(self, text: str) -> None:
@@ -374,16 +374,16 @@ class ReasoningFilter:
             return bool(after.strip())
         if mark.text == "analysis":
             return answer.has_text
-        following = after[:1]
+        character = after[:1]
         if answer.last in _QUOTES:
-            return following in _CLOSING_QUOTES
+            return character in _CLOSING_QUOTES
         if mark.kind == "close" and self._mentions and answer.last not in ("\n", ""):
-            return following != "\n"
-        if answer.is_after_bullet and (following == ":" or after == " |"):
+            return character != "\n"
+        if answer.is_after_bullet and (character == ":" or after == " |"):
             return True
         if not (answer.is_after_word or answer.is_after_bullet):
             return False
-        if following in _PUNCTUATION or (mark.kind == "header" and answer.is_after_word):
+        if character in _PUNCTUATION or (mark.kind == "header" and answer.is_after_word):
             return True
         is_between_words = len(after) == _LOOK_AHEAD and after[0] == " " and (after[1].islower() or after[1].isdigit())
         return is_between_words and mark.kind != "close"
@@ -422,8 +422,8 @@ class ReasoningFilter:
     def _end_header(self) -> None:
         """Begin the message with the role or the channel in the header."""
         header, self._header = self._header, ""
-        named = _NAMED_ROLE.match(header)
-        end = named.end() if named is not None and len(header) > _LONGEST_ROLE else len(header)
+        match = _NAMED_ROLE.match(header)
+        end = match.end() if match is not None and len(header) > _LONGEST_ROLE else len(header)
         role, below = header[:end], header[end:]
         if _REASONING_ROLE.search(role):
             self._state, self._reasoning = "reasoning", _Reasoning("header")

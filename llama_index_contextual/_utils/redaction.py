@@ -54,9 +54,9 @@ def watch(model: object) -> None:
 
 def keys_in_use() -> frozenset[str]:
     """Return the API keys found in the environment and in the models called so far."""
-    named = (value for name, value in os.environ.items() if _ENVIRONMENT.search(name))
+    values = (value for name, value in os.environ.items() if _ENVIRONMENT.search(name))
     in_urls = (word for value in os.environ.values() if "://" in value for word in _PASSWORD_IN_URL.findall(value))
-    return frozenset(_usable((*named, *in_urls))) | frozenset(tuple(_of_models))
+    return frozenset(_usable((*values, *in_urls))) | frozenset(tuple(_of_models))
 
 
 def _usable(values: Iterable[str]) -> Iterator[str]:
@@ -127,13 +127,13 @@ _SCHEME = re.compile(r"(?:[A-Za-z]{2,10}[0-9]{0,2}[-_]){1,3}")  # the beginning 
 
 def _is_random(text: str) -> bool:
     """Return whether a text has a long run of mixed letters and digits, unlike words joined by hyphens."""
-    return any(_MIXED.search(run) for run in _RUN.findall(text))
+    return any(_MIXED.search(match) for match in _RUN.findall(text))
 
 
 # ---- parts of the keys -----------------------------------------------------------------------------------------------
 
 _ENCODED = re.compile(
-    r"[\r\n]\s*|\\+[nrt]|(?:%(?:25)*[0-9a-f]{2})+|\\+(?:u[0-9a-f]{4}|x[0-9a-f]{2})|\\+"
+    r"[\r\n]\s*|\\+[nrt]|(?:%(?:25){0,9}[0-9a-f]{2})+|\\+(?:u[0-9a-f]{4}|x[0-9a-f]{2})|\\+"
     r"|&(?:#0*[0-9]{1,7}|#x0*[0-9a-f]{1,6}|amp|lt|gt|quot);",
     re.IGNORECASE,
 )
@@ -146,12 +146,12 @@ def _without_parts(text: str, secrets: Iterable[str]) -> str:
     for plain, original in (_decoded(text, _LINE_BREAK, lambda _: ""), _decoded(text, _ENCODED, _decode)):
         for secret in secrets:
             spans += [(original(start), original(end - 1, last=True)) for start, end in _parts_of(secret, plain)]
-    shown, at = [], 0
+    parts, at = [], 0
     for start, end in sorted(spans):
         if start >= at:
-            shown += [text[at:start], REMOVED]
+            parts += [text[at:start], REMOVED]
         at = max(at, end)
-    return "".join([*shown, text[at:]])
+    return "".join([*parts, text[at:]])
 
 
 def _parts_of(secret: str, text: str) -> Iterator[tuple[int, int]]:
@@ -178,8 +178,8 @@ def _is_substantial(secret: str, start: int, end: int) -> bool:
     if end - start >= max(0.75 * len(secret), 1.5 * SHORTEST_KEY):
         return True
     scheme = _SCHEME.match(secret)
-    own = secret[max(start, scheme.end() if scheme else 0) : end]
-    return len(own) >= SHORTEST_KEY and bool(_NO_WORD.search(own))
+    key = secret[max(start, scheme.end() if scheme else 0) : end]
+    return len(key) >= SHORTEST_KEY and bool(_NO_WORD.search(key))
 
 
 def _decode(match: re.Match[str]) -> str:
@@ -220,8 +220,8 @@ def _decoded(
 @lru_cache(maxsize=64)
 def _secrets(keys: frozenset[str]) -> tuple[str, ...]:
     forms = {form for key in keys for form in (key, *_in_base64(key))}
-    decoded = {form for text in forms for form in (text, _decoded(text, _ENCODED, _decode)[0])}
-    return tuple(sorted(form for form in decoded if len(form) >= SHORTEST_KEY))
+    plain_forms = {form for text in forms for form in (text, _decoded(text, _ENCODED, _decode)[0])}
+    return tuple(sorted(form for form in plain_forms if len(form) >= SHORTEST_KEY))
 
 
 # ---- whole keys ------------------------------------------------------------------------------------------------------
@@ -238,10 +238,10 @@ def _pattern(keys: frozenset[str]) -> re.Pattern[str]:
 def _character(char: str) -> str:
     """Return a regular expression that matches a character in plain, URL-encoded or escaped form."""
     code = ord(char)
-    percent = "".join(f"%(?:25)*{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
-    escaped = rf"{percent}|\\+u{code:04x}|\\+x{code:02x}|&#0*{code};|&#x0*{code:x};"
+    percent = "".join(f"%(?:25){{0,9}}{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
+    escapes = rf"{percent}|\\+u{code:04x}|\\+x{code:02x}|&#0*{code};|&#x0*{code:x};"
     plain = re.escape(char) if char.isalnum() else rf"\\*{re.escape(char)}|{re.escape(html.escape(char))}"
-    return f"(?:{plain}|(?i:{escaped}))"
+    return f"(?:{plain}|(?i:{escapes}))"
 
 
 def _in_base64(key: str) -> Iterator[str]:
@@ -272,8 +272,8 @@ class KeyFilter:
         longest = min(len(text), max(map(len, self._keys), default=0))
         pending = next((n for n in range(longest, 0, -1) if self._begins_key(text[-n:])), 0)
         pending = max(pending, *(self._end_in(secret, text) for secret in self._secrets), 0)
-        passed, self._buffer = text[: len(text) - pending], text[len(text) - pending :]
-        return _without(self._keys, passed)
+        head, self._buffer = text[: len(text) - pending], text[len(text) - pending :]
+        return _without(self._keys, head)
 
     def flush(self) -> str:
         """Return the buffered text without keys."""

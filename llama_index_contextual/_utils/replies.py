@@ -64,11 +64,11 @@ async def _stream(answer: Any) -> AsyncIterator[Any]:
     Raises:
         ReplyError: The response is not a reply, or ends before the reply is complete.
     """
-    read, head, tail = answer.response.aiter_bytes, b"", b""
+    read_bytes, head, tail = answer.response.aiter_bytes, b"", b""
 
     async def aiter_bytes(*args: Any, **options: Any) -> AsyncIterator[bytes]:
         nonlocal head, tail
-        async for part in read(*args, **options):
+        async for part in read_bytes(*args, **options):
             head += part[: _HEAD_BYTES - len(head)]
             tail = (tail + part)[-_TAIL_BYTES:]
             yield part

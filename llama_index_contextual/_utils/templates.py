@@ -102,8 +102,8 @@ def check_template(template: str, variables: Mapping[str, str] | None = None) ->
     Raises:
         ConfigurationError: The template is invalid.
     """
-    for published, ours in PUBLISHED_NAMES.items():
-        template = template.replace(published, ours)
+    for name_in_prompt, ours in PUBLISHED_NAMES.items():
+        template = template.replace(name_in_prompt, ours)
     free = variables or {}
     for name in free:
         if not _NAME.fullmatch(name) or name in (*OF_SEGMENT, *OF_CHUNK):
@@ -116,28 +116,28 @@ def check_template(template: str, variables: Mapping[str, str] | None = None) ->
         )
     if "chunk" not in names or "segment" not in names:
         raise _refused("it needs both {segment} and {chunk}")
-    if unused := [name for name in free if name not in names]:
-        raise _refused(f"it does not use {{{unused[0]}}}, which is in `variables`", setting="variables")
+    if unused_names := [name for name in free if name not in names]:
+        raise _refused(f"it does not use {{{unused_names[0]}}}, which is in `variables`", setting="variables")
     last_of_segment = max(at for at, name in enumerate(names) if name in OF_SEGMENT)
     if min(at for at, name in enumerate(names) if name in OF_CHUNK) < last_of_segment:
         raise _refused("{chunk} must come after {header} and {segment}, so that the provider can cache the common part")
     return template
 
 
-def require_known(names: Iterable[str], known: Iterable[str]) -> None:
+def require_known(names: Iterable[str], prompts: Iterable[str]) -> None:
     """Check the prompt names passed to LlamaIndex's `update_prompts`, which ignores unknown names.
 
     Args:
         names: Names given by the user; names with a colon refer to prompts of other modules.
-        known: Names of the prompts that can be changed.
+        prompts: Names of the prompts that can be changed.
 
     Raises:
         ConfigurationError: A name is unknown.
     """
-    known = sorted(known)
-    if unknown := [name for name in names if ":" not in name and name not in known]:
+    prompts = sorted(prompts)
+    if unknown := [name for name in names if ":" not in name and name not in prompts]:
         raise ConfigurationError(
-            f"There is no prompt {unknown[0]!r}{nearest(unknown[0], known)}. Its prompts are {', '.join(known)}.",
+            f"There is no prompt {unknown[0]!r}{nearest(unknown[0], prompts)}. Its prompts are {', '.join(prompts)}.",
             setting=unknown[0],
         )
 

@@ -166,7 +166,7 @@ class TokenMap:
     has_surrogates: bool
 
     @classmethod
-    def of(cls, text: str, *, piece_size: int = PIECE_SIZE) -> TokenMap:
+    def from_text(cls, text: str, *, piece_size: int = PIECE_SIZE) -> TokenMap:
         """Tokenise `text`.
 
         Args:

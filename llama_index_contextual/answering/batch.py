@@ -311,8 +311,8 @@ answer_many = twin(aanswer_many)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -63,8 +63,9 @@ class EngineOptions(TypedDict, total=False):
         text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
         node_postprocessors: Postprocessors that are applied to the hits first.
         context: Whether the model sees the context of a chunk along with its text.
-        not_found: Answer if nothing was found, or if the passages do not answer the question.
-        small_talk: Reply to chitchat, if `intents` is set.
+        not_found: Answer if nothing was found, or if the passages do not answer the question; the default is in German
+            if the question is.
+        small_talk: Reply to chitchat, if `intents` is set; the default is in German if the question is.
         reference_date: Current date, or a function that returns it, to resolve time words such as "last quarter".
         guards: A `Guards` object may also be passed.
         cache: Cache of answers. True: a cache in the project's directory; None: the `answer_cache` setting.
@@ -81,6 +82,7 @@ class EngineOptions(TypedDict, total=False):
     answer_tokens: Annotated[int | None, Option(described("answer_tokens"))]
     context: Annotated[bool, Option(default=True)]
     min_confidence: Annotated[float | None, Option(described("min_confidence"))]
+    translate: Annotated[bool | None, Option(described("translate"))]
     not_found: Annotated[str, Option(default=NOT_FOUND)]
     small_talk: Annotated[str, Option(default=SMALL_TALK)]
     reference_date: date | Callable[[], date] | None
@@ -153,28 +155,28 @@ class EngineBuilder:
         Raises:
             ConfigurationError: A value is invalid.
         """
-        config, given = self.retriever.config, _without_none(options)
+        config, values = self.retriever.config, _without_none(options)
         embed_model = self.load_embed_model() if self.retriever.embeds else None
-        intents: Intents = given.get("intents", config.intents)
-        settings = ("style", "answer_tokens", "min_confidence")
-        checked = config.changed(**{name: given[name] for name in settings if name in given})
+        intents: Intents = values.get("intents", config.intents)
+        settings = ("style", "answer_tokens", "min_confidence", "translate")
+        settings_config = config.changed(**{name: values[name] for name in settings if name in values})
         answer_options = AnswerOptions(
-            **{one.name: given[one.name] for one in fields(AnswerOptions) if one.name in given}
-            | {name: getattr(checked, name) for name in settings}
+            **{field.name: values[field.name] for field in fields(AnswerOptions) if field.name in values}
+            | {name: getattr(settings_config, name) for name in settings}
         )
         conversational = partial(
             ConversationalRetriever,
             embed_model=embed_model,
-            weights=BlendWeights(turns=given.get("turns", chat.TURNS)),
-            reference_date=given.get("reference_date", _date(config.reference_date)),
+            weights=BlendWeights(turns=values.get("turns", chat.TURNS)),
+            reference_date=values.get("reference_date", _date(config.reference_date)),
         )
-        timeouts = _instance("timeouts", given.get("timeouts"), Timeouts) or Timeouts.for_model(
+        timeouts = _instance("timeouts", values.get("timeouts"), Timeouts) or Timeouts.for_model(
             self.llm,
             first_token=config.first_token_timeout,
             between_tokens=config.between_tokens_timeout,
             whole=config.call_timeout,
         )
-        cache, judge = given.get("cache", bool(config.answer_cache)), given.get("judge", config.judge)
+        cache, judge = values.get("cache", bool(config.answer_cache)), values.get("judge", config.judge)
         unchanged = ("node_postprocessors", "streaming", "text_qa_template", "callback_manager")
         return GroundedQueryEngine(
             conversational(by_intent(self.retriever, intents, lambda: self.llm)),
@@ -182,11 +184,11 @@ class EngineBuilder:
             wider=conversational(self.retriever.with_more_results()),
             options=answer_options,
             timeouts=timeouts,
-            guards=given.get("guards", config.guards),
+            guards=values.get("guards", config.guards),
             cache=_instance("cache", cache, AnswerCache, lambda: self.cache),
             judge=_instance("judge", judge, Judge, lambda: Judge(self.llm, timeouts=timeouts)),
             account=self.account,
-            **{name: given[name] for name in unchanged if name in given},
+            **{name: values[name] for name in unchanged if name in values},
         )
 
     def stock_engine(self, options: Mapping[str, Any], response_mode: ResponseMode | str) -> BaseQueryEngine:
@@ -195,8 +197,8 @@ class EngineBuilder:
         Raises:
             ConfigurationError: An option is given that this engine does not support.
         """
-        given = _without_none(options)
-        if foreign := sorted(given.keys() - _STOCK_OPTIONS):
+        values = _without_none(options)
+        if foreign := sorted(values.keys() - _STOCK_OPTIONS):
             raise ConfigurationError(
                 f"`response_mode` selects LlamaIndex's own engine, which has no `{foreign[0]}`: omit one of them.",
                 setting=foreign[0],
@@ -213,7 +215,7 @@ class EngineBuilder:
         )
         mode = ResponseMode(response_mode)
         engine: BaseQueryEngine = RetrieverQueryEngine.from_args(
-            self.retriever, llm=self.llm, response_mode=mode, **given
+            self.retriever, llm=self.llm, response_mode=mode, **values
         )
         return engine
 
@@ -225,13 +227,13 @@ class EngineBuilder:
         Raises:
             ConfigurationError: A value is invalid.
         """
-        given = _without_none(options)
+        values = _without_none(options)
         names = ("turns", "history_tokens", "chat_store", "chat_store_key")
-        own = {name: given[name] for name in names if name in given}
-        if "chat_mode" in given:
-            name = getattr(given["chat_mode"], "value", given["chat_mode"])
+        chat_options = {name: values[name] for name in names if name in values}
+        if "chat_mode" in values:
+            name = getattr(values["chat_mode"], "value", values["chat_mode"])
             mode = cast(chat.ChatMode, _CHAT_MODES.get(name, name))
-        return chat.GroundedChatEngine(self.query_engine(options), mode=mode, memory=memory, **own)
+        return chat.GroundedChatEngine(self.query_engine(options), mode=mode, memory=memory, **chat_options)
 
 
 def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from llama_index_contextual.answering.prompts import CONDENSE, conversation_text
 from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse, calls_made
 from llama_index_contextual.answering.streaming import STOPPED, Completion, blocking
-from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
+from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import cut_query, cut_text
 from llama_index_contextual.metadata import storable_text
@@ -198,7 +198,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         if not self._has_own_memory:
             return self._within_budget(recent)
         messages = await self.memory.aget(input=message)
-        return [one for one in messages if one.role in _ROLES and (one.content or "").strip()]
+        return [turn for turn in messages if turn.role in _ROLES and (turn.content or "").strip()]
 
     # ---- Search ------------------------------------------------------------------------------------------------------
 
@@ -213,10 +213,10 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
             response = empty_response(QueryBundle(message), intent)
             return await self.engine.aprepare(message, response, history=await self._aprompt_history(message, recent))
         history = () if self.mode == "simple" else tuple(recent)
-        with calls_made() as made:
+        with calls_made() as calls:
             rewrite = await self._arewrite(message, recent)
         query = ConversationQuery(message, history=history, rewrite=rewrite)
-        return await self.engine.adraft(query, history=await self._aprompt_history(message, recent), calls=made)
+        return await self.engine.adraft(query, history=await self._aprompt_history(message, recent), calls=calls)
 
     async def _arewrite(self, message: str, recent: Sequence[ChatMessage]) -> str | None:
         """Have the model rewrite a follow-up question as a standalone question.
@@ -226,16 +226,11 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         conversation = self._within_budget(recent)
         if self.mode != "condense" or not conversation:
             return None
-        try:
-            template = self._condense_prompt.get_template()
-            history = enclosed(conversation_text(conversation), template)
-            question = enclosed(cut_query(message), template)
-            messages = self._condense_prompt.format_messages(history=history, question=question)
-            completion = await self.engine.answer_stream.acomplete(messages)
-        except ModelError:
-            return None  # fall back to "blend", which needs no model; the response's `blend` shows this
-        rewritten = completion.text.strip().strip('"“”')
-        return rewritten if rewritten and completion.problem is None else None
+        template = self._condense_prompt.get_template()
+        history = enclosed(conversation_text(conversation), template)
+        question = enclosed(cut_query(message), template)
+        # If the model fails, "blend" is used, which needs no model; the response's `blend` shows this.
+        return await self.engine.arewrite(self._condense_prompt.format_messages(history=history, question=question))
 
     # ---- Turns -------------------------------------------------------------------------------------------------------
 
@@ -271,8 +266,8 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         with self.callback_manager.as_trace("chat"):
             draft = await self._adraft(message, chat_history)
             stream = GroundedChatStream(source_nodes=draft.hits, is_writing_to_memory=False)
-            asked = {EventPayload.QUERY_STR.value: draft.question}
-            with self.callback_manager.event(CBEventType.SYNTHESIZE, payload=asked) as event:
+            payload = {EventPayload.QUERY_STR.value: draft.question}
+            with self.callback_manager.event(CBEventType.SYNTHESIZE, payload=payload) as event:
                 event.on_end(payload={EventPayload.RESPONSE: stream})
         completion = Completion()
 
@@ -283,8 +278,8 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
                         yield ChatResponse(message=ChatMessage(part, role=MessageRole.ASSISTANT), delta=part)
             except (GeneratorExit, asyncio.CancelledError):
                 # Record only text that was shown: with a judge, nothing is shown before the verdict.
-                judging = self.engine.judge is not None and completion.answer is None
-                if draft.ready is not None or (completion.text and not judging):
+                needs_judge = self.engine.judge is not None and completion.answer is None
+                if draft.ready is not None or (completion.text and not needs_judge):
                     completion.problem = STOPPED
                     self._finish_stream(stream, message, draft, completion)
                 raise
@@ -317,7 +312,7 @@ def end_of(text: str, max_tokens: int) -> str:
     if count_tokens(text) <= max_tokens:
         return text
     tail = text[-max_tokens * _LONGEST_TOKEN :]  # long enough, because no token is longer
-    tokens = TokenMap.of(tail)
+    tokens = TokenMap.from_text(tail)
     for count in range(max_tokens - 1, 0, -1):  # the end alone may have more tokens than within the text
         end = _ELLIPSIS + tail[tokens.offset(max(0, len(tokens) - count)) :].strip()
         if end != _ELLIPSIS and count_tokens(end) <= max_tokens:

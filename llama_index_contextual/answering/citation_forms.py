@@ -29,7 +29,7 @@ BEFORE = 80
 
 def _words(tables: Iterable[Mapping[str, str] | str]) -> list[str]:
     lists = (table if isinstance(table, str) else " ".join(table.values()) for table in tables)
-    return sorted({word for listed in lists for word in listed.split()}, key=lambda word: (-len(word), word))
+    return sorted({word for text in lists for word in text.split()}, key=lambda word: (-len(word), word))
 
 
 def is_unspaced(character: str) -> bool:
@@ -37,23 +37,23 @@ def is_unspaced(character: str) -> bool:
     return "\u0e00" <= character <= "\u0e7f" or "\u3040" <= character <= "\u9fff" or "\uac00" <= character <= "\ud7a3"
 
 
-def _any_of(listed: Sequence[str]) -> str:
+def _any_of(alternatives: Sequence[str]) -> str:
     """Return an expression for any of these words, which do not begin or end within a word."""
-    unspaced = [word for word in listed if is_unspaced(word[0])]
-    spaced = [word for word in listed if word not in unspaced]
+    unspaced = [word for word in alternatives if is_unspaced(word[0])]
+    spaced = [word for word in alternatives if word not in unspaced]
     return rf"(?:(?<![^\W\d_]){_common_prefixes(spaced)}(?![^\W\d_])|{_common_prefixes(unspaced)})"
 
 
-def _common_prefixes(listed: Sequence[str]) -> str:
+def _common_prefixes(alternatives: Sequence[str]) -> str:
     """Return an expression for any of these words in which words share their common prefixes, so that it is fast."""
-    if not listed:
+    if not alternatives:
         return "(?!)"
     endings: dict[str, list[str]] = {}
-    for word in listed:
+    for word in alternatives:
         endings.setdefault(word[:1], []).append(word[1:])
     branches = [
-        r"\w{0,4}" if letter == "*" else re.escape(letter) + (_common_prefixes(rest) if any(rest) else "")
-        for letter, rest in sorted(endings.items(), reverse=True)  # the longest word first
+        r"\w{0,4}" if letter == "*" else re.escape(letter) + (_common_prefixes(suffixes) if any(suffixes) else "")
+        for letter, suffixes in sorted(endings.items(), reverse=True)  # the longest word first
     ]
     return f"(?:{'|'.join(branches)})" if len(branches) > 1 else branches[0]
 
@@ -259,29 +259,29 @@ class CitationReader:
         if is_open and is_end and (unfinished := _UNFINISHED.match(text, at)):
             wrong = [number for number in parse_numbers(unfinished[0]) if not 1 <= number <= self.sources]
             return Citation(len(text), tuple(wrong))
-        keyed = _OPEN_KEYED.match(text, at)
-        if keyed is None:
+        match = _OPEN_KEYED.match(text, at)
+        if match is None:
             return None
-        is_separate = not text[keyed.end() : keyed.end() + 1].isalnum()
-        return Citation(keyed.end(), parse_numbers(keyed["numbers"]), is_separate)
+        is_separate = not text[match.end() : match.end() + 1].isalnum()
+        return Citation(match.end(), parse_numbers(match["numbers"]), is_separate)
 
-    def _may_cite(self, beginning: str) -> bool:
+    def _may_cite(self, start: str) -> bool:
         """Return whether an open bracket may become a citation; most texts in round brackets are of no interest."""
-        return beginning[0] not in "(（" or len(beginning) < 40 or _KEY_ONLY.search(beginning, 0, 60) is not None
+        return start[0] not in "(（" or len(start) < 40 or _KEY_ONLY.search(start, 0, 60) is not None
 
     def _numbers_in(self, content: str, is_square: bool) -> tuple[int, ...] | None:
         """Return the numbers in brackets that contain a word for a source, the name of a document, or a dagger."""
-        if marked := _MARKED.match(content):
-            return self._named(marked["name"]) or parse_numbers(marked["numbers"])
-        keyed = _KEYED.match(content)
-        if keyed is not None:
-            key = keyed["key"].casefold()
-            is_whole = not content[keyed.end() :][:1].isalnum() and (is_square or not _is_loose(key))
+        if mark := _MARKED.match(content):
+            return self._named(mark["name"]) or parse_numbers(mark["numbers"])
+        match = _KEYED.match(content)
+        if match is not None:
+            key = match["key"].casefold()
+            is_whole = not content[match.end() :][:1].isalnum() and (is_square or not _is_loose(key))
             is_own = not is_square and self._is_in_passages(f"[{content}]", f"({content})")
             is_own = is_own or (not _is_source(key) and self._is_in_passages(content))
             if (is_whole or _is_source(key)) and not is_own:
-                first, *others = parse_numbers(keyed["numbers"])
-                return (first, *(number for number in others if number <= max(999, self.sources)))
+                first, *further = parse_numbers(match["numbers"])
+                return (first, *(number for number in further if number <= max(999, self.sources)))
         return self._named(content)
 
     def _spelled_in(self, content: str) -> tuple[int, ...] | None:
@@ -292,23 +292,23 @@ class CitationReader:
         return numbers if is_known and not self._is_in_passages(content) else None
 
     def _is_in_passages(self, *phrases: str) -> bool:
-        own = [" ".join(phrase.casefold().split()) for phrase in phrases]
-        return any(phrase in text for text in self._texts for phrase in own)
+        candidates = [" ".join(phrase.casefold().split()) for phrase in phrases]
+        return any(phrase in text for text in self._texts for phrase in candidates)
 
     def _named(self, content: str) -> tuple[int, ...] | None:
-        own = content.strip().strip("`*_\"'“”").casefold()
-        key = _KEY_ONLY.match(own)
-        labelled = own[key.end() :].lstrip(" :：") if key else ""
+        name_text = content.strip().strip("`*_\"'“”").casefold()
+        key = _KEY_ONLY.match(name_text)
+        without_key = name_text[key.end() :].lstrip(" :：") if key else ""
         for name in self._names:
-            if own.startswith(name.text) and "." in name.text[1:]:
-                rest = own[len(name.text) :]
-            elif labelled.startswith(name.text):
-                rest = labelled[len(name.text) :]
+            if name_text.startswith(name.text) and "." in name.text[1:]:
+                suffix = name_text[len(name.text) :]
+            elif without_key.startswith(name.text):
+                suffix = without_key[len(name.text) :]
             else:
                 continue
-            if rest[:1].isalnum():
+            if suffix[:1].isalnum():
                 continue
-            page = _PAGES.search(rest)
+            page = _PAGES.search(suffix)
             on_page = [
                 number
                 for number, first, last in name.pages
@@ -341,8 +341,10 @@ class CitationReader:
             return False  # [text][1] is a link
         if after.startswith("(") or re.match(r":\s?(?:http|www)", after) or before.endswith(("!", "](")):
             return before.endswith("!") and not after.startswith(("(", ":", "["))
-        word, own = _word_before(before), self._own.get("".join(content.split()))
-        if own is not None and (word in own or not all(1 <= n <= self.sources for n in parse_numbers(content))):
+        word, exponent_words = _word_before(before), self._own.get("".join(content.split()))
+        if exponent_words is not None and (
+            word in exponent_words or not all(1 <= n <= self.sources for n in parse_numbers(content))
+        ):
             return False
         if "^" in content:
             return True
@@ -357,8 +359,8 @@ class CitationReader:
         word before it, or if the sentence contains the number as a word.
         """
         before = text[max(0, mark.start() - BEFORE) : mark.start()]
-        while (other := re.search(rf"\s?\({_NUMBERS_ONLY}\)\s?\Z|\s?\[Source \d+\]\s?\Z", before)) is not None:
-            before = f"{before[: other.start()]} "
+        while (earlier := re.search(rf"\s?\({_NUMBERS_ONLY}\)\s?\Z|\s?\[Source \d+\]\s?\Z", before)) is not None:
+            before = f"{before[: earlier.start()]} "
         words_before = _BEFORE_ROUND.search(before)
         numbers = parse_numbers(mark["numbers"])
         if words_before is None or not all(1 <= number <= self.sources for number in numbers):
@@ -368,8 +370,8 @@ class CitationReader:
         if is_other or _is_source(word) or self._is_in_passages(mark[0].strip("`")):
             return None
         sentence = re.split(r"[.!?]\s", before)[-1].casefold()
-        spelled = {_NUMBER_WORDS.get(each) for each in re.findall(r"[^\W\d_]+", sentence)}
-        if spelled.intersection(numbers) or any(self._has_figure(number, word) for number in numbers):
+        number_words = {_NUMBER_WORDS.get(token) for token in re.findall(r"[^\W\d_]+", sentence)}
+        if number_words.intersection(numbers) or any(self._has_figure(number, word) for number in numbers):
             return None
         if not is_end and _MAYBE_ROUND.match(text, mark.end()):
             return PENDING
@@ -405,25 +407,25 @@ class CitationReader:
             return None
         return self._exponent(text, mark.start(), mark.end(), mark[0].translate(_DIGITS), mark[0])
 
-    def _exponent(self, text: str, at: int, end: int, numbers: str, written: str = "") -> Citation | None:
+    def _exponent(self, text: str, at: int, end: int, numbers: str, notation: str = "") -> Citation | None:
         before = text[max(0, at - BEFORE) : at]
         word = _word_before(before) if before[-1:].isalnum() else ""
         is_word = (len(word) > 2 and word.isalpha() and word not in _UNITS) or (bool(word) and is_unspaced(word[-1]))
-        is_word = is_word or (not written and before[-1:].isspace())
+        is_word = is_word or (not notation and before[-1:].isspace())
         if not (is_word or (before[-1:] in tuple(".,;:!?)]\"'”’»。，、；）」") and before[-1:])):
             return None
-        if written and word in self._own.get("".join(written.split()), ()):
+        if notation and word in self._own.get("".join(notation.split()), ()):
             return None
-        parsed = parse_numbers(numbers)
-        if any(number > self.sources for number in parsed) and numbers.isdigit() and len(numbers) > 1:
+        sources = parse_numbers(numbers)
+        if any(number > self.sources for number in sources) and numbers.isdigit() and len(numbers) > 1:
             digits = tuple(dict.fromkeys(map(int, numbers)))  # ¹² is 1 and 2
-            parsed = digits if all(1 <= digit <= self.sources for digit in digits) else parsed
-        return Citation(end, parsed) if all(1 <= number <= self._highest for number in parsed) else None
+            sources = digits if all(1 <= digit <= self.sources for digit in digits) else sources
+        return Citation(end, sources) if all(1 <= number <= self._highest for number in sources) else None
 
     def _in_words(self, text: str, at: int, is_end: bool) -> Citation | _Pending | None:
         """Return the citation that consists of a word for a source and a number."""
-        if spelled := _SPELLED.match(text, at):
-            return self._spelled(text, spelled, is_end)
+        if match := _SPELLED.match(text, at):
+            return self._spelled(text, match, is_end)
         if not is_end and _MAYBE_SPELLED.match(text, at):
             return PENDING
         key = _KEY_ONLY.match(text, at)
@@ -436,8 +438,8 @@ class CitationReader:
         if not is_end and _MORE.match(text, end):
             return PENDING
         after = text[end : end + 2]
-        between = text[mark.end("key") : mark.end() if mark["enclosed"] else mark.start("numbers")]
-        if (_is_source(word) and re.match(r"\.\s", between)) or ("\n" in between and re.match(r"[.)]\s", after)):
+        gap = text[mark.end("key") : mark.end() if mark["enclosed"] else mark.start("numbers")]
+        if (_is_source(word) and re.match(r"\.\s", gap)) or ("\n" in gap and re.match(r"[.)]\s", after)):
             return None  # the number begins the next sentence or an item of a list
         is_part = after[:1].isalnum() and not is_unspaced(after[0])
         if is_part or re.match(r"%|_[^\W_]|[.,:]\d", after):
@@ -452,16 +454,16 @@ class CitationReader:
         word_before = _word_before(before) if before[-1:] == " " else ""
         phrase = text[at:end]
         if not _is_source(word):
-            own = [phrase]
+            phrases = [phrase]
         else:
-            own = (
+            phrases = (
                 [f"{word_before} {phrase}"]
                 if word_before
                 else [f"[{phrase}]", f"({phrase})"]
                 if before[-1:] == "("
                 else []
             )
-        if self._is_in_passages(*own):
+        if self._is_in_passages(*phrases):
             return None
         is_certain = _is_source(word) or before.casefold().rstrip().endswith(_ACCORDING_TO)
         if not is_certain and (word not in _ALONE or max(numbers) > self.sources):
@@ -497,11 +499,11 @@ class CitationReader:
         end = mark.start("numbers")
         for number in re.finditer(r"\d{1,200}", mark["numbers"]):
             start = mark.start("numbers") + number.start()
-            between = mark.string[end:start]
+            gap = mark.string[end:start]
             is_known = 1 <= int(number[0]) <= self.sources
-            if between and not (is_known or not re.fullmatch(r"\s*,\s*", between)):
+            if gap and not (is_known or not re.fullmatch(r"\s*,\s*", gap)):
                 break
-            if between and not is_plural and ("," in between or not is_known):
+            if gap and not is_plural and ("," in gap or not is_known):
                 break
             end = mark.start("numbers") + number.end()
         return end
@@ -539,7 +541,7 @@ def _names_of(sources: Sequence[Source]) -> Iterator[_Name]:
     for number, source in enumerate(sources, start=1):
         file_name = (source.file_name or "").replace("\\", "/")
         names = {file_name, file_name.rpartition("/")[2], file_name.rpartition(".")[0], source.title or ""}
-        for name in {each.casefold().strip() for each in names} - {""}:
+        for name in {alias.casefold().strip() for alias in names} - {""}:
             pages.setdefault(name, []).append((number, source.page_start, source.page_end))
     yield from (_Name(name, tuple(pages[name])) for name in sorted(pages, key=len, reverse=True))
 
@@ -573,10 +575,10 @@ def _word_before(text: str) -> str:
     return word[0].casefold() if word else ""
 
 
-def parse_numbers(listed: str) -> tuple[int, ...]:
+def parse_numbers(text: str) -> tuple[int, ...]:
     """Parse source numbers such as "1", "1, 3", "1 and 3" or "1-3"."""
     numbers: list[int] = []
-    for first, last in _NEXT_NUMBERS.findall(listed):
+    for first, last in _NEXT_NUMBERS.findall(text):
         end = int(last or first)
         numbers.extend(range(int(first), end + 1) if int(first) <= end <= int(first) + 50 else (int(first), end))
     return tuple(dict.fromkeys(numbers))

@@ -1,16 +1,17 @@
 """Check the citations of an answer against the passages in its prompt.
 
 An answer cites its passages as [Source N]. `check_citations` converts other forms of citations to this form, removes
-citations of sources that do not exist, looks up every quotation in the passages, and reports numbers that no cited
-passage contains. The first part of this module finds and compares quotations; citation_forms.py reads the citations.
+citations of sources that do not exist, looks up every quotation in the passages, finds the sentence that supports each
+statement, and reports numbers that no cited passage contains. The first part of this module finds and compares
+quotations; citation_forms.py reads the citations, and support.py finds the sentences.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -26,6 +27,8 @@ from llama_index_contextual.answering.citation_forms import (
     parse_numbers,
     unfinished_word,
 )
+from llama_index_contextual.answering.support import MIN_TERMS, EvidenceFinder, SupportStatus
+from llama_index_contextual.index.analysis import is_function_word
 from llama_index_contextual.index.figures import figures_of, numbers_in
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 from llama_index_contextual.search.response import Source
@@ -34,6 +37,9 @@ from llama_index_contextual.search.response import Source
 
 MIN_WORDS = 3
 """Minimum number of words in a quotation. Shorter text in quotation marks is regarded as a term."""
+
+MAX_OMITTED = 300
+"""Maximum number of characters that an ellipsis in a quotation may stand for."""
 
 _DROPPED = frozenset("\"'`´*_“”„‟‘’‚‛«»‹›\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _DASHES = frozenset("-‐‑‒–—―−")
@@ -77,7 +83,7 @@ class FoldedText:
 
     def __init__(self, original: str) -> None:
         self.original = original
-        folded: list[str] = []
+        parts: list[str] = []
         self.offsets: list[int] = []
         gap = ""
         for offset, character in enumerate(original):
@@ -87,19 +93,19 @@ class FoldedText:
             if character in _DROPPED:
                 continue
             for part in _fold_character(character):
-                if gap and folded and folded[-1].isdigit() and part.isdigit():
+                if gap and parts and parts[-1].isdigit() and part.isdigit():
                     # "3-4" and "3 4" are not "34".
-                    folded.append("-" if "-" in gap else " ")
+                    parts.append("-" if "-" in gap else " ")
                     self.offsets.append(offset)
-                folded.append(part)
+                parts.append(part)
                 self.offsets.append(offset)
                 gap = ""
-        self.text = "".join(folded)
+        self.text = "".join(parts)
 
-    def find(self, quoted: str, start: int) -> tuple[int, int] | None:
+    def find(self, words: str, start: int) -> tuple[int, int] | None:
         """Find the first match of whole words from `start` onwards and return its span in the original, or None."""
-        needle = fold(quoted)
-        at = self.text.find(needle) if needle else -1
+        needle = fold(words)
+        at = self.text.find(needle, bisect_left(self.offsets, start)) if needle else -1
         while at >= 0:
             first, last = self.offsets[at], self.offsets[at + len(needle) - 1]
             if first >= start and self._is_edge(first) and self._is_edge(last + 1):
@@ -114,9 +120,9 @@ class FoldedText:
 
 
 @lru_cache(maxsize=256)
-def fold(quoted: str) -> str:
+def fold(text: str) -> str:
     """Normalise text for comparison."""
-    return FoldedText(quoted).text
+    return FoldedText(text).text
 
 
 QuotationStatus = Literal["verified", "wrong_source", "stitched", "not_found"]
@@ -162,58 +168,67 @@ def quotations_of(answer: str) -> list[Quotation]:
         if not any(start <= match.start() < end for start, end in blocks):
             text = next(group for group in match.groups() if group is not None)
             quotations.append(Quotation(text=text, start=match.start(), end=match.end()))
-    long_enough = (quoted for quoted in quotations if _count_words(quoted.text) >= MIN_WORDS)
-    return sorted(long_enough, key=lambda quoted: quoted.start)
+    long_enough = (quotation for quotation in quotations if _count_words(quotation.text) >= MIN_WORDS)
+    return sorted(long_enough, key=lambda quotation: quotation.start)
 
 
 def _count_words(text: str) -> int:
     return len(_WORD.findall(text))
 
 
-def locate(quoted: str, text: FoldedText) -> tuple[int, int] | None:
+def locate(words: str, text: FoldedText) -> tuple[int, int] | None:
     """Return the span of a quotation in a text, or None if the text does not contain it.
 
-    An ellipsis ("…") in the quotation stands for any omitted words.
+    An ellipsis ("…") in the quotation stands for omitted words, at most 300 characters.
 
     Example:
         >>> locate("food … three days.", FoldedText("All Food keeps for three days here."))
         (4, 29)
     """
-    whole = text.find(quoted.strip(_ENDS), 0)
-    pieces = _pieces(quoted)
+    whole = text.find(words.strip(_ENDS), 0)
+    pieces = _pieces(words)
     if whole is not None or len(pieces) < 2:
         return whole
-    spans: list[tuple[int, int]] = []
-    for piece in pieces:
-        span = text.find(piece, spans[-1][1] if spans else 0)
-        if span is None:
-            return None
-        spans.append(span)
-    return spans[0][0], spans[-1][1]
+    first = text.find(pieces[0], 0)
+    while first is not None:
+        spans = [first]
+        for piece in pieces[1:]:
+            if (span := text.find(piece, spans[-1][1])) is None:
+                return None
+            spans.append(span)
+        if all(after[0] - before[1] <= MAX_OMITTED for before, after in pairwise(spans)):
+            return first[0], spans[-1][1]
+        first = text.find(pieces[0], first[1])  # it may occur again, closer to the others
+    return None
 
 
-def _pieces(quoted: str) -> list[str]:
-    return [piece for part in _ELISION.split(quoted) if _count_words(piece := part.strip(_ENDS))]
+def _pieces(words: str) -> list[str]:
+    return [piece for part in _ELISION.split(words) if _count_words(piece := part.strip(_ENDS))]
 
 
-def is_stitched(quoted: str, texts: Sequence[FoldedText]) -> bool:
+def is_stitched(text: str, texts: Sequence[FoldedText]) -> bool:
     """Return whether a quotation is assembled from pieces of at least three words from the texts.
+
+    The pieces may be joined by an ellipsis or by a word such as "and".
 
     Example:
         >>> texts = [FoldedText("Food keeps long."), FoldedText("Boil all water.")]
         >>> is_stitched("food keeps long boil all water", texts)
         True
     """
-    marked = _pieces(quoted)
-    if len(marked) > 1 and all(any(text.find(piece, 0) for text in texts) for piece in marked):
+    pieces = _pieces(text)
+    if len(pieces) > 1 and all(any(passage.find(piece, 0) for passage in texts) for piece in pieces):
         return True
-    words, first = list(_WORD.finditer(quoted)), 0
+    words, first = list(_WORD.finditer(text)), 0
     while first < len(words):
-        spans = ((last, quoted[words[first].start() : words[last - 1].end()]) for last in range(len(words), first, -1))
-        last = next((last for last, span in spans if any(text.find(span, 0) for text in texts)), first)
-        if last - first < MIN_WORDS:
+        spans = ((last, text[words[first].start() : words[last - 1].end()]) for last in range(len(words), first, -1))
+        last = next((last for last, span in spans if any(passage.find(span, 0) for passage in texts)), first)
+        if last - first >= MIN_WORDS:
+            first = last
+        elif first and is_function_word(words[first][0].casefold()):
+            first += 1
+        else:
             return False
-        first = last
     return True
 
 
@@ -232,6 +247,7 @@ _FOLLOWING = re.compile(rf"(?:[\s.,;:!?]*{_OPEN}\s?sources?{_INSIDE}*{_CLOSE})+"
 _CODE_MARK = re.compile(r"`{1,3}|\n")
 _BEFORE_SPACE = ".,;:!?)\"'”’»%"
 _LONGEST = LONGEST + 1
+_LINE_START = re.compile(r"[\s>]*(?:[-*•–]\s|#+\s|\d{1,3}[.)]\s)?")  # of a list item, a heading or a block quote
 _LIST_NUMBER = re.compile(r"^[ \t]*\d+[.)](?=\s)", re.MULTILINE)
 
 
@@ -272,6 +288,39 @@ class UnsupportedFigure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Statement:
+    """A sentence or list item of an answer, and the sentence or table row of a source that supports it.
+
+    Attributes:
+        text: The statement, without citations.
+        start: Start offset in the checked answer.
+        end: End offset.
+        status: "supported" if a source that it cites supports it, or any source if it cites none, "elsewhere" if only
+            another source does, "not_found" otherwise.
+        cited: Numbers of the sources that it cites.
+        found_in: Number of the source that supports it, or None.
+        quote: The sentence or row that supports it, or an empty string.
+        source: File, pages, section and offsets of this sentence or row in the document, or None.
+    """
+
+    text: str
+    start: int
+    end: int
+    status: SupportStatus
+    cited: tuple[int, ...] = ()
+    found_in: int | None = None
+    quote: str = ""
+    source: Source | None = None
+
+    def __str__(self) -> str:
+        """Return the statement and its support as one line of text."""
+        if self.source is None:
+            return f"{self.text} → no source"
+        doubt = "" if self.status == "supported" else " (not cited for it)"
+        return f"{self.text} → [Source {self.found_in}]{doubt} {self.source}: “{' '.join(self.quote.split())}”"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CitationReport:
     """Result of a citation check, including the answer with its citations in one form.
 
@@ -281,6 +330,8 @@ class CitationReport:
         invalid: Numbers of cited sources that do not exist, in order of first citation.
         quotations: The quotations, in order.
         unsupported: Numbers and months that no cited passage contains, in order.
+        statements: The statements with the sentences that support them, in order; empty if the passages do not answer
+            the question.
         found: Whether the passages answer the question; otherwise, the answer need not cite any.
     """
 
@@ -289,6 +340,7 @@ class CitationReport:
     invalid: tuple[int, ...] = ()
     quotations: tuple[Quotation, ...] = ()
     unsupported: tuple[UnsupportedFigure, ...] = ()
+    statements: tuple[Statement, ...] = ()
     found: bool = True
 
     @property
@@ -302,22 +354,27 @@ class CitationReport:
         is_sound = all(quotation.status == "verified" for quotation in self.quotations)
         return is_sound and not (self.invalid or self.unsupported or self.cites_nothing)
 
-    def quoted_places(self) -> dict[int, list[Source]]:
-        """Map the number of each quoted passage to the sources of its verified quotations, without duplicates."""
+    def cited_places(self) -> dict[int, list[Source]]:
+        """Map the number of each cited source to the places of the sentences in it that support the statements.
+
+        The places of a source are in the order of the answer, without duplicates.
+        """
         places: dict[int, dict[str, Source]] = {}
-        for quotation in self.quotations:
-            if quotation.status == "verified" and quotation.found_in is not None and quotation.source is not None:
-                places.setdefault(quotation.found_in, {}).setdefault(str(quotation.source), quotation.source)
-        return {number: list(labelled.values()) for number, labelled in places.items()}
+        checked: tuple[Quotation | Statement, ...] = (*self.quotations, *self.statements)
+        for one in checked:
+            if one.status in ("verified", "supported") and one.found_in in self.cited and one.source is not None:
+                places.setdefault(one.found_in, {}).setdefault(str(one.source), one.source)
+        return {number: list(by_label.values()) for number, by_label in places.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        quotations = [
-            {**asdict(quotation), "label": None if quotation.source is None else str(quotation.source)}
-            for quotation in self.quotations
-        ]
-        more = {"cites_nothing": self.cites_nothing, "is_clean": self.is_clean}
-        return {**asdict(self), "quotations": quotations, **more}
+        labelled = {
+            name: [
+                {**asdict(one), "label": None if one.source is None else str(one.source)} for one in getattr(self, name)
+            ]
+            for name in ("quotations", "statements")
+        }
+        return {**asdict(self), **labelled, "cites_nothing": self.cites_nothing, "is_clean": self.is_clean}
 
 
 NO_CITATION = "The answer cites no source."
@@ -349,13 +406,15 @@ def check_citations(
     citations = CitationFilter(passages)
     text = citations.feed(answer) + citations.flush()
     layout = _Layout(text, citations.citations)
-    quotations = [replace(quoted, cited=layout.citations_for(quoted)) for quoted in quotations_of(text)]
-    folded = [FoldedText(passage.text) for passage in passages] if quotations else []
+    quotations = [replace(quotation, cited=layout.citations_for(quotation)) for quotation in quotations_of(text)]
+    folded_texts = [FoldedText(passage.text) for passage in passages] if quotations else []
+    quotations = [_check_quotation(quotation, passages, folded_texts) for quotation in quotations]
     return CitationReport(
         text=text,
         cited=tuple(dict.fromkeys(number for _, _, numbers in layout.citations for number in numbers)),
         invalid=tuple(citations.invalid),
-        quotations=tuple(_check_quotation(quoted, passages, folded) for quoted in quotations),
+        quotations=tuple(quotations),
+        statements=tuple(_statements(layout, passages, quotations, question)) if found else (),
         unsupported=_unsupported(layout, passages, question),
         found=found,
     )
@@ -469,11 +528,11 @@ class CitationFilter:
         text = self._space + text
         if not self._last:
             text = text.lstrip()
-        shown = text.rstrip()
-        self._space = text[len(shown) :]
-        self._last = (self._last + shown)[-_LONGEST:]
-        self._length += len(shown)
-        return shown
+        visible = text.rstrip()
+        self._space = text[len(visible) :]
+        self._last = (self._last + visible)[-_LONGEST:]
+        self._length += len(visible)
+        return visible
 
     def _cite(self, citation: Citation) -> str:
         """Return a citation in the form to show, leaving out sources that do not exist."""
@@ -485,12 +544,12 @@ class CitationFilter:
                 (previous.isalnum() and not is_unspaced(previous)) or previous in tuple(_BEFORE_SPACE)
             ):
                 self._space = " "
-            shown = ""
+            visible = ""
             for number in right:
                 mark = f"[Source {number}]"
-                shown += self._show(mark)
+                visible += self._show(mark)
                 self.citations.append((self._length - len(mark), self._length, (number,)))
-            return shown
+            return visible
         # The text around a removed citation could form another citation.
         if not citation.is_enclosed or _OPEN_BRACKET.search(self._last) or unfinished_word(self._last):
             return self._show("[…]")
@@ -511,15 +570,15 @@ class _Layout:
         self._paragraphs = [0, *starts[Rank.PARAGRAPH]]
         self._sentences = sorted({*self._paragraphs, *starts[Rank.SENTENCE]})
 
-    def citations_for(self, quoted: Quotation) -> tuple[int, ...]:
+    def citations_for(self, quotation: Quotation) -> tuple[int, ...]:
         """Return the sources cited in a quotation or, if there are none, right after it.
 
         If no source is cited in either place, return the result of `citations_at` for the start of the quotation.
         """
-        inside = self._cited(quoted.start, quoted.end)
-        following = _FOLLOWING.match(self.text, quoted.end)
-        after = self._cited(quoted.end, following.end()) if following else ()
-        return inside or after or self.citations_at(quoted.start)
+        inside = self._cited(quotation.start, quotation.end)
+        match = _FOLLOWING.match(self.text, quotation.end)
+        after = self._cited(quotation.end, match.end()) if match else ()
+        return inside or after or self.citations_at(quotation.start)
 
     def citations_at(self, offset: int) -> tuple[int, ...]:
         """Return the sources cited in the sentence at an offset.
@@ -528,24 +587,70 @@ class _Layout:
         """
         for starts in (self._sentences, self._paragraphs):
             at = bisect_right(starts, offset)
-            if cited := self._cited(starts[at - 1], starts[at] if at < len(starts) else len(self.text)):
-                return cited
+            if numbers := self._cited(starts[at - 1], starts[at] if at < len(starts) else len(self.text)):
+                return numbers
         return self._cited(0, len(self.text))
+
+    def statements(self) -> Iterator[tuple[str, int, int, tuple[int, ...]]]:
+        """Yield each sentence and list item without citations, its start, its end, and the sources that it cites."""
+        for start, end in pairwise([*self._sentences, len(self.text)]):
+            text = self.uncited[start:end]
+            mark = _LINE_START.match(text)
+            text, cited = text[0 if mark is None else mark.end() :].strip(), self._cited(start, end)
+            if text and not text.endswith(("?", ":")) and not (mark and "#" in mark[0]):
+                at = self.uncited.index(text, start)
+                yield " ".join(uncited(self.text[at : at + len(text)]).split()), at, at + len(text), cited
+
+    def cited_near(self, offset: int) -> tuple[int, ...]:
+        """Return the sources cited in the paragraph at an offset."""
+        at = bisect_right(self._paragraphs, offset)
+        return self._cited(self._paragraphs[at - 1], [*self._paragraphs, len(self.text)][at])
 
     def _cited(self, start: int, end: int) -> tuple[int, ...]:
         inside = (numbers for at, _, numbers in self.citations if start <= at < end)
         return tuple(dict.fromkeys(number for numbers in inside for number in numbers))
 
 
-def _check_quotation(quoted: Quotation, passages: Sequence[Passage], folded: Sequence[FoldedText]) -> Quotation:
+def _check_quotation(
+    quotation: Quotation, passages: Sequence[Passage], folded_texts: Sequence[FoldedText]
+) -> Quotation:
     """Look up a quotation in the passages and return it with its status and, if a passage contains it, its source."""
-    others = (number for number in range(1, len(passages) + 1) if number not in quoted.cited)
-    for number in (*quoted.cited, *others):
-        if (span := locate(quoted.text, folded[number - 1])) is not None:
-            right = not quoted.cited or number in quoted.cited
+    candidates = (number for number in range(1, len(passages) + 1) if number not in quotation.cited)
+    for number in (*quotation.cited, *candidates):
+        if (span := locate(quotation.text, folded_texts[number - 1])) is not None:
+            right = not quotation.cited or number in quotation.cited
             source = _at_span(passages[number - 1], span)
-            return replace(quoted, status="verified" if right else "wrong_source", found_in=number, source=source)
-    return replace(quoted, status="stitched") if is_stitched(quoted.text, folded) else quoted
+            return replace(quotation, status="verified" if right else "wrong_source", found_in=number, source=source)
+    return replace(quotation, status="stitched") if is_stitched(quotation.text, folded_texts) else quotation
+
+
+def _statements(
+    layout: _Layout, passages: Sequence[Passage], quotations: Sequence[Quotation], question: str
+) -> Iterator[Statement]:
+    """Yield the statements of an answer, each with the sentence that supports it."""
+    finder, known = EvidenceFinder(passages), numbers_in(question)
+    for text, start, end, cited in layout.statements():
+        if finder.term_count(text) < MIN_TERMS:
+            continue
+        statement = Statement(text=text, start=start, end=end, status="not_found", cited=cited)
+        quoted = [one for one in quotations if one.start < end and start < one.end and one.source is not None]
+        # A quotation from a source that is not cited is reported rather than one from a cited source.
+        if quoted := sorted(quoted, key=lambda one: not cited or one.found_in in cited):
+            first = quoted[0]
+            yield replace(
+                statement,
+                status="elsewhere" if cited and first.found_in not in cited else "supported",
+                found_in=first.found_in,
+                quote=first.text,
+                source=first.source,
+            )
+            continue
+        status, evidence = finder.support(text, cited=cited, nearby=layout.cited_near(start), known=known)
+        if evidence is not None:
+            passage, span = passages[evidence.number - 1], (evidence.start, evidence.end)
+            quote, source = passage.text[slice(*span)], _at_span(passage, span)
+            statement = replace(statement, status=status, found_in=evidence.number, quote=quote, source=source)
+        yield statement
 
 
 def _at_span(passage: Passage, span: tuple[int, int]) -> Source:
@@ -558,14 +663,14 @@ def _at_span(passage: Passage, span: tuple[int, int]) -> Source:
 
 
 def _unsupported(layout: _Layout, passages: Sequence[Passage], question: str) -> tuple[UnsupportedFigure, ...]:
-    known = cache(lambda number: numbers_in(f"{passages[number - 1].head}\n{passages[number - 1].text}"))
+    passage_numbers = cache(lambda number: numbers_in(f"{passages[number - 1].head}\n{passages[number - 1].text}"))
     in_question = numbers_in(question)
     unsupported = []
     for match, values in figures_of(_LIST_NUMBER.sub(_blank, layout.uncited)):
-        cited = layout.citations_at(match.start())
-        sources = cited or range(1, len(passages) + 1)
-        if values.isdisjoint(in_question.union(*map(known, sources))):
-            unsupported.append(UnsupportedFigure(text=match[0], start=match.start(), end=match.end(), cited=cited))
+        citations = layout.citations_at(match.start())
+        sources = citations or range(1, len(passages) + 1)
+        if values.isdisjoint(in_question.union(*map(passage_numbers, sources))):
+            unsupported.append(UnsupportedFigure(text=match[0], start=match.start(), end=match.end(), cited=citations))
     return tuple(unsupported)
 
 

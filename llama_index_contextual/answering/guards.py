@@ -61,8 +61,8 @@ def mask_personal_data(text: str, *, kinds: Collection[PersonalData] = KINDS, re
 def _is_card(text: str) -> bool:
     """Return whether the check digit of a card number is valid (Luhn, ISO/IEC 7812-1)."""
     digits = [int(sign) for sign in text if sign.isdigit()]
-    doubled = [digit if at % 2 == 0 else 2 * digit - 9 * (digit > 4) for at, digit in enumerate(reversed(digits))]
-    return len(set(digits)) > 1 and sum(doubled) % 10 == 0
+    luhn_digits = [digit if at % 2 == 0 else 2 * digit - 9 * (digit > 4) for at, digit in enumerate(reversed(digits))]
+    return len(set(digits)) > 1 and sum(luhn_digits) % 10 == 0
 
 
 def _is_iban(text: str) -> bool:
@@ -124,13 +124,13 @@ def sanitise(text: str) -> str:
         >>> sanitise('> 1 < 2 & **so** <script>bad()</script> `<b>` [here](javascript:bad(1))')
         '> 1 < 2 & **so** &lt;script>bad()&lt;/script> `<b>` here'
     """
-    cleaned, at = "", 0
+    result, at = "", 0
     for code in _CODE.finditer(text):
-        cleaned += _escape(text[at : code.start()]) + code[0]
+        result += _escape(text[at : code.start()]) + code[0]
         at = code.end()
-    cleaned += _escape(text[at:])
-    if _is_harmless(cleaned):
-        return cleaned
+    result += _escape(text[at:])
+    if _is_harmless(result):
+        return result
     # The patterns mistook other text for code or a link, so escape everything.
     return text.replace("<", "&lt;").replace("](", "] (").replace("]:", "] :")
 
@@ -181,9 +181,9 @@ def is_safe(target: str) -> bool:
     """
     plain = target.strip("<>")
     for _ in range(_MAX_ENCODINGS):
-        if (decoded := unescape(plain).replace("\\", "")) == plain:
+        if (unescaped := unescape(plain).replace("\\", "")) == plain:
             break
-        plain = decoded
+        plain = unescaped
     else:
         return False
     scheme = _SCHEME.match("".join(sign for sign in plain if sign.isprintable() and not sign.isspace()))

@@ -287,8 +287,8 @@ def read_intent(answer: str) -> Intent | None:
         ('out_of_scope', None)
     """
     words = set(re.findall(r"[a-z_]+", answer.lower().replace("out of scope", "out_of_scope")))
-    named = [intent for intent in PLANS if intent in words]
-    return named[0] if len(named) == 1 else None
+    intents = [intent for intent in PLANS if intent in words]
+    return intents[0] if len(intents) == 1 else None
 
 
 _COMPARISON = re.compile(
@@ -351,12 +351,12 @@ class IntentRetriever(CheckedRetriever):
         super().__init__()
         self._make = make
         try:
-            own = _PLANS_BY_INTENT.validate_python(plans or {})
+            overrides = _PLANS_BY_INTENT.validate_python(plans or {})
         except ValidationError as error:
             wrong = error.errors()[0]
             place = ".".join(map(str, ("intents", *wrong["loc"])))
             raise ConfigurationError(f"{place} is invalid: {wrong['msg']}.", setting="intents") from error
-        self.plans: dict[Intent, SearchPlan] = {**PLANS, **own}
+        self.plans: dict[Intent, SearchPlan] = {**PLANS, **overrides}
         self._answer_stream = None if llm is None else AnswerStream(llm)
         self._prompt: BasePromptTemplate = INTENT_PROMPT
 

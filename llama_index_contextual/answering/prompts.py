@@ -19,12 +19,22 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.templates import enclosed
 from llama_index_contextual.answering.citations import citations_of, uncited
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.index.analysis import question_languages
 from llama_index_contextual.search.response import Source
 
 Style = Literal["instruction", "persona", "chain_of_thought"]
 
 NOT_FOUND = "I could not find this in the documents."
 SMALL_TALK = "I answer questions about the documents."
+FALLBACK = "I could not find a reliable answer to this in the documents."
+NOT_JUDGED = "The answer is withheld, because it could not be checked against the documents."
+
+_GERMAN = {
+    NOT_FOUND: "Das habe ich in den Dokumenten nicht gefunden.",
+    SMALL_TALK: "Ich beantworte Fragen zu den Dokumenten.",
+    FALLBACK: "Darauf habe ich in den Dokumenten keine verlässliche Antwort gefunden.",
+    NOT_JUDGED: "Die Antwort wird nicht gezeigt, weil sie nicht anhand der Dokumente geprüft werden konnte.",
+}
 
 _RULES = """\
 Answer from the sources below and from nothing else: do not add what you know, and do not guess. Name the source of \
@@ -68,6 +78,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "text_qa_template": ("context_str", "query_str"),
     "clarify_prompt": (),
     "condense_prompt": ("history", "question"),
+    "translate_prompt": ("language", "history", "question"),
     "intent_prompt": ("intents", "question"),
     "judge_prompt": ("passages", "question", "answer"),
 }
@@ -90,15 +101,16 @@ def default_prompts(style: str, system_prompt: str | None = None) -> dict[str, B
         True
     """
     if style not in STYLES and len(style.split()) < 2:
-        known = ", ".join(STYLES)
+        names = ", ".join(STYLES)
         raise ConfigurationError(
-            f"Style {style!r} is unknown: use {known}, or describe the style in a sentence.", setting="style"
+            f"Style {style!r} is unknown: use {names}, or describe the style in a sentence.", setting="style"
         )
     rules = STYLES[style] if style in STYLES else f"{STYLES['instruction']}\n\n{style}"
     return {
         "system_prompt": PromptTemplate(rules if system_prompt is None else system_prompt),
         "text_qa_template": PromptTemplate(ANSWER),
         "clarify_prompt": PromptTemplate(CLARIFY),
+        "translate_prompt": PromptTemplate(TRANSLATE),
     }
 
 
@@ -113,10 +125,21 @@ def require_template(name: str, template: object) -> BasePromptTemplate:
             f"{name} is of type {type(template).__name__}: pass a LlamaIndex template, such as PromptTemplate(...).",
             setting=name,
         )
-    known = {*template.template_vars, *(template.template_var_mappings or ()), *(template.function_mappings or ())}
-    if missing := [variable for variable in REQUIRED[name] if variable not in known]:
+    variables = {*template.template_vars, *(template.template_var_mappings or ()), *(template.function_mappings or ())}
+    if missing := [variable for variable in REQUIRED[name] if variable not in variables]:
         raise ConfigurationError(f"{name} lacks {{{missing[0]}}}: add this variable.", setting=name)
     return template
+
+
+def in_language_of(question: str, sentence: str) -> str:
+    """Return a fixed sentence of an answer in German if the question is in German; a sentence of the user is unchanged.
+
+    Example:
+        >>> in_language_of("Wie lang ist die Frist?", NOT_FOUND)
+        'Das habe ich in den Dokumenten nicht gefunden.'
+    """
+    languages = question_languages(question)
+    return _GERMAN.get(sentence, sentence) if "german" in languages and "english" not in languages else sentence
 
 
 def passages_prompt(
@@ -143,7 +166,7 @@ def _source_block(number: int, hit: NodeWithScore, *, context: bool) -> str:
     if facts := hit.node.metadata.get(keys.FACTS):
         lines.append(f"Facts: {defused(str(facts))}")
     # The structural part of the context would repeat the source line.
-    _, background = keys.context_parts(hit.node.metadata)
+    background = keys.background(hit.node.metadata)
     if context and background:
         lines.append(f"Background: {defused(background)}")
     if head := hit.node.metadata.get(keys.TABLE_HEAD):
@@ -196,10 +219,10 @@ def with_rules(rules: BasePromptTemplate, messages: Sequence[ChatMessage], *, no
         not_found: The answer to give if the sources do not answer the question.
     """
     of_rules = [message.content or "" for message in rules.format_messages(not_found=not_found)]
-    others = [_without_marks(message) for message in messages if message.role != MessageRole.SYSTEM]
+    other_messages = [_without_marks(message) for message in messages if message.role != MessageRole.SYSTEM]
     below = [message.content for message in messages if message.role == MessageRole.SYSTEM and message.content]
     content = "\n\n".join(["\n\n".join(of_rules), *below])
-    return [ChatMessage(role=MessageRole.SYSTEM, content=content), *others]
+    return [ChatMessage(role=MessageRole.SYSTEM, content=content), *other_messages]
 
 
 def _without_marks(message: ChatMessage) -> ChatMessage:
@@ -217,6 +240,16 @@ not answer it, write exactly: {not_found}"""
 CONDENSE = """\
 Rewrite the last question so that it can be understood without the conversation: put in what it refers to, keep its \
 language, add nothing. Answer with the question only.
+
+Conversation:
+{history}
+
+Last question: {question}"""
+
+
+TRANSLATE = """\
+Translate the last question into {language} so that it can be understood without the conversation: put in what it \
+refers to, keep names, numbers and codes, add nothing. Answer with the translated question only.
 
 Conversation:
 {history}

@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.calls import run_sync, twin
 from llama_index_contextual._utils.templates import enclosed, require_known
 from llama_index_contextual._utils.text import parse_json
@@ -55,15 +56,20 @@ from llama_index_contextual.answering.streaming import (
     split_reasoning,
 )
 from llama_index_contextual.config import default
-from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.index.analysis import cut_text, is_function_word, normalise_query
+from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.index.analysis import cut_query, cut_text, is_function_word, normalise_query
 from llama_index_contextual.index.answers import ANSWERS_FILE, AnswerFile
 from llama_index_contextual.index.versions import live_if_sound
 from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.models import is_named, model_name, settings_llm
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, MergedChunk
-from llama_index_contextual.retrievers.base import alimit_query, as_bundle, limit_query, without_span
-from llama_index_contextual.retrievers.conversational import ConversationalRetriever
+from llama_index_contextual.retrievers.base import (
+    alimit_query,
+    as_bundle,
+    limit_query,
+    without_span,
+)
+from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import with_warnings
@@ -90,6 +96,8 @@ class WrittenAnswer:
 
 VersionName = Callable[[], str | None]
 
+_TRANSLATED = "The question is in {}, and most documents are in {}: its translation was used."
+_TRANSLATIONS = 1_000  # number of translations of questions that an engine keeps in memory
 _QUESTION_MARKS = "?¿？؟ "
 _WORD = re.compile(r"\w+")
 
@@ -99,7 +107,8 @@ class AnswerCache:
 
     The key depends on the whole prompt, so an answer is never reused for a different version, filter, style or
     conversation. Spellings of a question that mean the same share an answer (see `question_form`). Only complete
-    answers are cached, and only if the documents answer the question. Use `AnswerCache.of` for the cache of a project.
+    answers are cached, and only if the documents answer the question. `AnswerCache.from_project` returns the cache of a
+    project.
 
     Args:
         path: The file, readable only by its owner; it can be deleted at any time.
@@ -119,7 +128,7 @@ class AnswerCache:
         self._scope = scope
 
     @classmethod
-    def of(cls, project_dir: Path, scope: str = "") -> AnswerCache:
+    def from_project(cls, project_dir: Path, scope: str = "") -> AnswerCache:
         """Return the cache in a project's directory, to which only answers from the live version are added."""
         return cls(project_dir / ANSWERS_FILE, current=lambda: live_if_sound(project_dir), scope=scope)
 
@@ -153,6 +162,15 @@ class AnswerCache:
     def questions(self, form: str) -> list[str]:
         """Return the questions with the given key of all their spellings that have answers, the most recent first."""
         return self._file.questions(form + self._scope)
+
+    def translation(self, key: str) -> str | None:
+        """Return the translation of a question, or None."""
+        content = self._file.get(key + self._scope)
+        return None if content is None else content.decode()
+
+    def put_translation(self, key: str, text: str) -> None:
+        """Add the translation of a question."""
+        self._file.put(key + self._scope, text.encode())
 
     def clear(self) -> None:
         """Remove all answers."""
@@ -196,9 +214,12 @@ class AnswerOptions:
             limit, the prompt states that the passages have little in common with the question, but the model still
             answers. If set, the limit also applies to follow-up questions, each of which then needs a second search.
             None uses the level "low".
+        translate: Whether the model translates a question into the language of most documents if the search cannot
+            relate the two languages.
         not_found: The answer if nothing was found. The prompt also requests this answer if the passages do not answer
-            the question.
-        small_talk: The answer to chitchat, if questions are routed by intent.
+            the question. The default is in German if the question is.
+        small_talk: The answer to chitchat, if questions are routed by intent. The default is in German if the question
+            is.
         system_prompt: Text that replaces the rules and the style; {not_found} is a placeholder for `not_found`.
     """
 
@@ -206,6 +227,7 @@ class AnswerOptions:
     answer_tokens: int = default("answer_tokens")
     context: bool = True
     min_confidence: float | None = None
+    translate: bool = field(default=default("translate"), repr=False)  # without effect on the answer to a prompt
     not_found: str = prompts.NOT_FOUND
     small_talk: str = prompts.SMALL_TALK
     system_prompt: str | None = None
@@ -248,7 +270,8 @@ class GroundedQueryEngine(BaseQueryEngine):
     question; if the confidence of the search is low, this is stated in the prompt.
 
     `get_prompts` and `update_prompts` give access to "system_prompt" (the rules, with {not_found}), "text_qa_template"
-    ({context_str} and {query_str}), "clarify_prompt" and, with intents or a judge, "intent_prompt" and "judge_prompt".
+    ({context_str} and {query_str}), "clarify_prompt", "translate_prompt" and, with intents or a judge, "intent_prompt"
+    and "judge_prompt".
     Citations are checked regardless of the prompts.
 
     Args:
@@ -310,6 +333,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.cache = cache
         self.judge = judge
         self._account = account or AnswerAccount()
+        self._translations: LRUCache[str, str] = LRUCache(_TRANSLATIONS)
         self._postprocessors = list(node_postprocessors)
         for postprocessor in self._postprocessors if self.callback_manager.handlers else ():
             postprocessor.callback_manager = self.callback_manager
@@ -331,12 +355,12 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     def _update_prompts(self, prompts_dict: dict[str, BasePromptTemplate]) -> None:
         require_known(prompts_dict, self._get_prompts())
-        checked = {name: prompts.require_template(name, template) for name, template in prompts_dict.items()}
-        if (template := checked.pop("judge_prompt", None)) is not None and self.judge is not None:
+        templates = {name: prompts.require_template(name, template) for name, template in prompts_dict.items()}
+        if (template := templates.pop("judge_prompt", None)) is not None and self.judge is not None:
             self.judge = replace(self.judge, prompt=template)
-        if (template := checked.pop("intent_prompt", None)) is not None:
+        if (template := templates.pop("intent_prompt", None)) is not None:
             self.retriever.retriever.update_prompts({"intent_prompt": template})
-        self._prompts |= checked
+        self._prompts |= templates
 
     @contextmanager
     def _event(self, kind: CBEventType, query: str) -> Iterator[Any]:
@@ -383,26 +407,83 @@ class GroundedQueryEngine(BaseQueryEngine):
         query = as_bundle(query)
         draft = await self._adraft(query, history, calls)
         for spelling in draft.spellings:
-            respelled = copy(query)
-            respelled.query_str = spelling
-            other = await self._adraft(respelled, history, draft.calls)
-            draft = replace(draft, calls=other.calls)
-            if other.ready is not None and other.ready.from_cache:
-                retrieval = replace(other.retrieval, query=query.query_str)
-                ready = replace(other.ready, retrieval=retrieval)
-                return replace(other, question=draft.question, retrieval=retrieval, ready=ready)
+            variant = copy(query)
+            variant.query_str = spelling
+            variant_draft = await self._adraft(variant, history, draft.calls)
+            draft = replace(draft, calls=variant_draft.calls)
+            if variant_draft.ready is not None and variant_draft.ready.from_cache:
+                retrieval = replace(variant_draft.retrieval, query=query.query_str)
+                ready = replace(variant_draft.ready, retrieval=retrieval)
+                return replace(variant_draft, question=draft.question, retrieval=retrieval, ready=ready)
         return draft
 
     draft = twin(adraft)
 
     async def _adraft(self, query: QueryBundle, history: Sequence[ChatMessage], calls: Sequence[AnswerUsage]) -> Draft:
-        with self._event(CBEventType.RETRIEVE, cut_text(query.query_str)) as event, calls_made() as made:
-            response = await self.retriever.arespond(query)
+        with self._event(CBEventType.RETRIEVE, cut_text(query.query_str)) as event, calls_made() as usages:
+            response, notes = await self.retriever.arespond(query), list[str]()
+            if (foreign := response.foreign) and (translation := await self._atranslate(query, foreign, history)):
+                query, response = translation, await self.retriever.arespond(translation)
+                notes.append(_TRANSLATED.format(*map(str.capitalize, foreign)))
             if self.wider is not None and self._needs_wider(response):
                 response = _better(response, await self.wider.arespond(query))
+            response = with_warnings(response, notes)
             event.on_end(payload={EventPayload.NODES: list(response.results)})
-        prepare = partial(self._prepare, calls=(*calls, *made))
+        prepare = partial(self._prepare, calls=(*calls, *usages))
         return await asyncio.to_thread(prepare, query, response, history)
+
+    async def _atranslate(
+        self, query: QueryBundle, languages: tuple[str, str], history: Sequence[ChatMessage]
+    ) -> QueryBundle | None:
+        """Return a query with its translation, or None if it has texts of its own for the search, or the model fails.
+
+        The response of the search then keeps its warning.
+
+        Args:
+            query: The query.
+            languages: Languages of the question and of the documents.
+            history: The conversation before the question.
+        """
+        text = (query.rewrite if isinstance(query, ConversationQuery) else None) or query.query_str
+        has_own_texts = bool(query.custom_embedding_strs or getattr(query, "lexical_texts", None))
+        if not self.options.translate or has_own_texts or query.embedding is not None:
+            return None
+        conversation = prompts.conversation_text(history) if text == query.query_str else ""
+        translation = await self._atranslation(text, languages[1].capitalize(), conversation)
+        return None if translation is None else ConversationQuery(query.query_str, rewrite=translation)
+
+    async def _atranslation(self, question: str, language: str, conversation: str) -> str | None:
+        """Return the translation of a question, from the cache or by the model, or None if the model fails.
+
+        Translations that may contain parts of a conversation or personal data are not stored on disk.
+        """
+        form = question_form(question)
+        key = self._key(self._translate_messages(form, language, conversation), None, form)
+        stored = self.cache if self._has_names() and not conversation else None
+        if (translation := self._translations.get(key)) is None and stored is not None:
+            translation = await asyncio.to_thread(stored.translation, key)
+        if translation is None:
+            translation = await self.arewrite(self._translate_messages(question, language, conversation))
+            if translation and stored is not None and self._mask(translation) == translation:
+                await asyncio.to_thread(stored.put_translation, key, translation)
+        if translation is not None:
+            self._translations.put(key, translation)
+        return translation
+
+    def _translate_messages(self, question: str, language: str, conversation: str) -> list[ChatMessage]:
+        template = self._prompts["translate_prompt"]
+        text = template.get_template(llm=self._llm)
+        history, question = enclosed(conversation or "(none)", text), enclosed(cut_query(question), text)
+        return template.format_messages(llm=self._llm, language=language, history=history, question=question)
+
+    async def arewrite(self, messages: Sequence[ChatMessage]) -> str | None:
+        """Return the question that the model writes in reply to a prompt, or None if it fails."""
+        try:
+            completion = await self.answer_stream.acomplete(messages)
+        except ModelError:
+            return None
+        text = completion.text.strip().strip('"“”')
+        return text if text and completion.problem is None else None
 
     async def aprepare(
         self,
@@ -431,13 +512,15 @@ class GroundedQueryEngine(BaseQueryEngine):
     ) -> Draft:
         # The part of a long question that is not searched is not sent to the model either.
         question, options = self.retriever.explicit(cut_text(query.query_str)), self.options
-        chosen = self._postprocessors if postprocessors is None else postprocessors
-        searched, _ = limit_query(query)
-        hits = self._pack(searched, response, chosen)
+        packers = self._postprocessors if postprocessors is None else postprocessors
+        search_query, _ = limit_query(query)
+        rewrite = query.rewrite if isinstance(query, ConversationQuery) else None
+        hits = self._pack(QueryBundle(rewrite) if rewrite else search_query, response, packers)
         in_conversation = history and response.intent == "clarification" and response.mode_used == "none"
         if not hits and not in_conversation:
             text = options.small_talk if response.intent == "chitchat" else options.not_found
-            no_answer = GroundedResponse(text, [], found=False, retrieval=response, usage=self._account.book(calls))
+            text = prompts.in_language_of(question, text)
+            no_answer = GroundedResponse(text, [], found=False, retrieval=response, usage=self._account.charge(calls))
             return Draft(question, response, [], [], _with_metadata(no_answer))
         passages = prompts.passages_prompt(hits, context=options.context)
         if doubt := response.doubt(options.min_confidence):
@@ -446,26 +529,27 @@ class GroundedQueryEngine(BaseQueryEngine):
         draft = Draft(question, response, hits, messages, calls=calls)
         if self.cache is None or not self._has_names():
             return draft
-        form = question_form(self.retriever.explicit(searched.query_str))
-        key = self._key(self._messages(form, passages if hits else None, history), response, form)
-        if (written := self.cache.get(key)) is None:
-            shared = self._key(self._messages(form, None, history), response, form)
-            own = searched.query_str
-            others = [text for text in self.cache.questions(shared) if normalise_query(text) != own]
-            return replace(draft, key=key, form=shared, spellings=others)
-        answer = replace(self._check_answer(draft, written), from_cache=True, usage=self._account.book(calls))
+        form = question_form(self.retriever.explicit(search_query.query_str))
+        key = self._key(self._messages(form, passages if hits else None, history), response.version, form)
+        if (cached_answer := self.cache.get(key)) is None:
+            form_key = self._key(self._messages(form, None, history), response.version, form)
+            search_text = search_query.query_str
+            spellings = [text for text in self.cache.questions(form_key) if normalise_query(text) != search_text]
+            return replace(draft, key=key, form=form_key, spellings=spellings)
+        answer = replace(self._check_answer(draft, cached_answer), from_cache=True, usage=self._account.charge(calls))
         return replace(draft, ready=_with_metadata(answer))
 
     def _messages(self, question: str, passages: str | None, history: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Return the whole prompt; without passages, the question is answered from the conversation."""
-        asked, rules = [ChatMessage(question)], self._prompts["clarify_prompt"]
+        prompt_messages, rules = [ChatMessage(question)], self._prompts["clarify_prompt"]
         if passages is not None:
             template, rules = self._prompts["text_qa_template"], self._prompts["system_prompt"]
             text = template.get_template(llm=self._llm)
             values = {"context_str": enclosed(passages, text), "query_str": enclosed(question, text)}
-            asked = template.format_messages(llm=self._llm, **values)
+            prompt_messages = template.format_messages(llm=self._llm, **values)
         conversation = prompts.without_citations(history)
-        return prompts.with_rules(rules, [*conversation, *asked], not_found=self.options.not_found)
+        not_found = prompts.in_language_of(question, self.options.not_found)
+        return prompts.with_rules(rules, [*conversation, *prompt_messages], not_found=not_found)
 
     def _pack(
         self, query: QueryBundle, response: RetrievalResponse, postprocessors: Sequence[BaseNodePostprocessor]
@@ -475,9 +559,9 @@ class GroundedQueryEngine(BaseQueryEngine):
         for postprocessor in postprocessors:
             hits = postprocessor.postprocess_nodes(hits, query_bundle=query)
         # Also pack before merging, because trimming a passage merged from many hits could remove the best hit.
-        packed = self._packer.postprocess_nodes(hits, query_bundle=query)
-        packed = AdjacentChunkMerger().postprocess_nodes(packed, query_bundle=query)
-        return self._packer.postprocess_nodes(packed, query_bundle=query)
+        result = self._packer.postprocess_nodes(hits, query_bundle=query)
+        result = AdjacentChunkMerger().postprocess_nodes(result, query_bundle=query)
+        return self._packer.postprocess_nodes(result, query_bundle=query)
 
     # ---- Answer ------------------------------------------------------------------------------------------------------
 
@@ -565,31 +649,34 @@ class GroundedQueryEngine(BaseQueryEngine):
         if draft.ready is not None:
             return draft.ready
         if completion.answer is None:
-            written = self._apply_guards(completion.text)
-            answer = self._check_answer(draft, written, problem=completion.problem)
-            with calls_made() as made:
-                is_refusal = fold(str(answer)).strip(".!") == fold(self.options.not_found).strip(".!")
+            guarded_answer = self._apply_guards(completion.text)
+            answer = self._check_answer(draft, guarded_answer, problem=completion.problem)
+            with calls_made() as judge_calls:
+                refusals = [fold(text).strip(".!") for text in self._refusals(draft.question)]
+                is_refusal = fold(str(answer)).strip(".!") in refusals
                 if self.judge is not None and not is_refusal:
                     answer = self.judge.review(self._mask(draft.question), answer)
-            answer = replace(answer, usage=self._usage(draft, completion, made))
+            answer = replace(answer, usage=self._usage(draft, completion, judge_calls))
             completion.answer = _with_metadata(answer)
             is_sound = answer.partial is None and answer.found and "error" not in (answer.verdict or {})
             if self.cache is not None and draft.key is not None and is_sound:
-                written = replace(written, verdict=answer.verdict)
+                guarded_answer = replace(guarded_answer, verdict=answer.verdict)
                 self.cache.put(
                     draft.key,
-                    written,
+                    guarded_answer,
                     version=draft.retrieval.version,
                     form=draft.form or "",
                     question=self._mask(draft.question),
                 )
         return completion.answer
 
-    def _usage(self, draft: Draft, completion: Completion, judged: Sequence[AnswerUsage] = ()) -> AnswerUsage | None:
+    def _usage(
+        self, draft: Draft, completion: Completion, judge_calls: Sequence[AnswerUsage] = ()
+    ) -> AnswerUsage | None:
         """Return the total usage of all calls for an answer, and record their cost if this has not been done yet."""
         if completion.usage is None:
-            own = () if completion.calls is None else (completion.calls,)
-            completion.usage = self._account.book([*draft.calls, *own, *judged])
+            answer_calls = () if completion.calls is None else (completion.calls,)
+            completion.usage = self._account.charge([*draft.calls, *answer_calls, *judge_calls])
         return completion.usage
 
     def _apply_guards(self, text: str) -> WrittenAnswer:
@@ -600,27 +687,32 @@ class GroundedQueryEngine(BaseQueryEngine):
         clean = stream_filter.feed(text) + stream_filter.flush()
         return WrittenAnswer(clean, self._mask(text), None if reasoning is None else self._mask(reasoning))
 
-    def _check_answer(self, draft: Draft, written: WrittenAnswer, *, problem: str | None = None) -> GroundedResponse:
+    def _check_answer(self, draft: Draft, answer: WrittenAnswer, *, problem: str | None = None) -> GroundedResponse:
         """Check the citations in an answer and return the answer with a report on them."""
         passages = [self._passage(hit) for hit in draft.hits]
-        _, text = split_reasoning(written.original, self.options.style)
-        found = bool(text.strip()) and self._mask(self.options.not_found).rstrip(".") not in text
-        report = check_citations(written.text, passages, question=self._mask(draft.question), found=found)
-        shown = report.text
-        if not shown:
+        _, text = split_reasoning(answer.original, self.options.style)
+        refusals = [self._mask(refusal).rstrip(".") for refusal in self._refusals(draft.question)]
+        has_answer = bool(text.strip()) and not any(refusal in text for refusal in refusals)
+        report = check_citations(answer.text, passages, question=self._mask(draft.question), found=has_answer)
+        answer_text = report.text
+        if not answer_text:
             problem = problem or "The model returned an empty answer."
         return GroundedResponse(
-            shown or problem,
+            answer_text or problem,
             draft.hits,
-            found=found,
+            found=has_answer,
             partial=problem,
             citations=report if passages else None,  # an answer based only on the conversation has no citations
             retrieval=draft.retrieval,
-            original=None if written.original == shown else written.original,
-            reasoning=written.reasoning,
-            verdict=written.verdict,
-            metadata={} if written.verdict is None else {"verdict": written.verdict},
+            original=None if answer.original == answer_text else answer.original,
+            reasoning=answer.reasoning,
+            verdict=answer.verdict,
+            metadata={} if answer.verdict is None else {"verdict": answer.verdict},
         )
+
+    def _refusals(self, question: str) -> set[str]:
+        """Return the sentences by which the model says that the passages do not answer a question."""
+        return {self.options.not_found, prompts.in_language_of(question, self.options.not_found)}
 
     def _passage(self, hit: NodeWithScore) -> Passage:
         node = hit.node
@@ -636,11 +728,11 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _mask(self, text: str) -> str:
         return text if self.guards is None else self.guards.hide(text)
 
-    def _key(self, messages: Sequence[ChatMessage], response: RetrievalResponse, question: str) -> str:
+    def _key(self, messages: Sequence[ChatMessage], version: str | None, question: str) -> str:
         """Return the key under which an answer to the form of a question, with its prompt, is cached."""
         values = [getattr(self._llm, name, None) for name in _MODEL_SETTINGS]
         settings = f"{self.options} {self.guards} {self.judge and self.judge.settings} {values}"
-        rows: list[Any] = [__version__, self.answer_stream.name, response.version, settings, question]
+        rows: list[Any] = [__version__, self.answer_stream.name, version, settings, question]
         rows += [[message.role.value, message.content or ""] for message in messages]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 

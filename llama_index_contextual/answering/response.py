@@ -27,7 +27,7 @@ from llama_index_contextual.errors import ProjectError
 from llama_index_contextual.index.project_file import record_answers_of
 from llama_index_contextual.money.price import Price, Prices, money
 from llama_index_contextual.money.receipt import ANSWERS, Receipt
-from llama_index_contextual.money.tokens import Tokens, field_of, reported_tokens, usage_of
+from llama_index_contextual.money.tokens import Tokens, Usage
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
@@ -84,58 +84,41 @@ _calls: ContextVar[list[AnswerUsage] | None] = ContextVar("calls", default=None)
 @contextmanager
 def calls_made() -> Iterator[list[AnswerUsage]]:
     """Provide a list to which all model calls in the block are added, including calls in threads and tasks."""
-    made: list[AnswerUsage] = []
-    token = _calls.set(made)
+    calls: list[AnswerUsage] = []
+    token = _calls.set(calls)
     try:
-        yield made
+        yield calls
     finally:
         _calls.reset(token)
 
 
-class Meter:
-    """Token counter for one call, updated from the pieces of its stream.
+def record_call(model: str, messages: Sequence[ChatMessage], usage: Usage, text: str) -> AnswerUsage:
+    """Return the tokens of a call, and add them to the list from `calls_made`.
+
+    Missing counts are estimated locally, and so is an output count of zero if there is a text.
 
     Args:
         model: Name of the model.
         messages: The prompt.
+        usage: Tokens of the call as counted by the provider.
+        text: The reply.
     """
-
-    def __init__(self, model: str, messages: Sequence[ChatMessage]) -> None:
-        self._model, self._messages = model, messages
-        self._input: int | None = None
-        self._output: int | None = None
-        self._cached = self._written = 0
-
-    def read_usage(self, raw: Any) -> None:
-        """Read token counts from a piece of a response in the provider's format; they replace earlier counts."""
-        for holder in (raw, field_of(raw, "message")):
-            reported = field_of(holder, "usage")
-            usage = usage_of(reported)
-            output = usage.output_tokens
-            if output is None:
-                output = reported_tokens(field_of(reported, "output_tokens"))
-            self._input = self._input if usage.input_tokens is None else usage.input_tokens
-            self._output = self._output if output is None else output
-            self._cached = usage.cached_tokens or self._cached
-            self._written = usage.written_tokens or self._written
-
-    def record(self, text: str) -> AnswerUsage:
-        """Return the token usage of the call whose reply is `text`, and add it to the list from `calls_made`."""
-        sent, replied = self._input, self._output if self._output or not text else None
-        if sent is None:
-            sent = sum(count_tokens(message.content or "") + _TOKENS_OF_MESSAGE for message in self._messages)
-        call = AnswerUsage(
-            models=(self._model,),
-            calls=1,
-            input_tokens=sent,
-            cached_tokens=self._cached,
-            output_tokens=count_tokens(text) if replied is None else replied,
-            written_tokens=self._written,
-            estimated_calls=int(self._input is None or replied is None),
-        )
-        if (made := _calls.get()) is not None:
-            made.append(call)
-        return call
+    input_tokens, output_tokens = usage.input_tokens, usage.output_tokens if usage.output_tokens or not text else None
+    is_estimated = input_tokens is None or output_tokens is None
+    if input_tokens is None:
+        input_tokens = sum(count_tokens(message.content or "") + _TOKENS_OF_MESSAGE for message in messages)
+    call = AnswerUsage(
+        models=(model,),
+        calls=1,
+        input_tokens=input_tokens,
+        cached_tokens=usage.cached_tokens or 0,
+        output_tokens=count_tokens(text) if output_tokens is None else output_tokens,
+        written_tokens=usage.written_tokens or 0,
+        estimated_calls=int(is_estimated),
+    )
+    if (calls := _calls.get()) is not None:
+        calls.append(call)
+    return call
 
 
 @dataclass(frozen=True)
@@ -151,18 +134,18 @@ class AnswerAccount:
     record: Callable[[Receipt], object] | None = None
 
     @classmethod
-    def of(cls, project_dir: Path, prices: Mapping[str, Price]) -> AnswerAccount:
+    def from_project(cls, project_dir: Path, prices: Mapping[str, Price]) -> AnswerAccount:
         """Return the account of a project, with its prices and its ledger."""
         return cls(Prices(prices), partial(record_answers_of, project_dir))
 
-    def book(self, calls: Sequence[AnswerUsage]) -> AnswerUsage | None:
+    def charge(self, calls: Sequence[AnswerUsage]) -> AnswerUsage | None:
         """Record the cost of calls and return their total usage, or None if there are no calls."""
         by_model: dict[str, list[AnswerUsage]] = {}
         for call in calls:
             by_model.setdefault(call.models[0], []).append(call)
-        return add_up([self._book(model, of_model) for model, of_model in by_model.items()])
+        return add_up([self._charge(model, of_model) for model, of_model in by_model.items()])
 
-    def _book(self, model: str, calls: Sequence[AnswerUsage]) -> AnswerUsage:
+    def _charge(self, model: str, calls: Sequence[AnswerUsage]) -> AnswerUsage:
         total, now, problem = cast(AnswerUsage, add_up(calls)), time.time(), None
         dollars = self.prices.dollars(model, total)
         receipt = Receipt.for_calls(
@@ -224,24 +207,24 @@ class GroundedResponse(Response):
     def cited_sources(self) -> list[tuple[int, Source]]:
         """The sources cited in the answer, with their numbers.
 
-        If a cited passage is quoted, its sources are the places of the quotations; otherwise, its source is the
-        sentence or table row that matches the question best.
+        The sources of a cited passage are the places of the sentences and table rows that support the statements, or,
+        without any, the one that matches the question best.
         """
         if self.citations is None:
             return []
-        places = self.citations.quoted_places()
-        marked = [RetrievedChunk.of(number, hit).place for number, hit in enumerate(self.source_nodes, start=1)]
-        cited = sorted(self.citations.cited)
-        return [(number, place) for number in cited for place in places.get(number) or [marked[number - 1]]]
+        places = self.citations.cited_places()
+        passage_places = [RetrievedChunk.of(number, hit).place for number, hit in enumerate(self.source_nodes, start=1)]
+        numbers = sorted(self.citations.cited)
+        return [(number, place) for number in numbers for place in places.get(number) or [passage_places[number - 1]]]
 
     @property
     def read_sources(self) -> list[tuple[int, Source]]:
         """The sources that the model read and did not cite, with their numbers; empty if `found` is False."""
-        cited = self.citations.cited if self.citations else ()
+        numbers = self.citations.cited if self.citations else ()
         return [
             (number, source)
             for number, source in enumerate(self.sources, start=1)
-            if number not in cited and self.found
+            if number not in numbers and self.found
         ]
 
     @property

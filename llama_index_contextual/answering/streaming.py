@@ -33,7 +33,7 @@ from llama_index_contextual._utils.calls import (
     is_timeout,
     is_too_long,
     keep_runner,
-    stand_in,
+    redacted_error,
     take_runner,
 )
 from llama_index_contextual._utils.clients import LOCAL_TIMEOUT, address_of, shared_clients
@@ -43,11 +43,11 @@ from llama_index_contextual._utils.redaction import KeyFilter, scrub
 from llama_index_contextual.answering.citations import CitationFilter, Passage
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
-from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, Meter
+from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, record_call
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.models import is_self_hosted, model_name, provider_of, speaks_openai
-from llama_index_contextual.money.tokens import field_of
+from llama_index_contextual.money.tokens import Usage, field_of
 
 T = TypeVar("T")
 
@@ -187,18 +187,17 @@ class AnswerStream:
         Raises:
             ModelError: The model did not begin to answer.
         """
-        meter, reply = Meter(self.name, messages), _Reply(self._opening)
-        shown: list[str] = []
+        reply = _Reply(self._opening)
+        parts: list[str] = []
         options: dict[str, Any] = dict(self._options)
         if response_format is not None and self._accepts_schema:
             options["response_format"] = response_format
-        accepted = {name: value for name, value in options.items() if name not in self._clients.refused}
-        pieces, piece = await self._begin(messages, meter, reply, accepted)
+        call_options = {name: value for name, value in options.items() if name not in self._clients.refused}
+        pieces, piece = await self._begin(messages, reply, call_options)
         try:
             while piece is not None:
-                meter.read_usage(piece.raw)
                 for part in reply.feed(piece):
-                    shown.append(part)
+                    parts.append(part)
                     yield part
                 # Do not use `wait_for`: in Python 3.11, it loses a cancellation that coincides with a piece.
                 async with asyncio.timeout(self.timeouts.between_tokens):
@@ -209,19 +208,19 @@ class AnswerStream:
             problem = f"The model sent nothing for {seconds} (`between_tokens_timeout`)."
         except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception
             # The text so far has been paid for and may have been shown, so keep it and mark it as partial.
-            failure = ReplyError("no_end") if is_json_error(error) else stand_in(error)
+            failure = ReplyError("no_end") if is_json_error(error) else redacted_error(error)
             problem = f"The answer broke off. {answer_error(failure, self.name, self._address)}"
         except (asyncio.CancelledError, GeneratorExit):
-            shown += reply.flush(is_cut=True)  # no more pieces can be yielded
+            parts += reply.flush(is_cut=True)  # no more pieces can be yielded
             raise
         finally:
-            completion.text = "".join(shown)
-            completion.calls = meter.record(reply.written)
+            completion.text = "".join(parts)
+            completion.calls = record_call(self.name, messages, reply.usage, reply.written)
             await _close_stream(pieces)
         for part in reply.flush(is_cut=problem is not None):
-            shown.append(part)
+            parts.append(part)
             yield part
-        completion.text = reply.answer("".join(shown), is_cut=problem is not None)
+        completion.text = reply.answer("".join(parts), is_cut=problem is not None)
         completion.problem = problem if problem or completion.text.strip() else reply.empty_problem
 
     def _problem_of(self, reply: _Reply) -> str | None:
@@ -240,7 +239,7 @@ class AnswerStream:
         return None
 
     async def _begin(
-        self, messages: Sequence[ChatMessage], meter: Meter, reply: _Reply, options: Mapping[str, Any]
+        self, messages: Sequence[ChatMessage], reply: _Reply, options: Mapping[str, Any]
     ) -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
         """Start the stream and return it with its first piece that contains text or a finish reason.
 
@@ -256,7 +255,6 @@ class AnswerStream:
                 pieces = thread_stream(self._lock, lambda: model.stream_chat(list(messages)))
             piece = await anext(pieces, None)
             while piece is not None and not piece.delta and _finish_reason(piece) is None:
-                meter.read_usage(piece.raw)
                 reply.feed(piece)
                 piece = await anext(pieces, None)
             return pieces, piece
@@ -269,8 +267,8 @@ class AnswerStream:
         except Exception as error:  # an LLM class may raise any exception; there is no partial answer to keep
             if not (refused := _refused_options(error, options)):
                 raise answer_error(error, self.name, self._address) from error
-            rest = {name: value for name, value in options.items() if name not in refused}
-            start = await self._begin(messages, meter, reply, rest)
+            other_options = {name: value for name, value in options.items() if name not in refused}
+            start = await self._begin(messages, reply, other_options)
             self._clients.refused |= refused
             return start
         # Not chained, because the TimeoutError contains client errors.
@@ -282,9 +280,9 @@ def _refused_options(error: Exception, options: Mapping[str, Any]) -> set[str]:
     if getattr(error, "status_code", None) not in (400, 422):
         return set()
     message = f"{getattr(error, 'code', None)} {error}"
-    named = {name for name in options if name in message or (name == "stream_options" and "include_usage" in message)}
+    names = {name for name in options if name in message or (name == "stream_options" and "include_usage" in message)}
     is_other = is_too_long(error) or _FILTERED.search(message)
-    return named or (set() if is_other else set(options))
+    return names or (set() if is_other else set(options))
 
 
 def _late(problem: str, setting: str) -> ModelError:
@@ -345,11 +343,12 @@ class _Reply:
     Attributes:
         finish_reason: Reason why the model stopped, or None if it is not known.
         refusal: Text with which the model refuses to answer, in a field of its own.
+        usage: Tokens of the call as counted by the provider.
     """
 
     def __init__(self, opening: int) -> None:
         self.finish_reason: str | None = None
-        self.refusal = ""
+        self.refusal, self.usage = "", Usage()
         self._keys, self._filter = KeyFilter(), ReasoningFilter(opening=opening)
         self._written: list[str] = []
         self._has_reasoning_field = self._has_call = False
@@ -376,6 +375,7 @@ class _Reply:
 
     def feed(self, piece: ChatResponse) -> list[str]:
         """Add a piece, and return the pieces of the answer that can be shown."""
+        self.usage = self.usage.updated(piece.raw)
         choices = field_of(piece.raw, "choices")
         delta = (field_of(choices[0], "delta") if choices else None) or field_of(piece.raw, "message")
         fields = ("reasoning_content", "reasoning", "thinking")
@@ -398,9 +398,9 @@ class _Reply:
         self._written.append(text)
         return self._filter.feed(text)
 
-    def answer(self, shown: str, *, is_cut: bool) -> str:
+    def answer(self, text: str, *, is_cut: bool) -> str:
         """Return the answer in the reply, which is shorter than what was shown if reasoning began without a mark."""
-        return without_reasoning(self.written, is_cut=is_cut) if self._filter.has_shown_reasoning else shown
+        return without_reasoning(self.written, is_cut=is_cut) if self._filter.has_shown_reasoning else text
 
 
 _HOSTS = frozenset({"api.openai.com", "api.anthropic.com"})
@@ -473,7 +473,7 @@ async def thread_stream(
             llama.cpp.
         call: Function that calls the model.
     """
-    loop, stopped = asyncio.get_running_loop(), threading.Event()
+    loop, stop = asyncio.get_running_loop(), threading.Event()
     pieces: asyncio.Queue[ChatResponse | Exception | None] = asyncio.Queue()
 
     def send(piece: ChatResponse | Exception | None) -> None:
@@ -483,9 +483,9 @@ async def thread_stream(
     def run() -> None:
         try:
             with busy:
-                for piece in () if stopped.is_set() else call():
+                for piece in () if stop.is_set() else call():
                     send(piece)
-                    if stopped.is_set():
+                    if stop.is_set():
                         break
             send(None)
         except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception; raised in the consumer
@@ -498,7 +498,7 @@ async def thread_stream(
                 raise piece
             yield piece
     finally:
-        stopped.set()
+        stop.set()
 
 
 _locks: WeakValueDictionary[int, Lock] = WeakValueDictionary()
@@ -592,9 +592,9 @@ class StreamFilter:
             # Wait for more text after a long block: otherwise, code would be read anew at each of its blank lines.
             self._searched = blank.end() + len(block) // 8
             return ""
-        rest = block[self._plain :]
+        remainder = block[self._plain :]
         self._open, self._plain, self._searched = self._open[blank.end() :], 0, 0
-        return rest
+        return remainder
 
     def flush(self) -> str:
         """Return the text held back so far: the last block, or the reasoning if no answer follows it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
@@ -19,7 +19,7 @@ from rich.text import Text
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
 from llama_index_contextual.cli.common import Commands, Name, err, safe, say
-from llama_index_contextual.config import LOCAL, SPOTLIGHT, Mode, ProjectConfig
+from llama_index_contextual.config import LOCAL, SPOTLIGHT, Mode, Prefixes, ProjectConfig
 from llama_index_contextual.errors import ContextualError, ModelError
 from llama_index_contextual.metadata import context_parts
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 commands = Commands("Questions")
 
 TOP_K_WITHOUT_LLM = 3
+FEW = 5
+"""Number of results that `search` shows, unless a number is given."""
 _CHAT_COMMANDS = "/reset clears the conversation; /quit, exit, :q or Ctrl-D ends it."
 _LAST_LINES = frozenset({"exit", "quit", ":q", "/exit", "/quit", "/q"})
 
@@ -48,42 +50,73 @@ def search(
     name: Name,
     question: Annotated[str, typer.Argument(metavar="QUESTION")],
     mode: Annotated[Mode | None, typer.Option(metavar="MODE", rich_help_panel=common.SEARCH)] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", "-k", metavar="NUMBER", rich_help_panel=common.SEARCH)] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", "-n", "-k", metavar="NUMBER", rich_help_panel=common.SEARCH)
+    ] = None,
     conditions: common.Filters = None,
     files: common.Files = None,
     full: Annotated[bool, typer.Option("--full")] = False,
     explain: Annotated[bool, typer.Option("--explain")] = False,
+    why_not: Annotated[str | None, typer.Option("--why-not", metavar="DOCUMENT")] = None,
 ) -> None:
     """Show the passages that best answer a question.
 
     Args:
         question: Words or a question to search for.
         mode: Indexes to search: semantic, lexical or hybrid; by default the project's `mode`.
-        top_k: Number of results; by default the project's `top_k`. A terminal then shows only those that fit.
+        top_k: Number of results to show; by default at most 5 that are likely to answer the question.
         full: Show whole passages with their contexts.
         explain: Explain the ranks of the results and of the next hits.
+        why_not: Instead of the results, show the rank of this document, and what it lacks to be one of them.
     """
     # Imported here because other commands do not need these functions.
     from llama_index_contextual.index.project_file import existing_project, read_config
 
     directory = existing_project(common.root(), name)
     config = common.with_environment(read_config(directory), os.environ)
+    if why_not is not None:
+        _show_standing(name, question, why_not, mode, top_k, conditions, files)
+        return
     response: SearchResponse | None = None
     if not (conditions or files):
         response = _search_locally(directory, config, question, mode=mode, top_k=top_k, explain=explain)
     if response is None:
         project = common.open_project(name)
         filters = _parse_filters(project, conditions, files)
-        response = project.retrieve(question, mode=mode, top_k=top_k, filters=filters, explain=explain)
+        response = project.retrieve(
+            question, mode=mode, top_k=top_k, filters=filters, min_relevance="auto", explain=explain
+        )
     if common.wants_json():
         common.say_json(response.to_dict())
     else:
-        show_response(response, config.language, full=full, fit=top_k is None and not (full or explain))
-        if not response.results and any(set(condition) & set("*?") for condition in conditions or ()):
+        show_response(response, full=full, most=FEW if top_k is None else None)
+        if not (response.results or response.folded) and any(
+            set(condition) & set("*?") for condition in conditions or ()
+        ):
             common.say_note(
                 "--filter FIELD=VALUE compares the whole value: use FIELD~PART for a part of it, or --file with `*` and"
                 " `?` for names of files."
             )
+
+
+def _show_standing(
+    name: str,
+    question: str,
+    document: str,
+    mode: Mode | None,
+    top_k: int | None,
+    conditions: Sequence[str] | None,
+    files: Sequence[str] | None,
+) -> None:
+    """Print the rank of an expected document, and what it lacks to be a result."""
+    project = common.open_project(name)
+    filters = _parse_filters(project, conditions, files)
+    standing = project.why_not(question, document, mode=mode, top_k=top_k, filters=filters)
+    if common.wants_json():
+        common.say_json(asdict(standing))
+    else:
+        for line in str(standing).splitlines():
+            say(safe(line))
 
 
 def _search_locally(
@@ -131,6 +164,7 @@ def _search_locally(
         mode=mode or config.mode,
         k=require_positive(config.top_k if top_k is None else top_k),
         filters=None,
+        min_relevance="auto",
         explain=explain,
     )
 
@@ -146,8 +180,8 @@ def _search_locally(
     return None if response is None else complete_response(response, question, notes)
 
 
-def _no_model(setting: str, built: str) -> NoReturn:
-    raise AssertionError(f"{built!r} is not loaded here")  # pragma: no cover
+def _no_model(setting: str, name: str, prefixes: Prefixes) -> NoReturn:
+    raise AssertionError(f"{name!r} is not loaded here")  # pragma: no cover
 
 
 def _parse_filters(project: Project, conditions: Sequence[str] | None, files: Sequence[str] | None) -> Any:
@@ -289,9 +323,9 @@ def _turn(project: Project, engine: GroundedChatEngine | None, question: str, fi
 
 def _passages(project: Project, question: str, filters: Any) -> dict[str, Any]:
     """Return the best passages as JSON values, and print them unless the output is JSON."""
-    response = project.retrieve(question, top_k=TOP_K_WITHOUT_LLM, filters=filters)
+    response = project.retrieve(question, top_k=TOP_K_WITHOUT_LLM, filters=filters, min_relevance="auto")
     if not common.wants_json():
-        show_response(response, project.config.language)
+        show_response(response)
     return {"answer": None, "retrieval": response.to_dict()}
 
 
@@ -323,9 +357,9 @@ def _show_pieces(pieces: Iterable[str]) -> None:
         common.out.print()
 
 
-def _harmless(text: str, kept: str) -> str:
-    """Replace control characters, except the characters in `kept`, with spaces."""
-    return "".join(sign if sign.isprintable() or sign in kept else " " for sign in text)
+def _harmless(text: str, exceptions: str) -> str:
+    """Replace control characters, except the characters in `exceptions`, with spaces."""
+    return "".join(sign if sign.isprintable() or sign in exceptions else " " for sign in text)
 
 
 def _show_findings(answer: GroundedResponse) -> None:
@@ -339,10 +373,14 @@ def _show_findings(answer: GroundedResponse) -> None:
         say(f"[dim]Searched for: {safe(retrieval.searched)}[/]", to=err)
     for number, source in answer.cited_sources if answer.found else ():
         say(f"[dim]\\[Source {number}][/] {safe(str(source))}")
-    if read := answer.read_sources:
+    if sources := answer.read_sources:
         say("[dim]Read, but not cited:[/]")
-    for number, source in read:
+    for number, source in sources:
         say(f"[dim]  {number}. {safe(str(source))}[/]")
+    if answer.citations is not None and answer.citations.statements:
+        say("[dim]Statements and the sentences that support them:[/]")
+        for statement in answer.citations.statements:
+            say(f"[dim]  {safe(str(statement))}[/]")
     if usage is not None:
         say(f"[dim]{safe(str(usage))}[/]", to=err)
 
@@ -381,49 +419,46 @@ MEASURE = 110
 EXCERPT_LINES = 3
 """Maximum number of lines in a passage excerpt, and in the context above it."""
 
-LEAST_SHOWN = 3
-"""Minimum number of results to print on a terminal, even if few lines fit."""
-
-_LINES_AROUND = 6  # for the command, the headline, an empty line, the number of remaining results, and the prompt
 _INDENT = 4
 _COLOURS = {"high": "green", "medium": "cyan", "low": "yellow"}
 
 
-def show_response(response: SearchResponse, language: str, *, full: bool = False, fit: bool = False) -> None:
+def show_response(response: SearchResponse, *, full: bool = False, most: int | None = None) -> None:
     """Print search results.
 
     Args:
         response: The results.
-        language: Language of the lexical index, which determines how terms are highlighted.
         full: Whether to print whole passages with their contexts.
-        fit: Whether to print, on a terminal, only as many results as fit, so that the best result remains visible.
+        most: Maximum number of results to print, of those that are likely to answer the question and do not repeat a
+            sentence; None prints all hits.
     """
-    from llama_index_contextual.index.analysis import Analyzer
+    from llama_index_contextual.index.languages import analyzer_of
+    from llama_index_contextual.search.response import without_repetitions
 
     for warning in response.warnings:
         say(f"[yellow]{safe(warning)}[/]", to=err)
-    if not response.results:
-        say("No results.")
-        return
-    colour = _COLOURS.get(response.confidence_level or "")
-    verdict = f". [{colour}]{response.verdict()}[/]" if colour else ""
-    say(f"[bold]{pluralize(len(response.results), 'result')}[/]{verdict}\n")
-    analyzer = Analyzer(language, has_periods=True)
-    room = common.out.height - _LINES_AROUND
+    results, folded = response.results, response.folded
+    if most is not None:
+        results, folded = without_repetitions(results)[:most], ()
+    colour = _COLOURS.get(response.confidence_level or "", "default") if results else "yellow"
+    heading = [f"[bold]{pluralize(len(response.results), 'result')}[/]"] if results else []
+    heading += [f"[{colour}]{safe(verdict)}[/]"] if (verdict := response.verdict()) else []
+    say(f"{'. '.join(heading)}\n")
     if response.explanations and response.reranker is not None:
         say(f"[dim]{safe(str(response.reranker))}[/]\n")
-    for number, chunk in enumerate(response.results):
-        with common.out.capture() as shown:
-            _show_result(chunk, response.query, analyzer, full=full)
-            for reason in response.explanations[chunk.rank - 1 : chunk.rank]:
-                _show_lines(str(reason).splitlines()[1:])
-            say()
-        room -= shown.get().count("\n")
-        if fit and common.out.is_terminal and room < 0 and number >= LEAST_SHOWN:
-            left = len(response.results) - number
-            say(f"[dim]{left} more: repeat the search with -k {len(response.results)} to see all[/]")
-            break
-        common.out.file.write(shown.get())
+    analyzer = analyzer_of(response.languages)
+    for number_of_hit, chunk in enumerate([*results, *folded]):
+        if number_of_hit == len(results):
+            say("[bold]Less likely[/]\n")
+        _show_result(chunk, response.query, analyzer, full=full)
+        for reason in response.explanations[chunk.rank - 1 : chunk.rank]:
+            _show_lines(str(reason).splitlines()[1:])
+        say()
+    others = len(response.results) - len(results), len(response.folded) - len(folded)
+    if any(others):
+        parts = [f"{others[0]} more"] if others[0] else []
+        parts += [f"{others[1]} less likely"] if others[1] else []
+        say(f"[dim]{' and '.join(parts)}: -n {len(response.results) + len(response.folded)} shows all[/]")
     if response.near_misses:
         say("[bold]Near misses[/]")
         for reason in response.near_misses:
@@ -436,13 +471,13 @@ def _show_result(chunk: BaseHit, question: str, analyzer: Analyzer, *, full: boo
     # File names need not be unique, so the document's id is shown instead.
     source = replace(chunk.place, file_name=chunk.source.doc_id or chunk.source.file_name)
     say(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(source))}[/]")
-    structure, written = context_parts(chunk.metadata)
+    structure, context = context_parts(chunk.metadata)
     if full:
-        texts = [("Structure: ", structure, "dim"), ("Context: ", written, "italic dim")]
+        texts = [("Structure: ", structure, "dim"), ("Context: ", context, "italic dim")]
         texts += [("Table head: ", chunk.table_head or "", "dim"), ("", chunk.text, "")]
     else:
         width = EXCERPT_LINES * (min(common.out.width, MEASURE) - _INDENT)
-        texts = [("Context: ", one_line(written, width), "italic dim")]
+        texts = [("Context: ", one_line(context, width), "italic dim")]
         texts += [("", one_line(chunk.excerpt(question, width), width), "")]
     terms = chunk.lexical.matched_terms if chunk.lexical else analyzer.query_terms(question)
     for label, text, style in texts:
@@ -456,11 +491,11 @@ def _show_text(label: str, text: Text, terms: Sequence[str], analyzer: Analyzer)
 
     for start, end in match_spans(text.plain, terms, analyzer):
         text.stylize("bold not italic not dim yellow", start, end)
-    shown = Text.assemble((label, "dim"), text)
+    content = Text.assemble((label, "dim"), text)
     if common.out.is_terminal:
-        common.out.print(Padding(shown, (0, 0, 0, _INDENT), expand=False), width=min(common.out.width, MEASURE))
+        common.out.print(Padding(content, (0, 0, 0, _INDENT), expand=False), width=min(common.out.width, MEASURE))
     else:
-        for line in shown.split("\n", allow_blank=True):
+        for line in content.split("\n", allow_blank=True):
             common.out.print(Text(" " * _INDENT) + line, soft_wrap=True)
 
 

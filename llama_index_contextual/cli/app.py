@@ -164,8 +164,8 @@ def _show_settings(settings: Sequence[Mapping[str, Any]]) -> None:
     """Print all settings in the form FIELD=VALUE with their descriptions, and highlight changed values."""
     for setting in settings:
         value = common.snippet(json.dumps(setting["value"], ensure_ascii=False), 60)
-        shown = value if setting["value"] == setting["default"] else f"[bold green]{value}[/]"
-        say(f"[bold]{setting['name']}[/]={shown}{'  [yellow]rebuild[/]' if setting['rebuild'] else ''}")
+        text = value if setting["value"] == setting["default"] else f"[bold green]{value}[/]"
+        say(f"[bold]{setting['name']}[/]={text}{'  [yellow]rebuild[/]' if setting['rebuild'] else ''}")
         say(f"[dim]{safe(setting['description'])}[/]", indent=4)
     say(
         "\nrebuild: a change takes effect with the next `rebuild` or `ingest`. To change settings: `create NAME --set"
@@ -190,12 +190,13 @@ def list_projects() -> None:
 @app.command()
 def info(name: Name) -> None:
     """Show the contents and settings of a project."""
-    shown = common.open_project(name).info()
-    value = {**asdict(shown), "config": shown.config.model_dump(), "cost": shown.cost.to_dict()}
-    common.say_result(value, partial(_show_info, shown))
+    project_info = common.open_project(name).info()
+    value = {**asdict(project_info), "config": project_info.config.model_dump(), "cost": project_info.cost.to_dict()}
+    common.say_result(value, partial(_show_info, project_info))
 
 
 def _show_info(info: ProjectInfo) -> None:
+    from llama_index_contextual.index.languages import describe_languages
     from llama_index_contextual.ingestion.report import describe_failed
 
     failed = {
@@ -208,6 +209,8 @@ def _show_info(info: ProjectInfo) -> None:
         ("live version", info.version or "none yet"),
         ("documents", f"{info.documents:,}"),
         ("chunks", f"{info.chunks:,} ({pluralize(info.tokens, 'token')})"),
+        *([("languages", describe_languages(info.languages))] if info.languages else []),
+        *([("", f"{info.unknown_languages} (see `doctor`)")] if info.unknown_languages else []),
         *((label, f"{chunks} (see `retry`)") for label, chunks in failed.items() if chunks),
         *([("derived data", "of an earlier release (see `rebuild --derived`)")] if info.is_outdated else []),
         ("on disk", f"{info.bytes / 1e6:,.1f} MB"),
@@ -242,16 +245,16 @@ def cost(name: Name) -> None:
 def _show_cost(cost: ProjectCost) -> None:
     from llama_index_contextual.money.price import money
 
-    for run in cost.runs:
-        day = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
-        parts = [" + ".join(name for name in (run.llm, run.embed_model) if name)]
-        parts += [pluralize(run.calls, "call")] if run.calls else []
-        parts += [f"{pluralize(run.embedding_tokens, 'token')} embedded"] if run.embedding_tokens else []
-        parts += ["estimated: the provider did not report all tokens"] if run.is_estimated else []
-        parts += [f"{money(run.booked)} booked for calls without a reply"] if run.booked else []
-        parts += ["running or killed"] if run.ended is None else []
-        dollars = money(run.dollars, is_estimated=run.is_estimated)
-        say(f"{day}  {run.purpose:<8}{dollars}  [dim]{safe('; '.join(parts))}[/]")
+    for receipt in cost.runs:
+        day = datetime.fromtimestamp(receipt.started).strftime("%Y-%m-%d %H:%M")
+        parts = [" + ".join(name for name in (receipt.llm, receipt.embed_model) if name)]
+        parts += [pluralize(receipt.calls, "call")] if receipt.calls else []
+        parts += [f"{pluralize(receipt.embedding_tokens, 'token')} embedded"] if receipt.embedding_tokens else []
+        parts += ["estimated: the provider did not report all tokens"] if receipt.is_estimated else []
+        parts += [f"{money(receipt.booked)} booked for calls without a reply"] if receipt.booked else []
+        parts += ["running or killed"] if receipt.ended is None else []
+        dollars = money(receipt.dollars, is_estimated=receipt.is_estimated)
+        say(f"{day}  {receipt.purpose:<8}{dollars}  [dim]{safe('; '.join(parts))}[/]")
     say(f"total: {safe(_total_cost(cost))}; the embeddings of questions are not included")
 
 
@@ -270,9 +273,9 @@ def delete(
     contents = _contents_text(manager, name)
     common.confirm(f"Delete project {name!r}{contents}?", yes=yes)
     manager.delete(name, keep_ledger=keep_ledger)
-    kept = " Its ledger is kept." if keep_ledger else ""
+    note = " Its ledger is kept." if keep_ledger else ""
     result = {"deleted": name, "ledger_kept": keep_ledger}
-    common.say_result(result, f"Deleted project [bold]{safe(name)}[/].{kept}")
+    common.say_result(result, f"Deleted project [bold]{safe(name)}[/].{note}")
 
 
 def _contents_text(manager: ProjectManager, name: str) -> str:
@@ -298,8 +301,8 @@ def demo() -> None:
             [{"question": a.question, "rank_without": a.rank_without, "rank_with": a.rank_with} for a in answers]
         )
         return
-    for one in answers:
-        show_answer(one)
+    for response in answers:
+        show_answer(response)
     say("\nTo try your own documents: llama-index-contextual open FOLDER")
 
 
@@ -316,8 +319,8 @@ def list_versions(name: Name) -> None:
 def _show_versions(versions: Sequence[VersionInfo]) -> None:
     for version in versions:
         sizes = f"{pluralize(version.documents or 0, 'document')}  {pluralize(version.chunks or 0, 'chunk')}"
-        created = version.created and f"{datetime.fromisoformat(version.created).astimezone():%Y-%m-%d %H:%M}"
-        facts = f"[red]damaged[/]  {safe(version.damage)}" if version.damage else f"{created}  {sizes}"
+        day = version.created and f"{datetime.fromisoformat(version.created).astimezone():%Y-%m-%d %H:%M}"
+        facts = f"[red]damaged[/]  {safe(version.damage)}" if version.damage else f"{day}  {sizes}"
         marks = ["[dim]automatic[/]"] * version.automatic + ["[green]live[/]"] * version.live
         say("  ".join([version.name, facts, *marks]))
 
@@ -422,10 +425,10 @@ def configure(
     """
     changes = dict(common.parse_setting(item) for item in settings)
     pending = common.open_root().load(name).update_config(**changes)
-    done = "Changed; takes effect with the next query."
+    message = "Changed; takes effect with the next query."
     if pending:
-        done = f"Changed. To apply {', '.join(pending)}, run `{safe(common.suggested_command('rebuild', name))}`."
-    common.say_result({"needs_rebuild": pending}, done)
+        message = f"Changed. To apply {', '.join(pending)}, run `{safe(common.suggested_command('rebuild', name))}`."
+    common.say_result({"needs_rebuild": pending}, message)
     if not common.wants_json():
         for field in sorted(changes.keys() & environment_settings(os.environ).keys() & common.OF_A_COMMAND):
             common.say_note(f"{PREFIX}{field.upper()} is set and overrides it.")

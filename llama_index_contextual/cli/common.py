@@ -89,14 +89,14 @@ def say(markup: str = "", *, to: Console = out, indent: int = 0) -> None:
         to.print(f"{' ' * indent}{markup}", soft_wrap=True)
 
 
-def say_result(value: Any, shown: str | Callable[[], None]) -> None:
-    """Print the result of a command: as JSON if `--json` is given, otherwise by printing or calling `shown`."""
+def say_result(value: Any, text: str | Callable[[], None]) -> None:
+    """Print the result of a command: as JSON if `--json` is given, otherwise by printing or calling `text`."""
     if wants_json():
         say_json(value)
-    elif isinstance(shown, str):
-        say(shown)
+    elif isinstance(text, str):
+        say(text)
     else:
-        shown()
+        text()
 
 
 def say_json(value: Any) -> None:
@@ -374,9 +374,9 @@ def with_environment(config: ProjectConfig, environment: Mapping[str, str]) -> P
     Raises:
         ConfigurationError: A value in the environment is invalid.
     """
-    named = {field: value for field, value in environment_settings(environment).items() if field in OF_A_COMMAND}
+    overrides = {field: value for field, value in environment_settings(environment).items() if field in OF_A_COMMAND}
     try:
-        return config.changed(**named)
+        return config.changed(**overrides)
     except ConfigurationError as error:
         raise ConfigurationError(f"In the environment ({PREFIX}…): {error}", setting=error.setting) from error
 

@@ -21,6 +21,7 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli.common import PROGRAM, with_environment
 from llama_index_contextual.cli.installation import Check
 from llama_index_contextual.config import AUTO, SPOTLIGHT, ProjectConfig
+from llama_index_contextual.embeddings.languages import MULTILINGUAL, unknown_languages
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.index import files, project_file
 from llama_index_contextual.index.sources import input_of
@@ -94,8 +95,8 @@ def _writer(directory: Path) -> str | None:
     lock = directory / project_file.LOCK_FILE
     if not (lock.exists() and LOCKS.exists()):
         return None
-    held = re.search(rf"^\d+: FLOCK .* (\d+) \S+:{lock.stat().st_ino} ", LOCKS.read_text(), re.MULTILINE)
-    return None if held is None else held[1]
+    match = re.search(rf"^\d+: FLOCK .* (\d+) \S+:{lock.stat().st_ino} ", LOCKS.read_text(), re.MULTILINE)
+    return None if match is None else match[1]
 
 
 def _version(directory: Path, config: ProjectConfig) -> Iterator[Check]:
@@ -106,20 +107,23 @@ def _version(directory: Path, config: ProjectConfig) -> Iterator[Check]:
         return
     with closing(OpenVersion(version_directory(directory, live))) as version:
         manifest, records = version.manifest, version.records
-    free, needed = files.free_bytes(directory), max(manifest.size, LEAST_SPACE)
+    free, least = files.free_bytes(directory), max(manifest.size, LEAST_SPACE)
     counts = f"{pluralize(manifest.documents, 'document')}, {pluralize(manifest.chunks, 'chunk')}"
     yield Check(name, f"{live} is live: {counts}, {manifest.size / 1e6:,.1f} MB; {free / 1e9:,.1f} GB are free")
-    if free < needed:
-        message = f"the disk is full: {free / 1e6:,.1f} MB are free, the next version may need {needed / 1e6:,.1f} MB"
+    if free < least:
+        message = f"the disk is full: {free / 1e6:,.1f} MB are free, the next version may need {least / 1e6:,.1f} MB"
         yield Check(name, message, _command(directory, "forget"))
+    if problem := unknown_languages(manifest.embed_model, manifest.languages):
+        message = f"{problem}: their passages are found mostly by their words; use a multilingual model and rebuild"
+        yield Check(name, message, _command(directory, "configure", f"embed_model={MULTILINGUAL}"), harmless=True)
     if changed := config.rebuild_fields(ProjectConfig(**manifest.config)):
         message = f"{live} was built with other settings ({', '.join(changed)})"
         yield Check(name, message, _command(directory, "rebuild"), harmless=True)
-    gone: dict[Path, list[str]] = {}
+    ids_by_source: dict[Path, list[str]] = {}
     for record in records:
         if record.path is not None and not Path(record.path).is_file():
-            gone.setdefault(input_of(record), []).append(record.doc_id)
-    for source, ids in gone.items():
+            ids_by_source.setdefault(input_of(record), []).append(record.doc_id)
+    for source, ids in ids_by_source.items():
         sync = f"mkdir -p {shlex.quote(str(source))} && {_command(directory, 'sync', str(source), '--allow-empty')}"
         command = sync if "/" in ids[0] else _command(directory, "remove", *ids)
         message = f"files of {pluralize(len(ids), 'document')} are missing in {source}, such as {ids[0]}"
@@ -132,8 +136,8 @@ def _version(directory: Path, config: ProjectConfig) -> Iterator[Check]:
 def _models(state: ProjectState, *, online: bool) -> Iterator[Check]:
     """Check the packages, keys, files and servers of the models in the settings."""
     config, name = state.config, state.name
-    recorded = state.recorded_model  # it was passed as an object instead of the model in the settings
-    for missing in missing_for_models(config, passed=() if recorded is None else ("embed_model",)):
+    record = state.recorded_model  # it was passed as an object instead of the model in the settings
+    for missing in missing_for_models(config, objects=() if record is None else ("embed_model",)):
         yield Check(name, missing, _remedy(state.directory, ModelError(missing)))
     for useless in settings_without_effect(config):
         yield Check(name, useless, _command(state.directory, "settings"), harmless=True)
@@ -147,12 +151,12 @@ def _models(state: ProjectState, *, online: bool) -> Iterator[Check]:
     embedding = state.embed_model_name
     if embedding is None:
         return
-    if recorded is not None and not is_creatable(embedding):
+    if record is not None and not is_creatable(embedding):
         yield Check(name, f"{embedding} was passed as an object: in Python, pass it to load; commands cannot create it")
     elif (problem := missing_for(embedding, setting="embed_model")) is not None:
-        if recorded is not None:
+        if record is not None:
             yield Check(name, problem, _remedy(state.directory, ModelError(problem)))
-    elif online or not (recorded or _is_on_hub(embedding)):
+    elif online or not (record or _is_on_hub(embedding)):
         yield from _server(name, embedding, state.embed_model, online=online)
     else:
         yield Check(name, f"{embedding} is loaded only with --online, because it may have to be downloaded or called")

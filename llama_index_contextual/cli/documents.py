@@ -67,8 +67,8 @@ def passwords_of(options: Sequence[str] | None) -> dict[str, str]:
         of_one = _FILE_AND_PASSWORD.fullmatch(option)
         file, secret = of_one.groups() if of_one else (ALL_FILES, option)
         if secret == "-":
-            asked = "the encrypted PDFs" if file == ALL_FILES else file
-            secret = typer.prompt(f"Password of {asked}", hide_input=True, err=True)
+            name = "the encrypted PDFs" if file == ALL_FILES else file
+            secret = typer.prompt(f"Password of {name}", hide_input=True, err=True)
         passwords[file] = secret
     return passwords
 
@@ -93,8 +93,8 @@ def facts_of(path: Path | None) -> Callable[[str], dict[str, Any]] | None:
         raise errors.InputError(f"--facts {path} is not an object of facts by file: {form}.", value=str(path))
 
     def facts(file: str) -> dict[str, Any]:
-        named = (entry for pattern, entry in entries.items() if matches_doc_id(pattern, PurePath(file).as_posix()))
-        return {key: value for entry in named for key, value in entry.items()}
+        matches = (entry for pattern, entry in entries.items() if matches_doc_id(pattern, PurePath(file).as_posix()))
+        return {key: value for entry in matches for key, value in entry.items()}
 
     return facts
 
@@ -111,17 +111,20 @@ def estimate(
     password: Password = None,
     batch: Batch = False,
     retry: Annotated[bool, typer.Option("--retry")] = False,
+    renew: Annotated[bool, typer.Option("--renew")] = False,
 ) -> None:
     """Show the cost of `ingest`, `rebuild` or `retry`, without sending or writing anything.
 
     Args:
         paths: Files as for `ingest`; without files, the estimate is for `rebuild`.
         retry: Include the chunks that `retry` processes again.
+        renew: Include the contexts that `rebuild --renew` requests again.
     """
     expected = common.open_project(name).estimate(
         list(paths or ()),
         reread=reread,
         retry_failed=retry,
+        renew=renew,
         file_metadata=facts_of(facts),
         passwords=passwords_of(password),
         batch=batch,
@@ -212,8 +215,8 @@ def show_report(report: IngestReport, name: str) -> None:
     if report.version is None:
         say("There is no version yet: the folders contain no document that can be read.")
         return
-    requested = f" {pluralize(report.contexts_paid, 'context')} requested;" if report.contexts_paid else ""
-    say(f"Version [bold]{report.version}[/] is live: {report.summary()};{requested} {report.seconds:.1f} s.")
+    requests = f" {pluralize(report.contexts_paid, 'context')} requested;" if report.contexts_paid else ""
+    say(f"Version [bold]{report.version}[/] is live: {report.summary()};{requests} {report.seconds:.1f} s.")
     if receipt := report.receipt():
         say(f"[dim]{safe(receipt)}.[/]")
 
@@ -222,6 +225,7 @@ def show_report(report: IngestReport, name: str) -> None:
 def rebuild(
     name: Name,
     derived: Annotated[bool, typer.Option("--derived")] = False,
+    renew: Annotated[bool, typer.Option("--renew")] = False,
     max_cost: common.MaxCost = None,
     quiet: common.Quiet = False,
 ) -> None:
@@ -229,11 +233,12 @@ def rebuild(
 
     Args:
         derived: Only make the lexical index again from the stored chunks, which costs nothing.
+        renew: Request contexts again whose title or segment is read differently than when they were written.
     """
     project = common.open_project(name)
     if project.config.context == "llm" and not quiet and not derived:
-        say(safe(project.estimate().summary()), to=err)
-    work = partial(project.rebuild, derived=derived, max_cost=max_cost, show_progress=not quiet)
+        say(safe(project.estimate(renew=renew).summary()), to=err)
+    work = partial(project.rebuild, derived=derived, renew=renew, max_cost=max_cost, show_progress=not quiet)
     report = common.interruptible(project, work)
     show_report(report, name)
     _exit_if_incomplete(report)
@@ -300,8 +305,8 @@ def sync(
     work = partial(project.sync_folders, folders, **options, show_progress=not quiet)
     if watch:
         _check_watch(project.config, dry_run=dry_run, is_limited=yes or max_cost is not None)
-        run = Watch(project, folders, work, removes=yes, max_cost=max_cost)
-        common.interruptible(project, run.start)
+        watcher = Watch(project, folders, work, removes=yes, max_cost=max_cost)
+        common.interruptible(project, watcher.start)
         return
     plan = project.sync_folders(folders, dry_run=True, allow_empty=allow_empty, **reading)
     if dry_run:
@@ -335,15 +340,15 @@ def _check_watch(config: ProjectConfig, *, dry_run: bool, is_limited: bool) -> N
 
 def _show_plan(plan: IngestReport, *, to: Console, limit: int | None) -> None:
     """Print the changes that a sync would make, with the names of at most `limit` documents of each kind."""
-    moved = [f"{former} to {doc_id}" for former, doc_id in plan.renamed.items()]
-    kinds = (("new", plan.added), ("changed", plan.updated), ("moved", moved), ("gone", plan.removed))
+    moves = [f"{former} to {doc_id}" for former, doc_id in plan.renamed.items()]
+    kinds = (("new", plan.added), ("changed", plan.updated), ("moved", moves), ("gone", plan.removed))
     line = ", ".join(f"{len(names):,} {kind}" for kind, names in kinds if names) or "Nothing has changed"
     say(f"{line}; {len(plan.unchanged):,} unchanged.", to=to)
     for kind, names in kinds:
-        shown = [*map(safe, names[:limit])]
+        lines = [*map(safe, names[:limit])]
         if limit is not None and len(names) > limit:
-            shown.append(f"and {len(names) - limit:,} more; --dry-run lists all of them")
-        for name in shown:
+            lines.append(f"and {len(names) - limit:,} more; --dry-run lists all of them")
+        for name in lines:
             say(f"[dim]{kind:<8}[/] {name}", to=to)
     if limit is None:
         _show_skipped(plan.skipped)
@@ -401,9 +406,9 @@ class Watch:
         say(f"Watching {safe(', '.join(self.folders))}. Ctrl-C ends it.", to=err)
         if not self.removes:
             common.say_note("Documents whose files are deleted are kept: start with --yes to remove them.")
-        own, due = os.path.realpath(self.project.directory), time.monotonic()
+        project_path, due = os.path.realpath(self.project.directory), time.monotonic()
         for changes in _changes(self.folders, self.stop):
-            if any(not Path(os.path.realpath(path)).is_relative_to(own) for path in changes):
+            if any(not Path(os.path.realpath(path)).is_relative_to(project_path) for path in changes):
                 due = time.monotonic()
             if time.monotonic() >= due:
                 wait = self.sync()
@@ -420,14 +425,14 @@ class Watch:
         except (errors.ContextualError, OSError) as error:
             self._show_error(error)
             return SOON if isinstance(error, errors.ProjectLockedError) else RESCAN
-        left = {file for file in report.skipped if file.reason in FOR_LATER}
-        known = {*left, *self._skipped}
-        skipped = tuple(file for file in report.skipped if file not in known and not _is_temporary(file.path))
+        retries = {file for file in report.skipped if file.reason in FOR_LATER}
+        reports = {*retries, *self._skipped}
+        skipped = tuple(file for file in report.skipped if file not in reports and not _is_temporary(file.path))
         missing = tuple(doc_id for doc_id in report.missing if doc_id not in self._missing)
         self._show(replace(report, skipped=skipped, missing=missing))
         self._version, self._error = report.version, ""
         self._skipped, self._missing = set(report.skipped), set(report.missing)
-        if left:
+        if retries:
             return max(self.settle, 0.1)
         return SOON if self.removes and report.missing and not self._waiting else RESCAN
 
@@ -503,15 +508,15 @@ def _describe_changes(report: IngestReport) -> str:
     """Return the numbers of changed documents, two of their names, and the cost, or "" if nothing has changed."""
     from llama_index_contextual.money.price import money
 
-    moved = [f"{former} to {doc_id}" for former, doc_id in report.renamed.items()]
-    kinds = [("+", report.added), ("~", report.updated), ("-", report.removed), ("moved ", moved)]
+    moves = [f"{former} to {doc_id}" for former, doc_id in report.renamed.items()]
+    kinds = [("+", report.added), ("~", report.updated), ("-", report.removed), ("moved ", moves)]
     kinds += [("rebuilt ", report.rebuilt), ("missing ", report.missing)]
     names = [name for _, ids in kinds for name in ids]
     if not names:
         return ""
     counts = " ".join(f"{sign}{len(ids):,}" for sign, ids in kinds if ids)
-    paid = report.paid if report.receipt() else None
-    cost = "" if paid is None else f"; {money(paid.dollars, is_estimated=paid.is_estimated)}"
+    receipt = report.paid if report.receipt() else None
+    cost = "" if receipt is None else f"; {money(receipt.dollars, is_estimated=receipt.is_estimated)}"
     return f"{counts}: {_name_two(names)}{cost}"
 
 
@@ -533,8 +538,8 @@ def _changes(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]
             '--watch needs watchfiles: pip install "llama-index-contextual[watch]"'
         ) from error
     while not stop.is_set():
-        watched = {os.path.abspath(folder): _identity(folder) for folder in folders}
-        present = [folder for folder, identity in watched.items() if identity is not None]
+        identities = {os.path.abspath(folder): _identity(folder) for folder in folders}
+        present = [folder for folder, identity in identities.items() if identity is not None]
         if not present:
             stop.wait(_TICK / 1_000)
             yield set()
@@ -554,7 +559,7 @@ def _changes(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]
                 changed = set()
                 # A new folder at the same path may have the same inode, but no events are reported for it.
                 is_deleted = any(change is Change.deleted and path in present for change, path in changes)
-                if is_deleted or any(_identity(folder) != identity for folder, identity in watched.items()):
+                if is_deleted or any(_identity(folder) != identity for folder, identity in identities.items()):
                     break
         except FileNotFoundError:
             pass  # a folder was deleted before it could be watched
@@ -581,7 +586,7 @@ def documents(
     name: Name,
     files: Annotated[list[str] | None, typer.Argument(metavar="FILE")] = None,
 ) -> None:
-    """List the documents of the live version with their ids, titles, chunks and tokens.
+    """List the documents of the live version with their ids, titles, chunks, tokens and languages.
 
     Args:
         files: Only these: ids, file names or globs.
@@ -590,8 +595,8 @@ def documents(
     if files:
         from llama_index_contextual.tools.filters import documents_named
 
-        named = [record for pattern in files for record in documents_named(pattern, records)]
-        records = list({record.doc_id: record for record in named}.values())
+        matches = [record for pattern in files for record in documents_named(pattern, records)]
+        records = list({record.doc_id: record for record in matches}.values())
     common.say_result(list(records), partial(_show_documents, records))
 
 
@@ -600,7 +605,7 @@ def _show_documents(records: Sequence[DocumentRecord]) -> None:
     for record in records:
         title = "" if record.title in (None, "", record.doc_id, record.file_name) else record.title or ""
         sizes = _sizes(record.chunks, record.tokens, len(record.fallback_chunks), len(record.unembedded_chunks))
-        facts = f"{common.snippet(title, 60)} · {sizes}" if title else sizes
+        facts = " · ".join(filter(None, (common.snippet(title, 60), sizes, record.language.capitalize())))
         common.out.print(f"[bold]{safe(record.doc_id)}[/]  [dim]{facts}[/]", soft_wrap=True)
     numbers = (
         (record.chunks, record.tokens, len(record.fallback_chunks), len(record.unembedded_chunks)) for record in records
@@ -645,18 +650,18 @@ def forget(
     if not dry_run and not yes:
         _show_removal(project.forget(dry_run=True), to=err)
         common.confirm("Remove them? This cannot be undone.", yes=yes)
-    removed = project.forget(dry_run=dry_run)
+    report = project.forget(dry_run=dry_run)
     common.say_result(
-        {**asdict(removed), "dry_run": dry_run}, partial(_show_removal, removed, to=common.out, done=not dry_run)
+        {**asdict(report), "dry_run": dry_run}, partial(_show_removal, report, to=common.out, is_done=not dry_run)
     )
 
 
-def _show_removal(removed: ForgetReport, *, to: Console, done: bool = False) -> None:
+def _show_removal(report: ForgetReport, *, to: Console, is_done: bool = False) -> None:
     """Print the data that `forget` will remove or has removed."""
-    names = f" ({', '.join(removed.versions)})" if removed.versions else ""
-    rows = [pluralize(len(removed.versions), "version") + names, pluralize(removed.contexts, "context")]
-    rows.append(pluralize(removed.embeddings, "embedding"))
-    if removed.batched_requests:
-        requests = pluralize(removed.batched_requests, "request")
+    names = f" ({', '.join(report.versions)})" if report.versions else ""
+    rows = [pluralize(len(report.versions), "version") + names, pluralize(report.contexts, "context")]
+    rows.append(pluralize(report.embeddings, "embedding"))
+    if report.batched_requests:
+        requests = pluralize(report.batched_requests, "request")
         rows.append(f"{requests} in batches, which the provider may still process and charge")
-    say(f"{'Permanently removed' if done else '`forget` permanently removes'}: {', '.join(rows)}.", to=to)
+    say(f"{'Permanently removed' if is_done else '`forget` permanently removes'}: {', '.join(rows)}.", to=to)

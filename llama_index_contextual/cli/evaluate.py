@@ -45,6 +45,7 @@ def evaluate_project(
     number: Annotated[int, typer.Option(metavar="NUMBER")] = 50,
     save: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
     answers: Annotated[bool, typer.Option("--answers")] = False,
+    calibrate: Annotated[bool, typer.Option("--calibrate")] = False,
     report: Annotated[list[Path] | None, typer.Option(metavar="FILE")] = None,
     max_cost: Annotated[float | None, typer.Option(metavar="DOLLARS")] = None,
     yes: common.Yes = False,
@@ -64,6 +65,8 @@ def evaluate_project(
         number: Number of questions to write if no file is given.
         save: File to save the written questions to.
         answers: Have the LLM answer the questions, and compare its answers with `answers` in the file.
+        calibrate: From the questions, choose the limits below which results are folded away and confidence is low, and
+            store them in the settings `min_relevance` and `min_confidence`.
         report: Report to write: .html, .json or .csv; with --steps also a chart (.svg), with --answers also .tsv for
             ARES. Repeatable.
         max_cost: Maximum cost of contexts, embeddings and reranking in dollars.
@@ -88,6 +91,13 @@ def evaluate_project(
             raise InputError("--answers measures the project as it is: omit --compare, --steps, --sweep and --rerank.")
         _evaluate_answers(project, questions, report or (), yes=yes)
         return
+    if calibrate:
+        if compare is not None or sweep is not None or steps or sample is not None:
+            raise InputError(
+                "--calibrate measures the project as it is: omit --compare, --steps, --sweep and --sample."
+            )
+        _calibrate(project, questions)
+        return
     if steps and (compare is not None or sweep is not None):
         raise InputError("--steps measures its own variants: omit --compare and --sweep.")
     for path in report or ():
@@ -96,33 +106,33 @@ def evaluate_project(
         files.require_folder(save)
     advice = _advice(steps=steps, sample=sample, max_cost=max_cost) if steps or compare or sweep else ""
     progress = _Progress(advice, asks=not yes and max_cost is None)
-    building: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": progress}
+    options: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": progress}
     result: Result
     if sample is not None and compare is None and sweep is None and not steps:
-        given = None if questions is None else load_questions(questions)
-        building |= {"number": number, "rerank": rerank}
-        result = common.interruptible(project, lambda: evaluate_payoff(project, given, ks=_KS, **building))
+        question_list = None if questions is None else load_questions(questions)
+        options |= {"number": number, "rerank": rerank}
+        result = common.interruptible(project, lambda: evaluate_payoff(project, question_list, ks=_KS, **options))
         if questions is None and save is not None:
-            write_questions([one.question for one in result.evaluations[0].results], save)
+            write_questions([result_row.question for result_row in result.evaluations[0].results], save)
         _report(result, report or ())
         return
-    loaded = load_questions(questions) if questions is not None else _generate(project, number)
+    items = load_questions(questions) if questions is not None else _generate(project, number)
     if questions is None and save is not None:
-        write_questions(loaded, save)
+        write_questions(items, save)
     if sweep is not None:
-        building |= {"chunk_sizes": _numbers(sweep), "contexts": _names(compare or ""), "reranks": _names(rerank or "")}
-        result = common.interruptible(project, lambda: sweep_variants(project, loaded, top_ks=_KS, **building))
+        options |= {"chunk_sizes": _numbers(sweep), "contexts": _names(compare or ""), "reranks": _names(rerank or "")}
+        result = common.interruptible(project, lambda: sweep_variants(project, items, top_ks=_KS, **options))
     elif compare is not None:
-        building |= {"variants": _names(compare), "rerank": rerank}
-        result = common.interruptible(project, lambda: compare_variants(project, loaded, ks=_KS, **building))
+        options |= {"variants": _names(compare), "rerank": rerank}
+        result = common.interruptible(project, lambda: compare_variants(project, items, ks=_KS, **options))
     elif steps:
-        building |= {"rerank": rerank, "k": top_k}
-        result = common.interruptible(project, lambda: evaluate_steps(project, loaded, **building))
+        options |= {"rerank": rerank, "k": top_k}
+        result = common.interruptible(project, lambda: evaluate_steps(project, items, **options))
     else:
-        dollars = rerank_price(project.state, rerank, len(loaded), max(_KS))
+        dollars = rerank_price(project.state, rerank, len(items), max(_KS))
         require_affordable(dollars, max_cost)
         progress(VariantProgress(stage="price", dollars=dollars))
-        result = evaluate(project, loaded, name=name, ks=_KS, rerank=rerank)
+        result = evaluate(project, items, name=name, ks=_KS, rerank=rerank)
         for note in result.notes:
             say(f"[yellow]{safe(note)}[/]", to=err)
     _report(result, report or ())
@@ -142,6 +152,21 @@ def _report(result: Result, paths: Sequence[Path]) -> None:
 def _write_reports(paths: Sequence[Path]) -> None:
     for path in paths:
         say(f"Wrote {safe(str(path))}.", to=err)
+
+
+def _calibrate(project: Project, questions: Path | None) -> None:
+    """Choose the limits of relevance and confidence, print and store them."""
+    from llama_index_contextual.evaluation.calibrate import calibrate
+
+    if questions is None:
+        raise InputError("--calibrate needs a file of questions with their evidence: name it after the project.")
+    limits = calibrate(project, questions)
+    project.update_config(min_relevance=limits.min_relevance, min_confidence=limits.min_confidence)
+    if common.wants_json():
+        common.say_json(limits.to_dict())
+    else:
+        say(safe(str(limits)))
+        say("[dim]Stored in the settings of the project.[/]", to=err)
 
 
 def _evaluate_answers(project: Project, questions: Path | None, reports: Sequence[Path], *, yes: bool) -> None:
@@ -168,9 +193,9 @@ def _evaluate_answers(project: Project, questions: Path | None, reports: Sequenc
 
 def _show_answers(predictions: Predictions) -> None:
     """Print the answer scores, the errors, and the first wrong answers next to the expected answers."""
-    shown = ("questions", "exact", "f1", "not_found", "errors", "failed_retrievals")
+    columns = ("questions", "exact", "f1", "not_found", "errors", "failed_retrievals")
     summary = predictions.summary()
-    _show_rows([{key: summary[key] for key in shown}])
+    _show_rows([{key: summary[key] for key in columns}])
     if predictions.usage is not None:
         say(f"[dim]{safe(str(predictions.usage))}[/]")
     wrong = [row for row in predictions.rows if row.exact == 0 and row.error is None]
@@ -250,8 +275,8 @@ def _show(result: Result) -> None:
     else:
         for note in result.notes:
             say(f"[dim]{safe(note)}[/]")
-        hidden = {"chunks", "cost", *(() if len({row.rerank for row in result.rows}) > 1 else ("rerank",))}
-        _show_rows([{key: row[key] for key in row if key not in hidden} for row in result.table()])
+        omissions = {"chunks", "cost", *(() if len({row.rerank for row in result.rows}) > 1 else ("rerank",))}
+        _show_rows([{key: row[key] for key in row if key not in omissions} for row in result.table()])
         say(f"Best: {safe(result.best().name)}")
 
 
@@ -307,17 +332,20 @@ def _show_comparison(result: Comparison) -> None:
 
 def _show_figures(evaluations: Sequence[Evaluation]) -> None:
     means = [
-        {"per cent": metric, **{one.name: f"{100 * one.mean(metric):.1f}" for one in evaluations}}
+        {"per cent": metric, **{evaluation.name: f"{100 * evaluation.mean(metric):.1f}" for evaluation in evaluations}}
         for metric in evaluations[0].metrics
     ]
     times = [
-        {"per cent": f"{key.partition('_')[0]}, ms", **{one.name: f"{one.summary()[key]:.1f}" for one in evaluations}}
+        {
+            "per cent": f"{key.partition('_')[0]}, ms",
+            **{evaluation.name: f"{evaluation.summary()[key]:.1f}" for evaluation in evaluations},
+        }
         for key in ("p50_ms", "p95_ms")
     ]
     _show_rows([*means, *times])
-    for one in evaluations:
-        if one.reranker is not None:
-            say(f"[dim]{safe(f'{one.name}: {one.reranker}')}[/]")
+    for evaluation in evaluations:
+        if evaluation.reranker is not None:
+            say(f"[dim]{safe(f'{evaluation.name}: {evaluation.reranker}')}[/]")
 
 
 def _show_rows(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -42,14 +42,21 @@ def check_installation() -> Iterator[Check]:
     place, core = "Installation", _requirements("")
     names = sorted({*metadata.metadata(PROGRAM).get_all("Provides-Extra", [])} - {"dev", "dev-all", "docs"})
     extras = {name: _requirements(name) - core for name in names}
-    missing = {name: sorted(one.name for one in extra if not _version(one)) for name, extra in extras.items()}
+    missing = {
+        name: sorted(requirement.name for requirement in extra if not _version(requirement))
+        for name, extra in extras.items()
+    }
     complete = [name for name in names if not missing[name]]
     yield Check(place, f"Python {platform.python_version()}, {PROGRAM} {__version__}")
-    for needed in sorted(core.union(*(extras[name] for name in complete)), key=str):
-        version = _version(needed)
-        if version is None or not needed.specifier.contains(version, prereleases=True):
+    for requirement in sorted(core.union(*(extras[name] for name in complete)), key=str):
+        version = _version(requirement)
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
             state = "is not installed" if version is None else f"{version} is installed"
-            yield Check(place, f"{needed.name} {state}: {needed} is needed", f"pip install {shlex.quote(str(needed))}")
+            yield Check(
+                place,
+                f"{requirement.name} {state}: {requirement} is needed",
+                f"pip install {shlex.quote(str(requirement))}",
+            )
     partly = {
         name: f" (without {', '.join(missing[name])})" for name in names if len(missing[name]) < len(extras[name])
     }
@@ -62,8 +69,12 @@ def check_installation() -> Iterator[Check]:
 def _requirements(extra: str) -> set[Requirement]:
     """Return the requirements of this package and of one of its extras that apply to this machine."""
     requirements = map(Requirement, metadata.requires(PROGRAM) or [])
-    applicable = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": extra})]
-    return {Requirement(str(one).partition(";")[0]) for one in applicable}
+    applicable = [
+        requirement
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+    ]
+    return {Requirement(str(requirement).partition(";")[0]) for requirement in applicable}
 
 
 def _version(requirement: Requirement) -> str | None:

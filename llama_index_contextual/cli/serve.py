@@ -249,21 +249,21 @@ def serve_projects(
     )
 
 
-def _project_and_report(given: str, names: Sequence[str]) -> tuple[str, Path]:
+def _project_and_report(option: str, names: Sequence[str]) -> tuple[str, Path]:
     """Return the project and the file that an evaluation option names.
 
     Raises:
         ConfigurationError: There are several projects, and the option names none of them.
     """
-    name = next((name for name in names if given.startswith(f"{name}=")), None)
+    name = next((name for name in names if option.startswith(f"{name}=")), None)
     if name is None and len(set(names)) > 1:
-        example = shlex.quote(f"{names[0]}={given}")
+        example = shlex.quote(f"{names[0]}={option}")
         raise ConfigurationError(
-            f"--evaluation {given}: several projects are served: put the name of the project before the file, as in"
+            f"--evaluation {option}: several projects are served: put the name of the project before the file, as in"
             f" --evaluation {example}.",
             setting="evaluation",
         )
-    return (names[0], Path(given)) if name is None else (name, Path(given.removeprefix(f"{name}=")))
+    return (names[0], Path(option)) if name is None else (name, Path(option.removeprefix(f"{name}=")))
 
 
 def serve(
@@ -288,7 +288,7 @@ def serve(
     except ImportError as error:
         raise ConfigurationError(f"The Workbench needs an extra: {_NEEDS_UI}") from error
     _require_no_empty_token(token, os.environ.get(_TOKEN_VARIABLE))
-    charts = {name: read_chart(path) for name, path in (_project_and_report(one, names) for one in evaluations)}
+    charts = {name: read_chart(path) for name, path in (_project_and_report(option, names) for option in evaluations)}
     logging.getLogger("llama_index_contextual").addHandler(logging.StreamHandler())
 
     def announce(address: str) -> None:

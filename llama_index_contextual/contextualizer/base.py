@@ -35,6 +35,7 @@ from llama_index_contextual.contextualizer.checks import Finding
 from llama_index_contextual.contextualizer.opening import opening_of
 from llama_index_contextual.embeddings.batching import pack
 from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.index.languages import language_of_texts
 
 logger = get_logger(__name__)
 
@@ -42,10 +43,13 @@ HOLE = "\n[…]\n"
 """Marker for missing text between two chunks of a segment."""
 _BETWEEN = "\n\n"
 _OPENING_CHUNKS = 5
+_HEADING = re.compile(r"^#{1,6} (\S.*)$", re.MULTILINE)
 MAX_CONTEXT_TOKENS = 200
 """Maximum number of tokens in a context."""
 MIN_CONTEXT_TOKENS = 50
 """Minimum number of tokens that the context written by an LLM should have."""
+MAX_LINE_TOKENS = 60
+"""Maximum number of tokens in a line of a context in another language."""
 THIN_TOKENS = 15
 """Number of tokens below which a context is too short to situate a chunk."""
 
@@ -68,6 +72,7 @@ class Segment:
         document_size: Number of chunks in the document.
         before: Last chunk before the segment, or None.
         after: First chunk after the segment, or None.
+        first_heading: First Markdown heading in the first chunk of the document, or an empty string.
     """
 
     doc_id: str
@@ -83,6 +88,7 @@ class Segment:
     facts: str = ""
     before: BaseNode | None = None
     after: BaseNode | None = None
+    first_heading: str = ""
 
     @cached_property
     def ambiguous(self) -> frozenset[str]:
@@ -91,6 +97,11 @@ class Segment:
         for chunk in self.chunks:
             sections.setdefault(chunk.get_content(), set()).add(str(chunk.metadata.get(keys.SECTION)))
         return frozenset(text for text, names in sections.items() if len(names) > 1)
+
+    @cached_property
+    def language(self) -> str:
+        """Language of the text, or an empty string if it is not recognised."""
+        return language_of_texts([self.text])
 
 
 def segments(nodes: Sequence[BaseNode], *, segment_size: int) -> list[Segment]:
@@ -106,13 +117,29 @@ def segments(nodes: Sequence[BaseNode], *, segment_size: int) -> list[Segment]:
     return [segment for doc_id, chunks in documents.items() for segment in _of_document(doc_id, chunks, segment_size)]
 
 
+ChunkPlace = tuple[str, int, int]
+"""Text of a chunk without white space, and how many chunks of its document with this text precede it and exist."""
+
+
+def chunk_places(nodes: Sequence[BaseNode]) -> list[ChunkPlace]:
+    """Return the places of all chunks of a document, by which they are found again if the rest of the text changes."""
+    texts = ["".join(node.get_content().split()) for node in nodes]
+    counts, earlier = Counter(texts), Counter[str]()
+    places = []
+    for text in texts:
+        places.append((text, earlier[text], counts[text]))
+        earlier[text] += 1
+    return places
+
+
 def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> Iterable[Segment]:
     chunks = sorted(nodes, key=_start)
     first = chunks[0]
     texts = (chunk.get_content() for chunk in chunks[:_OPENING_CHUNKS])
     opening = opening_of(texts, keys.label_of(first.metadata, keys.TITLE))
+    heading = _HEADING.search(first.get_content())
     positions, longest = [_start(chunk) for chunk in chunks], max(len(chunk.get_content()) for chunk in chunks)
-    done, padded = 0, [None, *chunks, None]
+    offset, neighbours = 0, [None, *chunks, None]
     for group in _groups(chunks, segment_size):
         start, end = _segment_span(group)
         # Only these chunks can overlap the segment. Comparing every segment with all chunks of a document is too slow.
@@ -130,10 +157,11 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
             starts=starts,
             document_size=len(chunks),
             facts=str(first.metadata.get(keys.FACTS) or ""),
-            before=padded[done],
-            after=padded[done + len(group) + 1],
+            before=neighbours[offset],
+            after=neighbours[offset + len(group) + 1],
+            first_heading=heading[1] if heading else "",
         )
-        done += len(group)
+        offset += len(group)
 
 
 def _groups(chunks: Sequence[BaseNode], segment_size: int) -> list[list[BaseNode]]:
@@ -157,8 +185,8 @@ def _segment_text(
     if any(getattr(chunk, "start_char_idx", None) is None for chunk in group):
         texts = [chunk.get_content() for chunk in group]
         return _BETWEEN.join(texts), tuple(accumulate((len(t) + len(_BETWEEN) for t in texts[:-1]), initial=0))
-    known = (c for c in chunks if getattr(c, "start_char_idx", None) is not None)
-    text, starts = join([c for c in known if _start(c) < end and _start(c) + len(c.get_content()) > start], start, end)
+    nodes = (c for c in chunks if getattr(c, "start_char_idx", None) is not None)
+    text, starts = join([c for c in nodes if _start(c) < end and _start(c) + len(c.get_content()) > start], start, end)
     # A chunk from another parser may be empty and not occur in the text.
     return text, tuple(starts.get(chunk.node_id, 0) for chunk in group)
 
@@ -231,7 +259,7 @@ class ChunkContext:
     """The context of one chunk.
 
     Attributes:
-        text: The context.
+        text: The context, without lines in other languages.
         source: Origin of the context: "llm", "structural", or "none".
         error: Reason why the context could not be written as requested, or None.
         paid: Whether the context was requested from a provider in this call.
@@ -239,6 +267,8 @@ class ChunkContext:
         tokens: Number of tokens before the context was shortened; 0 if an LLM did not write it in this call.
         is_held_back: Whether the context is requested again only if `max_cost` is given; see `ChunkFailure`.
         findings: What was wrong with a context that an LLM wrote, before it was checked.
+        is_kept: Whether the context was written when the rest of the segment was read differently.
+        lines: Lines in other languages, each of which begins with the code of its language.
     """
 
     text: str
@@ -249,16 +279,31 @@ class ChunkContext:
     tokens: int = 0
     is_held_back: bool = False
     findings: Collection[Finding] = ()
+    is_kept: bool = False
+    lines: Sequence[str] = ()
+
+    @classmethod
+    def of_llm(cls, written: str, *, paid: bool = False, tokens: int = 0) -> ChunkContext:
+        """Return a context in the form in which the ledger stores it, with lines in other languages below the text."""
+        text = written.split("\n")
+        lines = [line for line in text if keys.LANGUAGE_LINE.fullmatch(line)]
+        text = [line for line in text if line not in lines]
+        return cls("\n".join(text), "llm", paid=paid, tokens=tokens, lines=tuple(lines))
 
     @classmethod
     def failed(cls, error: str, *, is_held_back: bool = False) -> ChunkContext:
         """Return the result for a chunk whose context could not be written."""
         return cls("", "none", error, is_held_back=is_held_back)
 
+    @property
+    def written(self) -> str:
+        """The context in the form in which the ledger stores it; see `of_llm`."""
+        return "\n".join((self.text, *self.lines))
+
     def to_metadata(self) -> dict[str, Any]:
         """Return the metadata that stores this context in a chunk."""
         head = f"{self.structure}\n" if self.structure else ""
-        values = {keys.CONTEXT: head + self.text, keys.CONTEXT_SOURCE: self.source}
+        values = {keys.CONTEXT: head + self.written, keys.CONTEXT_SOURCE: self.source}
         return {**values, keys.CONTEXT_WRITTEN_AT: len(head)} if head else values
 
 
@@ -272,6 +317,7 @@ class Contextualized(NamedTuple):
         thin: Ids of the chunks whose context is very short.
         lengths: Numbers of tokens in the contexts that an LLM wrote in this call, before they were shortened.
         findings: Numbers of contexts with each kind of fault, before they were checked; see `Finding`.
+        kept: Number of contexts that were written when the rest of the segment was read differently.
     """
 
     nodes: list[BaseNode]
@@ -280,6 +326,7 @@ class Contextualized(NamedTuple):
     thin: Sequence[str] = ()
     lengths: Sequence[int] = ()
     findings: Mapping[Finding, int] = MappingProxyType({})
+    kept: int = 0
 
 
 class Contextualizer(TransformComponent):
@@ -303,8 +350,8 @@ class Contextualizer(TransformComponent):
         """Return one context for each of the given chunks of a segment, in the order given."""
 
     @property
-    def batches_ahead(self) -> int:
-        """Number of batches of chunks to start ahead of the current batch."""
+    def groups_ahead(self) -> int:
+        """Number of groups of chunks to start ahead of the current group."""
         return 0
 
     @asynccontextmanager
@@ -352,8 +399,8 @@ class ContextSession:
         report = progress or (lambda _done: None)
         if with_context_already := len(nodes) - sum(len(chunks) for _, chunks in work):
             report(with_context_already)
-        for (_, chunks), written in zip(work, await self._acontexts_of_all(work, report), strict=True):
-            contexts.update((chunk.node_id, context) for chunk, context in zip(chunks, written, strict=True))
+        for (_, chunks), document_contexts in zip(work, await self._acontexts_of_all(work, report), strict=True):
+            contexts.update((chunk.node_id, context) for chunk, context in zip(chunks, document_contexts, strict=True))
         return await asyncio.to_thread(_contextualized, nodes, contexts)
 
     async def _acontexts_of_all(self, work: Sequence[SegmentWork], progress: Progress) -> list[list[ChunkContext]]:
@@ -389,6 +436,7 @@ def _contextualized(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkConte
         thin=tuple(name for name, context in new.items() if count_tokens(context.text) < THIN_TOKENS),
         lengths=tuple(context.tokens for context in new.values()),
         findings=Counter(finding for context in contexts.values() for finding in context.findings),
+        kept=sum(context.is_kept for context in contexts.values()),
     )
 
 
@@ -419,10 +467,10 @@ def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
     if not metadata.get(keys.CONTEXT):
         metadata.pop(keys.CONTEXT, None)
     line = metadata.pop(keys.SOURCE_LINE, None) or keys.source_line(metadata)
-    ordered = {keys.SOURCE_LINE: line} if line else {}
-    ordered |= {k: metadata[k] for k in (keys.CONTEXT,) if k in metadata} | metadata
+    fields = {keys.SOURCE_LINE: line} if line else {}
+    fields |= {k: metadata[k] for k in (keys.CONTEXT,) if k in metadata} | metadata
     update: dict[str, Any] = {
-        "metadata": ordered,
+        "metadata": fields,
         "excluded_embed_metadata_keys": keys.excluded_embed_keys(node.excluded_embed_metadata_keys),
         "excluded_llm_metadata_keys": keys.excluded_llm_keys(node.excluded_llm_metadata_keys),
         "metadata_template": keys.METADATA_TEMPLATE,
@@ -484,7 +532,7 @@ class StructuralContextualizer(Contextualizer):
     def contexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         """Return one context for each of the given chunks of a segment."""
         parts = zip(self.structural_lines(segment, chunks), self._summaries(segment, chunks, {}), strict=True)
-        return [ChunkContext(_joined(*each), "structural") for each in parts]
+        return [ChunkContext(_joined(*lines), "structural") for lines in parts]
 
     def structural_lines(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[str]:
         """Return the structural line for each of the given chunks, without summaries of neighbours."""
@@ -499,7 +547,7 @@ class StructuralContextualizer(Contextualizer):
         return [self._write(head, opening, chunk) for chunk in chunks]
 
     def add_structure(
-        self, segment: Segment, chunks: Sequence[BaseNode], written: Sequence[ChunkContext]
+        self, segment: Segment, chunks: Sequence[BaseNode], contexts: Sequence[ChunkContext]
     ) -> list[ChunkContext]:
         """Put structural lines before contexts that were written by an LLM.
 
@@ -509,31 +557,20 @@ class StructuralContextualizer(Contextualizer):
         Args:
             segment: The segment.
             chunks: Chunks of the segment.
-            written: Their contexts; contexts from other sources are not changed.
+            contexts: Their contexts; contexts from other sources are not changed.
         """
         of_llm = {
-            c.node_id: context.text for c, context in zip(chunks, written, strict=True) if context.source == "llm"
+            c.node_id: context.text for c, context in zip(chunks, contexts, strict=True) if context.source == "llm"
         }
         lines, summaries = self.structural_lines(segment, chunks), self._summaries(segment, chunks, of_llm)
-        free = [max(0, MAX_CONTEXT_TOKENS - count_tokens(context.text)) for context in written]
-        structure = [_joined(truncate(line, n), each) for line, n, each in zip(lines, free, summaries, strict=True)]
+        free = [max(0, MAX_CONTEXT_TOKENS - count_tokens(context.text)) for context in contexts]
+        structure = [
+            _joined(truncate(line, n), summary) for line, n, summary in zip(lines, free, summaries, strict=True)
+        ]
         return [
             replace(context, structure=before) if context.source == "llm" else context
-            for before, context in zip(structure, written, strict=True)
+            for before, context in zip(structure, contexts, strict=True)
         ]
-
-    def put_below(self, nodes: Sequence[BaseNode], written: Mapping[str, str]) -> None:
-        """Add contexts that an LLM wrote in an earlier run to the chunks of a document, below the structural lines.
-
-        Args:
-            nodes: All chunks of the document; their metadata is changed.
-            written: Contexts by chunk id.
-        """
-        for segment in segments(nodes, segment_size=self.segment_size):
-            chunks = [chunk for chunk in segment.chunks if chunk.node_id in written]
-            contexts = [ChunkContext(written[chunk.node_id], "llm") for chunk in chunks]
-            for chunk, context in zip(chunks, self.add_structure(segment, chunks, contexts), strict=True):
-                chunk.metadata |= context.to_metadata()
 
     def _summaries(self, segment: Segment, chunks: Sequence[BaseNode], of_llm: Mapping[str, str]) -> list[str]:
         """Return the summaries of each chunk's neighbours; `of_llm` maps chunk ids to contexts from an LLM."""
@@ -545,7 +582,9 @@ class StructuralContextualizer(Contextualizer):
         for chunk in chunks:
             at = places[chunk.node_id]
             near = (("Before", row[at - 1]), ("After", row[at + 1]))
-            summaries = [(label, _summary(other, chunk, of_llm)) for label, other in near if other is not None]
+            summaries = [
+                (label, _summary(neighbour, chunk, of_llm)) for label, neighbour in near if neighbour is not None
+            ]
             lines.append(_joined(*(f"{label}: {summary}." for label, summary in summaries if summary)))
         return lines
 
@@ -574,7 +613,7 @@ def _summary(node: BaseNode, neighbour: BaseNode, of_llm: Mapping[str, str]) -> 
         section = ""
     if not text:
         text, shared = node.get_content()[:_SUMMARISED_CHARACTERS], neighbour.get_content()
-    text, shared = (" ".join(each.split()) for each in (text, shared))
+    text, shared = (" ".join(words.split()) for words in (text, shared))
     clauses = [clause.strip(" .:;") for clause in _CLAUSE_END.split(text) if clause not in shared]
     return truncate(": ".join(filter(None, (section, max(clauses, key=len, default="")))), NEIGHBOUR_TOKENS)
 
@@ -590,8 +629,8 @@ def _shortened(text: str, length: int) -> str:
     """Shorten a text to at most `length` characters, at a word boundary, and append an ellipsis."""
     if len(text) <= length:
         return text
-    cut = text.rfind(" ", 0, length + 1)
-    return f"{text[: cut if cut > 0 else length]} …"
+    end = text.rfind(" ", 0, length + 1)
+    return f"{text[: end if end > 0 else length]} …"
 
 
 def truncate(text: str, max_tokens: int) -> str:

@@ -20,7 +20,7 @@ from llama_index_contextual.index.analysis import is_function_word, language_of
 from llama_index_contextual.index.figures import figures_of, numbers_in
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 
-Finding = Literal["unsupported", "repetition", "keywords", "self_reference", "language"]
+Finding = Literal["unsupported", "repetition", "keywords", "self_reference", "language", "missing_line"]
 """What is wrong with a context:
 
 - "unsupported": It contains a name, number or date that the segment does not contain.
@@ -28,6 +28,7 @@ Finding = Literal["unsupported", "repetition", "keywords", "self_reference", "la
 - "keywords": It is a list of keywords.
 - "self_reference": It speaks of "this chunk" instead of its content.
 - "language": It is in another language than the segment.
+- "missing_line": A line in one of the languages in `context_languages` is missing.
 """
 
 _WORD = re.compile(r"[^\W_]+")
@@ -103,11 +104,11 @@ class SegmentFacts:
     def _initials(self) -> str:
         return "".join(word[0] for word in _WORD.findall(self._text)).upper()
 
-    def has_number(self, values: set[Decimal], written: str) -> bool:
+    def has_number(self, values: set[Decimal], notation: str) -> bool:
         """Return whether the text contains one of the values of a number, or the numbers that its spaces separate."""
         if not values.isdisjoint(self._numbers):
             return True
-        parts = written.split()
+        parts = notation.split()
         return len(parts) > 1 and all(part.isdigit() and Decimal(part) in self._numbers for part in parts)
 
     def has_name(self, word: str) -> bool:
@@ -115,11 +116,11 @@ class SegmentFacts:
         if _ABBREVIATION.fullmatch(word):
             word = word.removesuffix("s")
             return _folded(word) in self._words or _folded(word) in self._letters or word in self._initials
-        folded = _folded(word)
-        if folded in self._words or len(folded) < _SHORTEST_BEGINNING:
-            return folded in self._words
-        beginning = folded[: max(_SHORTEST_BEGINNING, round(_SHARE * len(folded)))]
-        return beginning in self._beginnings or folded in self._letters
+        key = _folded(word)
+        if key in self._words or len(key) < _SHORTEST_BEGINNING:
+            return key in self._words
+        prefix = key[: max(_SHORTEST_BEGINNING, round(_SHARE * len(key)))]
+        return prefix in self._beginnings or key in self._letters
 
 
 def check_context(context: str, chunk: str, facts: SegmentFacts) -> CheckedContext:
@@ -137,20 +138,20 @@ def check_context(context: str, chunk: str, facts: SegmentFacts) -> CheckedConte
     """
     language, of_chunk = language_of(context), _letters_of(chunk)
     unknown = partial(_unknown, facts=facts, nouns=language in _WITH_CAPITAL_NOUNS)
-    kept: list[str] = []
+    sentences: list[str] = []
     unsupported: list[str] = []
     findings: set[Finding] = set()
     for sentence in _sentences(context):
-        rest, names = sentence, unknown(sentence)
+        remainder, names = sentence, unknown(sentence)
         if names:
             unsupported += names
-            rest = _BRACKETS.sub(lambda part: "" if unknown(part[0]) else part[0], rest)
-            rest = _ATTRIBUTE.sub(partial(_without_attribute, frozenset(names)), rest)
-        letters = _letters_of(rest)
+            remainder = _BRACKETS.sub(lambda part: "" if unknown(part[0]) else part[0], remainder)
+            remainder = _ATTRIBUTE.sub(partial(_without_attribute, frozenset(names)), remainder)
+        letters = _letters_of(remainder)
         if len(letters) >= _MIN_REPETITION and letters in of_chunk:
             findings.add("repetition")
-        elif not (names and unknown(rest)):
-            kept.append(rest)
+        elif not (names and unknown(remainder)):
+            sentences.append(remainder)
     if unsupported:
         findings.add("unsupported")
     if _KEYWORDS.match(context) or _is_list(context):
@@ -159,7 +160,25 @@ def check_context(context: str, chunk: str, facts: SegmentFacts) -> CheckedConte
         findings.add("self_reference")
     if language and facts.language and language != facts.language:
         findings.add("language")
-    return CheckedContext(" ".join(kept), frozenset(findings), tuple(dict.fromkeys(unsupported)))
+    return CheckedContext(" ".join(sentences), frozenset(findings), tuple(dict.fromkeys(unsupported)))
+
+
+def check_line(line: str, facts: SegmentFacts) -> str:
+    """Return a line in another language without the terms whose numbers the segment does not contain.
+
+    Names cannot be checked, because they are translated.
+
+    Example:
+        >>> check_line("de: Mietvertrag 2023, Frist von 14 Tagen", SegmentFacts(["Lease of 2023."]))
+        'de: Mietvertrag 2023'
+    """
+    code, _, terms = line.partition(": ")
+    supported = [
+        term
+        for term in terms.split(", ")
+        if all(facts.has_number(values, match[0]) for match, values in figures_of(term))
+    ]
+    return f"{code}: {', '.join(supported)}" if supported else ""
 
 
 def _is_list(text: str) -> bool:
@@ -207,9 +226,9 @@ def _unknown(sentence: str, *, facts: SegmentFacts, nouns: bool) -> list[str]:
     unknown = [match[0] for match, values in figures_of(sentence) if not facts.has_number(values, match[0])]
     before, end = "", 0
     for word in _WORD.finditer(sentence):
-        text, between = word[0], sentence[end : word.start()]
-        begins = (_BEGINS.search(between) and before not in _TITLES) or (not end and "(" not in between)
-        follows = before in _TITLES or (between == " " and before[0].isupper() and not facts.has_name(before))
+        text, gap = word[0], sentence[end : word.start()]
+        begins = (_BEGINS.search(gap) and before not in _TITLES) or (not end and "(" not in gap)
+        follows = before in _TITLES or (gap == " " and before[0].isupper() and not facts.has_name(before))
         is_code = sum(c.isupper() for c in text) > 1 or any(c.isdigit() for c in text)
         before, end = text, word.end()
         if begins or not text[0].isupper() or _LABEL.fullmatch(text) or _OF_LABEL.match(sentence, end):

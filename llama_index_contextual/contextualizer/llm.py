@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +27,7 @@ from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.schema import BaseNode
 from pydantic import Field
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import (
     ReplyError,
     RetryPolicy,
@@ -42,7 +43,7 @@ from llama_index_contextual._utils.calls import (
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual._utils.templates import ContextPrompt, check_template, require_known
-from llama_index_contextual.config import DEFAULT_LLM, default
+from llama_index_contextual.config import DEFAULT_LLM, LANGUAGES, ContextLanguages, default
 from llama_index_contextual.contextualizer import prompts
 from llama_index_contextual.contextualizer.base import (
     ChunkContext,
@@ -55,7 +56,7 @@ from llama_index_contextual.contextualizer.base import (
     has_given_context,
     segments,
 )
-from llama_index_contextual.contextualizer.checks import SegmentFacts, check_context
+from llama_index_contextual.contextualizer.checks import Finding, SegmentFacts, check_context, check_line
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest, Reply
 from llama_index_contextual.contextualizer.sending import BatchReplies, LiveSender, Sender, ServiceTier
 from llama_index_contextual.contextualizer.tokens import TokenCounter
@@ -83,7 +84,7 @@ from llama_index_contextual.money.tokens import Tokens
 
 logger = get_logger(__name__)
 
-_CALLS_PER_BATCH = 64
+_CALLS_PER_GROUP = 64
 _PROMPT_NAME = "context_prompt"
 
 
@@ -122,10 +123,15 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         service_tier: "flex" for slower responses at half the price, if the provider offers this tier.
         on_structure: Whether to put the structural line (title, section, opening) before the LLM's sentences. The line
             identifies the document, and the sentences situate the chunk in it.
+        context_languages: Languages, such as ["en", "de"], for each of which the call also asks for a line with the
+            names, the subject and the terms of the chunk, unless the segment is in this language. The lines are
+            indexed and embedded with the context, and the structural contexts of failed chunks have none.
         neighbours: Whether the structural line also summarises the previous and the next chunk, with the longest clause
             of the context that the LLM wrote for each of them. If a neighbour is in another segment, a clause of its
             text is used instead. This needs no additional calls.
         retries_refused: Whether to retry contexts that the LLM refused to write in earlier runs.
+        renews_kept: Whether to request contexts again that were written when the title or other text of the segment was
+            read differently.
         ledger: Store of contexts that have already been paid for: a `Ledger`, or a file that is created if it does not
             exist. In an `IngestionPipeline`, pass a ledger: with only the pipeline's own cache, a change to any
             document causes every context to be requested again.
@@ -153,7 +159,9 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     service_tier: ServiceTier | None = None
     on_structure: bool = True
     neighbours: bool = False
+    context_languages: ContextLanguages = Field(default_factory=list)
     retries_refused: bool = Field(default=False, exclude=True)
+    renews_kept: bool = Field(default=False, exclude=True)
     ledger: Ledger | Path | None = Field(default=None, exclude=True, repr=False)
     retry: RetryPolicy = Field(default=RetryPolicy(attempts=12, base_delay=0.25, max_delay=2.0), exclude=True)
 
@@ -185,6 +193,8 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Return the settings for `from_dict`, including the ledger's path but not the LLM or other objects."""
         data: dict[str, Any] = super().to_dict(**kwargs)
+        if not self.context_languages:  # LlamaIndex's cache must keep the keys of earlier releases
+            del data["context_languages"]
         return {**data, "ledger": str(self.ledger)} if isinstance(self.ledger, Path) else data
 
     def _get_prompts(self) -> dict[str, BasePromptTemplate]:
@@ -222,17 +232,23 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         """Prompt template with its variables."""
         return ContextPrompt(self.prompt, self.variables)
 
+    def line_languages(self, segment: Segment) -> tuple[str, ...]:
+        """Return the codes of the languages in which the contexts of a segment should contain a line."""
+        return tuple(code for code in self.context_languages if LANGUAGES[code] != segment.language)
+
     @property
-    def batches_ahead(self) -> int:
-        """Number of batches of chunks to start in advance, so that `num_workers` calls are in flight."""
-        return 1 + math.ceil(self.num_workers / _CALLS_PER_BATCH)
+    def groups_ahead(self) -> int:
+        """Number of groups of chunks to start in advance, so that `num_workers` calls are in flight."""
+        return 1 + math.ceil(self.num_workers / _CALLS_PER_GROUP)
 
     def missing(
         self, nodes: Sequence[BaseNode], ledger: Ledger
-    ) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
-        """Yield each segment, its chunks that need a call, and the contexts already in the ledger, by node id.
+    ) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str], dict[str, str]]]:
+        """Yield each segment, its chunks that need a call, its contexts in the ledger, and those that are kept.
 
-        Chunks whose context the LLM refused to write in an earlier run are left out, unless `retries_refused` is set.
+        The contexts are mapped from node ids. Kept contexts were written for the same chunks when the rest of the
+        segment was read differently. Chunks whose context the LLM refused to write in an earlier run are left out,
+        unless `retries_refused` is set.
 
         Args:
             nodes: All chunks of one or more documents.
@@ -244,8 +260,27 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             contexts = ledger.contexts(list(by_key))
             refusals = set() if self.retries_refused else ledger.refusals(list(by_key))
             by_node = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
-            done = {chunk.node_id for key in refusals for chunk in by_key[key]} | by_node.keys()
-            yield segment, [chunk for chunk in chunks if chunk.node_id not in done], by_node
+            ids = {chunk.node_id for key in refusals for chunk in by_key[key]} | by_node.keys()
+            missing = [chunk for chunk in chunks if chunk.node_id not in ids]
+            kept = self.kept(segment, missing, ledger)
+            yield segment, [chunk for chunk in missing if chunk.node_id not in kept], by_node, kept
+
+    def kept(self, segment: Segment, chunks: Sequence[BaseNode], ledger: Ledger) -> dict[str, str]:
+        """Return contexts that were written for the same chunks when their file was read differently, by node id.
+
+        Args:
+            segment: The segment.
+            chunks: Chunks of the segment whose contexts are not in the ledger.
+            ledger: Store of contexts that have already been paid for.
+        """
+        if self.renews_kept or not chunks:
+            return {}
+        prompt = prompts.with_lines(self.template, self.line_languages(segment))
+        by_key = prompts.former_keys(segment, chunks, prompt=prompt, model=self.model)
+        contexts = ledger.contexts(list(by_key))
+        kept = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
+        former = {chunk.node_id: chunk.metadata.get(keys.FORMER_CONTEXT) for chunk in chunks}
+        return kept | {node_id: context for node_id, context in former.items() if context}
 
     def requests(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ContextRequest]:
         """Return the requests for the contexts of a segment's chunks; chunks with the same key share a request.
@@ -255,11 +290,25 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             chunks: Chunks of the segment that need a context.
         """
         first_of = {key: same[0] for key, same in self.chunks_by_key(segment, chunks).items()}
-        return prompts.context_requests(segment, first_of, prompt=self.template) if chunks else []
+        return self.requests_by_key(segment, first_of)
+
+    def requests_by_key(self, segment: Segment, chunks: Mapping[str, BaseNode]) -> list[ContextRequest]:
+        """Return the requests for the contexts of chunks, which are given by the keys of their contexts."""
+        if not chunks:
+            return []
+        line_languages = self.line_languages(segment)
+        prompt = prompts.with_lines(self.template, line_languages)
+        return prompts.context_requests(segment, chunks, prompt=prompt, line_languages=line_languages)
 
     def chunks_by_key(self, segment: Segment, chunks: Sequence[BaseNode]) -> dict[str, list[BaseNode]]:
         """Group a segment's chunks by the keys under which the ledger stores their contexts."""
-        return prompts.chunks_by_key(segment, chunks, prompt=self.template, model=self.model)
+        prompt = prompts.with_lines(self.template, self.line_languages(segment))
+        return prompts.chunks_by_key(segment, chunks, prompt=prompt, model=self.model)
+
+    def chunk_keys(self, nodes: Sequence[BaseNode], source: str) -> list[str]:
+        """Return keys that do not depend on the rest of a chunk's segment; see `prompts.chunk_keys`."""
+        prompt = prompts.with_lines(self.template, self.context_languages)
+        return prompts.chunk_keys(nodes, prompt=prompt, model=self.model, segment_size=self.segment_size, source=source)
 
     @asynccontextmanager
     async def session(
@@ -396,26 +445,51 @@ class LLMSession(ContextSession):
             progress(1)
 
         await self._run(work, on_context)
+        await run_to_completion(partial(self._store_by_chunk, work, contexts))
         return await asyncio.to_thread(lambda: [self._finished(*item, contexts) for item in work])
+
+    def _store_by_chunk(self, work: Sequence[SegmentWork], contexts: Mapping[str, ChunkContext]) -> None:
+        """Store the contexts for a later run in which the rest of the segment is read differently."""
+        new = {}
+        for chunk in (chunk for _, chunks in work for chunk in chunks):
+            key, context = chunk.metadata.get(keys.CHUNK_KEY), contexts[chunk.node_id]
+            if key and context.source == "llm" and context.written != chunk.metadata.get(keys.FORMER_CONTEXT):
+                new[key] = context.written
+        if new:
+            self._ledger.add_chunk_contexts(self._settings.model, new)
 
     def _finished(
         self, segment: Segment, chunks: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]
     ) -> list[ChunkContext]:
         """Return the contexts of a segment's chunks after their check, with structural lines."""
         facts = SegmentFacts([self._settings.prompt, *self._settings.variables.values(), *prompts.texts_of(segment)])
-        checked = [self._checked(segment, chunk, contexts[chunk.node_id], facts) for chunk in chunks]
+        codes = set(self._settings.line_languages(segment))
+        results = [self._checked(segment, chunk, contexts[chunk.node_id], facts, codes) for chunk in chunks]
         lines = self._settings.lines
-        return checked if lines is None else lines.add_structure(segment, chunks, checked)
+        return results if lines is None else lines.add_structure(segment, chunks, results)
 
-    def _checked(self, segment: Segment, chunk: BaseNode, context: ChunkContext, facts: SegmentFacts) -> ChunkContext:
-        """Return a context without the sentences that do not pass the check, or the structural one if none remains."""
+    def _checked(
+        self, segment: Segment, chunk: BaseNode, context: ChunkContext, facts: SegmentFacts, codes: Set[str]
+    ) -> ChunkContext:
+        """Return a context without the sentences that do not pass the check, or the structural one if none remains.
+
+        Args:
+            segment: The segment.
+            chunk: The chunk.
+            context: Its context.
+            facts: Words and numbers of the segment.
+            codes: Codes of the languages in which the context should contain a line.
+        """
         if context.source != "llm":
             return context
         result = check_context(context.text, chunk.get_content(), facts)
+        lines = tuple(filter(None, (check_line(line, facts) for line in context.lines)))
+        missing: Set[Finding] = set() if codes <= {line[:2] for line in lines} else {"missing_line"}
+        findings = result.findings | missing
         if result.text:
-            return replace(context, text=result.text, findings=result.findings)
+            return replace(context, text=result.text, findings=findings, lines=lines)
         (structural,) = self._settings.structural.contexts(segment, [chunk])
-        return replace(context, text=structural.text, source=structural.source, findings=result.findings)
+        return replace(context, text=structural.text, source=structural.source, findings=findings, lines=())
 
     async def _run(self, work: Iterable[tuple[Segment, Sequence[BaseNode]]], on_context: ContextCallback) -> None:
         """Obtain the contexts of many segments, starting the next segment whenever a slot becomes free.
@@ -451,14 +525,19 @@ class LLMSession(ContextSession):
     async def _complete(self, work: _Work) -> None:
         """Obtain the contexts of all chunks, waiting for any that are already being requested for another segment."""
         while work.chunks:
-            others = [self._pending[key] for key in work.chunks if key in self._pending]
+            events = [self._pending[key] for key in work.chunks if key in self._pending]
             mine = [key for key in work.chunks if key not in self._pending]
             # Reserve the keys before reading the ledger; otherwise two segments could request the same context.
             self._pending.update((key, asyncio.Event()) for key in mine)
             try:
                 for key, context in (await asyncio.to_thread(self._contexts, mine)).items():
-                    work.deliver(key, ChunkContext(context, "llm") if context else self._refusal)
+                    work.deliver(key, ChunkContext.of_llm(context) if context else self._refusal)
                 missing = {key: work.chunks[key][0] for key in mine if key in work.chunks}
+                chunks = list(missing.values())
+                kept = await asyncio.to_thread(self._settings.kept, work.segment, chunks, self._ledger)
+                for key in [key for key, chunk in missing.items() if chunk.node_id in kept]:
+                    kept_context = ChunkContext.of_llm(kept[missing.pop(key).node_id])
+                    work.deliver(key, replace(kept_context, is_kept=True))
                 requests = await asyncio.to_thread(self._plan, work.segment, missing)
                 async with asyncio.TaskGroup() as group:
                     for request in requests:
@@ -466,8 +545,8 @@ class LLMSession(ContextSession):
             finally:
                 for key in mine:
                     self._pending.pop(key).set()
-            for other in others:
-                await other.wait()
+            for event in events:
+                await event.wait()
             self._scheduler.check()
 
     def _contexts(self, keys: Sequence[str]) -> dict[str, str]:
@@ -480,7 +559,7 @@ class LLMSession(ContextSession):
         return ChunkContext.failed(f"{self._settings.model!r} {prompts.REFUSED}.", is_held_back=True)
 
     def _plan(self, segment: Segment, chunks: Mapping[str, BaseNode]) -> list[ContextRequest]:
-        requests = prompts.context_requests(segment, chunks, prompt=self._settings.template) if chunks else []
+        requests = self._settings.requests_by_key(segment, chunks)
         for request in requests:
             _ = request.input_tokens, request.prefix.cache_key  # cached here, outside the event loop
         return requests
@@ -489,12 +568,12 @@ class LLMSession(ContextSession):
         """Obtain and deliver the context for a request. A fatal error stops the run, but not the calls in flight."""
         try:
             outcome = await self._try(request)
-            other = self._scheduler.another(request, outcome) if outcome.is_unusable else None
-            if other is not None:
-                outcome = await self._try(other)
+            alternative = self._scheduler.another(request, outcome) if outcome.is_unusable else None
+            if alternative is not None:
+                outcome = await self._try(alternative)
             if outcome.is_unusable:
                 message = outcome.context.error or ""
-                self._scheduler.note_failed(request, ModelError(message, setting="llm"), kind=message)
+                self._scheduler.note_failed_request(request, ModelError(message, setting="llm"), kind=message)
             work.deliver(request.key, outcome.context)
         except ContextualError as error:
             self._scheduler.stop(error)
@@ -517,17 +596,21 @@ class LLMSession(ContextSession):
                 raise
             except Exception as error:  # noqa: BLE001 - an LLM class may raise any exception; the report shows it
                 cause = call_error(error, self._settings.model)
-                self._scheduler.note_failed(request, cause, kind=kind_of(error), is_general=is_general(error))
+                self._scheduler.note_failed_request(request, cause, kind=kind_of(error), is_general=is_general(error))
                 return _Outcome(ChunkContext.failed(cause.problem))
             extraction = prompts.extract_context(
-                reply.text, request.chunk.get_content(), reply.finish_reason, has_reasoning=reply.has_reasoning
+                reply.text,
+                request.chunk.get_content(),
+                reply.finish_reason,
+                has_reasoning=reply.has_reasoning,
+                line_languages=request.line_languages,
             )
             context, problem, tokens = extraction
             if context is not None or problem == prompts.REFUSED:
                 self._scheduler.note_written()
             if context is not None:
                 await self._store(request, reply, context)
-                return _Outcome(ChunkContext(context, "llm", paid=True, tokens=tokens))
+                return _Outcome(ChunkContext.of_llm(context, paid=True, tokens=tokens))
             if problem == prompts.REFUSED:
                 await self._store(request, reply, "")
                 return _Outcome(self._refusal)
@@ -669,11 +752,9 @@ class FailureStreak:
 
 
 def _stopped(error: ModelError, reason: str) -> ModelError:
-    stopped = ModelError(
-        f"{error.problem} {reason}; nothing was published.", setting=error.setting, remedy=error.remedy
-    )
-    stopped.__cause__ = error.__cause__
-    return stopped
+    result = ModelError(f"{error.problem} {reason}; nothing was published.", setting=error.setting, remedy=error.remedy)
+    result.__cause__ = error.__cause__
+    return result
 
 
 def is_rate_limit(error: Exception) -> bool:
@@ -759,7 +840,7 @@ class Scheduler:
         self._prefix_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._cached_prefixes: set[str] = set()
         self._account = account or Account(Prices())
-        self._form = TokenCounter.of(settings.model, settings.llm)
+        self._counter = TokenCounter.for_model(settings.model, settings.llm)
         self._error: ContextualError | None = None
         self._answers, self._unreadable, self._was_reached = 0, 0, False
         self._context_tokens = 0
@@ -786,7 +867,9 @@ class Scheduler:
         self._streak.note_written()
         self._account.note_context()
 
-    def note_failed(self, request: ContextRequest, error: ModelError, *, kind: str, is_general: bool = False) -> None:
+    def note_failed_request(
+        self, request: ContextRequest, error: ModelError, *, kind: str, is_general: bool = False
+    ) -> None:
         """Note a failed request, and stop the run if no request can succeed; see `FailureStreak.note_failed`."""
         if (fatal := self._streak.note_failed(request.key, error, kind=kind, is_general=is_general)) is not None:
             self.stop(fatal)
@@ -802,8 +885,8 @@ class Scheduler:
         A local model that reasons in its first answer will reason in all of them, so all further answers get more room.
         """
         if outcome.needs_room:
-            more = self._form.more_tokens
-            if self._form.may_reason and outcome.has_reasoning:
+            more = self._counter.more_tokens
+            if self._counter.may_reason and outcome.has_reasoning:
                 self._answer_tokens = more
             return None if more is None or request.key in self._had_room else replace(request, answer_tokens=more)
         return None if getattr(self._sender, "is_deterministic", False) else request
@@ -850,7 +933,7 @@ class Scheduler:
             return not is_rate_limit(error) or self._answers == before
 
         def on_failure(error: Exception, delay: float | None) -> None:
-            self._note_failure(request, error, is_last=delay is None and self._answers == first)
+            self._note_failed_attempt(request, error, is_last=delay is None and self._answers == first)
             self.check()
             if delay is not None and is_rate_limit(error):
                 self._pause(delay)
@@ -873,12 +956,12 @@ class Scheduler:
         await self._limiter.enter(request.input_tokens)
         async with self._account.call(
             settings.model,
-            self._form.maximum(request),
+            self._counter.maximum(request),
             sender=settings.service_tier or "live",
             expected=partial(self._expected, request),
         ) as call:
             reply = await awithout_secrets(partial(sender.send, request))
-        tokens = self._form.tokens_of(request, reply)
+        tokens = self._counter.tokens_of(request, reply)
         call.settle(tokens)
         await self._account.acommit()
         self._cached_tokens[request.prefix.cache_key] = tokens.cached_tokens
@@ -896,7 +979,7 @@ class Scheduler:
         """
         if not self._answers:
             return None
-        length = self._form.input_tokens(request)
+        length = self._counter.input_tokens(request)
         cached = min(length, self._cached_tokens.get(request.prefix.cache_key, 0))
         return Tokens(1, length, cached, round(self._context_tokens / self._answers))
 
@@ -911,7 +994,7 @@ class Scheduler:
                 self._sender = LiveSender(llm, service_tier=settings.service_tier)
             return self._sender
 
-    def _note_failure(self, request: ContextRequest, error: Exception, *, is_last: bool) -> None:
+    def _note_failed_attempt(self, request: ContextRequest, error: Exception, *, is_last: bool) -> None:
         """Record a failed call and stop the run if no call can succeed.
 
         A single request that keeps failing does not stop the run if the provider can be reached.

@@ -55,16 +55,16 @@ def opening_of(texts: Iterable[str], title: str = "") -> str:
         if is_form and title:
             return ""
         left_out = {*_contents(lines), *_notices(lines), *(fields if is_form else ())}
-        if kept := [line for at, line in enumerate(lines) if at not in left_out]:
-            return _cut(" ".join(" ".join(kept).split()))
+        if remaining := [line for at, line in enumerate(lines) if at not in left_out]:
+            return _cut(" ".join(" ".join(remaining).split()))
     return ""
 
 
 def _cut(text: str) -> str:
     if len(text) <= OPENING_CHARACTERS:
         return text
-    cut = text.rfind(" ", OPENING_CHARACTERS - 40, OPENING_CHARACTERS)  # some scripts have no spaces
-    return text[: OPENING_CHARACTERS if cut < 0 else cut] + " …"
+    end = text.rfind(" ", OPENING_CHARACTERS - 40, OPENING_CHARACTERS)  # some scripts have no spaces
+    return text[: OPENING_CHARACTERS if end < 0 else end] + " …"
 
 
 def _is_form(fields: Sequence[str]) -> bool:

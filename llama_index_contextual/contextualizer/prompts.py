@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,7 +25,14 @@ from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.replies import text_of
 from llama_index_contextual._utils.templates import ContextPrompt, enclosed
 from llama_index_contextual._utils.tokens import count_tokens
-from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, Segment, truncate
+from llama_index_contextual.config import LANGUAGES
+from llama_index_contextual.contextualizer.base import (
+    MAX_CONTEXT_TOKENS,
+    MAX_LINE_TOKENS,
+    Segment,
+    chunk_places,
+    truncate,
+)
 from llama_index_contextual.index.ledger import ContentKeys
 from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.money.tokens import Usage, field_of, reported_tokens, usage_of
@@ -42,6 +49,12 @@ Here is the chunk we want to situate within the whole document
 </chunk>
 Please give a short succinct context to situate this chunk within the overall document for the purposes of improving \
 search retrieval of the chunk. Answer only with the succinct context and nothing else."""
+
+_LINES = """
+
+Below the context, write one more line for each of these languages: {line_languages}. Each line begins with the code \
+of its language and a colon, and contains, separated by commas, the names, the subject and the most important terms of \
+the chunk in this language."""
 
 # ---- Prompt text -----------------------------------------------------------------------------------------------------
 
@@ -68,6 +81,14 @@ def header(segment: Segment, *, opening: bool = True) -> str:
     if segment.section:
         lines.append(f"Section: {segment.section}")
     return "\n".join(line for line in lines if line)
+
+
+def with_lines(prompt: ContextPrompt, line_languages: Sequence[str]) -> ContextPrompt:
+    """Return a prompt that also asks for a line in each of the given languages, by code; without any, the same one."""
+    if not line_languages:
+        return prompt
+    names = ", ".join(f"{code} ({LANGUAGES[code].capitalize()})" for code in line_languages)
+    return replace(prompt, text=prompt.text + _LINES.format(line_languages=names))
 
 
 def prefix(prompt: ContextPrompt, segment: Segment) -> str:
@@ -110,7 +131,7 @@ def neutralise(text: str, template: str = DEFAULT_PROMPT) -> str:
 
 
 def _neighbours(segment: Segment, chunk: BaseNode) -> str:
-    at = next((n for n, other in enumerate(segment.chunks) if other.node_id == chunk.node_id), None)
+    at = next((n for n, candidate in enumerate(segment.chunks) if candidate.node_id == chunk.node_id), None)
     if at is None:
         return ""
     before = [f"The chunk before begins: {_first_sentence(node)}" for node in segment.chunks[max(0, at - 1) : at]]
@@ -188,7 +209,12 @@ class Extraction(NamedTuple):
 
 
 def extract_context(
-    answer: str, chunk: str, finish_reason: str | None = None, *, has_reasoning: bool = False
+    answer: str,
+    chunk: str,
+    finish_reason: str | None = None,
+    *,
+    has_reasoning: bool = False,
+    line_languages: Sequence[str] = (),
 ) -> Extraction:
     """Extract the context from an answer.
 
@@ -201,6 +227,7 @@ def extract_context(
         finish_reason: Reason why the model stopped: "stop", "length", "tool_calls", "content_filter", "refusal", or
             None if unknown.
         has_reasoning: Whether the provider reports reasoning apart from the answer.
+        line_languages: Codes of the languages in which the answer should contain a line, below the context.
 
     Example:
         >>> extract_context("Context: From the report of 2023.", "Revenue grew.")
@@ -211,24 +238,42 @@ def extract_context(
     if finish_reason in ("content_filter", "refusal"):
         return Extraction(None, REFUSED)
     is_cut = finish_reason == "length"
-    text = _without_wrapping(without_reasoning(answer, is_cut=is_cut))
+    visible, lines = _split_lines(without_reasoning(answer, is_cut=is_cut), line_languages)
+    text = _without_wrapping(visible)
     if is_cut and looks_like_reasoning(text):
         return Extraction(None, _CUT_REASONING)
     if text.casefold() in _NOTHING:
-        return _empty(
-            finish_reason, has_reasoning=has_reasoning or _without_wrapping(answer).casefold() not in _NOTHING
-        )
+        whole, _ = _split_lines(answer, line_languages)
+        has_reasoning = has_reasoning or _without_wrapping(whole).casefold() not in _NOTHING
+        return _empty(finish_reason, has_reasoning=has_reasoning)
     if len(text.split()) <= _SHORT_REFUSAL and _REFUSAL.match(text):
         return Extraction(None, REFUSED)
     text = _without_echo(text, chunk)
     if not text:
         return Extraction(None, "repeated the chunk instead of writing a context")
     tokens = count_tokens(text[:_MOST_CHARACTERS])
-    if is_cut:
+    if is_cut and not lines:
         text = _whole_sentences(text)
         if not text:
             return Extraction(None, _CUT)
-    return Extraction(shorten(neutralise(text)), tokens=tokens)
+    return Extraction("\n".join((shorten(neutralise(text)), *lines)), tokens=tokens)
+
+
+def _split_lines(answer: str, line_languages: Sequence[str]) -> tuple[str, list[str]]:
+    """Return an answer without the lines in other languages, and these lines, each with the code of its language."""
+    if not line_languages:
+        return answer, []
+    codes = {spelling: code for code in line_languages for spelling in (code, LANGUAGES[code])}
+    pattern = re.compile(
+        rf"^[\s\[(*_-]{{0,6}}({'|'.join(codes)})(?: ?\([^()\n]{{0,40}}\))?[\])*_]{{0,4}} ?[:：](.*)$",
+        re.IGNORECASE | re.MULTILINE,
+    )
+    lines: dict[str, str] = {}
+    for match in pattern.finditer(answer):
+        terms = truncate(neutralise(_without_wrapping(match[2].strip("*_ "))), MAX_LINE_TOKENS)
+        if terms:
+            lines.setdefault(codes[match[1].lower()], terms)
+    return pattern.sub("", answer), [f"{code}: {lines[code]}" for code in line_languages if code in lines]
 
 
 def _empty(finish_reason: str | None, *, has_reasoning: bool) -> Extraction:
@@ -255,8 +300,8 @@ def shorten(text: str) -> str:
     """Cut a text to at most 200 tokens at the end of a sentence, or between words if the first sentence is longer."""
     if len(text) <= _MOST_CHARACTERS and count_tokens(text) <= MAX_CONTEXT_TOKENS:
         return text
-    cut = truncate(text[:_MOST_CHARACTERS], MAX_CONTEXT_TOKENS)
-    return _whole_sentences(cut) or cut
+    text_start = truncate(text[:_MOST_CHARACTERS], MAX_CONTEXT_TOKENS)
+    return _whole_sentences(text_start) or text_start
 
 
 def _whole_sentences(text: str) -> str:
@@ -315,6 +360,7 @@ class ContextRequest:
         suffix: Section path and text of the chunk, and the instruction.
         key: Key of the context; see `chunks_by_key`.
         answer_tokens: Maximum number of tokens in the answer, or None for the usual limit.
+        line_languages: Codes of the languages in which the answer should contain a line.
     """
 
     chunk: BaseNode
@@ -322,6 +368,7 @@ class ContextRequest:
     suffix: str
     key: str
     answer_tokens: int | None = None
+    line_languages: Sequence[str] = ()
 
     @property
     def prompt(self) -> str:
@@ -352,8 +399,51 @@ def chunks_by_key(
     return by_key
 
 
+def former_keys(
+    segment: Segment, chunks: Sequence[BaseNode], *, prompt: ContextPrompt, model: str
+) -> dict[str, list[BaseNode]]:
+    """Group chunks of a segment by keys that earlier releases used, which read titles and running lines differently.
+
+    Their title of a Markdown file was its first heading, and they left all running lines of PDFs out of the text.
+    """
+    running = {
+        line for name in keys.RUNNING_LINES for line in keys.label_of(segment.chunks[0].metadata, name).split("\n")
+    }
+    texts = {chunk.node_id: _without_lines(chunk.get_content(), running) for chunk in chunks}
+    by_key: dict[str, list[BaseNode]] = {}
+    for title in dict.fromkeys((segment.title, segment.file_name, segment.first_heading)):
+        head = header(replace(segment, title=title), opening=False)
+        content_keys = ContentKeys(prompt.identity, model, head, _without_lines(segment.text, running))
+        for chunk in chunks:
+            by_key.setdefault(content_keys.key(texts[chunk.node_id]), []).append(chunk)
+    return by_key
+
+
+def _without_lines(text: str, lines: Collection[str]) -> str:
+    return "\n".join(line for line in text.split("\n") if not line or line not in lines)
+
+
+def chunk_keys(
+    nodes: Sequence[BaseNode], *, prompt: ContextPrompt, model: str, segment_size: int, source: str
+) -> list[str]:
+    """Return the keys under which the ledger stores the contexts of a document's chunks for other readings of its file.
+
+    Unlike the keys of `chunks_by_key`, they do not depend on the rest of the segment. The content of the file is part
+    of the key instead, so that a context is only found for a file that was not edited.
+
+    Args:
+        nodes: All chunks of the document, in order.
+        prompt: The template.
+        model: Name of the LLM.
+        segment_size: Size of segments in tokens.
+        source: Hash of the file's content, and the user's metadata for the file.
+    """
+    content_keys = ContentKeys("chunk", prompt.identity, model, str(segment_size), source)
+    return [content_keys.key(text, str(at), str(of)) for text, at, of in chunk_places(nodes)]
+
+
 def context_requests(
-    segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt
+    segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt, line_languages: Sequence[str] = ()
 ) -> list[ContextRequest]:
     """Return a request for the context of each chunk of a segment.
 
@@ -361,9 +451,13 @@ def context_requests(
         segment: The segment.
         chunks: The chunks, by the keys of their contexts; see `chunks_by_key`.
         prompt: The template.
+        line_languages: Codes of the languages in which it asks for a line.
     """
     shared = Prefix(prefix(prompt, segment))
-    return [ContextRequest(chunk, shared, suffix(prompt, segment, chunk), key) for key, chunk in chunks.items()]
+    return [
+        ContextRequest(chunk, shared, suffix(prompt, segment, chunk), key, line_languages=line_languages)
+        for key, chunk in chunks.items()
+    ]
 
 
 # ---- Replies ---------------------------------------------------------------------------------------------------------

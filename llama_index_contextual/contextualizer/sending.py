@@ -20,14 +20,14 @@ from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 from llama_index.core.base.llms.types import CacheControl, CachePoint, TextBlock
 from llama_index.core.llms import LLM, ChatMessage
 
-from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, rejected_parameter, stand_in
+from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, redacted_error, rejected_parameter
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.reasoning import without_reasoning
 from llama_index_contextual._utils.redaction import get_logger, scrub
 from llama_index_contextual._utils.text import parse_json, pluralize
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply, reply_of
-from llama_index_contextual.contextualizer.tokens import CONTEXT_TOKENS, TokenCounter
+from llama_index_contextual.contextualizer.tokens import CONTEXT_TOKENS, TokenCounter, expected_output
 from llama_index_contextual.embeddings.batching import pack
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.index.ledger import BatchJournal, BatchReply, OpenBatch, content_key
@@ -82,7 +82,7 @@ class LiveSender:
                 ),
             )
         self._service_tier = service_tier
-        self._form = TokenCounter.of(model_name(llm), llm)
+        self._counter = TokenCounter.for_model(model_name(llm), llm)
         self._limit = self._provider.limit_option
         self._rejected: set[str] = set()
 
@@ -110,7 +110,7 @@ class LiveSender:
                 names = {"temperature", *options}  # another call may have been rejected for the same reason
                 if "temperature" in options:
                     names.remove("temperature")  # already left out
-                if (name := rejected_parameter(stand_in(error), names)) is None:
+                if (name := rejected_parameter(redacted_error(error), names)) is None:
                     raise
                 self._reject(name, error)
         reply = reply_of(response.raw)
@@ -118,15 +118,15 @@ class LiveSender:
 
     def _model(self, options: dict[str, Any]) -> LLM:
         """Return the model, with the limit of Ollama, which is not an option of a call."""
-        limit, own = options.pop("num_predict", None), getattr(self._llm, "additional_kwargs", None)
-        if limit is None or own is None:
+        limit, settings = options.pop("num_predict", None), getattr(self._llm, "additional_kwargs", None)
+        if limit is None or settings is None:
             return self._llm
-        return self._llm.model_copy(update={"additional_kwargs": {"num_predict": limit, **own}})
+        return self._llm.model_copy(update={"additional_kwargs": {"num_predict": limit, **settings}})
 
     def _reject(self, name: str, error: Exception) -> None:
         self._rejected.add(name)
         if name == "reasoning_effort":
-            self._form = replace(self._form, effort=None, hidden_tokens=HIDDEN_TOKENS[None])
+            self._counter = replace(self._counter, effort=None, hidden_tokens=HIDDEN_TOKENS[None])
         elif name == "max_tokens" and _OTHER_LIMIT in str(error):
             self._limit = _OTHER_LIMIT
 
@@ -142,10 +142,10 @@ class LiveSender:
         options: dict[str, Any] = {}
         if self._provider.is_openai:
             options["prompt_cache_key"] = request.prefix.cache_key
-        if self._form.sends_limit:
-            options[self._limit] = self._form.max_tokens
-        if self._form.effort is not None:
-            options["reasoning_effort"] = self._form.effort
+        if self._counter.sends_limit:
+            options[self._limit] = self._counter.limit(request)
+        if self._counter.effort is not None:
+            options["reasoning_effort"] = self._counter.effort
         if self._service_tier is not None:
             options |= {"service_tier": self._service_tier, "timeout": FLEX_TIMEOUT}
         options = {name: value for name, value in options.items() if name not in self._rejected}
@@ -281,7 +281,7 @@ class BatchRunner:
             BudgetExceededError: A request could exceed the limit.
             ModelError: The provider rejects the requests.
         """
-        sent = 0
+        count = 0
         parts = pack(self._new(requests), lambda item: (1, len(item[1])), (MAX_REQUESTS, MAX_BYTES))
         while part := await asyncio.to_thread(next, parts, None):
             file_id = await self._upload(b"".join(line for _, line in part))
@@ -289,16 +289,16 @@ class BatchRunner:
             self._replies.note_upload(file_id, custom_ids)
             self._journal.uploaded(file_id, model=self._model, custom_ids=custom_ids)
             await self._start(file_id)
-            sent += len(part)
-        return sent
+            count += len(part)
+        return count
 
     def _new(self, requests: Iterable[ContextRequest]) -> Iterator[tuple[str, bytes]]:
         """Yield the id and the line of each request that must be sent, after reserving its cost."""
-        seen: set[str] = set()  # identical documents have identical requests, but ids in a batch must be unique
+        ids: set[str] = set()  # identical documents have identical requests, but ids in a batch must be unique
         for request in requests:
             custom_id = self._replies.id_of(request)
-            if custom_id not in seen and not self._replies.is_sent(custom_id):
-                seen.add(custom_id)
+            if custom_id not in ids and not self._replies.is_sent(custom_id):
+                ids.add(custom_id)
                 self._replies.reserve(custom_id, request)
                 yield custom_id, request_line(custom_id, self._body(request))
 
@@ -315,12 +315,14 @@ class BatchRunner:
         await self._resume_uploads()
         self._requests += sum(batch.requests for batch in self._unfinished())
         while pending := self._unfinished():
-            running = 0
+            completed = 0
             for batch in pending:
-                running += await self._poll(batch)
+                completed += await self._poll(batch)
             unfinished = len(self._unfinished())
             if self._on_progress is not None:
-                self._on_progress(BatchProgress(batches=unfinished, requests=self._requests, done=self._done + running))
+                self._on_progress(
+                    BatchProgress(batches=unfinished, requests=self._requests, done=self._done + completed)
+                )
             if unfinished:
                 await asyncio.sleep(POLL_SECONDS)
 
@@ -356,15 +358,15 @@ class BatchRunner:
         output = parse_output(await self._output(remote.output_file_id))
         replies = list({reply.custom_id: reply for reply in output if reply.custom_id in missing}.values())
         if counts:
-            charged = counts.completed - max(0, counts.total - len(missing))
+            due = counts.completed - max(0, counts.total - len(missing))
         else:
-            charged = 0 if remote.status == "failed" else len(missing)
-        unread = max(0, charged - len(replies))
+            due = 0 if remote.status == "failed" else len(missing)
+        unread = max(0, due - len(replies))
         if not unread:
-            answered = {reply.custom_id for reply in replies}
-            errors = parse_errors(await self._output(remote.error_file_id)) if len(answered) < len(missing) else {}
+            reply_ids = {reply.custom_id for reply in replies}
+            errors = parse_errors(await self._output(remote.error_file_id)) if len(reply_ids) < len(missing) else {}
             reason = _UNANSWERED.get(remote.status) or f"the provider refused its batch: {_fault(remote)}"
-            self._replies.unanswered.update({key: errors.get(key, reason) for key in missing - answered})
+            self._replies.unanswered.update({key: errors.get(key, reason) for key in missing - reply_ids})
         self._finish(batch, replies, unread=unread)
         if len(replies) < batch.requests:
             logger.warning(
@@ -373,7 +375,7 @@ class BatchRunner:
                 remote.status,
                 len(replies),
                 batch.requests,
-                f", although the provider counts {charged}. {_NOT_SENT_AGAIN}" if unread else ".",
+                f", although the provider counts {due}. {_NOT_SENT_AGAIN}" if unread else ".",
             )
         return 0
 
@@ -389,7 +391,7 @@ class BatchRunner:
             return b""
 
     def _finish(self, batch: OpenBatch, replies: Sequence[BatchReply], *, unread: int) -> None:
-        self._replies.book(batch, replies, unread=unread)
+        self._replies.record_cost(batch, replies, unread=unread)
         self._done += batch.requests
         if unread:
             self._journal.read(batch.file_id, replies)
@@ -493,7 +495,7 @@ class BatchReplies:
         sends_live: Whether requests that were in no batch may be sent live.
         unanswered: Requests that a batch left unanswered, by id, each with the reason. They are not sent live in the
             same run.
-        booked: Ids of the requests whose cost was recorded when their reply arrived, so that it is not recorded twice.
+        recorded: Ids of the requests whose cost was recorded when their reply arrived, so that this is done once.
         given_up: Batches whose unread requests may be sent again, as a mapping from upload ids to the number of unread
             requests that may be charged.
     """
@@ -511,9 +513,9 @@ class BatchReplies:
         self.journal, self.model = journal, model
         self.sends_live = True
         self.unanswered: dict[str, str] = {}
-        self.booked: set[str] = set()
+        self.recorded: set[str] = set()
         self.given_up: dict[str, int] = {}
-        self._account, self._form, self._live = account, TokenCounter.of(model, llm), live
+        self._account, self._counter, self._live = account, TokenCounter.for_model(model, llm), live
         self._context_tokens = context_tokens
         self._used: set[str] = set()
         self._reserved: dict[str, Reservation] = {}
@@ -548,9 +550,9 @@ class BatchReplies:
     def note_open(self, request: ContextRequest) -> None:
         """Add the expected cost of a request that the run leaves open to the cost of a retry."""
         first = self._first.setdefault(request.prefix.cache_key, request)
-        length, output = self._form.input_tokens(request), round(self._context_tokens)
-        cached = 0 if first is request else self._form.cached_tokens(first, request)
-        self._open[self._live] += Tokens(1, length, cached, output, self._form.written_tokens(request, cached))
+        length, output = self._counter.input_tokens(request), expected_output(request, self._context_tokens)
+        cached = 0 if first is request else self._counter.cached_tokens(first, request)
+        self._open[self._live] += Tokens(1, length, cached, output, self._counter.written_tokens(request, cached))
         self._open["batch"] += Tokens(1, length, 0, output)
 
     @property
@@ -567,14 +569,14 @@ class BatchReplies:
     def take(self, request: ContextRequest) -> Reply | None:
         """Return the reply to a request and mark it as used, or return None if there is no unused reply."""
         custom_id = self.id_of(request)
-        stored = self._unused(custom_id)
-        if stored is None:
+        entry = self._unused(custom_id)
+        if entry is None:
             return None
         self._used.add(custom_id)
-        usage = Usage(stored.input_tokens, stored.cached_tokens, stored.output_tokens)
-        reply = Reply(stored.text, usage, stored.finish_reason)
-        if custom_id not in self.booked:
-            tokens = self._form.tokens_of(request, reply)
+        usage = Usage(entry.input_tokens, entry.cached_tokens, entry.output_tokens)
+        reply = Reply(entry.text, usage, entry.finish_reason)
+        if custom_id not in self.recorded:
+            tokens = self._counter.tokens_of(request, reply)
             self._account.actual += self._account.receipt(self.model, tokens, sender="batch")
         return reply
 
@@ -587,7 +589,7 @@ class BatchReplies:
         Raises:
             BudgetExceededError: The request could exceed the limit.
         """
-        self._reserved[custom_id] = self._account.reserve(self.model, self._form.maximum(request), sender="batch")
+        self._reserved[custom_id] = self._account.reserve(self.model, self._counter.maximum(request), sender="batch")
 
     def release_unsent(self) -> None:
         """Release the reserves of requests that were not sent."""
@@ -601,7 +603,7 @@ class BatchReplies:
             self.unanswered.pop(custom_id, None)
         self._account.reserve_batch(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
 
-    def book(self, batch: OpenBatch, replies: Sequence[BatchReply], *, unread: int) -> None:
+    def record_cost(self, batch: OpenBatch, replies: Sequence[BatchReply], *, unread: int) -> None:
         """Record the cost of a batch's replies, except replies without token counts, whose cost is recorded on use.
 
         Args:
@@ -609,16 +611,16 @@ class BatchReplies:
             replies: New replies of the batch.
             unread: Number of requests of the batch that may be charged although their reply cannot be read.
         """
-        paid = Receipt()
+        receipt = Receipt()
         for reply in replies:
             if reply.input_tokens is not None and reply.output_tokens is not None:
                 counts = reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens, reply.written_tokens or 0
                 tokens = Tokens(1, *counts)
-                paid += self._account.receipt(self.model, tokens, sender="batch")
-                self.booked.add(reply.custom_id)
-        self._account.actual += paid
+                receipt += self._account.receipt(self.model, tokens, sender="batch")
+                self.recorded.add(reply.custom_id)
+        self._account.actual += receipt
         if unread:
-            self._account.read_batch(batch.file_id, paid=paid.dollars or 0.0, unread=unread, requests=batch.requests)
+            self._account.read_batch(batch.file_id, paid=receipt.dollars or 0.0, unread=unread, requests=batch.requests)
         else:
             self._account.close_batch(batch.file_id)
 

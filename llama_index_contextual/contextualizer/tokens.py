@@ -1,4 +1,4 @@
-"""Count the tokens of requests for contexts and of texts to embed, before they are sent.
+"""Count the tokens of requests for contexts before they are sent.
 
 A `TokenCounter` counts the tokens of calls according to a provider's rules: tokens added by the chat format, tokens
 read from and written to the cache, and the maximum length of an answer.
@@ -6,30 +6,23 @@ read from and written to the cache, and the maximum length of an answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_index.core.llms import LLM
-from llama_index.core.schema import BaseNode, MetadataMode
 
 from llama_index_contextual._utils.tokens import count_tokens
-from llama_index_contextual.contextualizer.base import (
-    MAX_CONTEXT_TOKENS,
-    ChunkContext,
-    Segment,
-    StructuralContextualizer,
-    with_context,
-)
+from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, MAX_LINE_TOKENS
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply
-from llama_index_contextual.embeddings.batching import embedding_tokens
-from llama_index_contextual.embeddings.contextual import ContextualEmbedding, document_parts
-from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
+from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.models import HIDDEN_TOKENS, provider_of
 from llama_index_contextual.money.tokens import Tokens
 
 CONTEXT_TOKENS = 100
 """Expected number of tokens in a context, without reasoning, if the ledger does not provide a mean yet."""
+LINE_TOKENS = 40
+"""Expected number of tokens in a line of a context in another language."""
 
 # According to OpenAI: 3 tokens per message, 3 before the answer, and 1 for the name of the role.
 _BEFORE_TEXT = 3
@@ -87,7 +80,7 @@ class TokenCounter:
     may_reason: bool = False
 
     @classmethod
-    def of(cls, model: str, llm: LLM | None = None) -> TokenCounter:
+    def for_model(cls, model: str, llm: LLM | None = None) -> TokenCounter:
         """Determine the properties of calls to a model.
 
         Args:
@@ -103,39 +96,39 @@ class TokenCounter:
             return cls(user_limit=limit)
         step = {"prefix": 128, "point": 1}.get(provider.cache or "")
         cache = None if step is None else CacheRules(provider.min_cached_tokens, step)
-        form = cls(cache, user_limit=limit)
+        counter = cls(cache, user_limit=limit)
         name = model.partition(":")[2]
         if getattr(llm, "thinking_dict", None):
-            return form
+            return counter
         if provider.plain_models is None:
-            return replace(form, sends_limit=limit is None, may_reason=True)
+            return replace(counter, sends_limit=limit is None, may_reason=True)
         # For Anthropic, the limit may not have been set by the user: LlamaIndex's class has a default of 512.
         if limit is None or provider.cache != "prefix":
-            form = replace(form, sends_limit=True, user_limit=None)
+            counter = replace(counter, sends_limit=True, user_limit=None)
         if provider.is_plain(name):
-            return form
+            return counter
         effort = getattr(llm, "reasoning_effort", None) or extra.get("reasoning_effort")
         if effort is not None:
-            return replace(form, hidden_tokens=HIDDEN_TOKENS.get(effort, HIDDEN_TOKENS[None]))
+            return replace(counter, hidden_tokens=HIDDEN_TOKENS.get(effort, HIDDEN_TOKENS[None]))
         lowest = provider.lowest_effort(name)
-        return replace(form, effort=lowest, hidden_tokens=HIDDEN_TOKENS[lowest])
+        return replace(counter, effort=lowest, hidden_tokens=HIDDEN_TOKENS[lowest])
 
     def input_tokens(self, request: ContextRequest) -> int:
         """Return the number of input tokens of a call as the provider counts them."""
         return _CHAT_TOKENS + request.input_tokens
 
-    def cached_tokens(self, first: ContextRequest, other: ContextRequest) -> int:
-        """Return how many tokens `other` reads from the cache.
+    def cached_tokens(self, first: ContextRequest, request: ContextRequest) -> int:
+        """Return how many tokens `request` reads from the cache.
 
-        Assumes that `first`, a call for the same segment, has completed before `other` is sent.
+        Assumes that `first`, a call for the same segment, has completed before `request` is sent.
         """
-        if self.cache is None or first.prefix != other.prefix:
+        if self.cache is None or first.prefix != request.prefix:
             return 0
-        ends = (at for at, (a, b) in enumerate(zip(first.suffix, other.suffix, strict=False)) if a != b)
+        ends = (at for at, (a, b) in enumerate(zip(first.suffix, request.suffix, strict=False)) if a != b)
         common = first.suffix[: next(ends, len(first.suffix))] if self.cache.step > 1 else ""
         # The last common characters may belong to a token that differs between the two prompts.
         common_tokens = max(0, count_tokens(common) - 1)
-        return self.cache.cached(_BEFORE_TEXT + other.prefix.tokens + common_tokens)
+        return self.cache.cached(_BEFORE_TEXT + request.prefix.tokens + common_tokens)
 
     def written_tokens(self, request: ContextRequest, cached: int) -> int:
         """Return how many tokens a call writes to the cache.
@@ -160,9 +153,14 @@ class TokenCounter:
         """
         return 2 * MAX_CONTEXT_TOKENS + self.hidden_tokens if self.user_limit is None else self.user_limit
 
+    def limit(self, request: ContextRequest) -> int:
+        """Return the maximum number of tokens in the answer to a request, with room for lines in other languages."""
+        lines = 2 * MAX_LINE_TOKENS * len(request.line_languages) if self.user_limit is None else 0
+        return request.answer_tokens or self.max_tokens + lines
+
     def maximum(self, request: ContextRequest) -> Tokens:
         """Return the maximum token counts of a call, whose whole prompt is assumed to be written to the cache."""
-        return Tokens.maximum(self.input_tokens(request), request.answer_tokens or self.max_tokens)
+        return Tokens.maximum(self.input_tokens(request), self.limit(request))
 
     @property
     def more_tokens(self) -> int | None:
@@ -187,108 +185,42 @@ class TokenCounter:
 def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> float:
     """Return the expected number of tokens per context: the mean in the ledger or, if there is none, a default.
 
-    The default includes reasoning tokens.
+    The number does not include lines in other languages. The default includes reasoning tokens.
 
     Args:
         model: Name as in the settings.
         llm: LLM passed by the user, or None.
         ledger: Store of contexts that have already been paid for.
     """
-    mean = ledger.mean_context_tokens(model)
-    return mean or CONTEXT_TOKENS + TokenCounter.of(model, llm).hidden_tokens // 8
+    mean = ledger.mean_context_tokens(model, line_tokens=LINE_TOKENS)
+    return mean or CONTEXT_TOKENS + TokenCounter.for_model(model, llm).hidden_tokens // 8
+
+
+def expected_output(request: ContextRequest, context_tokens: float) -> int:
+    """Return the expected number of output tokens of a call.
+
+    Args:
+        request: The call.
+        context_tokens: Expected number of tokens in a context, without lines in other languages.
+    """
+    return round(context_tokens) + LINE_TOKENS * len(request.line_languages)
 
 
 def count_segment(
-    requests: Sequence[ContextRequest], form: TokenCounter, *, context_tokens: float = CONTEXT_TOKENS
+    requests: Sequence[ContextRequest], counter: TokenCounter, *, context_tokens: float = CONTEXT_TOKENS
 ) -> Tokens:
     """Return the number of calls and tokens for a segment, whose first call is answered before the others are sent.
 
     Args:
         requests: All calls for the segment, in the order in which they are sent.
-        form: Properties of the calls.
-        context_tokens: Expected number of tokens in a context.
+        counter: Counter for the model.
+        context_tokens: Expected number of tokens in a context, without lines in other languages.
     """
-    cached = [form.cached_tokens(requests[0], request) if at else 0 for at, request in enumerate(requests)]
+    cached = [counter.cached_tokens(requests[0], request) if at else 0 for at, request in enumerate(requests)]
     return Tokens(
         calls=len(requests),
-        input_tokens=sum(map(form.input_tokens, requests)),
+        input_tokens=sum(map(counter.input_tokens, requests)),
         cached_tokens=sum(cached),
-        output_tokens=len(requests) * round(context_tokens),
-        written_tokens=sum(map(form.written_tokens, requests, cached)),
+        output_tokens=sum(expected_output(request, context_tokens) for request in requests),
+        written_tokens=sum(map(counter.written_tokens, requests, cached)),
     )
-
-
-@dataclass
-class EmbeddingCount:
-    """Counter of the tokens to embed.
-
-    Attributes:
-        model: Name of the embedding model, or None if there is none.
-        dimensions: Requested length of the vectors, or None for the model's default.
-        ledger: Store of vectors that have already been paid for, or None.
-        contextual: The embedding model if it embeds the chunks of a document together, or None.
-        tokens: Number of tokens in the texts to embed.
-    """
-
-    model: str | None
-    dimensions: int | None
-    ledger: Ledger | None
-    contextual: ContextualEmbedding | None = None
-    tokens: int = 0
-    _document: list[tuple[BaseNode, float]] = field(default_factory=list)
-
-    def add(self, nodes: Sequence[BaseNode]) -> None:
-        """Add a document's chunks, which already contain their contexts."""
-        self._document += [(node, 0.0) for node in nodes]
-
-    def add_segment(
-        self,
-        segment: Segment,
-        chunks: Sequence[BaseNode],
-        contexts: Mapping[str, str],
-        context_tokens: float,
-        *,
-        structural: StructuralContextualizer | None = None,
-    ) -> None:
-        """Add the chunks of a segment.
-
-        Args:
-            segment: The segment.
-            chunks: Chunks of the segment whose contexts have not been written yet.
-            contexts: Contexts from the ledger, by node id.
-            context_tokens: Expected number of tokens in a context.
-            structural: Contextualizer for the structural lines before the contexts, or None if there are no such lines.
-        """
-        if self.model is None:
-            return
-        missing = {chunk.node_id for chunk in chunks}
-        of_llm = [chunk for chunk in segment.chunks if chunk.node_id in missing or chunk.node_id in contexts]
-        written = [ChunkContext(contexts.get(chunk.node_id, ""), "llm") for chunk in of_llm]
-        if structural is not None:
-            written = structural.add_structure(segment, of_llm, written)
-        by_id = {chunk.node_id: context for chunk, context in zip(of_llm, written, strict=True)}
-        self._document += [
-            (with_context(node, by_id.get(node.node_id)), context_tokens if node.node_id in missing else 0.0)
-            for node in segment.chunks
-        ]
-
-    def end_document(self) -> None:
-        """Count the chunks added since the previous document, except those whose vectors are in the ledger.
-
-        If chunks are embedded together and any of their vectors is missing, all of them are counted.
-        """
-        document, self._document = self._document, []
-        if self.model is None:
-            return
-        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node, _ in document]
-        if self.contextual is None:
-            parts = [[at] for at in range(len(document))]
-            keys = [[vector_key(text, self.model, self.dimensions)] for text in texts]
-        else:
-            parts = document_parts(self.contextual, [node for node, _ in document], texts)
-            keys = [document_keys([texts[at] for at in part], self.model, self.contextual.dimensions) for part in parts]
-        known = {} if self.ledger is None else self.ledger.vectors([key for of_part in keys for key in of_part])
-        for part, of_part in zip(parts, keys, strict=True):
-            expected = sum(document[at][1] for at in part)
-            if expected or not known.keys() >= {*of_part}:
-                self.tokens += sum(embedding_tokens(texts[at]) for at in part) + round(expected)

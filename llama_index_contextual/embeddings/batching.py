@@ -1,4 +1,4 @@
-"""Batch texts within providers' limits, and scale and multiply vectors, without importing LlamaIndex."""
+"""Batch texts within providers' limits, and scale vectors, without importing LlamaIndex."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from llama_index_contextual._utils.tokens import count_tokens, get_tokenizer
 T = TypeVar("T")
 
 _CUT_TOKENS = 8_000
-_BLOCK = 200_000  # OpenBLAS starts threads for a product with more than 262,144 multiplications
 # OpenAI's embedding models use an older encoding, which needs up to seven times as many tokens in some scripts.
 EMBEDDING_ENCODING = "cl100k_base"
 
@@ -32,24 +31,24 @@ def pack(items: Iterable[T], weigh: Callable[[T], tuple[int, ...]], limits: tupl
         >>> list(pack([3, 4, 9, 1], lambda number: (number, 1), (8, 2)))
         [[3, 4], [9], [1]]
     """
-    packed: list[T] = []
+    batch: list[T] = []
     sums = [0] * len(limits)
     for item in items:
         weights = weigh(item)
         sums = [total + weight for total, weight in zip(sums, weights, strict=True)]
-        if packed and any(total > limit for total, limit in zip(sums, limits, strict=True)):
-            yield packed
-            packed, sums = [], list(weights)
-        packed.append(item)
-    if packed:
-        yield packed
+        if batch and any(total > limit for total, limit in zip(sums, limits, strict=True)):
+            yield batch
+            batch, sums = [], list(weights)
+        batch.append(item)
+    if batch:
+        yield batch
 
 
 MAX_LENGTH = 1e6
 """Maximum length of a usable vector; the vectors of embedding models have a length of about 1, and rarely of 1,000."""
 
 
-def as_row(vector: Sequence[float]) -> NDArray[np.float32]:
+def as_row(vector: Sequence[float] | NDArray[np.float32]) -> NDArray[np.float32]:
     """Return a vector as an array, which is empty if the vector is invalid; numbers that are too large are infinite."""
     try:
         with np.errstate(over="ignore"):
@@ -128,28 +127,3 @@ def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     units: NDArray[np.float32] = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
     return units
-
-
-def product_in_blocks(rows: NDArray[np.float32], columns: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the matrix product of small matrices, without the threads of OpenBLAS.
-
-    These threads spin while they wait for each other. If several searches run at the same time, this takes most of the
-    processor time. The product is therefore computed in blocks of rows that are too small for threads.
-
-    Args:
-        rows: The left matrix; shape (n, dimensions).
-        columns: The right matrix; shape (dimensions, m).
-
-    Returns:
-        The products; shape (n, m).
-
-    Example:
-        >>> product_in_blocks(np.ones((2, 3)), np.ones((3, 1))).tolist()
-        [[3.0], [3.0]]
-    """
-    dimensions, count = columns.shape
-    size = max(1, _BLOCK // max(1, columns.size))
-    whole = len(rows) // size * size
-    # All whole blocks are multiplied in one call, so that other Python threads interrupt it only once.
-    blocks = np.matmul(rows[:whole].reshape(-1, size, dimensions), columns).reshape(whole, count)
-    return np.concatenate([blocks, np.matmul(rows[whole:], columns)])

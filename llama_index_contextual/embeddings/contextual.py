@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
@@ -37,18 +37,13 @@ from llama_index_contextual.embeddings.batching import (
 )
 from llama_index_contextual.embeddings.replies import check_replies, count_error, record_usage, require_number
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
+from llama_index_contextual.money.account import Account
 from llama_index_contextual.money.tokens import EmbeddingUsage
 
 MAX_TOKENS_PER_REQUEST = 300_000
 MAX_TOKENS_PER_INPUT = 8_192
 
 Vectors = NDArray[np.float32]
-Booking = Callable[[int], AbstractAsyncContextManager[EmbeddingUsage]]
-"""Function that takes the number of tokens in a request and returns a context manager that records its cost.
-
-The context manager provides the object to which the provider's token count is reported. The function is called for each
-attempt.
-"""
 
 T = TypeVar("T")
 
@@ -141,9 +136,9 @@ class ContextualEmbedding(BatchEmbedding):
             parts += [[texts[at] for at in part] for part in _pack_document(texts, range(len(texts)), self)]
         vectors: list[list[float]] = []
         for request in self.requests_for(parts):
-            sent = [parts[at] for at in request]
-            answer = self._get_document_embeddings(sent)
-            require_shape(answer, sent, name=self.model_name)
+            inputs = [parts[at] for at in request]
+            answer = self._get_document_embeddings(inputs)
+            require_shape(answer, inputs, name=self.model_name)
             vectors += chain.from_iterable(answer)
         rows = iter(vectors)
         return [[next(rows) for _ in texts] for texts in documents]
@@ -221,12 +216,6 @@ MOST_UNUSABLE = 16
 sent, because the model seems to be broken."""
 
 
-@asynccontextmanager
-async def book_nothing(_tokens: int) -> AsyncIterator[EmbeddingUsage]:
-    """Provide a usage that is not recorded."""
-    yield EmbeddingUsage()
-
-
 @dataclass(frozen=True)
 class GroupVectors:
     """Vectors of a group of texts.
@@ -270,7 +259,7 @@ async def aembed_groups(
     *,
     name: str,
     policy: RetryPolicy | None = None,
-    booking: Booking = book_nothing,
+    account: Account | None = None,
 ) -> AsyncGenerator[dict[int, GroupVectors], None]:
     """Embed groups of texts and, after each request, yield a mapping of group indices to the vectors of the groups.
 
@@ -287,7 +276,7 @@ async def aembed_groups(
             together. No group may be empty.
         name: Name of the model, as in the settings.
         policy: Retry policy for failed calls.
-        booking: Function that records the cost of each attempt.
+        account: Account to which each attempt is charged, or None.
 
     Raises:
         InputError: A text is too long for the model; nothing was sent.
@@ -303,14 +292,14 @@ async def aembed_groups(
         require_fitting(list(chain.from_iterable(sizes)), name, MAX_TOKENS_PER_INPUT)
         requests = _pack(model, [(len(texts), sum(tokens)) for texts, tokens in zip(groups, sizes, strict=True)])
     check, consecutive = _VectorCheck(name, getattr(model, "dimensions", None)), 0
-    async with own_client(model) as connected:
-        checking = await _retry(partial(asyncio.to_thread, check_replies, connected, name), policy, name)
-        sender = _Sender(checking, name, policy, booking)
+    async with own_client(model) as client:
+        checked_client = await _retry(partial(asyncio.to_thread, check_replies, client, name), policy, name)
+        sender = _Sender(checked_client, name, policy, account)
 
         async def request(places: Sequence[int]) -> dict[int, GroupVectors]:
-            sent = [list(groups[at]) for at in places]
-            answer = await sender.send(sent, [sizes[at] for at in places])
-            return dict(zip(places, await asyncio.to_thread(check.vectors, answer, sent), strict=True))
+            inputs = [list(groups[at]) for at in places]
+            answer = await sender.send(inputs, [sizes[at] for at in places])
+            return dict(zip(places, await asyncio.to_thread(check.vectors, answer, inputs), strict=True))
 
         for places in requests:
             vectors = await request(places)
@@ -342,15 +331,15 @@ class _Sender:
 
     Attributes:
         model: The model.
-        name: Name of the model, for error messages.
+        name: Name of the model, as in the settings.
         policy: Retry policy for failed calls.
-        booking: Function that records the cost of each attempt.
+        account: Account to which each attempt is charged, or None.
     """
 
     model: BaseEmbedding
     name: str
     policy: RetryPolicy | None
-    booking: Booking
+    account: Account | None
 
     async def send(self, groups: list[list[str]], sizes: list[list[int]]) -> Sequence[Sequence[Any]]:
         """Return the vectors of each group; `sizes` contains the number of tokens in each text."""
@@ -373,7 +362,9 @@ class _Sender:
 
     async def _attempt(self, send: Callable[[], Awaitable[T]], tokens: int) -> T:
         async def attempt() -> T:
-            async with self.booking(tokens) as usage:
+            account = self.account
+            charge = nullcontext(EmbeddingUsage()) if account is None else account.embedding(self.name, tokens)
+            async with charge as usage:
                 with record_usage(usage):
                     return await send()
 

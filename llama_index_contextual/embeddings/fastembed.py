@@ -50,8 +50,8 @@ class OnnxEmbedding(BatchEmbedding):
 
     def __init__(self, model_name: str, *, embed_batch_size: int = 32, **options: Any) -> None:
         super().__init__(model_name=model_name, embed_batch_size=embed_batch_size)
-        if known := known_model(model_name):
-            self.query_instruction, self.text_instruction = known.query, known.passage
+        if properties := known_model(model_name):
+            self.query_instruction, self.text_instruction = properties.query, properties.passage
         if (folder := model_folder(model_name, setting="embed_model")) is not None:
             model_name, options["specific_model_path"] = _registered(folder), str(folder)
         self._model = TextEmbedding(model_name=model_name, **options)
@@ -62,10 +62,10 @@ class OnnxEmbedding(BatchEmbedding):
         return "OnnxEmbedding"
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        prefixed = [f"{self.text_instruction}{text}" for text in texts]
+        inputs = [f"{self.text_instruction}{text}" for text in texts]
         with _ONE_AT_A_TIME:
             # `passage_embed` and `query_embed` select the task for models with several tasks, such as Jina v3.
-            vectors = list(self._model.passage_embed(prefixed, batch_size=self.embed_batch_size))
+            vectors = list(self._model.passage_embed(inputs, batch_size=self.embed_batch_size))
         return [vector.tolist() for vector in vectors]
 
     def _get_query_embedding(self, query: str) -> list[float]:

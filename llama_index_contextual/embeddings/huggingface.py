@@ -40,15 +40,15 @@ class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the p
     """
 
     def __init__(self, model_name: str, *, embed_batch_size: int = 32, **options: Any) -> None:
-        known = known_model(model_name)
+        properties = known_model(model_name)
         folder = str(path := model_folder(model_name, setting="embed_model") or model_name)
         options.setdefault("local_files_only", path != model_name)
         options.setdefault("cache_folder", get_cache_dir())
         super().__init__(
             folder,
             embed_batch_size=embed_batch_size,
-            query_instruction=known.query if known else None,
-            text_instruction=known.passage if known else None,
+            query_instruction=properties.query if properties else None,
+            text_instruction=properties.passage if properties else None,
             **options,
         )
         self.model_name = model_name

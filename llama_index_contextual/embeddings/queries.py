@@ -7,17 +7,20 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.calls import RetryPolicy, call, describe
 from llama_index_contextual._utils.clients import unconnected
+from llama_index_contextual._utils.events import has_listener
 from llama_index_contextual.embeddings.batching import as_row, cut_to_input, fault_of, unit_vectors
 from llama_index_contextual.embeddings.replies import check_replies
+from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
+from llama_index_contextual.embeddings.words import embedded
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.models import model_name, provider_of
@@ -25,6 +28,7 @@ from llama_index_contextual.models import model_name, provider_of
 _RETRY = RetryPolicy(attempts=3)
 _CACHE_SIZE = 512
 _CONCURRENT_CALLS = 8
+_dispatcher = get_dispatcher("llama_index.core.base.embeddings.base")
 
 
 class QueryEmbedder:
@@ -46,7 +50,9 @@ class QueryEmbedder:
     def __init__(self, model: BaseEmbedding) -> None:
         self.model = model
         self.name = model_name(model)
-        self._cache: LRUCache[bytes, tuple[list[float], NDArray[np.float32]]] = LRUCache(_CACHE_SIZE)
+        self._cache: LRUCache[bytes, tuple[list[float] | NDArray[np.float32], NDArray[np.float32]]] = LRUCache(
+            _CACHE_SIZE
+        )
         self._clients: dict[int, BaseEmbedding] = {}  # by process id; forked children must not share connections
 
     def embed(self, texts: Sequence[str]) -> list[float]:
@@ -55,20 +61,25 @@ class QueryEmbedder:
         Raises:
             ModelError: The model cannot be reached, or its answer is not an embedding.
         """
-        return self._embed(texts)[0]
+        embedding = self._embed(texts)[0]
+        return embedding if isinstance(embedding, list) else embedding.tolist()
 
     def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the embedding of a question, scaled to length 1 unless it is zero; shape (dimensions,)."""
         return self._embed(texts)[1]
 
-    def _embed(self, texts: Sequence[str]) -> tuple[list[float], NDArray[np.float32]]:
+    def _embed(self, texts: Sequence[str]) -> tuple[list[float] | NDArray[np.float32], NDArray[np.float32]]:
         question = [cut_to_input(cut_query(text)) for text in texts]
         key = hashlib.sha256(json.dumps(question).encode()).digest()  # hashed, because the texts may be long
-        if (known := self._cache.get(key)) is not None:
-            return known
+        if (vectors := self._cache.get(key)) is not None:
+            return vectors
         try:
             model = self._client()
             # A single text needs no mean; computing it in LlamaIndex would take as long as a search.
+            if len(question) == 1 and _is_silent(model):
+                vector = embedded(question)[0]
+                self._cache.put(key, (vector, vector))
+                return vector, vector
             if len(question) == 1:
                 embedding = call(lambda: model.get_query_embedding(question[0]), _RETRY)
             else:
@@ -85,13 +96,15 @@ class QueryEmbedder:
             self._clients[process] = check_replies(unconnected(self.model), self.name, synchronous=True)
         return self._clients[process]
 
-    def _store(self, key: bytes, embedding: object) -> tuple[list[float], NDArray[np.float32]]:
-        """Check and cache an embedding from the model; return it as a list and as the unit vector used for searching.
+    def _store(
+        self, key: bytes, embedding: Sequence[float] | NDArray[np.float32]
+    ) -> tuple[list[float] | NDArray[np.float32], NDArray[np.float32]]:
+        """Check and cache an embedding from the model; return it unchanged and as the unit vector used for searching.
 
         Raises:
             ModelError: The embedding cannot be compared with other vectors.
         """
-        row = as_row(cast("list[float]", embedding))
+        row = as_row(embedding)
         # The local model and models of the user may count words, and a question may have none that they know.
         if (fault := fault_of(row, allows_zero=provider_of(self.name) is None)) is not None:
             raise ModelError(
@@ -99,9 +112,9 @@ class QueryEmbedder:
                 f" another embedding model.",
                 setting="embed_model",
             )
-        both = embedding if isinstance(embedding, list) else row.tolist(), unit_vectors(row[np.newaxis])[0]
-        self._cache.put(key, both)
-        return both
+        vectors = embedding if isinstance(embedding, list) else row.tolist(), unit_vectors(row[np.newaxis])[0]
+        self._cache.put(key, vectors)
+        return vectors
 
     def embed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the embeddings of several questions.
@@ -112,3 +125,17 @@ class QueryEmbedder:
         with ThreadPoolExecutor(_CONCURRENT_CALLS) as threads:
             embeddings = dict(zip(distinct, threads.map(self.embed, distinct), strict=True))
         return [embeddings[tuple(texts)] for texts in questions]
+
+
+def _is_silent(model: BaseEmbedding) -> bool:
+    """Return whether a model runs in this process, without a cache, a limit of its rate and listeners to its events.
+
+    LlamaIndex's events would take longer than the embedding.
+    """
+    return (
+        type(model) is WordLlamaEmbedding
+        and model.embeddings_cache is None
+        and model.rate_limiter is None
+        and not model.callback_manager.handlers
+        and not has_listener(_dispatcher)
+    )

@@ -163,11 +163,11 @@ def check_replies(model: BaseEmbedding, name: str, *, synchronous: bool = False)
     clients = {attribute: _checking_client(getattr(model, attribute, None), name) for attribute in _CLIENTS}
     if not any(clients.values()):
         return model
-    copied = model.model_copy()
+    result = model.model_copy()
     for attribute, client in clients.items():
         if client is not None:
-            setattr(copied, attribute, client)
-    return copied
+            setattr(result, attribute, client)
+    return result
 
 
 def _checking_client(client: Any, name: str) -> Any:
@@ -176,21 +176,21 @@ def _checking_client(client: Any, name: str) -> Any:
     The copy uses the same connections. It does not retry calls, because a failed attempt may be charged.
     """
     if callable(getattr(getattr(client, "embeddings", None), "create", None)):
-        copied = copy.copy(client)
+        result = copy.copy(client)
         is_openai = any(base.__module__.partition(".")[0] == "openai" for base in type(client).__mro__)
         if is_openai:
-            copied.max_retries = 0
-            copied.__dict__.pop("embeddings", None)  # it refers to the original client
-        copied.embeddings = copy.copy(copied.embeddings)
+            result.max_retries = 0
+            result.__dict__.pop("embeddings", None)  # it refers to the original client
+        result.embeddings = copy.copy(result.embeddings)
         for method in ("create", "create_async"):
-            if hasattr(copied.embeddings, method):
-                checking = _checking_create(getattr(copied.embeddings, method), name, as_base64=is_openai)
-                setattr(copied.embeddings, method, checking)
-        return copied
+            if hasattr(result.embeddings, method):
+                create = _checking_create(getattr(result.embeddings, method), name, as_base64=is_openai)
+                setattr(result.embeddings, method, create)
+        return result
     if callable(getattr(client, "embed", None)):
-        copied = copy.copy(client)
-        copied.embed = _reporting(client.embed)
-        return copied
+        result = copy.copy(client)
+        result.embed = _reporting(client.embed)
+        return result
     return None
 
 

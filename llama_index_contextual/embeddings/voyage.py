@@ -80,7 +80,7 @@ class VoyageContextualEmbedding(ContextualEmbedding):
         answer = without_secrets(lambda: self._post(body))
         report_usage(tokens_of(answer))
         try:
-            lists = [each["data"] for each in self._in_order(answer["data"], inputs)]
+            lists = [item["data"] for item in self._in_order(answer["data"], inputs)]
             return [
                 [as_numbers(item["embedding"]) for item in self._in_order(items, texts)]
                 for items, texts in zip(lists, inputs, strict=True)

@@ -94,7 +94,7 @@ KNOWN_MODELS = (
     KnownModel(r"embed-(?:english|multilingual)(?:-light)?-v[23]", max_tokens=512),
 )
 
-_COMPILED = tuple((re.compile(rf"(?<![a-z\d])(?:{known.names})", re.IGNORECASE), known) for known in KNOWN_MODELS)
+_COMPILED = tuple((re.compile(rf"(?<![a-z\d])(?:{family.names})", re.IGNORECASE), family) for family in KNOWN_MODELS)
 
 
 def known_model(name: str) -> KnownModel | None:
@@ -107,7 +107,7 @@ def known_model(name: str) -> KnownModel | None:
         >>> known_model("huggingface:intfloat/e5-base-v2").passage
         'passage: '
     """
-    return next((known for pattern, known in _COMPILED if pattern.search(name)), None)
+    return next((family for pattern, family in _COMPILED if pattern.search(name)), None)
 
 
 # ---- Windows ---------------------------------------------------------------------------------------------------------
@@ -217,8 +217,8 @@ def window_splitter(model: BaseEmbedding, name: str, window: int | Literal["auto
     if window is None:
         return None
     inner: Any = getattr(model, "_model", None)
-    known = known_model(name)
-    limit = _own_limit(inner) or (known.max_tokens if known else None)
+    properties = known_model(name)
+    limit = _own_limit(inner) or (properties.max_tokens if properties else None)
     if window != "auto":
         limit = min(window, limit or window)
     if not limit:
@@ -227,8 +227,8 @@ def window_splitter(model: BaseEmbedding, name: str, window: int | Literal["auto
     if tokenizer is None:
         return WindowSplitter(limit, max(8, int(_UNKNOWN_TOKENIZER * limit)), _estimated_spans)
     prompt = getattr(model, "text_instruction", None) or ""
-    own = tokenizer.num_special_tokens_to_add(False) + len(tokenizer.encode(prompt, add_special_tokens=False))
-    return WindowSplitter(limit, max(8, limit - own - _MARGIN), _spans_by(tokenizer))
+    prompt_tokens = tokenizer.num_special_tokens_to_add(False) + len(tokenizer.encode(prompt, add_special_tokens=False))
+    return WindowSplitter(limit, max(8, limit - prompt_tokens - _MARGIN), _spans_by(tokenizer))
 
 
 def _own_limit(inner: Any) -> int | None:

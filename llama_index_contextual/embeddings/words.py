@@ -45,14 +45,23 @@ def embedded(texts: Sequence[str]) -> NDArray[np.float32]:
     if not texts:
         return means
     tokens = model.token_ids([text or " " for text in texts])
-    distinct, places = np.unique(np.concatenate(tokens), return_inverse=True)
-    vectors = model.vectors(distinct)
-    ends = np.cumsum([len(ids) for ids in tokens]).tolist()
-    for row, (ids, end) in enumerate(zip(tokens, ends, strict=True)):
-        means[row] = np.add.reduce(vectors[places[end - len(ids) : end]], axis=0) / np.float32(max(len(ids), 1))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        units: NDArray[np.float32] = np.nan_to_num(means / np.linalg.norm(means, axis=1, keepdims=True))
+    if len(texts) == 1:  # a question
+        means[0] = _mean(model.vectors(tokens[0]))
+    else:
+        distinct, places = np.unique(np.concatenate(tokens), return_inverse=True)
+        vectors = model.vectors(distinct)
+        ends = np.cumsum([len(ids) for ids in tokens]).tolist()
+        for row, (ids, end) in enumerate(zip(tokens, ends, strict=True)):
+            means[row] = _mean(vectors[places[end - len(ids) : end]])
+    lengths = np.sqrt(np.add.reduce(means * means, axis=1, keepdims=True))
+    units: NDArray[np.float32] = np.divide(means, np.where(lengths > 0, lengths, 1.0), dtype=np.float32)
     return units
+
+
+def _mean(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the mean of vectors, or zeros if there are none; shape (dimensions,)."""
+    mean: NDArray[np.float32] = np.add.reduce(vectors, axis=0) / np.float32(max(len(vectors), 1))
+    return mean
 
 
 def word_vectors(words: Sequence[str], dimensions: int | None = None) -> NDArray[np.float32]:

@@ -32,8 +32,6 @@ from llama_index_contextual.answering.build import EngineBuilder, EngineOptions
 from llama_index_contextual.answering.query_engine import AnswerCache
 from llama_index_contextual.answering.response import AnswerAccount
 from llama_index_contextual.config import LOCAL, SPOTLIGHT, ContextKind, Mode, ProjectConfig, default
-from llama_index_contextual.contextualizer.tokens import EmbeddingCount
-from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import InputError, Remedy
 from llama_index_contextual.evaluation.questions import Evidence, Question, evidence_notes
 from llama_index_contextual.evaluation.run import (
@@ -53,9 +51,9 @@ from llama_index_contextual.index.project_file import project_ledger, scratch, w
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
 from llama_index_contextual.ingestion.options import RunOptions
+from llama_index_contextual.ingestion.pipeline import make_pipeline
 from llama_index_contextual.ingestion.report import IngestProgress, IngestReport
 from llama_index_contextual.ingestion.run import IngestRun
-from llama_index_contextual.ingestion.stages import make_stages
 from llama_index_contextual.ingestion.state import HasState, ProjectState
 from llama_index_contextual.models import embedding_identity, model_name
 from llama_index_contextual.money.price import Prices
@@ -92,8 +90,8 @@ def bootstrap_interval(values: ArrayLike, *, seed: int = 0) -> tuple[float, floa
         (1.0, 1.0)
     """
     row = np.asarray(values, dtype=np.float64)
-    drawn = np.random.default_rng(seed).integers(0, len(row), (RESAMPLES, len(row)))
-    low, high = np.quantile(row[drawn].mean(axis=1), [ALPHA / 2, 1 - ALPHA / 2])
+    samples = np.random.default_rng(seed).integers(0, len(row), (RESAMPLES, len(row)))
+    low, high = np.quantile(row[samples].mean(axis=1), [ALPHA / 2, 1 - ALPHA / 2])
     return float(low), float(high)
 
 
@@ -117,12 +115,12 @@ def permutation_p_value(differences: ArrayLike) -> float:
     row = np.asarray(differences, dtype=np.float64)
     row = row[row != 0]
     # Allow for rounding, so that sums that are mathematically equal count as equal.
-    observed = abs(row.sum()) - 1e-9 * np.abs(row).sum()
+    statistic = abs(row.sum()) - 1e-9 * np.abs(row).sum()
     if len(row) <= _EXACT_UP_TO:
         signs = 1 - 2 * ((np.arange(2 ** len(row))[:, None] >> np.arange(len(row))) & 1)
-        return float((np.abs(signs @ row) >= observed).mean())
+        return float((np.abs(signs @ row) >= statistic).mean())
     signs = 1 - 2 * np.random.default_rng(0).integers(0, 2, (RESAMPLES, len(row)))
-    return float(((np.abs(signs @ row) >= observed).sum() + 1) / (RESAMPLES + 1))
+    return float(((np.abs(signs @ row) >= statistic).sum() + 1) / (RESAMPLES + 1))
 
 
 def detectable_difference(differences: ArrayLike) -> float:
@@ -223,7 +221,7 @@ class Comparison:
 
     def differences(self, metric: str | None = None) -> list[Difference]:
         """Return the differences between all pairs of retrievers."""
-        return [self.difference(one, other, metric) for one, other in combinations(self.names, 2)]
+        return [self.difference(name, baseline, metric) for name, baseline in combinations(self.names, 2)]
 
     @property
     def recommended(self) -> str:
@@ -233,11 +231,11 @@ class Comparison:
         then it is the best of these in their group.
         """
         cheapest, *dearer = self._by_cost()
-        chosen = self._best(cheapest)
+        best = self._best(cheapest)
         for names in dearer:
-            differences = [self.difference(chosen, name) for name in names]
-            chosen = self._best([one.variant for one in differences if one.significant and one.mean > 0] or [chosen])
-        return chosen
+            gains = [self.difference(best, name) for name in names]
+            best = self._best([gain.variant for gain in gains if gain.significant and gain.mean > 0] or [best])
+        return best
 
     def _best(self, names: Sequence[str]) -> str:
         """Return the name with the highest mean; if several have the same mean, the one with the highest nDCG."""
@@ -257,42 +255,45 @@ class Comparison:
         for name in self.names:
             if (cost := self.costs.get(name)) is not None:
                 groups.setdefault(cost, []).append(name)
-        known = [groups[cost] for cost in sorted(groups)]
-        return [*known, *([name] for name in self.names if self.costs.get(name) is None)]
+        by_cost = [groups[cost] for cost in sorted(groups)]
+        return [*by_cost, *([name] for name in self.names if self.costs.get(name) is None)]
 
     @property
     def recommendation(self) -> str:
         """The recommendation with its reasons, in a few sentences."""
-        chosen, first, number = self.recommended, self.names[0], len(self.evaluations[0].results)
+        best, first, number = self.recommended, self.names[0], len(self.evaluations[0].results)
         on = f"in {self.metric} on {pluralize(number, 'question')}"
-        others = [name for name in self.names if name != chosen]
-        gain = self.difference(first, chosen)
-        if chosen == first or gain.mean <= 0:
-            less = "" if chosen == first else "it costs less, and "
-            advice = f"Use {chosen!r}: {less}{self._not_better(chosen, others)} {on}."
+        other_names = [name for name in self.names if name != best]
+        gain = self.difference(first, best)
+        if best == first or gain.mean <= 0:
+            less = "" if best == first else "it costs less, and "
+            advice = f"Use {best!r}: {less}{self._not_better(best, other_names)} {on}."
         else:
-            doubt = "" if gain.significant else ", though not significantly,"
-            others.remove(first)
-            rest = f", and {self._not_better(chosen, others)}" if others else ""
-            advice = f"Use {chosen!r}: it is better than {first!r} {on} ({gain}){doubt}{rest}."
-        return advice + self.sample_warning(chosen)
+            other_names.remove(first)
+            addition = f", and {self._not_better(best, other_names)}" if other_names else ""
+            reason = f"it is better than {first!r} {on} ({gain})"
+            if not gain.significant:
+                reason = f"the difference {on} is not significant ({gain})"
+            names = repr(best) if gain.significant else f"{first!r} or {best!r}"
+            advice = f"Use {names}: {reason}{addition}."
+        return advice + self.sample_warning(best)
 
-    def _not_better(self, chosen: str, others: Sequence[str]) -> str:
-        parts = [f"{name!r} ({self.difference(chosen, name)})" for name in others]
+    def _not_better(self, best: str, other_names: Sequence[str]) -> str:
+        parts = [f"{name!r} ({self.difference(best, name)})" for name in other_names]
         verb = "is" if len(parts) == 1 else "are"
         return f"{' and '.join(parts)} {verb} not significantly better"
 
-    def sample_warning(self, chosen: str) -> str:
+    def sample_warning(self, best: str) -> str:
         """Return a warning if there are too few questions for a reliable recommendation, otherwise an empty string."""
-        undecided = [
-            self._values(chosen, name, self.metric)
+        value_rows = [
+            self._values(best, name, self.metric)
             for name in self.names
-            if name != chosen and not self.difference(chosen, name).significant
+            if name != best and not self.difference(best, name).significant
         ]
         number = len(self.evaluations[0].results)
-        if undecided and number < FEWEST:
+        if value_rows and number < FEWEST:
             return f" With fewer than {FEWEST} questions no difference can be significant: use more."
-        detectable = max(map(detectable_difference, undecided), default=0.0)
+        detectable = max(map(detectable_difference, value_rows), default=0.0)
         if detectable <= RELEVANT:
             return ""
         return (
@@ -335,8 +336,10 @@ def compare(
     """
     if len(retrievers) < 2:
         raise InputError("A comparison needs at least two retrievers.", value=list(retrievers))
-    loaded = as_questions(questions)
-    evaluations = [evaluate(one, loaded, name=name, ks=ks, rerank=rerank) for name, one in retrievers.items()]
+    question_list = as_questions(questions)
+    evaluations = [
+        evaluate(retriever, question_list, name=name, ks=ks, rerank=rerank) for name, retriever in retrievers.items()
+    ]
     metric = metric or evaluations[0].main_metric
     evaluations[0].values(metric)  # raises an error if the metric is unknown
     notes = tuple(dict.fromkeys([*notes, *(note for evaluation in evaluations for note in evaluation.notes)]))
@@ -436,14 +439,14 @@ def built_variants(
     require_affordable(dollars, max_cost)
     report(VariantProgress(stage="price", dollars=dollars))
     with scratch(origin.directory) as directory, ExitStack() as stack:
-        built: dict[str, Variant] = {}
+        variants: dict[str, Variant] = {}
         for name, config in configs.items():
-            before = origin.live if sample is None or not built else next(iter(built.values())).live
-            variant = _build(origin, name, config, directory / str(len(built)), before, options[name], report)
-            built[name] = replace(variant, price=prices[name])
-            if variant.live is not before:
+            previous = origin.live if sample is None or not variants else next(iter(variants.values())).live
+            variant = _build(origin, name, config, directory / str(len(variants)), previous, options[name], report)
+            variants[name] = replace(variant, price=prices[name])
+            if variant.live is not previous:
                 stack.callback(variant.live.current().close)
-        yield built
+        yield variants
 
 
 def _build(
@@ -456,14 +459,14 @@ def _build(
     report: ShowVariants,
 ) -> Variant:
     """Build a variant from other indexes in a new directory, or use these indexes if they have the same settings."""
-    before, result = live.current(), None
+    previous, result = live.current(), None
     with write_lock(origin.directory), project_ledger(origin.directory) as ledger:
-        if options.remove or config.rebuild_fields(ProjectConfig(**before.manifest.config)):
+        if options.remove or config.rebuild_fields(ProjectConfig(**previous.manifest.config)):
             files.make_directory(directory)
             model = origin.embed_model if config.builds_semantic else None
-            stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=model, model_id=origin.model_id)
+            pipeline = make_pipeline(config, ledger=ledger, llm=origin.llm, embed_model=model, model_id=origin.model_id)
             settings = config.changed(backend="files")  # a temporary variant is stored in files
-            run = IngestRun([], replace(options, purpose="compare"), settings, before)
+            run = IngestRun([], replace(options, purpose="compare"), settings, previous)
 
             def on_progress(_: IngestProgress) -> None:
                 report(VariantProgress(stage="build", name=name))
@@ -471,7 +474,7 @@ def _build(
             if run.changes_nothing:
                 result = run_sync(lambda: run.aupdate_derived(directory))
             else:
-                result = run_sync(lambda: run.abuild(stages, directory, progress=on_progress))
+                result = run_sync(lambda: run.abuild(pipeline, directory, progress=on_progress))
             rerankers = origin.live.versions.rerankers
             live = LiveIndexes(
                 LiveVersions(directory, origin.directory.name, lambda *_: origin.embed_model, rerankers=rerankers)
@@ -492,11 +495,11 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
         for node in version.docstore.iterate()
         if node.metadata.get(keys.CONTEXT_SOURCE) == "llm" and not node.metadata.get(keys.CONTEXT_GIVEN)
     ]
-    used = ledger.usage(contexts)
-    if used is None:
+    usage = ledger.usage(contexts)
+    if usage is None:
         return None
-    sent, cached, answered = used
-    tokens = Tokens(input_tokens=sent, cached_tokens=cached, output_tokens=answered)
+    input_tokens, cached_tokens, output_tokens = usage
+    tokens = Tokens(input_tokens=input_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens)
     return Prices(config.prices).dollars(llm, tokens, sender=config.service_tier or "live")
 
 
@@ -521,10 +524,9 @@ def variant_estimate(origin: ProjectState, config: ProjectConfig, options: RunOp
     model = origin.embed_model if config.builds_semantic else None
     name = None if model is None else embedding_identity(model)
     with contextlib.closing(Ledger(origin.directory / LEDGER_FILE, read_only=True)) as ledger:
-        stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id)
-        contextual = model if isinstance(model, ContextualEmbedding) else None
-        embedding = EmbeddingCount(name, getattr(model, "dimensions", None), ledger, contextual)
-        return estimate([], options, config, stages, embedding, origin.live.current())
+        pipeline = make_pipeline(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id)
+        previous = origin.live.current()
+        return estimate([], options, config, pipeline, previous, embed_model_name=name, embed_model=model)
 
 
 def rerank_price(origin: ProjectState, rerank: str | None, questions: int, k: int) -> float | None:
@@ -555,8 +557,8 @@ def rerank_price(origin: ProjectState, rerank: str | None, questions: int, k: in
 
 def total_price(dollars: Sequence[float | None]) -> float | None:
     """Return the sum of some prices, or None if one of them is unknown."""
-    known = [one for one in dollars if one is not None]
-    return sum(known) if len(known) == len(dollars) else None
+    prices = [price for price in dollars if price is not None]
+    return sum(prices) if len(prices) == len(dollars) else None
 
 
 def require_affordable(dollars: float | None, max_cost: float | None) -> None:
@@ -631,20 +633,23 @@ def compare_variants(
             value=variants,
         )
     origin, report = project.state, progress or (lambda _: None)
-    loaded = as_questions(questions)
-    selected, excluded = draw_sample(origin.live.current(), loaded, sample)
+    question_list = as_questions(questions)
+    sample_questions, excluded = draw_sample(origin.live.current(), question_list, sample)
     configs = {str(kind): origin.config.changed(context=kind) for kind in variants}
-    reranking = [rerank_price(origin, rerank, len(selected), max(ks, default=0))] * len(configs)
-    with built_variants(origin, configs, excluded, max_cost=max_cost, report=report, other_prices=reranking) as built:
+    reranking = [rerank_price(origin, rerank, len(sample_questions), max(ks, default=0))] * len(configs)
+    with built_variants(origin, configs, excluded, max_cost=max_cost, report=report, other_prices=reranking) as by_name:
         report(VariantProgress(stage="ask"))
         comparison = compare(
-            built,
-            selected,
+            by_name,
+            sample_questions,
             ks=ks,
             metric=metric,
             rerank=rerank,
-            costs={name: variant.cost for name, variant in built.items()},
-            notes=[*sample_notes(origin, selected, excluded, len(loaded)), *variant_notes(origin, built, excluded)],
+            costs={name: variant.cost for name, variant in by_name.items()},
+            notes=[
+                *sample_notes(origin, sample_questions, excluded, len(question_list)),
+                *variant_notes(origin, by_name, excluded),
+            ],
         )
     return with_evidence_notes(comparison, origin)
 
@@ -674,9 +679,9 @@ def sample_notes(
         yield "Fewer documents compete in a sample: compare the differences, not the levels."
 
 
-def variant_notes(origin: ProjectState, built: Mapping[str, Variant], excluded: frozenset[str]) -> Iterator[str]:
+def variant_notes(origin: ProjectState, variants: Mapping[str, Variant], excluded: frozenset[str]) -> Iterator[str]:
     """Yield notes on the cost and the failed chunks of variants, one sentence each."""
-    for name, variant in built.items():
+    for name, variant in variants.items():
         if excluded and (dollars := price(origin, variant.config)) != 0:
             more = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
             yield f"{name!r} for all documents would cost {more} more."
@@ -798,32 +803,34 @@ def sweep_variants(
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
-    origin, loaded = project.state, as_questions(questions)
+    origin, question_list = project.state, as_questions(questions)
     _require_settings(modes and top_ks, top_ks)
-    _require_comparable(loaded, chunk_sizes, origin.config)
-    selected, excluded = draw_sample(origin.live.current(), loaded, sample)
+    _require_comparable(question_list, chunk_sizes, origin.config)
+    sample_questions, excluded = draw_sample(origin.live.current(), question_list, sample)
     configs = _configs(origin.config, contexts, chunk_sizes)
     report = progress or (lambda _: None)
     rows: list[SweepRow] = []
-    retrieved: set[Evidence] = set()
+    evidence: set[Evidence] = set()
     rerankers = reranks or [origin.config.rerank or NO_RERANK]
-    once = [rerank_price(origin, rerank, len(selected), max(top_ks)) for rerank in rerankers]
+    once = [rerank_price(origin, rerank, len(sample_questions), max(top_ks)) for rerank in rerankers]
     reranking = once * len(configs) * len(modes)
-    with built_variants(origin, configs, excluded, max_cost=max_cost, report=report, other_prices=reranking) as built:
-        for variant, rerank, mode in product(built.values(), rerankers, modes):
+    with built_variants(
+        origin, configs, excluded, max_cost=max_cost, report=report, other_prices=reranking
+    ) as variants:
+        for variant, rerank, mode in product(variants.values(), rerankers, modes):
             retriever = variant.as_retriever(similarity_top_k=max(top_ks), mode=mode)
-            evaluation = evaluate(retriever, selected, ks=top_ks, rerank=rerank)
+            evaluation = evaluate(retriever, sample_questions, ks=top_ks, rerank=rerank)
             rows += [_row(variant, rerank, mode, k, _figures(evaluation, variant, k)) for k in evaluation.ks]
-            retrieved |= retrieved_evidence(evaluation.results)
+            evidence |= retrieved_evidence(evaluation.results)
     notes = [
-        *sample_notes(origin, selected, excluded, len(loaded)),
-        *evidence_notes(origin.live.current(), selected, retrieved),
+        *sample_notes(origin, sample_questions, excluded, len(question_list)),
+        *evidence_notes(origin.live.current(), sample_questions, evidence),
     ]
-    return Sweep(rows=tuple(rows), questions=len(selected), measure="recall", notes=tuple(notes))
+    return Sweep(rows=tuple(rows), questions=len(sample_questions), measure="recall", notes=tuple(notes))
 
 
-def _require_settings(given: object, top_ks: Sequence[int]) -> None:
-    if not given or min(top_ks) < 1:
+def _require_settings(values: object, top_ks: Sequence[int]) -> None:
+    if not values or min(top_ks) < 1:
         raise InputError(
             "There is nothing to evaluate: pass at least one question, mode and positive number of results."
         )
@@ -919,19 +926,22 @@ def sweep_answers(
     """
     origin, report = project.state, progress or (lambda _: None)
     _require_settings(questions and top_ks, top_ks)
-    answering, account = llm or origin.answering_llm(), AnswerAccount.of(origin.directory, origin.config.prices)
-    cache = AnswerCache.of(origin.directory)
+    answer_llm, account = (
+        llm or origin.answering_llm(),
+        AnswerAccount.from_project(origin.directory, origin.config.prices),
+    )
+    cache = AnswerCache.from_project(origin.directory)
     configs = _configs(origin.config, contexts, chunk_sizes)
     rerankers, modes = reranks or [origin.config.rerank or NO_RERANK], modes or [origin.config.mode]
     top_ks = sorted(set(top_ks))
     once = [rerank_price(origin, rerank, len(questions), k) for rerank, k in product(rerankers, top_ks)]
     reranking = once * len(configs) * len(modes)
     rows: list[SweepRow] = []
-    with built_variants(origin, configs, max_cost=max_cost, report=report, other_prices=reranking) as built:
-        for variant, rerank, mode, k in product(built.values(), rerankers, modes, top_ks):
+    with built_variants(origin, configs, max_cost=max_cost, report=report, other_prices=reranking) as variants:
+        for variant, rerank, mode, k in product(variants.values(), rerankers, modes, top_ks):
             setting = None if rerank == NO_RERANK else rerank
             retriever = variant.as_retriever(similarity_top_k=k, mode=mode).changed(rerank=setting)
-            builder = EngineBuilder(retriever, lambda: origin.embed_model, answering, account, cache)
+            builder = EngineBuilder(retriever, lambda: origin.embed_model, answer_llm, account, cache)
             predictions = answer_many(builder.query_engine(options), questions, concurrency=concurrency)
             figures = {name: value for name, value in predictions.summary().items() if name != "usage"}
             figures |= {name: predictions.settings.get(name) for name in ("model", "style")}

@@ -189,44 +189,46 @@ def evaluate_payoff(
     """
     origin, report = project.state, progress or (lambda _: None)
     version = origin.live.current()
-    loaded = [] if questions is None else as_questions(questions)
-    selected, outside = draw_sample(version, loaded, sample, seed=seed)
-    chosen = [record.doc_id for record in version.records if record.doc_id not in outside]
+    question_list = [] if questions is None else as_questions(questions)
+    sample_questions, outside = draw_sample(version, question_list, sample, seed=seed)
+    sample_ids = [record.doc_id for record in version.records if record.doc_id not in outside]
     configs = {kind: origin.config.changed(context=kind) for kind in (STRUCTURAL, LLM)}
-    other_prices = [rerank_price(origin, rerank, len(selected) or number, max(ks, default=0))] * len(configs)
+    other_prices = [rerank_price(origin, rerank, len(sample_questions) or number, max(ks, default=0))] * len(configs)
     if questions is None:
         other_prices.append(_question_price(origin, number))
     with built_variants(
         origin,
         configs,
-        sample=frozenset(chosen),
+        sample=frozenset(sample_ids),
         max_cost=max_cost,
         report=report,
         other_prices=other_prices,
-    ) as built:
+    ) as variants:
         if questions is None:
             report(VariantProgress(stage="questions"))
-            selected = generate_questions(version, origin.answering_llm(), number=number, doc_ids=frozenset(chosen))
+            sample_questions = generate_questions(
+                version, origin.answering_llm(), number=number, doc_ids=frozenset(sample_ids)
+            )
         report(VariantProgress(stage="ask"))
-        rest, rest_dollars = _rest(origin, built[LLM], frozenset(chosen))
+        rest, rest_dollars = _rest(origin, variants[LLM], frozenset(sample_ids))
         comparison = compare(
-            built,
-            selected,
+            variants,
+            sample_questions,
             ks=ks,
             metric=metric,
             rerank=rerank,
-            costs={name: variant.cost for name, variant in built.items()},
+            costs={name: variant.cost for name, variant in variants.items()},
             notes=[
-                *_notes(len(chosen), len(version.records), len(selected), len(loaded)),
-                *variant_notes(origin, built, frozenset()),
+                *_notes(len(sample_ids), len(version.records), len(sample_questions), len(question_list)),
+                *variant_notes(origin, variants, frozenset()),
                 *_rest_notes(len(outside), rest, rest_dollars),
             ],
         )
     return Payoff(
         **vars(with_evidence_notes(comparison, origin)),
-        sample=tuple(chosen),
+        sample=tuple(sample_ids),
         documents=len(version.records),
-        questions_outside=max(0, len(loaded) - len(selected)),
+        questions_outside=max(0, len(question_list) - len(sample_questions)),
         rest=rest,
         rest_dollars=rest_dollars,
     )
@@ -236,8 +238,8 @@ def _question_price(origin: ProjectState, number: int) -> float | None:
     """Return the price in dollars of having the LLM write questions about chunks, or None if it is unknown."""
     require_number(number)
     calls = math.ceil(number / PER_CHUNK)
-    sent = calls * (origin.config.chunk_size + _PROMPT_TOKENS)
-    tokens = Tokens(calls=calls, input_tokens=sent, output_tokens=number * _QUESTION_TOKENS)
+    input_tokens = calls * (origin.config.chunk_size + _PROMPT_TOKENS)
+    tokens = Tokens(calls=calls, input_tokens=input_tokens, output_tokens=number * _QUESTION_TOKENS)
     return Prices(origin.config.prices).dollars(model_name(origin.answering_llm(), origin.model_id), tokens)
 
 
@@ -265,14 +267,14 @@ def scaled(tokens: Tokens, *, expected: Tokens, actual: Tokens) -> Tokens:
     """
     if not (expected.calls and expected.input_tokens and actual.input_tokens):
         return tokens
-    sent = tokens.input_tokens * actual.input_tokens / expected.input_tokens
+    input_tokens = tokens.input_tokens * actual.input_tokens / expected.input_tokens
     per_call = tokens.calls / expected.calls
     return Tokens(
         calls=round(per_call * actual.calls),
-        input_tokens=round(sent),
-        cached_tokens=round(sent * actual.cached_tokens / actual.input_tokens),
+        input_tokens=round(input_tokens),
+        cached_tokens=round(input_tokens * actual.cached_tokens / actual.input_tokens),
         output_tokens=round(per_call * actual.output_tokens),
-        written_tokens=round(sent * actual.written_tokens / actual.input_tokens),
+        written_tokens=round(input_tokens * actual.written_tokens / actual.input_tokens),
     )
 
 
@@ -289,8 +291,8 @@ def _notes(sample: int, documents: int, questions: int, all_questions: int) -> I
 def _rest_notes(documents: int, rest: Tokens, dollars: float | None) -> Iterator[str]:
     if documents:
         calls = f"{pluralize(rest.calls, 'call')}, {rest.input_tokens:,} input tokens ({rest.cached_tokens:,} cached)"
-        others = pluralize(documents, "other document")
+        remainder = pluralize(documents, "other document")
         yield (
-            f"Contexts for the {others}, at the token counts of the sample: {calls}, {rest.output_tokens:,} output"
+            f"Contexts for the {remainder}, at the token counts of the sample: {calls}, {rest.output_tokens:,} output"
             f" tokens, {money(dollars)} with their embeddings."
         )

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any, Self, TypeVar
@@ -59,7 +60,8 @@ M = TypeVar("M", bound=BaseModel)
 SPAN_SHARE = 0.5
 """Minimum fraction of the characters in a span, or of the pages in a range, that a result must cover."""
 TEXT_SHARE = 0.8
-"""Minimum fraction of the word tokens in a text that a result must contain."""
+"""Minimum fraction of the pairs of neighbouring words in a text that a result must contain."""
+_WHOLE = 20  # number of letters and digits from which a text may be contained without regard to words
 
 _MAX_NAMED, _MAX_NAME = 3, 60  # numbers of questions in a note, and of characters of each of them
 
@@ -79,6 +81,14 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.lower()))
+
+
+def _pairs(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
+    return Counter[tuple[str, ...]]([*((token,) for token in tokens), *pairwise(tokens)])
+
+
 @dataclass(frozen=True)
 class ResultChunk:
     """Search result prepared for comparison with evidence.
@@ -90,9 +100,19 @@ class ResultChunk:
     chunk: RetrievedChunk
 
     @cached_property
-    def words(self) -> Counter[str]:
-        """Word tokens of the result."""
-        return Counter(words(self.chunk.text))
+    def letters(self) -> str:
+        """Letters and digits of the result."""
+        return _letters(self.chunk.text)
+
+    @cached_property
+    def pairs(self) -> Counter[tuple[str, ...]]:
+        """Words, and pairs of neighbouring words, of the result."""
+        return _pairs(words(self.chunk.text))
+
+    @cached_property
+    def ascii_pairs(self) -> Counter[tuple[str, ...]]:
+        """The same for its words of ASCII letters and digits only."""
+        return _pairs([word for word in words(self.chunk.text) if word.isascii()])
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -160,27 +180,34 @@ class Evidence(BaseModel):
         return self
 
     @cached_property
-    def _tokens(self) -> Counter[str]:
+    def _tokens(self) -> list[str]:
         tokens = words(self.text or "")
         ascii_tokens = [token for token in tokens if token.isascii()]
         letters = len(tokens) - len(ascii_tokens)
         # In a mostly ASCII text, ignore other letters, because each of them would count as much as a word.
-        return Counter(ascii_tokens if letters <= sum(map(len, ascii_tokens)) else tokens)
+        return ascii_tokens if letters <= sum(map(len, ascii_tokens)) else tokens
+
+    def _is_text_in(self, passage: ResultChunk) -> bool:
+        letters = _letters(self.text or "")
+        if len(letters) >= _WHOLE and letters in passage.letters:
+            return True
+        of_passage = passage.ascii_pairs if all(map(str.isascii, self._tokens)) else passage.pairs
+        pairs = Counter[tuple[str, ...]](pairwise(self._tokens)) or Counter([(self._tokens[0],)])
+        return (pairs & of_passage).total() >= TEXT_SHARE * pairs.total()
 
     def is_in(self, passage: ResultChunk) -> bool:
         """Return whether a result contains this item.
 
         For a chunk, the result must be that chunk. For any other item, the result must be from the same file and cover
-        at least half of the characters or pages, or at least 80 % of the word tokens.
+        at least half of the characters or pages, or contain the text or at least 80 % of its pairs of neighbouring
+        words.
         """
         if self.chunk_id is not None:
             return passage.chunk.node_id == self.chunk_id
         if self.file is not None and self.file not in passage.names:
             return False
         if self.text is not None:
-            words = passage.words
-            shared = sum(min(n, words[word]) for word, n in self._tokens.items() if word in words)
-            return shared >= TEXT_SHARE * self._tokens.total()
+            return self._is_text_in(passage)
         source = passage.chunk.source
         if self.span is not None:
             start, end = self.span
@@ -189,8 +216,8 @@ class Evidence(BaseModel):
         if self.pages is None or source.page_start is None:
             return False
         first, last = self.pages
-        shared = min(last, source.page_end or source.page_start) - max(first, source.page_start) + 1
-        return shared >= SPAN_SHARE * (last - first + 1)
+        overlap = min(last, source.page_end or source.page_start) - max(first, source.page_start) + 1
+        return overlap >= SPAN_SHARE * (last - first + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,20 +286,20 @@ def require_files(documents: Sequence[DocumentRecord], questions: Sequence[Quest
         )
 
 
-def evidence_notes(version: OpenVersion, questions: Sequence[Question], retrieved: Set[Evidence]) -> list[str]:
+def evidence_notes(version: OpenVersion, questions: Sequence[Question], hits: Set[Evidence]) -> list[str]:
     """Return notes on evidence that cannot be retrieved, because no passage of the project contains it.
 
     Args:
         version: The version of the project that contains the passages.
         questions: The questions.
-        retrieved: The evidence that was retrieved, which is not looked up.
+        hits: The evidence that was retrieved, which is not looked up.
 
     Raises:
         InputError: No passage contains any of the evidence, so every figure would be zero.
     """
     present, items = ids_by_name(version.records), {item for question in questions for item in question.evidence}
     without_file = {item for item in items if item.file is not None and item.file not in present}
-    absent = _not_in_passages(version, items - without_file - retrieved, present)
+    absent = _not_in_passages(version, items - without_file - hits, present)
     of_files, of_passages = (
         [q for q in questions if not kind.isdisjoint(q.evidence)] for kind in (without_file, absent)
     )
@@ -324,7 +351,7 @@ class _Row(BaseModel):
 
 class _AnswerRow(BaseModel):
     question: _Text
-    answers: Annotated[list[str], BeforeValidator(lambda one: [one] if isinstance(one, str) else one)] = Field(
+    answers: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = Field(
         default=[], validation_alias=AliasChoices("answers", "answer")
     )
     evidence: list[Evidence] = []
@@ -513,14 +540,14 @@ def require_number(number: int) -> None:
 async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
     semaphore = asyncio.Semaphore(CONCURRENCY)
 
-    async def ask(connected: LLM, chunk: BaseNode) -> Sequence[str]:
+    async def ask(client: LLM, chunk: BaseNode) -> Sequence[str]:
         async with semaphore:
-            return await acall(lambda: _ask_llm(connected, chunk), RetryPolicy())
+            return await acall(lambda: _ask_llm(client, chunk), RetryPolicy())
 
-    async with own_client(llm) as connected:
+    async with own_client(llm) as client:
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(ask(connected, chunk)) for chunk in chunks]
+                tasks = [group.create_task(ask(client, chunk)) for chunk in chunks]
         except ExceptionGroup as errors:  # any exception raised by an LLM class cancels the other tasks
             error = errors.exceptions[0]
             raise ModelError(describe(error, setting="llm", model=model_name(llm)), setting="llm") from error

@@ -47,8 +47,8 @@ def check_report(path: str | Path, *, chart: bool = False) -> None:
     """
     path = Path(path)
     if path.suffix.lower() not in (*_WRITERS, *((CHART,) if chart else ())):
-        known = ".csv, .json, .html or .svg" if chart else ".csv, .json or .html"
-        raise InputError(f"{path.name} is not a report: use the extension {known}.", value=str(path))
+        extensions = ".csv, .json, .html or .svg" if chart else ".csv, .json or .html"
+        raise InputError(f"{path.name} is not a report: use the extension {extensions}.", value=str(path))
     files.require_folder(path)
 
 
@@ -114,8 +114,8 @@ def _all_differences(comparison: Comparison) -> list[Difference]:
     """
     if isinstance(comparison, Steps):
         return comparison.differences()
-    others = (name for name in comparison.evaluations[0].metrics if not name.startswith("precision@"))
-    metrics = dict.fromkeys([comparison.metric, *others])
+    names = (name for name in comparison.evaluations[0].metrics if not name.startswith("precision@"))
+    metrics = dict.fromkeys([comparison.metric, *names])
     return [difference for metric in metrics for difference in comparison.differences(metric)]
 
 

@@ -104,19 +104,20 @@ def reciprocal_rank(ranks: Ranks) -> float:
 
 
 def ndcg(ranks: Ranks, k: int = 10) -> float:
-    """Return nDCG@k.
+    """Return nDCG@k, by the pieces of evidence found.
 
-    A result has a gain of 1 if it contains an evidence item that no earlier result contains, however many such items it
-    contains. The ideal ranking has one evidence item in each of the top results until all items are covered.
+    Each evidence item has a gain of 1 at the rank of the first result that contains it. The ideal ranking has one item
+    in each of the top results. Results that contain several items may exceed it, so the value is at most 1: a first
+    result with all items is a full hit.
 
-    Source: Järvelin, Kekäläinen, "Cumulated Gain-Based Evaluation of IR Techniques", TOIS 2002 (binary gains, log2).
+    Source: Järvelin, Kekäläinen, "Cumulated Gain-Based Evaluation of IR Techniques", TOIS 2002 (log2).
 
     Example:
-        >>> round(ndcg([1, 3]), 4)  # (1 + 1/2) / (1 + 1/log2(3))
-        0.9197
+        >>> ndcg([1, 1, 1]), round(ndcg([1, 3]), 4)  # (1 + 1/2) / (1 + 1/log2(3))
+        (1.0, 0.9197)
     """
     ideal = sum(1 / math.log2(1 + rank) for rank in range(1, min(len(ranks), k) + 1))
-    return sum(1 / math.log2(1 + rank) for rank in set(_ranks_up_to(ranks, k))) / ideal
+    return min(1.0, sum(1 / math.log2(1 + rank) for rank in _ranks_up_to(ranks, k)) / ideal)
 
 
 def _ranks_up_to(ranks: Ranks, k: int) -> list[int]:
@@ -170,11 +171,11 @@ class QuestionResult:
         return [chunk for chunk, good in zip(self.results[:k], self.relevant, strict=False) if not good]
 
 
-_METRIC = re.compile(r"(recall|precision|nDCG)@([1-9][0-9]{0,8})")
+_METRIC = re.compile(r"(recall|precision|ndcg)@([1-9][0-9]{0,8})", re.ASCII | re.IGNORECASE)
 _AT_K: Mapping[str, Callable[[QuestionResult, int], float]] = {
     "recall": lambda result, k: recall(result.ranks, k),
     "precision": lambda result, k: precision(result.relevant, k),
-    "nDCG": lambda result, k: ndcg(result.ranks, k),
+    "ndcg": lambda result, k: ndcg(result.ranks, k),
 }
 
 
@@ -213,8 +214,8 @@ class Evaluation:
         """Return the values of a metric for all questions, each between 0 and 1; shape (questions,).
 
         Args:
-            metric: "MRR", or recall, precision or nDCG at a number of results, such as "recall@5"; the number must not
-                exceed the largest of `ks`.
+            metric: "MRR", or recall, precision or nDCG at a number of results, such as "recall@5", in any letter case;
+                the number must not exceed the largest of `ks`.
 
         Raises:
             InputError: The metric is unknown.
@@ -223,7 +224,7 @@ class Evaluation:
 
     def value(self, metric: str, result: QuestionResult) -> float:
         """Return the value of a metric for one question; see `values`."""
-        if metric == "MRR":
+        if metric.casefold() == "mrr":
             return reciprocal_rank(result.ranks)
         match = _METRIC.fullmatch(metric)
         if match is None or int(match[2]) > max(self.ks):
@@ -231,7 +232,7 @@ class Evaluation:
                 f"There is no metric {metric!r}: use recall@k, precision@k, nDCG@k (k up to {max(self.ks)}) or MRR.",
                 value=metric,
             )
-        return _AT_K[match[1]](result, int(match[2]))
+        return _AT_K[match[1].casefold()](result, int(match[2]))
 
     def mean(self, metric: str) -> float:
         """Return the mean of a metric over all questions, between 0 and 1."""
@@ -276,8 +277,8 @@ class Evaluation:
         }
 
     def __repr__(self) -> str:
-        shown = [metric for metric in self.metrics if not metric.startswith("precision")]
-        means = ", ".join(f"{metric} {100 * self.mean(metric):.1f}" for metric in shown)
+        metrics = [metric for metric in self.metrics if not metric.startswith("precision")]
+        means = ", ".join(f"{metric} {100 * self.mean(metric):.1f}" for metric in metrics)
         times = f"p50 {1000 * self.response_time(50):.0f} ms, p95 {1000 * self.response_time(95):.0f} ms"
         if (reranker := self.reranker) is not None:
             times += f", of which {reranker.model} {1000 * reranker.seconds:.0f} ms (p50)"
@@ -313,17 +314,19 @@ def evaluate(
     Example:
         >>> evaluate(project, "questions.jsonl").mean("recall@20")  # doctest: +SKIP
     """
-    loaded = as_questions(questions)
+    question_list = as_questions(questions)
     ks = _sorted_ks(ks)
     version = getattr(retriever, "live_version", None)  # only a project has versions
     if isinstance(version, OpenVersion):
-        require_files(version.records, loaded)
+        require_files(version.records, question_list)
     base_retriever = _with_rerank(_retriever(retriever, max(ks)), rerank)
-    results = [_question_result(base_retriever, question, max(ks)) for question in loaded]
+    results = [_question_result(base_retriever, question, max(ks)) for question in question_list]
     if embed_model is not None:
         relevances = context_relevance(embed_model, [(r.question.text, [c.text for c in r.results]) for r in results])
         results = [replace(r, context_relevance=value) for r, value in zip(results, relevances, strict=True)]
-    notes = evidence_notes(version, loaded, retrieved_evidence(results)) if isinstance(version, OpenVersion) else ()
+    notes = (
+        evidence_notes(version, question_list, retrieved_evidence(results)) if isinstance(version, OpenVersion) else ()
+    )
     return Evaluation(name=name, results=tuple(results), ks=ks, notes=tuple(notes))
 
 
@@ -341,10 +344,10 @@ def as_questions(questions: Questions) -> Sequence[Question]:
     """
     if isinstance(questions, (str, Path)):
         return load_questions(questions)
-    loaded = [as_question(question, number) for number, question in enumerate(questions, start=1)]
-    if not loaded:
+    question_list = [as_question(question, number) for number, question in enumerate(questions, start=1)]
+    if not question_list:
         raise InputError("There are no questions: at least one is needed.", value=questions)
-    return loaded
+    return question_list
 
 
 def _sorted_ks(ks: Sequence[int]) -> tuple[int, ...]:

@@ -56,25 +56,27 @@ def draw_sample(
         raise InputError(f"The sample has {size} documents: use at least one.", value=size)
     if size is None or size >= len(ids):
         return questions, frozenset()
-    needed = _documents_of(version, questions)
+    evidence_groups = _documents_of(version, questions)
     places = {record.doc_id: _place(record) for record in version.records}
-    groups = {group for group in needed if group}
-    others = ids.difference(*groups)
-    limit = max(math.ceil(EVIDENCE_SHARE * size), size - len(others))
+    groups = {group for group in evidence_groups if group}
+    other_ids = ids.difference(*groups)
+    limit = max(math.ceil(EVIDENCE_SHARE * size), size - len(other_ids))
     generator = random.Random(seed)
-    chosen: frozenset[str] = frozenset()
+    sample: frozenset[str] = frozenset()
     for group in _drawn(groups, limit, generator, lambda group: tuple(sorted(map(places.__getitem__, group)))):
-        if len(chosen | group) <= limit:
-            chosen |= group
-    selected = [question for question, group in zip(questions, needed, strict=True) if group and group <= chosen]
-    if questions and not selected:
+        if len(sample | group) <= limit:
+            sample |= group
+    sample_questions = [
+        question for question, group in zip(questions, evidence_groups, strict=True) if group and group <= sample
+    ]
+    if questions and not sample_questions:
         raise InputError(
             f"No question has all its evidence in a sample of {pluralize(size, 'document')}: use a larger one.",
             value=size,
         )
-    rest = _drawn(others, size - len(chosen), generator, lambda doc_id: (places[doc_id],))
-    chosen = chosen.union(rest[: size - len(chosen)])
-    return selected, ids - chosen
+    additions = _drawn(other_ids, size - len(sample), generator, lambda doc_id: (places[doc_id],))
+    sample = sample.union(additions[: size - len(sample)])
+    return sample_questions, ids - sample
 
 
 def _place(record: DocumentRecord) -> _Place:
@@ -90,15 +92,15 @@ def _drawn(
 
     The others follow in random order.
     """
-    ordered = sorted(items, key=key)
-    if size >= len(ordered):
-        return generator.sample(ordered, len(ordered))
-    step = len(ordered) / max(size, 1)
+    sequence = sorted(items, key=key)
+    if size >= len(sequence):
+        return generator.sample(sequence, len(sequence))
+    step = len(sequence) / max(size, 1)
     start = generator.random() * step
     places = {int(start + number * step) for number in range(size)}
-    first = [item for place, item in enumerate(ordered) if place in places]
-    others = [item for place, item in enumerate(ordered) if place not in places]
-    return [*first, *generator.sample(others, len(others))]
+    first = [item for place, item in enumerate(sequence) if place in places]
+    remainder = [item for place, item in enumerate(sequence) if place not in places]
+    return [*first, *generator.sample(remainder, len(remainder))]
 
 
 def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[frozenset[str]]:
@@ -109,8 +111,8 @@ def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[f
     items = {item for question in questions for item in question.evidence}
     by_name = ids_by_name(version.records)
     documents: dict[Evidence, set[str]] = {item: by_name.get(item.file or "", set()) for item in items}
-    if unnamed := {item for item in items if item.file is None}:
-        documents |= _documents_with(version, unnamed)
+    if without_file := {item for item in items if item.file is None}:
+        documents |= _documents_with(version, without_file)
     return [_union([documents[item] for item in question.evidence]) for question in questions]
 
 

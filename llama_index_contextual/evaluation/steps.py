@@ -75,20 +75,20 @@ class Steps(Comparison):
 
     def fewer(self, baseline: str, name: str) -> float | None:
         """Return the fraction of the baseline's failed retrievals that a step avoids, or None if it had none."""
-        before = self.failed(baseline)
-        return None if round(before, 9) == 0 else 1 - self.failed(name) / before
+        share = self.failed(baseline)
+        return None if round(share, 9) == 0 else 1 - self.failed(name) / share
 
     def differences(self, metric: str | None = None) -> list[Difference]:
         """Return the differences of each step from the previous one and from the first one."""
-        pairs = [(one, name) for name in self.names[1:] for one in (self._before(name), self.names[0])]
-        return [self.difference(one, name, metric) for one, name in dict.fromkeys(pairs)]
+        pairs = [(baseline, name) for name in self.names[1:] for baseline in (self._before(name), self.names[0])]
+        return [self.difference(baseline, name, metric) for baseline, name in dict.fromkeys(pairs)]
 
     def _before(self, name: str) -> str:
         """Return the step with which a step is compared; for the control, this is the step that it replaces."""
         if name == WITHOUT_LLM:
             return SENTENCE if SENTENCE in self.names else LEXICAL
-        others = [one for one in ORDER if one in self.names]
-        return others[others.index(name) - 1]
+        steps = [step for step in ORDER if step in self.names]
+        return steps[steps.index(name) - 1]
 
     def table(self) -> list[dict[str, Any]]:
         """Return a row of JSON values for each step, including the skipped ones, which have a reason and no figures.
@@ -108,42 +108,43 @@ class Steps(Comparison):
         low, high = bootstrap_interval(1 - evaluation.values(self.metric))
         row = {"step": name, "failed": self.failed(name), "low": low, "high": high}
         for kind, baseline in (("previous", self._before(name)), ("first", self.names[0])):
-            one = None if name == self.names[0] else self.difference(baseline, name)
-            row[kind] = one and baseline
+            difference = None if name == self.names[0] else self.difference(baseline, name)
+            row[kind] = difference and baseline
             # subtracted from 0, so that no change is 0.0 and not -0.0
-            row[f"change_from_{kind}"] = one and 0.0 - one.mean
-            row[f"low_from_{kind}"] = one and 0.0 - one.high
-            row[f"high_from_{kind}"] = one and 0.0 - one.low
-            row[f"p_from_{kind}"] = one and one.p_value
-            row[f"fewer_than_{kind}"] = one and self.fewer(baseline, name)
+            row[f"change_from_{kind}"] = difference and 0.0 - difference.mean
+            row[f"low_from_{kind}"] = difference and 0.0 - difference.high
+            row[f"high_from_{kind}"] = difference and 0.0 - difference.low
+            row[f"p_from_{kind}"] = difference and difference.p_value
+            row[f"fewer_than_{kind}"] = difference and self.fewer(baseline, name)
         row[evaluation.main_metric] = evaluation.mean(evaluation.main_metric)
         return {**row, "dollars": self.prices[name], "p50_ms": 1000 * evaluation.response_time(50), "skipped": None}
 
     def _by_cost(self) -> list[list[str]]:
         """Return the names in groups: without the LLM's contexts, with them, and with a reranker."""
-        paid = (LLM_CONTEXT, LEXICAL, SENTENCE) if LLM_CONTEXT in self.names else ()
-        free = [name for name in self.names if name not in (*paid, RERANKER)]
-        groups = [free, *([name for name in self.names if name in group] for group in (paid, (RERANKER,)))]
+        paid_steps = (LLM_CONTEXT, LEXICAL, SENTENCE) if LLM_CONTEXT in self.names else ()
+        free = [name for name in self.names if name not in (*paid_steps, RERANKER)]
+        groups = [free, *([name for name in self.names if name in group] for group in (paid_steps, (RERANKER,)))]
         return [group for group in groups if group]
 
     @property
     def recommendation(self) -> str:
         """The recommendation with its reasons, in a few sentences."""
-        chosen, first = self.recommended, self.names[0]
+        best, first = self.recommended, self.names[0]
         on = f"on {pluralize(len(self.evaluations[0].results), 'question')} ({self.metric})"
-        gain, fewer = self.difference(first, chosen), self.fewer(first, chosen)
-        if chosen == first or not fewer:
-            advice = f"Use {chosen!r}: no other step has significantly fewer failed retrievals {on}."
+        gain, fewer = self.difference(first, best), self.fewer(first, best)
+        if best == first or not fewer:
+            advice = f"Use {best!r}: no other step has significantly fewer failed retrievals {on}."
         else:
-            doubt = "" if gain.significant else ", which is not significant"
             share = f"{100 * fewer:.0f} % fewer failed retrievals than {first!r}"
-            advice = f"Use {chosen!r}: {share} {on}, p = {gain.p_value:.2g}{doubt}."
-            if chosen not in self._by_cost()[-1]:
+            advice = f"Use {best!r}: {share} {on}, p = {gain.p_value:.2g}."
+            if not gain.significant:
+                advice = f"Use {first!r} or {best!r}: the difference {on} is not significant, p = {gain.p_value:.2g}."
+            if best not in self._by_cost()[-1]:
                 advice += " No step that costs more is significantly better."
-        return advice + self.sample_warning(chosen)
+        return advice + self.sample_warning(best)
 
 
-class _Rung(NamedTuple):
+class _Step(NamedTuple):
     """Settings of a step."""
 
     context: ContextKind
@@ -192,8 +193,8 @@ def evaluate_steps(
         >>> print(evaluate_steps(project, "questions.jsonl").recommendation)  # doctest: +SKIP
     """
     origin, report = project.state, progress or (lambda _: None)
-    loaded = as_questions(questions)
-    selected, excluded = draw_sample(origin.live.current(), loaded, sample)
+    question_list = as_questions(questions)
+    sample_questions, excluded = draw_sample(origin.live.current(), question_list, sample)
     if not origin.config.builds_semantic:
         raise ConfigurationError(
             "The steps begin with embeddings, and the project builds a lexical index only",
@@ -207,9 +208,9 @@ def evaluate_steps(
     reranker = rerank or base.rerank or NO_RERANK
     choice = None if reranker == NO_RERANK else origin.live.versions.rerankers.choice(base.changed(rerank=reranker))
     has_model = choice is not None and choice.name != SPOTLIGHT
-    reranking = rerank_price(origin, reranker, len(selected), k) if has_model else 0.0
-    rungs, skipped = _rungs(base, _no_llm(origin, base, excluded, max_cost, reranking), reranker, choice)
-    configs: dict[str, ProjectConfig] = {rung.context: base.changed(context=rung.context) for rung in rungs.values()}
+    reranking = rerank_price(origin, reranker, len(sample_questions), k) if has_model else 0.0
+    steps, skipped = _steps(base, _no_llm(origin, base, excluded, max_cost, reranking), reranker, choice)
+    configs: dict[str, ProjectConfig] = {step.context: base.changed(context=step.context) for step in steps.values()}
     with built_variants(
         origin,
         configs,
@@ -217,39 +218,39 @@ def evaluate_steps(
         max_cost=max_cost,
         report=report,
         other_prices=[reranking],
-    ) as built:
+    ) as variants:
         retrievers = {}
-        for name, rung in rungs.items():
-            setting = None if rung.rerank == NO_RERANK else rung.rerank
-            retriever = built[rung.context].as_retriever(similarity_top_k=k, mode=rung.mode)
+        for name, step in steps.items():
+            setting = None if step.rerank == NO_RERANK else step.rerank
+            retriever = variants[step.context].as_retriever(similarity_top_k=k, mode=step.mode)
             retrievers[name] = retriever.changed(rerank=setting)
-        for variant in built.values():  # otherwise, only the first step with an index would embed the questions
-            variant.live.current().embedder.embed_many([[question.text] for question in selected])
+        for variant in variants.values():  # otherwise, only the first step with an index would embed the questions
+            variant.live.current().embedder.embed_many([[question.text] for question in sample_questions])
         report(VariantProgress(stage="ask"))
         comparison = compare(
             retrievers,
-            selected,
-            ks=[*(one for one in KS if one < k), k],
+            sample_questions,
+            ks=[*(cutoff for cutoff in KS if cutoff < k), k],
             metric=f"recall@{k}",
-            costs={name: built[rung.context].cost for name, rung in rungs.items()},
+            costs={name: variants[step.context].cost for name, step in steps.items()},
             notes=[
-                *sample_notes(origin, selected, excluded, len(loaded)),
-                *variant_notes(origin, built, excluded),
-                *_order_notes(rungs, k),
+                *sample_notes(origin, sample_questions, excluded, len(question_list)),
+                *variant_notes(origin, variants, excluded),
+                *_order_notes(steps, k),
             ],
         )
-        prices = dict.fromkeys(rungs, 0.0) | {
-            name: built[rungs[name].context].price for name in (EMBEDDINGS, STRUCTURAL, LLM_CONTEXT) if name in rungs
+        prices = dict.fromkeys(steps, 0.0) | {
+            name: variants[steps[name].context].price for name in (EMBEDDINGS, STRUCTURAL, LLM_CONTEXT) if name in steps
         }
-        if RERANKER in rungs:
+        if RERANKER in steps:
             prices[RERANKER] = reranking
     return Steps(**vars(with_evidence_notes(comparison, origin)), prices=prices, skipped=skipped)
 
 
-def _order_notes(rungs: Mapping[str, _Rung], k: int) -> Iterator[str]:
-    compared = COMPARED if k <= COMPARED else COMPARED_OF_MANY
-    if SENTENCE in rungs and k >= compared:
-        yield f"{SENTENCE!r} sorts only the first {compared} results, so recall@{k} does not change: use a smaller k."
+def _order_notes(steps: Mapping[str, _Step], k: int) -> Iterator[str]:
+    window = COMPARED if k <= COMPARED else COMPARED_OF_MANY
+    if SENTENCE in steps and k >= window:
+        yield f"{SENTENCE!r} sorts only the first {window} results, so recall@{k} does not change: use a smaller k."
 
 
 def _no_llm(
@@ -275,36 +276,36 @@ def _no_llm(
     if max_cost is None:
         return None
     free: tuple[ContextKind, ...] = ("none", "structural")
-    others = total_price([reranking, *(price(origin, config.changed(context=kind), options) for kind in free)])
-    if (dollars := total_price([estimate.dollars, others])) is not None and dollars <= max_cost:
+    other_price = total_price([reranking, *(price(origin, config.changed(context=kind), options) for kind in free)])
+    if (dollars := total_price([estimate.dollars, other_price])) is not None and dollars <= max_cost:
         return None
-    more = "" if others == 0 else f", the other steps {money(others)}"
+    more = "" if other_price == 0 else f", the other steps {money(other_price)}"
     return f"{cost}{more}, and the limit is {money(max_cost)}."
 
 
-def _rungs(
+def _steps(
     config: ProjectConfig, no_llm: str | None, reranker: str, choice: RerankerChoice | None
-) -> tuple[dict[str, _Rung], dict[str, str]]:
+) -> tuple[dict[str, _Step], dict[str, str]]:
     """Return the settings of each step, and the reason for each step that is skipped."""
-    rungs, skipped = {EMBEDDINGS: _Rung("none", "semantic"), STRUCTURAL: _Rung("structural", "semantic")}, {}
+    steps, skipped = {EMBEDDINGS: _Step("none", "semantic"), STRUCTURAL: _Step("structural", "semantic")}, {}
     context: ContextKind = "structural" if no_llm else "llm"
     if no_llm:
         skipped[LLM_CONTEXT] = no_llm
     else:
-        rungs[LLM_CONTEXT] = _Rung("llm", "semantic")
-    rungs[LEXICAL] = _Rung(context, "hybrid")
+        steps[LLM_CONTEXT] = _Step("llm", "semantic")
+    steps[LEXICAL] = _Step(context, "hybrid")
     if find_spec("wordllama") is None:
         skipped[SENTENCE] = 'This step needs WordLlama: pip install "llama-index-contextual[local]"'
     elif config.fusion != "score":
         skipped[SENTENCE] = f"It has no effect with fusion={config.fusion!r}."
     else:
-        rungs[SENTENCE] = _Rung(context, "hybrid", SPOTLIGHT)
+        steps[SENTENCE] = _Step(context, "hybrid", SPOTLIGHT)
     if reranker in (NO_RERANK, SPOTLIGHT):
         skipped[RERANKER] = "No model is named: use the `rerank` option or setting."
     elif choice is None or choice.name == SPOTLIGHT:
         skipped[RERANKER] = f"rerank={reranker!r} selects no model{'' if choice is None else f': {choice.reason}'}."
     else:
-        rungs[RERANKER] = _Rung(context, "hybrid", reranker)
+        steps[RERANKER] = _Step(context, "hybrid", reranker)
     if not no_llm:
-        rungs[WITHOUT_LLM] = _Rung("structural", "hybrid", rungs.get(SENTENCE, rungs[LEXICAL]).rerank)
-    return rungs, skipped
+        steps[WITHOUT_LLM] = _Step("structural", "hybrid", steps.get(SENTENCE, steps[LEXICAL]).rerank)
+    return steps, skipped

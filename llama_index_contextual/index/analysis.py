@@ -1,8 +1,8 @@
 """Split text into the terms of the lexical index: word stems, and compounds with their parts.
 
-"TS-999" yields ts-999, ts and 999; "getUserName" yields getusername, get, user and name; an ordinary word yields one
-term. Text in scripts without spaces between words is cut into overlapping pairs of characters. The same is done with
-Korean text, because of its word endings.
+"TS-999" yields ts-999, ts999, ts and 999; "getUserName" yields getusername, get, user and name; an ordinary word yields
+one term. Text in scripts without spaces between words is cut into overlapping pairs of characters. The same is done
+with Korean text, because of its word endings.
 
 All spellings of a fiscal year, quarter or date yield the same term. A question may contain "FY2018" while the report
 contains "fiscal year ended May 31, 2018". Similarly, a file name may contain "2018Q1" while the file's first page
@@ -24,7 +24,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import date
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, compress
 from operator import itemgetter
 from string import ascii_lowercase
@@ -33,8 +33,9 @@ from typing import NamedTuple, TypeVar
 import regex  # type: ignore[import-untyped]  # the package ships no types
 
 from llama_index_contextual._utils.tokens import replace_surrogates
-from llama_index_contextual.config import default
+from llama_index_contextual.config import LANGUAGES
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.index.stop_words import NEGATIONS, OTHER_STOP_WORDS, QUESTION_WORDS
 
 # Letters of scripts that are cut into pairs: Thai, Lao, Myanmar, Khmer, Hangul, kana, Han.
 _PAIRED = (
@@ -43,21 +44,30 @@ _PAIRED = (
 )
 # A word may contain combining marks, which most scripts of India use for vowels, but it may not begin with one.
 _WORD = rf"[\w--[\p{{M}}{_PAIRED}]][[\w\p{{M}}]--[{_PAIRED}]]*"
-_TOKEN = regex.compile(rf"[{_PAIRED}]+|{_WORD}(?:[-.'/@:+&]{_WORD})*", regex.V1)
+# A comma belongs to a number if at most three digits follow, unlike in "May 31,2018".
+_COMMA = r"(?<=\d),\d{1,3}(?!\d)"
+_TOKEN = regex.compile(rf"[{_PAIRED}]+|{_WORD}(?:[-.'/@:+&]{_WORD}|{_COMMA})*", regex.V1)
 # In text that contains only these characters, the standard library finds the same tokens several times faster.
 _SIMPLE = re.compile(
     r"[\x00-\xb1\xb4-\xb8\xba\xbb\xbf-\u02ff\u0370-\u0482\u048a-\u052f\u2010-\u203e\u2041-\u2053\u20a0-\u20bf"
     r"\u2190-\u23ff\u2500-\u2767]*+"
 )
 # Greedy, because in Python before 3.11.5 a possessive group does not release its match when its last repetition fails.
-_SIMPLE_TOKEN = re.compile(r"\w+(?:[-.'/@:+&]\w+)*")
+_SIMPLE_TOKEN = re.compile(rf"\w+(?:[-.'/@:+&]\w+|{_COMMA})*")
 # A run consists of ASCII characters, or of other characters and the ASCII character before them. A cluster is a
 # sequence of characters that readers perceive as one.
 _RUN = re.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|[\x00-\x7f]?[^\x00-\x7f]+")
 _CLUSTER = regex.compile(r"\X")
 _IS_PAIRED = re.compile(rf"[{_PAIRED}]")
 _PLAIN = re.compile(r"[a-z]+|[A-Z][a-z]*|[A-Z]+|[0-9]+")
-_JOINT = re.compile(r"[-.'/@:+&_]+")
+_JOINT = re.compile(r"[-.'/@:+&_,]+")
+_HAS_DIGIT = re.compile(r"\d")
+# A number with thousands separators, a decimal point or a decimal comma; "1.234" is read as a thousand.
+_NUMBER = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,3}(?:\.\d{3})+|\d+)(?:[.,](\d+))?")
+_CODE = re.compile(r"(?=\w*\d)(?!\w*[^\W\d_]{6})\w+")
+_TWO_YEARS = re.compile(r"(?:19|20)\d\d(?:19|20)\d\d")
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_FEWEST_DIGITS = 7  # of a number in groups, such as 4711.0815.22, that is not a version such as 1.2.3
 # Runs of capitals, capitalised words, digits, and letters of scripts without case.
 _CAMEL = regex.compile(
     r"(?:\p{Lu}\p{M}*)+(?!\p{Ll})|\p{Lu}?[\p{Ll}\p{M}]+|\p{N}+|[\p{L}--[\p{Lu}\p{Ll}]][[\p{L}\p{M}]--[\p{Lu}\p{Ll}]]*",
@@ -67,6 +77,10 @@ _MAX_TEXT_TOKENS = 200_000  # maximum number of cached tokens from texts, which 
 _MAX_QUERY_TOKENS = 20_000  # maximum number of cached tokens from queries, which have fewer words
 _MAX_WORDS = 50_000  # maximum number of cached words from passages, including adjacent punctuation marks
 _LONGEST_CACHED = 64  # maximum length of a cached token; longer tokens seldom occur twice
+_LONGEST_PREFIX, _LONGEST_NUMBER = 5, 12  # numbers of characters of the two parts of a code such as "TS 999"
+_WITHOUT_SPACE = re.compile(rf"([^\W\d_]{{1,{_LONGEST_PREFIX}}})(\d\w{{,{_LONGEST_NUMBER - 1}}})")
+_ARTICLES = ("art", "article", "articles", "artikel", "artikels", "artículo", "articolo", "artigo")
+
 _CLITIC = re.compile(r"'(?:s|t|d|m|re|ve|ll)$", re.IGNORECASE)
 
 LONGEST = 24
@@ -87,6 +101,7 @@ _UNIFIED: dict[int, str | None] = {
     **dict.fromkeys((*range(0x2010, 0x2014), 0x2212), "-"),
     **dict.fromkeys((0x2018, 0x2019, 0x2BC), "'"),
     0x130: "I",  # dotted capital I, whose lower case has two characters
+    **{first + digit: str(digit) for first in (0x660, 0x6F0) for digit in range(10)},  # Arabic and Persian digits
 }
 # A joiner changes words of some scripts, whose letters have no case, and emoji.
 _JOINED = r"[\p{Lo}\p{M}\p{So}\p{Sk}]"
@@ -107,6 +122,28 @@ _STOPWORD_LISTS = {
 # found by a query that is not a question, such as "to do".
 _QUESTION_WORD_LISTS = {"english": "STOPWORDS_EN_PLUS", "porter": "STOPWORDS_EN_PLUS"}
 
+
+DEFAULT_LANGUAGE = "english"
+"""Language in which a text in an unknown language is analysed, such as source code or a table of numbers."""
+
+# Letters that writers often replace: dotless i, alef and other carriers of hamza, ta marbuta, and the Russian yo.
+_LETTERS: dict[int, int] = str.maketrans("ıآأإٱؤئىیکةё", "iااااوييي\u0643\u0647\u0435")
+_MARKED = [*range(0xC0, 0x250), *range(0x1E00, 0x1F00)]
+_LETTERS_AND_MARKS: dict[int, str | int] = {
+    **{mark: unicodedata.normalize("NFD", chr(mark))[0] for mark in _MARKED},
+    **{ord(letter): letters for letter, letters in (("æ", "ae"), ("œ", "oe"), ("ø", "o"), ("đ", "d"), ("ł", "l"))},
+    **_LETTERS,
+}
+WITH_OTHER_LETTERS = frozenset(
+    ("danish", "estonian", "finnish", "hungarian", "norwegian", "swedish", "turkish", "vietnamese")
+)
+"""Languages in which a letter with a mark is a letter of its own, and terms keep the mark."""
+
+_SHORTEST_ARABIC = 3  # number of letters of a stem that may have one of the next endings
+_ARABIC_ENDINGS = "هي"  # the stemmer removes them, unless they are written as a final heh or alef
+_ARABIC_HAMZA = ("ئو", "ؤو")  # the same sound before waw, written in two ways
+
+_WITHOUT_STEMMER = frozenset({"none", *LANGUAGES.values()})
 
 MAX_CHARACTERS = 32_000
 """Maximum number of characters read from a query, about as much English text as an embedding model accepts."""
@@ -208,28 +245,63 @@ class Analyzer:
     """Analyzer that splits text into terms in the same way for the index and for queries.
 
     Args:
-        language: Name of a Snowball stemmer, or `none` for no stemming and no stop words.
+        language: Name of a language, or `none` for no stemming and no stop words.
+        others: Other languages of the texts. A word of a text yields the terms of all languages, a word of a question
+            those of its own language.
+        rare: Those of the other languages in which a question in a different language is not searched.
+        contexts: Those of the other languages in which there are only lines of contexts. They are rare, and a question
+            in one of them is foreign.
+        is_certain: Whether the language of at least half of the texts is known. Otherwise, no question may be foreign.
         has_periods: Whether to add terms for fiscal years, quarters and dates. If such a period is more than one word
             long, its term comes after the terms of all words.
 
     Example:
         >>> Analyzer("english").terms("Error code TS-999")
-        ['error', 'code', 'ts-999', 'ts', '999']
+        ['error', 'code', 'ts-999', 'ts999', 'ts', '999']
         >>> Analyzer("english", has_periods=True).terms("FY2018 and fiscal 2018")
         ['fy2018', '2018', 'fiscal', '2018', 'fy2018']
     """
 
-    def __init__(self, language: str = default("language"), *, has_periods: bool = False) -> None:
-        self.language = language
+    def __init__(
+        self,
+        language: str = DEFAULT_LANGUAGE,
+        *,
+        others: Sequence[str] = (),
+        rare: Collection[str] = (),
+        contexts: Collection[str] = (),
+        is_certain: bool = True,
+        has_periods: bool = False,
+    ) -> None:
+        self.language = language or DEFAULT_LANGUAGE
         self.has_periods = has_periods
+        self._is_certain = is_certain
+        self.by_language = tuple(Analyzer(name, has_periods=has_periods) for name in (language, *others) if others)
+        self._last_words: tuple[tuple[str, ...], Analyzer] = (), self
+        self._of_texts = tuple(one for one in self.by_language if one.language not in contexts)
+        self._frequent = tuple(one for one in self._of_texts if one.language not in rare)
         self._terms_of = Memory(self.analyse, _MAX_QUERY_TOKENS)
         self._query_terms_of = Memory(self._analyse_query, _MAX_QUERY_TOKENS)
         self._terms_of_word = Memory(self._analyse_word, _MAX_WORDS)
 
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages of the texts, the most frequent one first."""
+        return tuple(one.language for one in self._of_texts) or (self.language,)
+
+    @property
+    def frequent_languages(self) -> tuple[str, ...]:
+        """The languages of the texts, except rare ones."""
+        return tuple(one.language for one in self._frequent) or (self.language,)
+
+    @property
+    def context_languages(self) -> tuple[str, ...]:
+        """Further languages, in which there are only lines of contexts."""
+        return tuple(one.language for one in self.by_language if one not in self._of_texts)
+
     def terms(self, text: str) -> list[str]:
         """Return all terms of a text in order, including repeated terms."""
         words = tokens(text)
-        of_periods = periods(words) if self.has_periods and len(words) > 1 else ()
+        of_periods = joined_terms(words) if self.has_periods and len(words) > 1 else ()
         return [*chain.from_iterable(map(self._terms_of.__getitem__, words)), *of_periods]
 
     def spans(self, text: str) -> Iterator[TermSpan]:
@@ -239,7 +311,7 @@ class Analyzer:
 
         Example:
             >>> [(span.terms, span.start, span.end) for span in Analyzer("english").spans("The pumps (TS-999)")]
-            [(('pump',), 4, 9), (('ts-999', 'ts', '999'), 11, 17)]
+            [(('pump',), 4, 9), (('ts-999', 'ts999', 'ts', '999'), 11, 17)]
         """
         places = token_spans(text)
         for token, ends in places:
@@ -249,7 +321,8 @@ class Analyzer:
                     yield TermSpan((pair,), ends[at].start, ends[at + 1].stop)
             elif terms:
                 yield TermSpan(terms, ends[0].start, ends[-1].stop)
-        for period in find_periods([token for token, _ in places]) if self.has_periods else ():
+        words = [token for token, _ in places]
+        for period in chain(find_periods(words), find_codes(words)) if self.has_periods else ():
             yield TermSpan((period.term,), places[period.first][1][0].start, places[period.last][1][-1].stop)
 
     def query_terms(self, text: str) -> list[str]:
@@ -262,9 +335,45 @@ class Analyzer:
             >>> Analyzer("english").query_terms("What does the WHO recommend?")
             ['who', 'recommend']
         """
-        words = tokens(text)
-        of_periods = periods(words) if self.has_periods and len(words) > 1 else ()
-        return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *of_periods]
+        words = _tokens_of_question(text)
+        own = self._in_language_of(words)
+        of_periods = joined_terms(words) if self.has_periods and len(words) > 1 else ()
+        return [*chain.from_iterable(map(own._query_terms_of.__getitem__, words)), *of_periods]
+
+    def language_among_texts(self, question: str) -> str:
+        """Return the language of a question, or the most frequent language of the texts if it is not one of these."""
+        own = self._in_language_of(_tokens_of_question(question)).language
+        return own if own in self.frequent_languages else self.languages[0]
+
+    def own_terms(self, text: str) -> Iterator[tuple[str, tuple[str, ...], Analyzer]]:
+        """Yield each word of a question with its terms, as in `query_terms`, and the analyzer for its language."""
+        words = _tokens_of_question(text)
+        own = self._in_language_of(words)
+        for word in words:
+            yield word, own._query_terms_of[word], own
+
+    def other_terms(self, word: str) -> list[str]:
+        """Return the terms of a word in the languages of the texts, except rare ones."""
+        return [*chain.from_iterable(one._terms_of[word] for one in self._frequent)]
+
+    def differs(self, own: Analyzer) -> bool:
+        """Return whether a question with its own analyzer, from `own_terms`, has other terms in another language."""
+        return any(one is not own for one in self._frequent)
+
+    def _in_language_of(self, words: tuple[str, ...]) -> Analyzer:
+        """Return the analyzer for the language of a question, or for the first language if that is unknown."""
+        if not self.by_language:
+            return self
+        last = self._last_words  # a search asks several times; other threads may replace this in between
+        if words != last[0]:
+            folded, script = {word.casefold() for word in words}, _script(words)
+            own = max(self.by_language, key=lambda one: (len(folded & one._function_words), one._script == script))
+            self._last_words = last = words, own
+        return last[1]
+
+    @cached_property
+    def _script(self) -> str:
+        return _script(sorted(self._function_words))
 
     def matching(self, terms: frozenset[str]) -> Callable[[str], frozenset[str]]:
         """Return a function that finds which of the given terms a text contains. It is faster than `terms`.
@@ -280,37 +389,39 @@ class Analyzer:
             # No token contains white space.
             matched = terms.intersection(chain.from_iterable(map(terms_of, text.split())))
             if of_several_words - matched:
-                matched |= of_several_words.intersection(periods(tokens(text)))
+                matched |= of_several_words.intersection(joined_terms(tokens(text)))
             return matched
 
         return match
 
-    def is_foreign(self, text: str) -> bool:
-        """Return whether a text seems to be in another language, judging by its function words.
-
-        A text is foreign if it contains at least two function words of another language, and fewer function words of
-        the analyzer's own language. Function words that the two languages share do not affect this comparison. If the
-        analyzer's language is `none` or has no list of function words, no text is foreign.
+    def may_be_foreign(self, question: str) -> bool:
+        """Return whether the function words or the script of a question are not those of a frequent language.
 
         Example:
-            >>> Analyzer("english").is_foreign("Was bedeutet die Meldung?"), Analyzer("english").is_foreign("The fee?")
-            (True, False)
+            >>> [Analyzer().may_be_foreign(text) for text in ("Was bedeutet die Meldung?", "ما هي المدة؟", "The fee?")]
+            [True, True, False]
         """
-        if not self._stopwords:
+        if not self._is_certain or "none" in self.frequent_languages:
             return False
-        words = {word.casefold() for word in tokens(text) if len(word) > 1}
-        own = sum(word in self._stopwords or word in self._question_words for word in words)
-        # Words in both lists are included in both counts, so they do not affect the comparison.
-        lists = Counter(chain.from_iterable(_lists_by_word().get(word, ()) for word in words))
-        del lists[_STOPWORD_LISTS[self.language]]
-        return max(lists.values(), default=0) > max(own, 1)
+        frequent, script = self._frequent or (self,), _script(_tokens_of_question(question))
+        has_other_script = script and all(one._script and one._script != script for one in frequent)
+        languages = question_languages(question)
+        return bool(has_other_script or (languages and languages.isdisjoint(self.frequent_languages)))
+
+    def stem(self, word: str) -> str:
+        """Return the stem of a lower-case word."""
+        return self._stem(word)
 
     def stems(self, words: Set[str]) -> set[str]:
-        """Return the terms of the given lower-case words, except question words."""
+        """Return the terms of the given lower-case words in languages that are not rare, except question words."""
+        if self.by_language:
+            return set().union(*(one.stems(words) for one in self._frequent))
         return {self._stem(word) for word in words} - self._question_stems
 
     def analyse(self, token: str) -> tuple[str, ...]:
         """Return the terms of a token, as returned by `tokens`."""
+        if self.by_language:
+            return tuple(dict.fromkeys(chain.from_iterable(one.analyse(token) for one in self._of_texts)))
         if _IS_PAIRED.match(token):
             return tuple(token[i : i + 2] for i in range(len(token) - 1)) or (token,)
         if _PLAIN.fullmatch(token):
@@ -323,9 +434,14 @@ class Analyzer:
             return self._word(whole)
         if not parts:  # a run of underscores
             return ()
-        terms = [whole.casefold()]
+        forms = code_forms(whole) if _HAS_DIGIT.search(whole) else []
+        if "," in whole and _THOUSANDS.fullmatch(whole):
+            return tuple(forms)
+        terms = [] if "," in whole else [whole.casefold()]
         if self.has_periods and (day := date_token(whole)):
             terms.append(day)
+        else:
+            terms += forms
         for part in parts:
             terms.extend(self._word(part))
         return tuple(dict.fromkeys(terms))
@@ -347,31 +463,130 @@ class Analyzer:
 
     @cached_property
     def _stem(self) -> Callable[[str], str]:
-        if self.language == "none":
-            return str
         import Stemmer
 
         # The stemmer's own cache is not used, because it keeps words of any length; `Memory` caches terms instead.
         try:
             stem: Callable[[str], str] = Stemmer.Stemmer(self.language, 0).stemWord
         except KeyError as error:
-            known = ", ".join(sorted([*Stemmer.algorithms(), "none"]))
+            if self.language == "none":
+                return str
+            if self.language in _WITHOUT_STEMMER:
+                return partial(fold, language=self.language)
+            known = ", ".join(sorted({*Stemmer.algorithms(), *_WITHOUT_STEMMER}))
             raise ConfigurationError(
                 f"There is no stemmer for the language {self.language!r}: use one of {known}.", setting="language"
             ) from error
-        return stem
+        if self.language == "arabic":
+            return lambda word: fold(stem(word.replace(*_ARABIC_HAMZA)), self.language)
+        return lambda word: fold(stem(word), self.language)
 
     @cached_property
     def _stopwords(self) -> frozenset[str]:
-        return stop_word_list(_STOPWORD_LISTS.get(self.language))
+        return stop_words(self.language) - NEGATIONS
 
     @cached_property
     def _question_words(self) -> frozenset[str]:
-        return stop_word_list(_QUESTION_WORD_LISTS.get(self.language))
+        more = frozenset(QUESTION_WORDS.get(self.language, "").split())
+        return (more | stop_word_list(_QUESTION_WORD_LISTS.get(self.language))) - NEGATIONS
+
+    @cached_property
+    def _function_words(self) -> frozenset[str]:
+        return self._stopwords | self._question_words
 
     @cached_property
     def _question_stems(self) -> frozenset[str]:
         return frozenset(map(self._stem, self._question_words))
+
+
+def _script(words: Sequence[str]) -> str:
+    """Return the name of the script of the first letter of words, or "" if there is none."""
+    letter = next(filter(str.isalpha, chain.from_iterable(words)), "")
+    return unicodedata.name(letter, "").partition(" ")[0] if letter else ""
+
+
+def fold(word: str, language: str) -> str:
+    """Return a stem without the marks and endings that writers of its language often leave out.
+
+    Example:
+        >>> fold("élev", "french"), fold("får", "swedish"), fold("إجازه", "arabic")
+        ('elev', 'får', 'اجاز')
+    """
+    if word.isascii():
+        return word
+    table: Mapping[int, str | int] = _LETTERS if language in WITH_OTHER_LETTERS else _LETTERS_AND_MARKS
+    word = word.translate(table)
+    return word[:-1] if len(word) > _SHORTEST_ARABIC and word[-1] in _ARABIC_ENDINGS else word
+
+
+def code_forms(token: str) -> list[str]:
+    """Return the forms of a code or number with separators that do not depend on the separators.
+
+    Example:
+        >>> [code_forms(code) for code in ("A/B-12", "4711-0815-22", "1.234,5", "1,5", "1.2.3")]
+        [['ab12'], ['4711081522'], ['1234.5'], ['1.5'], []]
+    """
+    if match := _NUMBER.fullmatch(token):
+        return [match[1].replace(",", "").replace(".", "") + (f".{match[2]}" if match[2] else "")]
+    code = joined(token)
+    is_version = code.isdecimal() and len(code) < _FEWEST_DIGITS
+    return [] if is_version else [code]
+
+
+def is_code(term: str) -> bool:
+    """Return whether a term without separators is a code: up to five letters with digits, or at least seven digits.
+
+    Example:
+        >>> [is_code(term) for term in ("ts999", "december31", "4711081522", "20172018", "12")]
+        [True, False, True, False, False]
+    """
+    if term.isdecimal():
+        return len(term) >= _FEWEST_DIGITS and _TWO_YEARS.fullmatch(term) is None
+    return _CODE.fullmatch(term) is not None
+
+
+def joined(token: str) -> str:
+    """Return a token in lower case without separators."""
+    return _JOINT.sub("", token).casefold()
+
+
+def with_space(code: str) -> str | None:
+    """Return the term of a code without separators for the same code with a space, or None for other terms.
+
+    Example:
+        >>> with_space("ts999"), with_space("999")
+        ('ts 999', None)
+    """
+    match = _WITHOUT_SPACE.fullmatch(code)
+    return None if match is None else f"{match[1]} {match[2]}"
+
+
+def find_codes(words: Sequence[str]) -> Iterator[Period]:
+    """Yield the codes in a text that are written with a space, such as "TS 999", and references such as "Article 5".
+
+    Example:
+        >>> [code.term for code in find_codes("the TS 999 and Art 5 or Artikel 6".split())]
+        ['ts 999', 'art5', 'art6']
+    """
+    places = range(len(words) - 1)
+    for at in compress(places, map(str.isupper, words)):
+        word, number = words[at], words[at + 1]
+        if word.isalpha() and len(word) <= _LONGEST_PREFIX and not _IS_ANCHOR(word) and _is_number(number):
+            yield Period(f"{word} {joined(number)}".casefold(), at, at + 1)
+    for at in compress(places, map(_IS_ARTICLE, words)):
+        if _is_number(words[at + 1]):
+            yield Period(f"art{words[at + 1].casefold()}", at, at + 1)
+
+
+def _is_number(token: str) -> bool:
+    return token[0].isdecimal() and len(token) <= _LONGEST_NUMBER
+
+
+def stop_words(language: str) -> frozenset[str]:
+    """Return the stop words of a language, or an empty set if there is no list of them."""
+    if language in _STOPWORD_LISTS:
+        return stop_word_list(_STOPWORD_LISTS[language])
+    return frozenset(tokens(OTHER_STOP_WORDS.get(language, "")))
 
 
 def stop_word_list(name: str | None) -> frozenset[str]:
@@ -387,13 +602,13 @@ def stop_word_list(name: str | None) -> frozenset[str]:
 
 
 @functools.cache
-def _lists_by_word() -> Mapping[str, Sequence[str]]:
-    """Return a mapping of each stop word to the names of the lists that contain it."""
-    lists: dict[str, list[str]] = {}
-    for name in dict.fromkeys(_STOPWORD_LISTS.values()):
-        for word in stop_word_list(name):
-            lists.setdefault(word, []).append(name)
-    return lists
+def lists_by_word() -> Mapping[str, Sequence[str]]:
+    """Return a mapping of each stop word to the languages whose lists contain it."""
+    languages: dict[str, list[str]] = {}
+    for language, name in _STOPWORD_LISTS.items():
+        for word in stop_word_list(name) if language != "porter" else ():
+            languages.setdefault(word, []).append(language)
+    return languages
 
 
 def is_function_word(word: str) -> bool:
@@ -404,7 +619,7 @@ def is_function_word(word: str) -> bool:
         [True, True, False]
     """
     lists = map(stop_word_list, _QUESTION_WORD_LISTS.values())
-    return word == "us" or word in _lists_by_word() or any(word in words for words in lists)  # no list has "us"
+    return word == "us" or word in lists_by_word() or any(word in words for words in lists)  # no list has "us"
 
 
 def language_of(text: str) -> str:
@@ -415,10 +630,33 @@ def language_of(text: str) -> str:
         ['german', 'english', '']
     """
     words = [word.casefold() for word in tokens(text) if len(word) > 1]
-    counts = Counter(chain.from_iterable(_lists_by_word().get(word, ()) for word in words))
+    counts = Counter(chain.from_iterable(lists_by_word().get(word, ()) for word in words))
     best, count = max(counts.items(), key=itemgetter(1), default=("", 0))
-    is_enough = count >= max(3, len(words) / 12)
-    return next(language for language, name in _STOPWORD_LISTS.items() if name == best) if is_enough else ""
+    return best if count >= max(3, len(words) / 12) else ""
+
+
+def question_languages(question: str) -> set[str]:
+    """Return the languages with the most function words in a question, of those with a list of stop words.
+
+    Example:
+        >>> [sorted(question_languages(text)) for text in ("Wann wurde es gebaut?", "Was bedeutet die 4?", "TS-999?")]
+        [['german'], ['dutch', 'german'], []]
+    """
+    words = {word.casefold() for word in _tokens_of_question(question) if len(word) > 1}
+    by_word = _languages_by_function_word()
+    counts = Counter(chain.from_iterable(by_word[word] for word in words if word in by_word))
+    most = max(counts.values(), default=0)
+    return {language for language, count in counts.items() if count == most}
+
+
+@functools.cache
+def _languages_by_function_word() -> Mapping[str, Sequence[str]]:
+    """Return a mapping of each function word, including question words, to the languages that have it."""
+    languages: dict[str, list[str]] = {}
+    for language in (DEFAULT_LANGUAGE, *_OTHER_LANGUAGES, *OTHER_STOP_WORDS):
+        for word in Analyzer(language)._function_words:
+            languages.setdefault(word, []).append(language)
+    return languages
 
 
 def tokens(text: str) -> list[str]:
@@ -431,6 +669,16 @@ def tokens(text: str) -> list[str]:
     for line in unified.splitlines():
         result += (_SIMPLE_TOKEN if _SIMPLE.fullmatch(line) else _TOKEN).findall(line)
     return result
+
+
+def _tokens_of_question(text: str) -> tuple[str, ...]:
+    """Return the tokens of a question, which is analysed for several purposes in one search."""
+    return _cached_tokens(text) if len(text) <= _SHORT else tuple(tokens(text))
+
+
+@functools.lru_cache(maxsize=64)
+def _cached_tokens(text: str) -> tuple[str, ...]:
+    return tuple(tokens(text))
 
 
 def token_spans(text: str) -> list[tuple[str, Sequence[range]]]:
@@ -570,6 +818,7 @@ def _spellings(*words: str) -> frozenset[str]:
 
 # "may" is also a verb.
 _MONTH_WORDS = _spellings(*MONTH_NAMES, *_MONTHS, "Sept") - {"may"}
+_IS_ARTICLE = _spellings(*_ARTICLES).__contains__
 _IS_ANCHOR = (_MONTH_WORDS | _spellings("fiscal", "FY", "quarter", "quarters", *_QUARTERS)).__contains__
 
 _YEAR = re.compile(r"(?:19|20)\d\d")
@@ -581,7 +830,9 @@ _ONE_TOKEN = re.compile(
     re.IGNORECASE,
 )
 _PERIOD_TERM = re.compile(r"fy\d{4}|\d{4}q[1-4]")
-_SPELT_TERM = re.compile(rf"{_PERIOD_TERM.pattern}|\d{{4}}-\d\d-\d\d")
+_SPELT_TERM = re.compile(
+    rf"{_PERIOD_TERM.pattern}|\d{{4}}-\d\d-\d\d|[^\W\d]{{1,{_LONGEST_PREFIX}}} ?\d\w{{,{_LONGEST_NUMBER}}}"
+)
 _NUMERIC_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2((?:19|20)\d\d)")
 
 
@@ -591,6 +842,15 @@ class Period(NamedTuple):
     term: str
     first: int
     last: int
+
+
+def joined_terms(words: Sequence[str]) -> list[str]:
+    """Return the terms of all time periods and codes that are more than one token long.
+
+    Args:
+        words: The tokens of the text, from `analysis.tokens`.
+    """
+    return [one.term for one in chain(find_periods(words), find_codes(words))]
 
 
 def periods(words: Sequence[str]) -> list[str]:
@@ -660,6 +920,7 @@ def date_token(token: str) -> str | None:
     return None if date_value is None else date_value.isoformat()
 
 
+@functools.lru_cache(maxsize=4_096)
 def is_period(term: str) -> bool:
     """Return whether a term is a fiscal year or a quarter."""
     return _PERIOD_TERM.fullmatch(term) is not None

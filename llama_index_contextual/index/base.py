@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.units import Units
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen, because creating a frozen object takes several times as long, and a search creates many.
+@dataclass(slots=True, kw_only=True)
 class Chunk:
     """A stored chunk.
 

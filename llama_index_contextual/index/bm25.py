@@ -15,51 +15,55 @@ search via eager sparse scoring", 2024).
 from __future__ import annotations
 
 import itertools
-import json
 import math
+import sys
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual.config import default
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import (
+    DEFAULT_LANGUAGE,
     Analyzer,
     Memory,
     cut_query,
-    edit_distance_one,
+    fold,
     is_period,
-    may_be_misspelt,
-    periods,
+    joined_terms,
     tokens,
 )
-from llama_index_contextual.index.hits import NO_SCALE, Hits, Scale, top
+from llama_index_contextual.index.hits import NO_SCALE, Hits, Scale, mean_and_deviation, top
+from llama_index_contextual.index.variants import (
+    MAX_SPELLED,
+    Correction,
+    Variant,
+    find_variants,
+    may_be_corrected,
+    spelling_candidates,
+)
 
 PERIOD_WEIGHT = 0.25
 """Weight of a fiscal year or quarter in the index of chunks, reduced because the year itself is also a term."""
 
-GUESS_WEIGHT = 0.5
-"""Total weight of the spelling candidates for an unknown word; a term of the query has weight 1."""
-
 MAX_TERMS = 256
 """Maximum number of distinct query terms. If there are more, only the terms with the largest weights are searched."""
-
-MAX_SPELLED = 8
-"""Maximum number of unknown words whose spelling is corrected, counted from the start of the query."""
 
 _RESPELLED = 1_000  # size of the cache of spelling candidates
 _CACHED_POSTINGS = 1_000_000  # maximum number of rows in the cached postings, eight bytes each
 _K1, _B = 1.5, 0.75
+_LAST = chr(sys.maxunicode)  # sorts after all characters
 _PENDING = 1_000_000  # number of term occurrences that are counted together
-_VOCABULARY_FILE = "terms.json"
-COUNTS_FILE = "counts.bin"
+TERMS_FILE = "terms.bin"
+_COUNTS_FILE = "counts.bin"
 
 LexicalQuery = str | Sequence[tuple[str, float]] | Mapping[str, float]
 """A string, several strings with the weights of their terms, or terms with their weights.
@@ -76,34 +80,83 @@ class TermCounts:
     """Term frequencies in texts, which are identified by their row numbers.
 
     Attributes:
-        vocabulary: Mapping of terms to their numbers.
+        terms: The terms, sorted; the number of a term is its position.
+        by_ending: Numbers of the terms, sorted by the reversed terms; shape (terms,).
         pointers: Start of each term's entries in the next two arrays; shape (terms + 1,).
         holders: For each term, the rows of the texts that contain it, in ascending order; shape (entries,).
         frequencies: Frequency of the term in each of these texts; shape (entries,).
         lengths: Number of terms in each text, counting repetitions but not numbers; shape (texts,).
     """
 
-    vocabulary: Mapping[str, int]
+    terms: Sequence[str]
+    by_ending: NDArray[np.int32]
     pointers: NDArray[np.int64]
     holders: NDArray[np.int32]
     frequencies: NDArray[np.int32]
     lengths: NDArray[np.int32]
 
+    def number_of(self, term: str) -> int | None:
+        """Return the number of a term, or None if the term is unknown."""
+        return self._numbers[term]
+
+    @cached_property
+    def _numbers(self) -> Memory[int | None]:
+        """The numbers of the terms that were looked up."""
+
+        def find(term: str) -> int | None:
+            number = bisect_left(self.terms, term)
+            return number if number < len(self.terms) and self.terms[number] == term else None
+
+        return Memory(find)
+
     def frequencies_of(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
         """Return the rows that contain a term and the term's frequency in each row, or None if the term is unknown."""
-        number = self.vocabulary.get(term)
+        number = self.number_of(term)
         if number is None:
             return None
         start, stop = self.pointers[number], self.pointers[number + 1]
         return self.holders[start:stop], self.frequencies[start:stop]
 
+    def holders_of(self, term: str) -> int:
+        """Return the number of texts that contain a term."""
+        number = self.number_of(term)
+        return 0 if number is None else int(self.pointers[number + 1] - self.pointers[number])
+
+    @cached_property
+    def with_marks(self) -> Mapping[str, Sequence[str]]:
+        """The terms with marks, by what remains of them without the marks."""
+        terms: defaultdict[str, list[str]] = defaultdict(list)
+        for term in self.terms:
+            if not term.isascii() and (plain := fold(term, "")).isascii():
+                terms[plain].append(term)
+        return dict(terms)
+
+    def beginning_with(self, part: str) -> Sequence[str]:
+        """Return the terms that begin with a string, sorted."""
+        return self.terms[bisect_left(self.terms, part) : bisect_left(self.terms, f"{part}{_LAST}")]
+
+    def ending_with(self, part: str) -> list[str]:
+        """Return the terms that end with a string."""
+        start, stop = (
+            bisect_left(self.by_ending, end, key=lambda number: self.terms[number][::-1])
+            for end in (part[::-1], f"{part[::-1]}{_LAST}")
+        )
+        return [self.terms[number] for number in self.by_ending[start:stop].tolist()]
+
+    def containing(self, part: str, *, is_first: bool) -> Iterator[tuple[str, str]]:
+        """Yield the terms that begin or end with a part, and the rest of each."""
+        if is_first:
+            yield from ((term, term[len(part) :]) for term in self.beginning_with(part) if term != part)
+        else:
+            yield from ((term, term[: -len(part)]) for term in self.ending_with(part) if term != part)
+
     def save(self, directory: Path) -> None:
-        """Write the vocabulary to one file and the arrays to another, without syncing."""
+        """Write the terms to one file and the arrays to another, without syncing."""
         files.make_directory(directory)
-        words = json.dumps(list(self.vocabulary), ensure_ascii=False)
-        files.write(directory / _VOCABULARY_FILE, words.encode(), sync=False)
-        arrays = (self.pointers.astype(np.int64).view(np.int32), self.holders, self.frequencies, self.lengths)
-        files.write_array(directory / COUNTS_FILE, np.concatenate(arrays).astype(np.int32))
+        files.write(directory / TERMS_FILE, "\n".join(self.terms).encode(), sync=False)
+        pointers = self.pointers.astype(np.int64).view(np.int32)
+        arrays = (pointers, self.by_ending, self.holders, self.frequencies, self.lengths)
+        files.write_array(directory / _COUNTS_FILE, np.concatenate(arrays).astype(np.int32))
 
     @classmethod
     def load(cls, directory: Path, texts: int) -> Self:
@@ -113,40 +166,14 @@ class TermCounts:
             directory: Directory of the index.
             texts: Number of texts in the index.
         """
-        terms = json.loads(files.read(directory / _VOCABULARY_FILE))
-        everything = files.mmap(directory / COUNTS_FILE, np.int32)
+        content = files.read(directory / TERMS_FILE).decode()
+        terms = content.split("\n") if content else []
+        everything = files.mmap(directory / _COUNTS_FILE, np.int32)
         first = 2 * (len(terms) + 1)
-        entries = (len(everything) - first - texts) // 2
-        holders, frequencies, lengths = np.split(everything[first:], [entries, 2 * entries])
-        vocabulary = {term: number for number, term in enumerate(terms)}
-        return cls(vocabulary, everything[:first].view(np.int64), holders, frequencies, lengths)
-
-
-class _IndexPart:
-    """A part of an index.
-
-    Args:
-        counts: Term counts of the part.
-        start: Row of the part's first text in the index.
-        mean: Mean length of the texts in all parts.
-    """
-
-    def __init__(self, counts: TermCounts, start: int, mean: float) -> None:
-        self.counts = counts
-        self._start = start
-        self._norms = np.asarray(_K1 * (1 - _B + _B * counts.lengths / mean), dtype=np.float64)
-
-    def entries(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.float64]] | None:
-        """Return the rows that contain a term, and the term's saturated frequency in each of these rows.
-
-        The saturated frequency is frequency / (norm + frequency). The result is None if the term is unknown.
-        """
-        result = self.counts.frequencies_of(term)
-        if result is None:
-            return None
-        holders, frequencies = result
-        saturated = frequencies / (self._norms[holders] + frequencies)
-        return (holders + np.int32(self._start) if self._start else holders), saturated
+        entries = (len(everything) - first - len(terms) - texts) // 2
+        sizes = (first, len(terms), entries, entries)
+        pointers, by_ending, holders, frequencies, lengths = np.split(everything, np.cumsum(sizes))
+        return cls(terms, by_ending, pointers.view(np.int64), holders, frequencies, lengths)
 
 
 class QueryTerms:
@@ -156,6 +183,7 @@ class QueryTerms:
         index: The index.
         counts: The distinct terms of the query, in order, with their weights.
         omitted: Number of distinct terms of the query that are not searched.
+        variants: Those of the terms that are searched in addition to the terms of the query.
 
     Attributes:
         known: The terms that the index contains.
@@ -163,15 +191,28 @@ class QueryTerms:
         frequencies: Number of rows that contain each term in `known`.
     """
 
-    def __init__(self, index: LexicalIndex, counts: Mapping[str, float], omitted: int = 0) -> None:
-        matches = [(term, postings) for term in counts if (postings := index.postings(term)) is not None]
+    def __init__(
+        self,
+        index: LexicalIndex,
+        counts: Mapping[str, float],
+        omitted: int = 0,
+        variants: Mapping[str, Variant] = MappingProxyType({}),
+    ) -> None:
+        postings_of = zip(counts, index.postings([*counts]), strict=True)
+        matches = [(term, postings) for term, postings in postings_of if postings is not None]
         self.counts = counts
         self.omitted = omitted
+        self.variants = variants
         self.known = tuple(term for term, _ in matches)
         self.postings = [postings for _, postings in matches]
         self.frequencies = np.array([len(rows) for rows, _ in self.postings], dtype=np.int64)
         self.size = index.size
         self.analyzer = index.analyzer
+
+    @cached_property
+    def rows(self) -> NDArray[np.int32]:
+        """The rows that contain each term in `known`, one term after another; shape (postings of all terms,)."""
+        return np.concatenate([rows for rows, _ in self.postings])
 
     @cached_property
     def weights(self) -> dict[str, float]:
@@ -180,34 +221,14 @@ class QueryTerms:
         counts = ((term, count, holders.get(term, 0)) for term, count in self.counts.items())
         return {term: count * math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, count, n in counts}
 
-    def contributions(self, number: int, rows: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return a mask of the given rows that contain a term, and the term's contributions to their scores.
-
-        The term is `known[number]`.
-        """
-        holders, values = self.postings[number]
-        places = holders.searchsorted(rows)
-        contains = holders.take(places, mode="clip") == rows
-        return contains, values[places[contains]]
-
-    def frequencies_within(self, number: int, starts: NDArray[np.int32], stops: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return, for each document, the number of its rows that contain a term.
-
-        Args:
-            number: Number of the term in `known`.
-            starts: The first rows of the documents; shape (n,).
-            stops: The rows after the last rows of the documents; shape (n,).
-        """
-        holders, _ = self.postings[number]
-        return holders.searchsorted(stops) - holders.searchsorted(starts)
-
-    def matched(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
-        """Return, for each of the given rows, the query terms that it contains."""
-        row_ids = np.asarray(rows, dtype=np.int32)
-        contains = np.empty((len(row_ids), len(self.known)), dtype=np.bool_)
-        for at, (holders, _) in enumerate(self.postings):
-            contains[:, at] = holders.take(holders.searchsorted(row_ids), mode="clip") == row_ids
-        return [tuple(itertools.compress(self.known, row)) for row in contains.tolist()]
+    def contain(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return whether each of the given rows contains each term in `known`; shape (terms, rows)."""
+        numbers = rows.astype(np.int32)
+        holders = np.empty((len(self.known), len(rows)), dtype=np.int32)
+        for number, (of_term, _) in enumerate(self.postings):
+            of_term.take(of_term.searchsorted(numbers), mode="clip", out=holders[number])
+        contains: NDArray[np.bool_] = holders == numbers
+        return contains
 
 
 class LexicalIndex:
@@ -228,12 +249,15 @@ class LexicalIndex:
         self.size = starts[-1]
         total = sum(int(of_part.sum(dtype=np.int64)) for of_part in lengths)
         mean = total / self.size if total else 1.0
-        self._parts = [_IndexPart(part, start, mean) for part, start in zip(parts, starts, strict=False)]
-        self._respelled: LRUCache[str, dict[str, float]] = LRUCache(_RESPELLED)
+        self._parts = [*zip(parts, starts, strict=False)]
+        self._norms = np.concatenate(
+            [np.zeros(0), *(_K1 * (1 - _B + _B * of_part / mean) for of_part in lengths)], dtype=np.float64
+        )
+        self._respelled: LRUCache[str, list[Correction]] = LRUCache(_RESPELLED)
         self._postings: LRUCache[str, Postings] = LRUCache(_CACHED_POSTINGS, lambda postings: len(postings[0]))
 
     @classmethod
-    def build(cls, texts: Iterable[str], *, language: str = default("language")) -> LexicalIndex:
+    def build(cls, texts: Iterable[str], *, language: str = DEFAULT_LANGUAGE) -> LexicalIndex:
         """Build an index in which row i is the i-th text."""
         builder = LexicalIndexBuilder(language=language)
         builder.add_texts(texts)
@@ -245,8 +269,7 @@ class LexicalIndex:
         Question words are left out, unless the query has no other words. Fiscal years and quarters have the weight
         `PERIOD_WEIGHT`.
 
-        If no text contains a word, terms that differ from it by one typing error are searched too. `GUESS_WEIGHT` is
-        divided among these terms in proportion to the number of texts that contain them. If a query is long, only its
+        Variants of the terms are searched too; see the `variants` module. If a query is long, only its
         beginning is read (see `cut_query`), and only the 256 terms with the largest weights are searched.
         """
         if isinstance(query, Mapping):
@@ -256,13 +279,32 @@ class LexicalIndex:
         counts = _term_weights(texts, self.analyzer.query_terms) or _term_weights(texts, self.analyzer.terms)
         counts = {term: weight * (PERIOD_WEIGHT if is_period(term) else 1.0) for term, weight in counts.items()}
         terms = QueryTerms(self, counts) if len(counts) <= MAX_TERMS else self._heaviest(counts)
-        if len(terms.known) == len(terms.counts):
+        variants = [] if terms.omitted else list(find_variants(self, texts, terms.counts))
+        if len(terms.known) < len(terms.counts):
+            variants += self._corrections(texts, variants)
+        weights = dict(terms.counts)
+        for variant in variants:
+            weights[variant.term] = max(weights.get(variant.term, 0.0), variant.weight)
+        if weights == terms.counts:
             return terms
-        corrected = dict(terms.counts)
-        for word, weight in itertools.islice(self._unknown_words(texts), MAX_SPELLED):
-            for term, share in self._spelling_candidates(word).items():
-                corrected[term] = max(corrected.get(term, 0.0), weight * share)
-        return terms if corrected == terms.counts else QueryTerms(self, corrected, terms.omitted)
+        new = {one.term: one for one in variants if one.term not in terms.counts}
+        return QueryTerms(self, weights, terms.omitted, new)
+
+    def _corrections(self, texts: Sequence[tuple[str, float]], others: Sequence[Variant]) -> Iterator[Variant]:
+        """Yield spelling candidates for the words of a query that no text contains.
+
+        A word whose terms have variants is known, unless these are only parts of it, which it may contain by chance:
+        then one typing error is corrected.
+
+        Args:
+            texts: The texts of the query with their weights.
+            others: The variants.
+        """
+        known = {one.of for one in others if one.kind != "compound" or len(one.term) > len(one.of)}
+        of_compounds = {variant.of for variant in others}
+        for word, terms, weight in itertools.islice(self._unknown_words(texts, known), MAX_SPELLED):
+            for one in self._spelling_candidates(word, 2 if of_compounds.isdisjoint(terms) else 1):
+                yield Variant(one.term, word.casefold(), weight * one.weight, "spelling", one.word)
 
     def _heaviest(self, counts: Mapping[str, float]) -> QueryTerms:
         """Reduce a query with too many terms to the terms with the largest product of weight and idf."""
@@ -273,36 +315,46 @@ class LexicalIndex:
         heaviest_counts = {term: weight for term, weight in counts.items() if term in heaviest}
         return QueryTerms(self, heaviest_counts, len(counts) - len(heaviest_counts))
 
-    def _unknown_words(self, texts: Sequence[tuple[str, float]]) -> Iterator[tuple[str, float]]:
-        """Yield the distinct words that no text contains and that may be misspelt, with their weights."""
+    def _unknown_words(
+        self, texts: Sequence[tuple[str, float]], others: Set[str]
+    ) -> Iterator[tuple[str, list[str], float]]:
+        """Yield the distinct words that no text contains and that may be misspelt, with their terms and weights."""
         words: dict[str, float] = {}
         for text, weight in texts:
-            for token in filter(may_be_misspelt, tokens(text)):
+            for token in filter(may_be_corrected, tokens(text)):
                 words[token] = max(words.get(token, 0.0), weight)
         for word, weight in words.items():
             terms = self.analyzer.query_terms(word)
-            if terms and not any(map(self._holders, terms)):
-                yield word, weight
+            if terms and others.isdisjoint(terms) and not any(map(self.holders, terms)):
+                yield word, terms, weight
 
-    def _spelling_candidates(self, token: str) -> dict[str, float]:
-        """Return the terms in the index that differ from an unknown word by one typing error, with their weights."""
+    def _spelling_candidates(self, token: str, most_errors: int) -> list[Correction]:
         candidates = self._respelled.get(token)
         if candidates is None:
-            near = self._known_terms(self.analyzer.stems(edit_distance_one(token.casefold())))
-            holders = {term: number for term in sorted(near) if (number := self._holders(term))}
-            total = sum(holders.values())
-            candidates = {term: GUESS_WEIGHT * number / total for term, number in holders.items()}
+            candidates = spelling_candidates(self, token, most_errors=most_errors)
             self._respelled.put(token, candidates)
         return candidates
 
-    def _holders(self, term: str) -> int:
+    def holders(self, term: str) -> int:
         """Return the number of texts that contain a term."""
-        postings = self.postings(term)
-        return 0 if postings is None else len(postings[0])
+        return sum(counts.holders_of(term) for counts, _ in self._parts)
 
-    def _known_terms(self, terms: Iterable[str]) -> set[str]:
+    def known(self, terms: Iterable[str]) -> set[str]:
         """Return the subset of the given terms that the index contains."""
-        return {term for term in terms if any(term in part.counts.vocabulary for part in self._parts)}
+        return {term for term in terms if any(counts.number_of(term) is not None for counts, _ in self._parts)}
+
+    def containing(self, part: str, *, is_first: bool) -> Iterator[tuple[str, str]]:
+        """Yield the terms that begin or end with a part, and the rest of each; see `TermCounts.containing`."""
+        terms = itertools.chain.from_iterable(one.containing(part, is_first=is_first) for one, _ in self._parts)
+        yield from dict(terms).items()
+
+    def with_marks(self, term: str) -> set[str]:
+        """Return the terms that are equal to a term without marks, except for their marks."""
+        return set().union(*(counts.with_marks.get(term, ()) for counts, _ in self._parts))
+
+    def beginning_with(self, letter: str) -> set[str]:
+        """Return the terms that begin with a letter."""
+        return set().union(*(counts.beginning_with(letter) for counts, _ in self._parts))
 
     def specificity(self, text: str) -> float:
         """Return the specificity of a text: the summed idf of its terms, divided by the logarithm of the row count."""
@@ -313,9 +365,13 @@ class LexicalIndex:
         """Return the BM25 score of every row, which is 0 for rows without any query term."""
         terms = query if isinstance(query, QueryTerms) else self.query(query)
         scores = np.zeros(self.size, dtype=np.float32)
-        for term, (holders, values) in zip(terms.known, terms.postings, strict=True):
-            weight = np.float32(terms.counts[term])
-            np.add.at(scores, holders, values if weight == 1 else weight * values)
+        if terms.known:
+            weights = [np.float32(terms.counts[term]) for term in terms.known]
+            values = [
+                each if weight == 1 else weight * each
+                for weight, (_, each) in zip(weights, terms.postings, strict=True)
+            ]
+            np.add.at(scores, terms.rows, np.concatenate(values))
         return scores
 
     def rank(self, terms: QueryTerms, k: int, mask: NDArray[np.bool_] | None = None) -> tuple[Hits, Scale]:
@@ -328,26 +384,41 @@ class LexicalIndex:
         """
         scores = self.scores(terms)
         # The zero point of the scale is 0, because rows without any query term count as 0 in the fusion.
-        scale = Scale(0.0, float(scores.std())) if len(scores) else NO_SCALE
+        scale = Scale(0.0, mean_and_deviation(scores)[1]) if len(scores) else NO_SCALE
         best, rows = top(scores if mask is None else np.where(mask, scores, np.float32(0.0)), k, above=0.0)
         return Hits(rows, best.astype(np.float64)), scale
 
-    def postings(self, term: str) -> Postings | None:
-        """Return the rows that contain a term, with the term's contribution to each score, or None if it is unknown."""
-        postings = self._postings.get(term)
-        if postings is None and (postings := self._computed_postings(term)) is not None:
-            self._postings.put(term, postings)
+    def postings(self, terms: Sequence[str]) -> list[Postings | None]:
+        """Return the postings of terms, or None for each unknown term."""
+        postings = self._postings.get_all(terms)
+        if missing := [at for at, of_term in enumerate(postings) if of_term is None]:
+            computed = self._computed_postings([terms[at] for at in missing])
+            for at, of_term in zip(missing, computed, strict=True):
+                postings[at] = of_term
+            self._postings.put_all((terms[at], of_term) for at in missing if (of_term := postings[at]) is not None)
         return postings
 
-    def _computed_postings(self, term: str) -> Postings | None:
-        entries = [result for part in self._parts if (result := part.entries(term)) is not None]
-        if not entries:
-            return None
-        rows, saturated = entries[0] if len(entries) == 1 else map(np.concatenate, zip(*entries, strict=True))
-        if len(rows) == 0:
-            return None
-        idf = np.float32(math.log(1 + (self.size - len(rows) + 0.5) / (len(rows) + 0.5)))
-        return rows, (idf * saturated).astype(np.float32)
+    def _computed_postings(self, terms: Sequence[str]) -> list[Postings | None]:
+        """Compute the postings of several terms together, because most of them are short."""
+        rows, frequencies = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int32)]
+        sizes = [0] * len(terms)
+        for at, term in enumerate(terms):
+            for counts, start in self._parts:
+                if (entries := counts.frequencies_of(term)) is not None:
+                    rows.append(entries[0] + np.int32(start) if start else entries[0])
+                    frequencies.append(entries[1])
+                    sizes[at] += len(entries[0])
+        holders, counts_of = np.concatenate(rows), np.concatenate(frequencies)
+        idf = [np.float32(math.log(1 + (self.size - size + 0.5) / (size + 0.5))) for size in sizes]
+        saturated = counts_of / (self._norms[holders] + counts_of)
+        values = (np.repeat(np.array(idf, dtype=np.float32), sizes) * saturated).astype(np.float32)
+        stops = itertools.accumulate(sizes)
+        spans = [slice(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
+        # Copies, so that the cache does not keep the arrays of all terms.
+        return [
+            (holders[span].copy(), values[span].copy()) if size else None
+            for size, span in zip(sizes, spans, strict=True)
+        ]
 
 
 def _term_weights(texts: Sequence[tuple[str, float]], analyse: Callable[[str], list[str]]) -> dict[str, float]:
@@ -396,7 +467,7 @@ class TermCountsBuilder:
             is_kept: Mask of the texts to add; shape (texts,).
         """
         self._count()
-        numbers = np.fromiter(map(self.vocabulary.__getitem__, counts.vocabulary), dtype=np.int64)
+        numbers = np.fromiter(map(self.vocabulary.__getitem__, counts.terms), dtype=np.int64)
         terms = np.repeat(numbers, np.diff(counts.pointers))
         exists = is_kept[counts.holders]
         rows = (np.cumsum(is_kept) - 1 + self._size)[counts.holders][exists]
@@ -424,49 +495,78 @@ class TermCountsBuilder:
         self._count()
         entries = np.concatenate([np.zeros(0, dtype=np.int64), *(entries for entries, _ in self._entries)])
         frequencies = np.concatenate([np.zeros(0, dtype=np.int32), *(counts for _, counts in self._entries)])
-        order = np.argsort(entries, kind="stable")
-        entries, frequencies = entries[order], frequencies[order]
         self._entries = [(entries, frequencies)]
-        # Terms that occur only in texts that were not added are left out.
-        numbers, first = np.unique(entries >> 32, return_index=True)
         terms = list(self.vocabulary)
+        # Terms that occur only in texts that were not added are left out.
+        numbers = np.unique(entries >> 32)
+        ordered = sorted(numbers.tolist(), key=terms.__getitem__)
+        ranks = np.zeros(len(terms), dtype=np.int64)
+        ranks[ordered] = np.arange(len(ordered))
+        entries = ranks[entries >> 32] << 32 | entries & 0xFFFFFFFF
+        order = np.argsort(entries, kind="stable")
+        entries = entries[order]
+        ordered_terms = [terms[number] for number in ordered]
         return TermCounts(
-            {terms[number]: at for at, number in enumerate(numbers.tolist())},
-            np.append(first, len(entries)).astype(np.int64),
+            ordered_terms,
+            np.array(sorted(range(len(ordered)), key=lambda number: ordered_terms[number][::-1]), dtype=np.int32),
+            np.searchsorted(entries >> 32, np.arange(len(ordered) + 1)).astype(np.int64),
             (entries & 0xFFFFFFFF).astype(np.int32),
-            frequencies,
+            frequencies[order],
             np.concatenate([np.zeros(0, dtype=np.int32), *self._lengths]),
         )
 
 
 class LexicalIndexBuilder(TermCountsBuilder):
-    """Build `TermCounts` from texts in one language.
+    """Build `TermCounts` from texts.
 
     Args:
-        language: Name of a Snowball stemmer, or `none`.
+        language: Language of the texts; see `Analyzer`.
     """
 
-    def __init__(self, *, language: str = default("language")) -> None:
+    def __init__(self, *, language: str = DEFAULT_LANGUAGE) -> None:
         super().__init__()
         self.analyzer = Analyzer(language, has_periods=True)
-        self._numbers = Memory(self._term_numbers)
-        self._numerals = Memory(self._numeral_terms)
+        self._words: dict[Analyzer, tuple[Memory[tuple[int, ...]], Memory[int]]] = {}
 
     def add_texts(self, texts: Iterable[str]) -> None:
         """Add texts, whose rows come after the rows of earlier texts."""
         for text in texts:
             self.add_words(tokens(text))
 
-    def add_words(self, words: Sequence[str]) -> None:
-        """Add a text, given as its tokens; see `analysis.tokens`."""
-        numbers = itertools.chain.from_iterable(map(self._numbers.__getitem__, words))
-        of_periods = map(self.vocabulary.__getitem__, periods(words))
-        terms = np.fromiter(itertools.chain(numbers, of_periods), dtype=np.int32)
-        self.add(terms, len(terms) - sum(map(self._numerals.__getitem__, words)))
+    def add_words(
+        self,
+        words: Sequence[str],
+        analyzer: Analyzer | None = None,
+        others: Iterable[tuple[Sequence[str], Analyzer]] = (),
+    ) -> None:
+        """Add a text.
 
-    def _term_numbers(self, token: str) -> tuple[int, ...]:
-        return tuple(map(self.vocabulary.__getitem__, self.analyzer.analyse(token)))
+        Args:
+            words: Its tokens; see `analysis.tokens`.
+            analyzer: Analyzer for its language; None for the language of the builder.
+            others: Tokens of its parts in other languages, with their analyzers.
+        """
+        terms: list[int] = []
+        length = 0
+        for part, of_language in ((words, analyzer or self.analyzer), *others):
+            numbers, numerals = self._memories(of_language)
+            terms += itertools.chain.from_iterable(map(numbers.__getitem__, part))
+            terms += map(self.vocabulary.__getitem__, joined_terms(part))
+            length -= sum(map(numerals.__getitem__, part))
+        self.add(np.array(terms, dtype=np.int32), length + len(terms))
 
-    def _numeral_terms(self, token: str) -> int:
-        """Return the number of terms in a token without letters, such as a figure in a table, or 0 for other tokens."""
-        return 0 if any(map(str.isalpha, token)) else len(self.analyzer.analyse(token))
+    def _memories(self, analyzer: Analyzer) -> tuple[Memory[tuple[int, ...]], Memory[int]]:
+        """Return, for each token, the numbers of its terms, and the number of its terms if it has no letters, or 0.
+
+        A token without letters is, for example, a figure in a table.
+        """
+        if analyzer not in self._words:
+
+            def numbers(token: str) -> tuple[int, ...]:
+                return tuple(map(self.vocabulary.__getitem__, analyzer.analyse(token)))
+
+            def numerals(token: str) -> int:
+                return 0 if any(map(str.isalpha, token)) else len(analyzer.analyse(token))
+
+            self._words[analyzer] = Memory(numbers), Memory(numerals)
+        return self._words[analyzer]

@@ -23,6 +23,9 @@ _NUMBER = re.compile(r"(?<!\w)\d[\d.,]*")
 _YEAR = re.compile(r"(?:\d\d?\.\d\d?\.)?(?:19|20)\d\d")  # or a date such as 31.12.2025
 _HEADING = 40  # a shorter line that ends with a letter, a colon or an asterisk is a heading, unless it is a table row
 _FIGURES = re.compile(r"\s\d.*\s\d")
+_FIGURE_CELL = re.compile(r"[($€£¥%)+–—−-]*(?:\d[\d.,]*[)%$€£¥]*)?")  # a figure, a sign beside it, or a dash
+_ENDS_OF_CELLS = ")%-–—"
+_AMOUNT = re.compile(r"[$€£¥%]|\d[.,]\d")
 _WRAPPED = 50  # a line of at least this length may be continued by a line that begins in lower case or with a figure
 _FIGURE = (
     r"0\.\d|\d{1,3}(?:\.\d{3})+\s|"  # a decimal number, or thousands separated by full stops
@@ -49,9 +52,11 @@ class Kind(IntEnum):
     """A sentence, a list item or a short line."""
     HEADING = 3
     ROW = 4
-    """A row of a table."""
+    """A row of a table without figures, such as its column headers; years are not figures."""
     CODE = 5
     """A line of source code."""
+    FIGURES = 6
+    """A row of a table with figures."""
 
 
 FIRST_OF_TEXT = 2
@@ -66,7 +71,8 @@ class Unit(NamedTuple):
         text: Text of the unit.
         start: Offset of the text in the passage; 0 for a text before the passage.
         end: Offset after the text; 0 for a text before the passage.
-        head: For a table row, how many units before it the column headers are; 0 for other units.
+        head: How many units before it the unit is that heads it: for a row with figures, the heading or row above that
+            names a group of rows, and for these, the column headers or the line before the table; 0 if there is none.
     """
 
     kind: Kind
@@ -93,7 +99,7 @@ def units_of(text: str, metadata: Mapping[str, object]) -> list[Unit]:
         HEADER Prices
         CONTEXT Tariffs of 2025.
         ROW | Zone | Tariff |
-        ROW | Upper Vale | 2.95 |
+        FIGURES | Upper Vale | 2.95 |
         TEXT The tariff is reviewed.
     """
     before = [
@@ -103,7 +109,7 @@ def units_of(text: str, metadata: Mapping[str, object]) -> list[Unit]:
     spans = spans_of(text)
     texts = [text[start:end] for start, end in spans]
     kinds = [Kind.CODE] * len(texts) if is_code(text) else list(map(_kind_of, texts))
-    heads = _table_heads(texts, kinds)
+    heads = _heads(texts, kinds)
     units = zip(kinds, texts, spans, heads, strict=True)
     return [*before, *(Unit(kind, unit, *span, head) for kind, unit, span, head in units)]
 
@@ -133,9 +139,31 @@ def spans_of(text: str) -> list[tuple[int, int]]:
 
 def _kind_of(unit: str) -> Kind:
     if _has_cells(unit):
-        return Kind.ROW
+        return Kind.ROW if _has_only_years(_NUMBER.findall(unit)) else Kind.FIGURES
+    if cells := _cells_at_end(unit):
+        return Kind.ROW if _has_only_years(cells) else Kind.FIGURES
     is_short = len(unit) < _HEADING and (unit[-1].isalpha() or unit[-1] in ":*")
     return Kind.HEADING if is_short and not _FIGURES.search(unit) else Kind.TEXT
+
+
+def _cells_at_end(unit: str) -> list[str]:
+    """Return the figures at the end of a row whose cells are separated by single spaces, as in the text of a PDF.
+
+    Example:
+        >>> _cells_at_end("Net sales $ 14,694 $ 14,544"), _cells_at_end("The fee was 30 euros in 2024")
+        (['14,694', '14,544'], [])
+    """
+    if len(unit) > LONG_LINE or not (unit[-1].isdigit() or unit[-1] in _ENDS_OF_CELLS):
+        return []
+    words = unit.split()
+    cells = list(itertools.takewhile(_FIGURE_CELL.fullmatch, reversed(words)))[::-1]
+    figures = [cell for cell in cells if any(map(str.isdecimal, cell))]
+    is_row = len(cells) > 1 or _AMOUNT.search("".join(cells)) is not None
+    return figures if is_row and len(cells) < len(words) else []
+
+
+def _has_only_years(numbers: Sequence[str]) -> bool:
+    return all(_YEAR.fullmatch(number.rstrip(".,")) for number in numbers)
 
 
 def _has_cells(unit: str) -> bool:
@@ -143,18 +171,30 @@ def _has_cells(unit: str) -> bool:
     return "|" in unit or "\t" in unit or ("  " in unit and _SPACED.search(unit) is not None)
 
 
-def _table_heads(units: Sequence[str], kinds: Sequence[Kind]) -> Iterator[int]:
-    """Yield, for each table row, the distance from the row that starts the table and contains no figures, only years.
+def _heads(units: Sequence[str], kinds: Sequence[Kind]) -> Iterator[int]:
+    """Yield, for each unit, the distance from the unit that heads it, or 0; see `Unit`.
 
-    For other units, and for rows of a table without such a row, yield 0.
+    A table begins with the lines that head it: a line that ends with a colon, headings, and a row without figures.
+    Headings and rows without figures that follow a row with figures head the rows of a group.
     """
-    in_table, head = False, None
+    # The last unit that heads others, and the last one before the first row with figures.
+    head: int | None = None
+    top: int | None = None
+    has_rows = False
     for at, (unit, kind) in enumerate(zip(units, kinds, strict=True)):
-        was_in_table, in_table = in_table, kind is Kind.ROW
-        if in_table != was_in_table:
-            numbers = [number.rstrip(".,") for number in _NUMBER.findall(unit)]
-            head = at if in_table and all(map(_YEAR.fullmatch, numbers)) else None
-        yield 0 if head is None else at - head
+        above = head
+        if kind is Kind.FIGURES:
+            has_rows = True
+        elif kind in (Kind.ROW, Kind.HEADING) or unit.endswith(":"):
+            if has_rows and (kind is Kind.TEXT or unit.startswith("#") or _NUMBER.search(unit)):
+                above, top, has_rows = None, None, False  # another table
+            is_group = has_rows or (kind is not Kind.ROW and top is not None and kinds[top] is Kind.ROW)
+            above = top if is_group else above
+            head, top = at, top if is_group else at
+        else:
+            above = head = top = None
+            has_rows = False
+        yield 0 if above is None else at - above
 
 
 def _lines(text: str, *, joins_wrapped: bool) -> Iterator[tuple[int, int]]:

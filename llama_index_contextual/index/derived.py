@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.config import LANGUAGES, ProjectConfig
 from llama_index_contextual.embeddings.words import words_identity
-from llama_index_contextual.index.analysis import tokens
+from llama_index_contextual.index.analysis import Analyzer, tokens
 from llama_index_contextual.index.bm25 import LexicalIndexBuilder
 from llama_index_contextual.index.documents import document_entry
 from llama_index_contextual.index.manifest import (
@@ -35,14 +36,15 @@ from llama_index_contextual.index.units import UnitsBuilder
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
 
-DERIVED = 1
+DERIVED = 3
 """Edition of the derived data. It must be increased when the same chunks no longer result in the same derived data."""
 
 
 def current_entry(config: ProjectConfig) -> DerivedEntry:
     """Return the manifest entry of derived data that this release makes with the given settings."""
-    language = config.language if config.builds_lexical else None
-    return DerivedEntry(edition=DERIVED, language=language, words=words_identity())
+    if not config.builds_lexical:
+        return DerivedEntry(edition=DERIVED, language=None, words=words_identity())
+    return DerivedEntry(edition=DERIVED, language=config.language, languages=config.languages, words=words_identity())
 
 
 def is_outdated(entry: DerivedEntry, config: ProjectConfig) -> bool:
@@ -74,28 +76,35 @@ class DerivedBuilder:
     """Builder of the derived data of a part.
 
     Args:
-        language: Language of the lexical indexes, or None if there are no lexical indexes.
+        has_terms: Whether there are lexical indexes.
 
     Attributes:
         terms: Builders of the lexical indexes, by directory.
         units: Builder of the units of the chunks.
     """
 
-    def __init__(self, language: str | None) -> None:
-        self.terms: dict[str, LexicalIndexBuilder] = {}
-        if language is not None:
-            for name in (BM25_DIRECTORY, DOCUMENTS_DIRECTORY):
-                self.terms[name] = LexicalIndexBuilder(language=language)
-        self.units = UnitsBuilder(self.terms[BM25_DIRECTORY].analyzer if self.terms else None)
+    def __init__(self, *, has_terms: bool) -> None:
+        names = (BM25_DIRECTORY, DOCUMENTS_DIRECTORY) if has_terms else ()
+        self.terms = {name: LexicalIndexBuilder() for name in names}
+        self.units = UnitsBuilder(None)
+        self._analyzers: dict[str, Analyzer] = {}
 
-    def add(self, nodes: Sequence[BaseNode]) -> None:
-        """Make the derived data of a document from its chunks, at least one."""
+    def add(self, nodes: Sequence[BaseNode], language: str) -> None:
+        """Make the derived data of a document from its chunks, at least one, in the language of its record."""
+        analyzer = self._analyzer(language) if self.terms else None
         for node in nodes:
-            words = self.units.add(node.get_content(), node.metadata)
+            words = self.units.add(node.get_content(), node.metadata, analyzer)
             if self.terms:
-                self.terms[BM25_DIRECTORY].add_words(_indexed_words(node, words))
+                indexed_words, lines = _indexed_words(node, words)
+                others = [(line, self._analyzer(of_line)) for of_line, line in lines]
+                self.terms[BM25_DIRECTORY].add_words(indexed_words, analyzer, others)
         if self.terms:
-            self.terms[DOCUMENTS_DIRECTORY].add_texts([document_entry(nodes)])
+            self.terms[DOCUMENTS_DIRECTORY].add_words(tokens(document_entry(nodes)), analyzer)
+
+    def _analyzer(self, language: str) -> Analyzer:
+        if language not in self._analyzers:
+            self._analyzers[language] = Analyzer(language, has_periods=True)
+        return self._analyzers[language]
 
     def save(self, directory: Path) -> None:
         """Write the derived data to the directory of a part, without syncing."""
@@ -104,16 +113,25 @@ class DerivedBuilder:
         self.units.build().save(directory / UNITS_FILE)
 
 
-def _indexed_words(node: BaseNode, words: Sequence[str]) -> Sequence[str]:
+def _indexed_words(node: BaseNode, words: Sequence[str]) -> tuple[Sequence[str], list[tuple[str, Sequence[str]]]]:
     """Return the words that are indexed for a chunk: those of its context and other metadata, and of its text.
 
     Args:
         node: The chunk.
         words: The words of its text.
+
+    Returns:
+        The words in the language of the document, and those of each line of the context in another language.
     """
     from llama_index.core.schema import MetadataMode
 
     content, text = node.get_content(metadata_mode=MetadataMode.EMBED), node.get_content()
-    if content.endswith(f"\n{text}"):
-        return [*tokens(content.removesuffix(text)), *words]
-    return words if content == text else tokens(content)
+    if not content.endswith(f"\n{text}"):
+        return words if content == text else tokens(content), []
+    head = content.removesuffix(text)
+    lines: list[tuple[str, Sequence[str]]] = []
+    for line in str(node.metadata.get(keys.CONTEXT) or "").split("\n")[1:]:
+        if (match := keys.LANGUAGE_LINE.fullmatch(line)) and match[1] in LANGUAGES:
+            head = head.replace(line, "", 1)
+            lines.append((LANGUAGES[match[1]], tokens(match[2])))
+    return [*tokens(head), *words], lines

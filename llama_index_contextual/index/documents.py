@@ -18,6 +18,7 @@ Ad Hoc Information Retrieval", SIGIR 2001.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.config import default
-from llama_index_contextual.index.analysis import is_period
+from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual.index.analysis import DEFAULT_LANGUAGE, is_period
 from llama_index_contextual.index.bm25 import (
     PERIOD_WEIGHT,
     LexicalIndex,
@@ -48,6 +49,7 @@ _ORDINARY_CHUNKS = 10  # mean number of chunks per document at which `emphasis` 
 # raises nDCG@10 by a point for contracts, but lowers it by a point for code with LLM contexts, which use the same words
 # for all chunks of a file.
 _PRIOR_CHUNKS = 100
+_CACHED_SHARES = 1_000_000  # maximum number of rows in the cache, eight bytes each
 _JOINTS = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)|[_\W]+")  # dates are not split
 
 
@@ -74,9 +76,10 @@ class DocumentIndex:
     def __init__(self, lexical_index: LexicalIndex, rows: NDArray[np.int32]) -> None:
         self.lexical_index = lexical_index
         self.rows = rows
+        self._shares: LRUCache[str, NDArray[np.float64]] = LRUCache(_CACHED_SHARES, len)
 
     @classmethod
-    def build(cls, documents: Iterable[Sequence[BaseNode]], *, language: str = default("language")) -> DocumentIndex:
+    def build(cls, documents: Iterable[Sequence[BaseNode]], *, language: str = DEFAULT_LANGUAGE) -> DocumentIndex:
         """Build an index of documents, each given as its chunks, in the order of the document store."""
         chunks = list(documents)
         rows = np.repeat(np.arange(len(chunks), dtype=np.int32), [len(nodes) for nodes in chunks])
@@ -118,21 +121,44 @@ class DocumentIndex:
             terms: The query in the index of chunks.
             chunks: Rows of the chunks.
         """
-        documents, where = np.unique(self.rows[chunks], return_inverse=True)
-        # The chunks of a document are consecutive.
-        starts = self.rows.searchsorted(documents).astype(np.int32)
-        stops = self.rows.searchsorted(documents, side="right").astype(np.int32)
-        others = (stops - starts - 1)[where]
-        rows, shape = chunks.astype(np.int32), (len(terms.known), len(chunks))
-        contains, values, holders = np.zeros(shape, dtype=np.bool_), np.zeros(shape), np.zeros(shape)
-        for number, term in enumerate(terms.known):
-            contains[number], weights = terms.contributions(number, rows)
-            values[number, contains[number]] = terms.counts[term] * weights
-            holders[number] = terms.frequencies_within(number, starts, stops)[where]
-        probabilities = ((terms.frequencies + 0.5) / (terms.size + 1))[:, None]  # idf is the negative logarithm of this
-        within = (holders - contains + _PRIOR_CHUNKS * probabilities) / (others + _PRIOR_CHUNKS)
-        shared: NDArray[np.float64] = (values * (1 - np.log(within) / np.log(probabilities))).sum(axis=0)
-        return np.where(others > 0, shared, 0.0)
+        shared = np.zeros(terms.size)
+        if terms.known:
+            values = [terms.counts[term] * share for term, share in zip(terms.known, self._shared(terms), strict=True)]
+            np.add.at(shared, terms.rows, np.concatenate(values))
+        return shared[chunks]
+
+    def _shared(self, terms: QueryTerms) -> list[NDArray[np.float64]]:
+        """Return, for each term, `shared_terms` of each chunk that contains it, if the term had weight 1."""
+        shares = self._shares.get_all(terms.known)
+        missing = [at for at, share in enumerate(shares) if share is None]
+        if missing:
+            postings = [terms.postings[at] for at in missing]
+            sizes = [len(rows) for rows, _ in postings]
+            documents = self.rows[np.concatenate([rows for rows, _ in postings])]
+            stops = [*itertools.accumulate(sizes)]
+            # The chunks of a document are consecutive, and so are the postings of a term.
+            is_first = np.ones(len(documents), dtype=np.bool_)
+            np.not_equal(documents[1:], documents[:-1], out=is_first[1:])
+            is_first[stops[:-1]] = True
+            firsts = np.flatnonzero(is_first)
+            holders = np.append(firsts[1:], len(documents)) - firsts
+            others = self._sizes[documents[firsts]] - 1
+            # The idf is the negative logarithm of this.
+            probabilities = (np.repeat(terms.frequencies[missing], sizes)[firsts] + 0.5) / (terms.size + 1)
+            within = (holders - 1 + _PRIOR_CHUNKS * probabilities) / (others + _PRIOR_CHUNKS)
+            parts = np.where(others > 0, 1 - np.log(within) / np.log(probabilities), 0.0)
+            computed = np.concatenate([scores for _, scores in postings]) * np.repeat(parts, holders)
+            # Copies, so that the cache does not keep the array of all terms.
+            new = [computed[stop - size : stop].copy() for size, stop in zip(sizes, stops, strict=True)]
+            self._shares.put_all(zip([terms.known[at] for at in missing], new, strict=True))
+            for at, share in zip(missing, new, strict=True):
+                shares[at] = share
+        return [share for share in shares if share is not None]
+
+    @cached_property
+    def _sizes(self) -> NDArray[np.int64]:
+        """Number of chunks of each document."""
+        return np.bincount(self.rows)
 
 
 @dataclass(frozen=True, eq=False)

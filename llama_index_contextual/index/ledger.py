@@ -66,6 +66,7 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "batch_replies": ("custom_id", "text", "finish_reason", "input_tokens", "cached_tokens", "output_tokens"),
         "runs": ("run", "receipt"),
         "pages": ("key", "page", "engine", "created"),
+        "chunk_contexts": ("key", "context", "model", "created"),
     }
 )
 """The columns of each table, starting with the key; a column with the checksum is added at the end."""
@@ -78,7 +79,11 @@ _TYPES: Mapping[str, tuple[Any, ...]] = {
     "batch_replies": (str, str, str | None, int | None, int | None, int | None),
     "runs": (str, str),
     "pages": (str, str, str, float),
+    "chunk_contexts": (str, str, str, float),
 }
+_LATER_TABLES = frozenset({"chunk_contexts"})
+"""Tables that are created in an existing ledger, because earlier releases did not have them."""
+
 _SQL = {str: "TEXT NOT NULL", bytes: "BLOB NOT NULL", float: "REAL NOT NULL", str | None: "TEXT", int | None: "INTEGER"}
 _MAX_COUNT = 2**53
 
@@ -164,6 +169,16 @@ def vector_key(text: str, model: str, dimensions: int | None) -> str:
         dimensions: Requested length of the vector, or None if the model has only one length.
     """
     return content_key(model, text) if dimensions is None else content_key(model, str(dimensions), text)
+
+
+def stored_name(model: str, prefix: str) -> str:
+    """Return the name under which vectors of passages with a prefix are stored in the ledger.
+
+    Example:
+        >>> stored_name("ollama:bge-m3", ""), stored_name("openai-like:multilingual-e5-small", "passage: ")
+        ('ollama:bge-m3', "openai-like:multilingual-e5-small after 'passage: '")
+    """
+    return f"{model} after {prefix!r}" if prefix else model
 
 
 def document_keys(texts: Sequence[str], model: str, dimensions: int | None) -> list[str]:
@@ -282,10 +297,11 @@ class Ledger(Database):
         else:
             super().__init__(file, access="durable", patience=PATIENCE_WRITING)
         try:
-            if not self._has_tables() and not read_only:
-                with self.transaction():
-                    if not self._has_tables():  # another process may have created them in the meantime
-                        self._create_tables()
+            self._tables = TABLES.keys() - self._missing_tables()
+            if self._tables != TABLES.keys() and not read_only:
+                with self.transaction():  # another process may have created them in the meantime
+                    self._create_tables(self._missing_tables())
+                self._tables = set(TABLES)
         except BaseException:
             self.close()
             raise
@@ -307,28 +323,34 @@ class Ledger(Database):
                 require_open_files()
             raise translate_error(error, self._name) from error
 
-    def _has_tables(self) -> bool:
-        """Check the format of the file and return whether it already contains tables, unlike a new file."""
+    def _missing_tables(self) -> set[str]:
+        """Check the format of the file, and return the tables to create: all in a new file, later ones in an old one.
+
+        In an old file that is opened as read-only, the later tables are treated as empty.
+        """
         names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
         ((version,),) = self.query("PRAGMA user_version")
         if not names and not version:
-            return False
+            return set(TABLES)
         if version not in (0, FORMAT_VERSION):  # 0 before the first release
             raise FormatError(
                 f"{self._name} has format {version}, this release reads {FORMAT_VERSION}: upgrade"
                 f" llama-index-contextual, or run `ledger export` with the release that wrote it, and `ledger import`"
                 f" for a new project."
             )
-        if missing := sorted(TABLES.keys() - names):
+        if missing := sorted(TABLES.keys() - names - _LATER_TABLES):
             raise damage_error(self._name, f"it has no table {missing[0]!r}")
-        return True
+        return TABLES.keys() - names
 
-    def _create_tables(self) -> None:
+    def _create_tables(self, tables: Collection[str]) -> None:
         for table, columns in TABLES.items():
+            if table not in tables:
+                continue
             first, *rest = (f"{name} {_SQL[kind]}" for name, kind in zip(columns, _TYPES[table], strict=True))
             key = f"{first.removesuffix(' NOT NULL')} PRIMARY KEY"
             self._connection.execute(f"CREATE TABLE {table} ({', '.join((key, *rest, 'checksum BLOB'))}) WITHOUT ROWID")
-        self._connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        if len(tables) == len(TABLES):
+            self._connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
 
     # ---- rows -------------------------------------------------------------------------------------------------------
 
@@ -340,6 +362,8 @@ class Ledger(Database):
             clauses: WHERE, ORDER BY and LIMIT clauses of the SELECT.
             parameters: Parameters of `clauses`.
         """
+        if table not in self._tables:
+            return []
         rows = self.query(f"SELECT {_column_list(table)} FROM {table} {clauses}", parameters)
         sound = [row[: len(TABLES[table])] for row in rows if is_sound(table, row)]
         if len(sound) < len(rows) and not self._warned:
@@ -369,7 +393,7 @@ class Ledger(Database):
         """Return the keys of damaged rows, by table. Tables without damaged rows are left out."""
         damaged_keys: dict[str, list[str]] = {}
         with self._lock, self._errors():
-            for table in TABLES:
+            for table in filter(self._tables.__contains__, TABLES):
                 select = f"SELECT {_column_list(table)} FROM {table}"
                 rows = self._wait_for_lock(partial(self._connection.execute, select))
                 if keys := [str(row[0]) for row in rows if not is_sound(table, row)]:
@@ -408,6 +432,16 @@ class Ledger(Database):
         with self.transaction():
             self.insert("contexts", rows)
 
+    def chunk_contexts(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return the contexts stored for chunks of unchanged files, by key; see `chunk_keys`."""
+        return {key: context for key, context, *_ in self.rows("chunk_contexts", *_one_of(keys)) if context}
+
+    def add_chunk_contexts(self, model: str, contexts: Mapping[str, str]) -> None:
+        """Add and commit contexts for chunks of unchanged files, by key; existing contexts are replaced."""
+        now = time.time()
+        with self.transaction():
+            self.insert("chunk_contexts", [(key, context, model, now) for key, context in contexts.items()])
+
     def vectors(self, keys: Sequence[str], *, dimensions: int | None = None) -> dict[str, NDArray[np.float32]]:
         """Return a mapping of the given keys to their embeddings, which all have the same length.
 
@@ -436,12 +470,19 @@ class Ledger(Database):
         return rows[0][1] if rows else None
 
     def add_page(self, key: str, page: str, engine: str) -> None:
-        """Add the OCR result for a scanned page, and commit it to disk before returning."""
+        """Add the OCR result for a scanned page, and commit it to disk before returning.
+
+        If the ledger is read-only, as in an estimate, the result is not stored, and the page is read again later.
+        """
+        if self.access == "inspect":
+            return
         with self.transaction():
             self.insert("pages", [(key, page, engine, time.time())])
 
     def iterate(self, table: str) -> Iterator[Row]:
         """Yield the undamaged rows of a table, sorted by key."""
+        if table not in self._tables:
+            return
         key = TABLES[table][0]
         keys = [of_row for (of_row,) in self.query(f"SELECT {key} FROM {table} ORDER BY {key}")]
         for at in range(0, len(keys), _BLOCK):
@@ -478,7 +519,8 @@ class Ledger(Database):
             contexts: Contexts to keep.
             documents: Texts of the chunks of each document, in document order. Embeddings of these texts are kept for
                 every model; embeddings from contextual models are kept only if the neighbouring chunks are the same.
-            dry_run: Whether to only count the rows.
+            dry_run: Whether to only count the rows. Contexts stored for chunks of unchanged files are not counted,
+                because they repeat other contexts.
         """
         contexts_to_keep = [key for key, context, *_ in self.rows("contexts") if not context or context in contexts]
         models = self.query("SELECT DISTINCT model, length(vector) / 4 FROM embeddings")
@@ -491,8 +533,11 @@ class Ledger(Database):
                 removed.append(connection.execute(f"SELECT count(*) {others}", (json.dumps(live_keys),)).fetchone()[0])
                 if not dry_run:
                     connection.execute(f"DELETE {others}", (json.dumps(live_keys),))
-            for table in () if dry_run else (*BATCH_TABLES, "pages"):
-                connection.execute(f"DELETE FROM {table}")
+            if not dry_run:
+                for table in (*BATCH_TABLES, "pages"):
+                    connection.execute(f"DELETE FROM {table}")
+                others = "FROM chunk_contexts WHERE context NOT IN (SELECT value FROM json_each(?))"
+                connection.execute(f"DELETE {others}", (json.dumps([*contexts]),))
         return removed[0], removed[1]
 
     def copy_to(self, path: Path) -> None:
@@ -533,10 +578,17 @@ class Ledger(Database):
             pages=self.query("SELECT count(*) FROM pages")[0][0],
         )
 
-    def mean_context_tokens(self, model: str) -> float | None:
-        """Return the mean number of tokens in a model's contexts, or None if there are fewer than 20 contexts."""
+    def mean_context_tokens(self, model: str, *, line_tokens: int = 0) -> float | None:
+        """Return the mean number of tokens in a model's contexts, or None if there are fewer than 20 contexts.
+
+        Args:
+            model: Name of the model.
+            line_tokens: Number of tokens that each further line of a context has, which are not included.
+        """
         ((number, mean),) = self.query(
-            "SELECT count(output_tokens), avg(output_tokens) FROM contexts WHERE model = ? AND context != ''", (model,)
+            "SELECT count(output_tokens), avg(max(0, output_tokens - ? * (length(context) - length(replace(context,"
+            " char(10), ''))))) FROM contexts WHERE model = ? AND context != ''",
+            (line_tokens, model),
         )
         return float(mean) if number >= 20 else None
 

@@ -27,8 +27,9 @@ _EXPORTED = {
     "pages": "pages",
     "batch_replies": "replies",
     "runs": "receipts",
+    "chunk_contexts": None,
 }
-"""The exported tables, with the corresponding fields of `LedgerRows`."""
+"""The exported tables, with the corresponding fields of `LedgerRows`; rows that repeat others are not counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +151,7 @@ def read_ledger(ledger: Ledger, path: Path) -> LedgerRows:
 
 
 def _counted(counts: Mapping[str, int]) -> LedgerRows:
-    return LedgerRows(**{name: counts.get(table, 0) for table, name in _EXPORTED.items()})
+    return LedgerRows(**{name: counts.get(table, 0) for table, name in _EXPORTED.items() if name is not None})
 
 
 def _line_of(table: str, row: Row) -> dict[str, Any]:

@@ -8,7 +8,7 @@ parts/p000001/                     a part, which several versions may share
   docstore.sqlite                  chunks, and data to reconstruct their documents
   documents.json                   records of the documents
   default__vector_store.faiss      vectors (only if there is a semantic index)
-  born.bin, sample.bin             in place of the FAISS file if an engine stores the vectors
+  added_in.bin, sample.bin         in place of the FAISS file if an engine stores the vectors
   bm25/                            lexical index (optional)
   bm25/documents/                  index of documents by name and opening
 versions/v000001/
@@ -48,7 +48,7 @@ FAISS_FILE = "default__vector_store.faiss"  # LlamaIndex's name for the file of 
 BM25_DIRECTORY = "bm25"
 UNITS_FILE = "units.bin"
 DOCUMENTS_DIRECTORY = "bm25/documents"
-BORN_FILE = "born.bin"
+ADDED_FILE = "added_in.bin"
 """File that records which version added each vector of a part. It exists only if an engine stores the vectors."""
 SAMPLE_FILE = "sample.bin"
 
@@ -88,12 +88,14 @@ class DerivedEntry(_Entry):
 
     Attributes:
         edition: Edition of the derived data.
-        language: Language of the lexical indexes, or None if there are no lexical indexes.
+        language: The `language` setting, or None if there are no lexical indexes.
+        languages: The `languages` setting.
         words: Identity of the word vectors from which the directions of the units were made; empty if there are none.
     """
 
     edition: int
     language: str | None
+    languages: dict[str, str] = {}
     words: str
 
 
@@ -128,6 +130,7 @@ class Manifest(_Entry):
         automatic: Whether the version was published by a program that watches folders.
         keeps: Name of the previous version, if this version removed many documents; the previous version is then kept
             as long as this version.
+        languages: Number of chunks in each language, the most frequent language first; "" if it is unknown.
         format: Format of the version.
     """
 
@@ -143,6 +146,7 @@ class Manifest(_Entry):
     parts: list[PartEntry] = []
     automatic: bool = False
     keeps: str | None = None
+    languages: dict[str, int] = {}
     format: int = FORMAT
 
     @property
@@ -266,6 +270,7 @@ class DocumentRecord:
         facts: The user's metadata for the file, or None.
         file_name: Name of the file, or None.
         title: Title of the document, or None.
+        language: Language in which the document is analysed, or "" if it is unknown.
         chunks: Number of chunks.
         tokens: Number of tokens in the chunks; overlaps are counted twice.
         characters: Length of the text in characters.
@@ -279,6 +284,7 @@ class DocumentRecord:
     facts: Mapping[str, Any] | None = field(default=None, hash=False)
     file_name: str | None = None
     title: str | None = None
+    language: str = ""
     chunks: int = 0
     tokens: int = 0
     characters: int = 0

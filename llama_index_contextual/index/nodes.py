@@ -10,12 +10,12 @@ import json
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from itertools import starmap
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import xxhash
 import zstandard
 from numpy.typing import NDArray
 from pydantic_core import from_json
@@ -33,12 +33,15 @@ if TYPE_CHECKING:
 
     from llama_index_contextual.index.filters import Column
 
-_COPIED = "id, doc_id, start_char, end_char, parent, metadata, body"
-_INSERT = f"INSERT INTO nodes ({_COPIED}) VALUES (?, ?, ?, ?, ?, ?, ?)"
-_COLUMNS = "id, metadata, body"
+_COPIED = "id, doc_id, start_char, end_char, parent, metadata, body, form"
+_INSERT = f"INSERT INTO nodes ({_COPIED}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_FORM = "INSERT OR IGNORE INTO forms VALUES (?, ?)"
+_COLUMNS = "id, metadata, body, form"
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS nodes (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, doc_id TEXT,"
-    " start_char INTEGER, end_char INTEGER, parent TEXT, metadata TEXT NOT NULL, body BLOB NOT NULL)",
+    " start_char INTEGER, end_char INTEGER, parent TEXT, metadata TEXT NOT NULL, body BLOB NOT NULL,"
+    " form INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS forms (id INTEGER PRIMARY KEY, fields TEXT NOT NULL)",
     "CREATE INDEX IF NOT EXISTS nodes_of_document ON nodes (doc_id, start_char)",
     "CREATE INDEX IF NOT EXISTS nodes_of_parent ON nodes (parent)",
 )
@@ -46,6 +49,8 @@ FRAMES = "contextual/documents"
 """Name of the collection for document data that is not in any chunk; see `DocumentFrame`."""
 _MAX_VARIABLES = 900
 _KEPT_COLUMNS = 8
+_KEPT_FORMS = 1_000
+_CACHED_CHARACTERS = 4_000_000  # maximum number of characters in the cached nodes of a file
 
 
 class Nodes(ABC):
@@ -161,6 +166,8 @@ class NodeTable(Nodes):
         self._lock = Lock()
         self._ids: list[str] | None = None
         self._columns: LRUCache[str, Column] = LRUCache(_KEPT_COLUMNS)
+        self._stored_rows: LRUCache[int, _StoredNode] = LRUCache(_CACHED_CHARACTERS, _characters_of)
+        self._forms: LRUCache[int, dict[str, Any]] = LRUCache(_KEPT_FORMS)
         if access != "read":
             for statement in _SCHEMA:
                 self._kv.execute(statement)
@@ -179,12 +186,16 @@ class NodeTable(Nodes):
         require_storable(nodes)
         with self._lock, self._kv.transaction() as connection:
             self._forget()
-            connection.executemany(_INSERT, map(_row_of, nodes))
+            for node in nodes:
+                form, row = _row_of(node)
+                connection.execute(_INSERT_FORM, form)
+                connection.execute(_INSERT, row)
 
     def _forget(self) -> None:
         """Clear cached data before the nodes are changed."""
         self._ids = None
         self._columns.clear()
+        self._stored_rows.clear()
 
     def put_extra(self, collection: str, key: str, value: dict[str, Any]) -> None:
         """Store a JSON object under a key of a collection."""
@@ -204,8 +215,11 @@ class NodeTable(Nodes):
         """
         with self._lock, self._kv.transaction() as connection:
             self._forget()
+            forms = dict(source._kv.query("SELECT id, fields FROM forms"))
             for block in source._blocks(_COPIED):
-                connection.executemany(_INSERT, (row[:-1] for row in block if is_kept[row[-1] - 1]))
+                rows = [row[:-1] for row in block if is_kept[row[-1] - 1]]
+                connection.executemany(_INSERT_FORM, ((form, forms[form]) for form in {row[-1] for row in rows}))
+                connection.executemany(_INSERT, rows)
             frames = source._kv.query("SELECT key, value FROM kv WHERE collection = ?", (FRAMES,))
             kept_frames = ((FRAMES, key, value) for key, value in frames if key in doc_ids)
             connection.executemany("INSERT INTO kv VALUES (?, ?, ?)", kept_frames)
@@ -344,7 +358,7 @@ class NodeTable(Nodes):
             condition += " AND (start_char IS NULL OR start_char < ? AND (end_char IS NULL OR end_char > ?))"
             parameters += [span[1], span[0]]
         for block in self._blocks(_COLUMNS, condition, parameters):
-            yield from starmap(_node_of, _parsed(block))
+            yield from map(_node_of, self._stored(block))
 
     def _blocks(self, columns: str, condition: str = "", parameters: Sequence[Any] = ()) -> Iterator[list[Any]]:
         """Yield the rows of the table in blocks, sorted by position.
@@ -361,20 +375,50 @@ class NodeTable(Nodes):
 
     def find_nodes(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
         """Yield the nodes with the given ids, skipping ids that do not exist."""
-        return starmap(_node_of, _parsed(self._fetch(_COLUMNS, node_ids)))
+        return map(_node_of, self._stored(self._fetch(_COLUMNS, node_ids)))
 
-    def at(self, rows: Sequence[int]) -> Iterator[Chunk]:
-        """Yield the chunks of the given rows, which must be in ascending order."""
+    def at(self, rows: Sequence[int]) -> list[Chunk]:
+        """Return the chunks of the given rows, in the same order; the most recently used ones are cached."""
+        stored = self._stored_rows.get_all(rows)
+        missing = [row for row, node in zip(rows, stored, strict=True) if node is None]
+        if missing:
+            new = dict(self._read(sorted(set(missing))))
+            stored = [new[row] if node is None else node for row, node in zip(rows, stored, strict=True)]
+        return [_chunk_of(node) for node in stored if node is not None]
+
+    def _read(self, rows: Sequence[int]) -> Iterator[tuple[int, _StoredNode]]:
+        """Read the nodes of the given rows, which must be in ascending order, and put them into the cache."""
         for start in range(0, len(rows), _MAX_VARIABLES):
-            positions = [row + 1 for row in rows[start : start + _MAX_VARIABLES]]
-            marks = ", ".join("?" * len(positions))
+            part = rows[start : start + _MAX_VARIABLES]
+            marks = ", ".join("?" * len(part))
             sql = f"SELECT {_COLUMNS} FROM nodes WHERE position IN ({marks}) ORDER BY position"
-            yield from starmap(_chunk_of, _parsed(self._kv.query(sql, positions)))
+            stored = self._stored(self._kv.query(sql, [row + 1 for row in part]))
+            nodes = [*zip(part, stored, strict=True)]
+            self._stored_rows.put_all((row, node) for row, node in nodes if _is_flat(node.metadata))
+            yield from nodes
 
     def children(self, parent_id: str) -> list[BaseNode]:
         """Return the child nodes of a parent, in text order."""
         sql = f"SELECT {_COLUMNS} FROM nodes WHERE parent = ? ORDER BY start_char, position"
-        return list(starmap(_node_of, _parsed(self._kv.query(sql, (parent_id,)))))
+        return list(map(_node_of, self._stored(self._kv.query(sql, (parent_id,)))))
+
+    def _stored(self, rows: Iterable[Sequence[Any]]) -> Iterator[_StoredNode]:
+        """Parse rows of the table that begin with `_COLUMNS`."""
+        decompress = zstandard.ZstdDecompressor().decompress  # creating the object takes longer than using it
+        forms: dict[int, dict[str, Any]] = {}
+        for node_id, metadata, body, number, *_ in rows:
+            head, has_text, text = decompress(body).partition(b"\n")
+            kind, fields = from_json(head)  # faster than `json.loads`
+            form = forms.get(number) or forms.setdefault(number, self._form(number))
+            yield _StoredNode(node_id, from_json(metadata), text.decode() if has_text else None, kind, fields, form)
+
+    def _form(self, number: int) -> dict[str, Any]:
+        form = self._forms.get(number)
+        if form is None:
+            [(fields,)] = self._kv.query("SELECT fields FROM forms WHERE id = ?", (number,))
+            form = from_json(fields)
+            self._forms.put(number, form)
+        return form
 
     def _fetch(self, columns: str, node_ids: Sequence[str]) -> Iterator[Any]:
         for at in range(0, len(node_ids), _MAX_VARIABLES):
@@ -391,19 +435,70 @@ _OF_ONE_CHUNK = frozenset(
 _SOURCE, _PARENT = "1", "4"
 """Keys under which LlamaIndex stores the relationships of a node to its document and to its parent."""
 _TEXT_NODE = "1"
+_FORM = (
+    *("excluded_embed_metadata_keys", "excluded_llm_metadata_keys"),
+    *("metadata_template", "metadata_separator", "mimetype", "text_template", "class_name"),
+)
+"""Fields whose values are the same for many nodes, and are stored once."""
+
+_CONTAINERS = frozenset({dict, list})  # types of JSON values that can be changed
 
 
-def _row_of(node: BaseNode) -> tuple[Any, ...]:
-    """Return the table row for a node. All fields except the id and the metadata are compressed together."""
+class _StoredNode(NamedTuple):
+    """A node as it is stored.
+
+    Attributes:
+        node_id: Id of the node.
+        metadata: Metadata of the node.
+        text: Text of the node; None if its class stores the text elsewhere.
+        kind: LlamaIndex's name of the class.
+        fields: The other fields of the node.
+        form: Fields whose values are those of many nodes.
+    """
+
+    node_id: str
+    metadata: dict[str, Any]
+    text: str | None
+    kind: str
+    fields: dict[str, Any]
+    form: dict[str, Any]
+
+
+def _row_of(node: BaseNode) -> tuple[tuple[int, str], tuple[Any, ...]]:
+    """Return the rows for a node: the number and the values of the fields that it shares with many others, and its own.
+
+    The body consists of a line with the node's own fields in JSON, and the text.
+    """
     from llama_index.core.storage.docstore.utils import doc_to_json
 
     raw = doc_to_json(node)
     data = {key: value for key, value in raw["__data__"].items() if key not in ("id_", "metadata")}
-    start = data.get("start_char_idx")
+    start, text = data.get("start_char_idx"), data.pop("text", None)
     # The node's own end offset is ignored, because it may be wrong in chunks created by other programs.
-    end = None if start is None else start + len(data.get("text", ""))
-    body = zstandard.compress(_dump([raw["__type__"], data]).encode(), 1)
-    return node.node_id, _related(data, _SOURCE), start, end, _related(data, _PARENT), _dump(node.metadata), body
+    end = None if start is None else start + len(text or "")
+    form = _dump({key: data.pop(key) for key in _FORM if key in data})
+    if "relationships" in data:
+        data["relationships"] = {
+            name: [*map(_compact, related)] if isinstance(related, list) else _compact(related)
+            for name, related in data["relationships"].items()
+        }
+    body = _dump([raw["__type__"], data]) + ("" if text is None else f"\n{text}")
+    number = xxhash.xxh3_64_intdigest(form.encode()) >> 1  # SQLite's integers are signed
+    return (number, form), (
+        node.node_id,
+        _related(data, _SOURCE),
+        start,
+        end,
+        _related(data, _PARENT),
+        _dump(node.metadata),
+        zstandard.compress(body.encode(), 1),
+        number,
+    )
+
+
+def _compact(related: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `RelatedNodeInfo` whose values are not the defaults."""
+    return {name: value for name, value in related.items() if value not in (None, {}) and name != "class_name"}
 
 
 def _related(data: dict[str, Any], relationship: str) -> str | None:
@@ -411,40 +506,50 @@ def _related(data: dict[str, Any], relationship: str) -> str | None:
     return related["node_id"] if isinstance(related, dict) else None
 
 
-def _parsed(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, dict[str, Any], str, dict[str, Any]]]:
-    """Yield the id, the metadata, the type and the other fields of the node in each row of the table.
-
-    The rows begin with `_COLUMNS`.
-    """
-    decompress = zstandard.ZstdDecompressor().decompress  # creating the object takes longer than using it
-    for node_id, metadata, body, *_ in rows:
-        kind, data = from_json(decompress(body))  # faster than `json.loads`
-        yield node_id, json.loads(metadata), kind, data
+def _characters_of(stored: _StoredNode) -> int:
+    """Return the number of characters of a node, with an allowance for the objects that hold its metadata."""
+    return len(stored.text or "") + 1_000
 
 
-def _chunk_of(node_id: str, metadata: dict[str, Any], kind: str, data: dict[str, Any]) -> Chunk:
-    if "text" not in data:  # another LlamaIndex class, which stores its text elsewhere
-        return Chunk.from_node(_node_of(node_id, metadata, kind, data))
+def _is_flat(metadata: dict[str, Any]) -> bool:
+    """Return whether no value can be changed, so that copies of the dict do not affect each other."""
+    return _CONTAINERS.isdisjoint(map(type, metadata.values()))
+
+
+def _chunk_of(stored: _StoredNode) -> Chunk:
+    metadata = dict(stored.metadata)
+    if stored.text is None:
+        return Chunk.from_node(_node_of(stored, metadata))
     return Chunk(
-        node_id=node_id,
-        text=data["text"],
+        node_id=stored.node_id,
+        text=stored.text,
         metadata=metadata,
-        doc_id=_related(data, _SOURCE),
-        start=data.get("start_char_idx"),
-        end=data.get("end_char_idx"),
-        make_node=partial(_node_of, node_id, metadata, kind, data),
+        doc_id=_related(stored.fields, _SOURCE),
+        start=stored.fields.get("start_char_idx"),
+        end=stored.fields.get("end_char_idx"),
+        make_node=partial(_node_of, stored, metadata),
     )
 
 
-def _node_of(node_id: str, metadata: dict[str, Any], kind: str, data: dict[str, Any]) -> BaseNode:
-    from llama_index.core.schema import TextNode
+@cache
+def _text_node_class() -> type[TextNode]:
+    from llama_index.core.schema import TextNode  # an import statement for each node would take longer
+
+    return TextNode
+
+
+def _node_of(stored: _StoredNode, metadata: dict[str, Any] | None = None) -> BaseNode:
+    """Return the node, with a copy of its metadata instead of the stored dict if one is passed."""
+    metadata = stored.metadata if metadata is None else metadata
+    data = {**stored.form, **stored.fields, "id_": stored.node_id, "metadata": metadata}
+    if stored.text is not None:
+        data["text"] = stored.text
+    if stored.kind == _TEXT_NODE:  # the usual type; json_to_doc would look up the class for longer than it takes
+        data.pop("class_name", None)
+        return _text_node_class()(**data)
     from llama_index.core.storage.docstore.utils import json_to_doc
 
-    data = {**data, "id_": node_id, "metadata": metadata}
-    if kind == _TEXT_NODE:  # the usual type; json_to_doc takes longer to look up the class than to create the node
-        data.pop("class_name", None)
-        return TextNode(**data)
-    return json_to_doc({"__type__": kind, "__data__": data})
+    return json_to_doc({"__type__": stored.kind, "__data__": data})
 
 
 def _dump(value: Any) -> str:

@@ -22,15 +22,16 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.embeddings.words import words_identity
 from llama_index_contextual.index import files
-from llama_index_contextual.index.bm25 import COUNTS_FILE, TermCounts
+from llama_index_contextual.index.bm25 import TERMS_FILE, TermCounts
 from llama_index_contextual.index.derived import DerivedBuilder
 from llama_index_contextual.index.manifest import (
+    ADDED_FILE,
     BM25_DIRECTORY,
-    BORN_FILE,
     DOCSTORE,
     DOCUMENTS_DIRECTORY,
     FAISS_FILE,
     UNITS_FILE,
+    DocumentRecord,
     Manifest,
     PartEntry,
     Records,
@@ -118,7 +119,7 @@ class Part:
     @property
     def has_semantic(self) -> bool:
         """True if the part has vectors."""
-        return FAISS_FILE in self.files or BORN_FILE in self.files
+        return FAISS_FILE in self.files or ADDED_FILE in self.files
 
     @property
     def bytes(self) -> int:
@@ -151,17 +152,17 @@ class Part:
         """The chunks."""
         return self.shared(DOCSTORE, lambda: NodeTable(self.directory / DOCSTORE, access="read"))
 
-    def documents(self, is_selected: NDArray[np.bool_]) -> Iterator[list[BaseNode]]:
-        """Yield the chunks of each selected document that has chunks.
+    def documents(self, is_selected: NDArray[np.bool_]) -> Iterator[tuple[DocumentRecord, list[BaseNode]]]:
+        """Yield each selected document that has chunks, with its chunks.
 
         Args:
             is_selected: For each document, whether it is selected; shape (documents,).
         """
         nodes = self.docstore.iterate()
-        for selected, size in zip(is_selected.tolist(), self.chunks_of.tolist(), strict=True):
-            chunks = list(islice(nodes, size))
+        for selected, record in zip(is_selected.tolist(), self.records, strict=True):
+            chunks = list(islice(nodes, record.chunks))
             if selected and chunks:
-                yield chunks
+                yield record, chunks
 
     @property
     def index(self) -> Any:
@@ -171,16 +172,19 @@ class Part:
         return self.shared(FAISS_FILE, lambda: read_index(self.directory / FAISS_FILE))
 
     @property
-    def born(self) -> NDArray[np.int32]:
+    def added_in(self) -> NDArray[np.int32]:
         """Number of the version that added each row's vector, if an engine stores the vectors; shape (rows,)."""
-        return self.shared(BORN_FILE, lambda: files.mmap(self.directory / BORN_FILE, np.int32))
+        return self.shared(ADDED_FILE, lambda: files.mmap(self.directory / ADDED_FILE, np.int32))
 
     def vector_keys(self, rows: NDArray[np.int64] | None = None) -> list[Key]:
         """Return the keys under which an engine stores the vectors of the given rows, or of all rows."""
-        if BORN_FILE not in self.files:
+        if ADDED_FILE not in self.files:
             return []
         ids, positions = self.docstore.ids, np.arange(self.size) if rows is None else rows
-        return [(ids[row], born) for row, born in zip(positions.tolist(), self.born[positions].tolist(), strict=True)]
+        return [
+            (ids[row], added_in)
+            for row, added_in in zip(positions.tolist(), self.added_in[positions].tolist(), strict=True)
+        ]
 
     # ---- derived data ------------------------------------------------------------------------------------------------
 
@@ -196,7 +200,7 @@ class Part:
         return self.shared(DOCUMENTS_DIRECTORY, lambda: self._load_terms(DOCUMENTS_DIRECTORY, entries))
 
     def _load_terms(self, name: str, texts: int) -> TermCounts:
-        if f"{name}/{COUNTS_FILE}" not in self.files:
+        if f"{name}/{TERMS_FILE}" not in self.files:
             return self.remade.terms[name].build()
         return TermCounts.load(self.directory / name, texts)
 
@@ -206,9 +210,9 @@ class Part:
         return self.shared("remade", self._remake)
 
     def _remake(self) -> DerivedBuilder:
-        builder = DerivedBuilder(self.entry.derived.language)
-        for nodes in self.documents(np.ones(len(self.records), dtype=np.bool_)):
-            builder.add(nodes)
+        builder = DerivedBuilder(has_terms=self.entry.derived.language is not None)
+        for record, nodes in self.documents(np.ones(len(self.records), dtype=np.bool_)):
+            builder.add(nodes, record.language)
         return builder
 
     @property

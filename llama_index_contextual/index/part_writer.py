@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index import files
 from llama_index_contextual.index.derived import DerivedBuilder, current_entry
+from llama_index_contextual.index.languages import language_of_document
 from llama_index_contextual.index.manifest import (
     BM25_DIRECTORY,
     BUILDING,
@@ -58,8 +59,9 @@ class PartWriter:
         self.chunks = 0
         self._docstore = NodeTable(directory / DOCSTORE)
         self._vectors = vectors
+        self._config = config
         self._entry = current_entry(config)
-        self._derived = DerivedBuilder(self._entry.language)
+        self._derived = DerivedBuilder(has_terms=config.builds_lexical)
 
     def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
         """Return the subset of the given node ids that the part already contains."""
@@ -73,6 +75,7 @@ class PartWriter:
         frame: DocumentFrame | None,
     ) -> None:
         """Add a document; see `VersionBuilder.append`."""
+        record = self._with_language(record, nodes)
         self.records.append(record)
         if frame is not None:
             self._docstore.put_extra(FRAMES, record.doc_id, asdict(frame))
@@ -85,7 +88,11 @@ class PartWriter:
         )
         if self._vectors is not None and vectors is not None:
             self._vectors.add(record.doc_id, nodes, vectors)
-        self._derived.add(nodes)
+        self._derived.add(nodes, record.language)
+
+    def _with_language(self, record: DocumentRecord, nodes: Sequence[BaseNode]) -> DocumentRecord:
+        language = language_of_document(record.doc_id, nodes, self._config)
+        return record if language == record.language else replace(record, language=language)
 
     def copy(self, part: Part, dropped: Collection[str], *, remake: bool) -> None:
         """Add documents of another part.
@@ -96,20 +103,21 @@ class PartWriter:
             remake: Whether to make the derived data again instead of copying them.
         """
         is_kept = np.array([record.doc_id not in dropped for record in part.records], dtype=np.bool_)
-        records = [record for record in part.records if record.doc_id not in dropped]
+        records = {record.doc_id: record for record in part.records if record.doc_id not in dropped}
         kept_rows = is_kept[part.document_of]
-        self.records += records
-        self._docstore.copy_from(part.docstore, kept_rows, {record.doc_id for record in records})
+        self._docstore.copy_from(part.docstore, kept_rows, set(records))
         if self._vectors is not None and kept_rows.any():
             self._vectors.copy(part, np.flatnonzero(kept_rows))
         if remake:
-            for nodes in part.documents(is_kept):
-                self._derived.add(nodes)
+            for record, nodes in part.documents(is_kept):
+                records[record.doc_id] = self._with_language(record, nodes)
+                self._derived.add(nodes, records[record.doc_id].language)
         else:
             if self._derived.terms:
                 self._derived.terms[BM25_DIRECTORY].add_counts(part.terms, kept_rows)
                 self._derived.terms[DOCUMENTS_DIRECTORY].add_counts(part.document_terms, is_kept[part.chunks_of > 0])
             self._derived.units.add_units(part.units.take(np.flatnonzero(kept_rows)))
+        self.records += records.values()
         self.chunks += int(np.count_nonzero(kept_rows))
 
     def finish(self) -> Part:

@@ -1,9 +1,9 @@
 """Store the vectors of a project in a Qdrant collection.
 
 A point contains the vector of a chunk, the chunk's id, its document's id, its facets, and the numbers of the versions
-that added and removed the vector (`born` and `died`). Version v contains the vectors with born <= v < died. Several
-versions can therefore share a vector, and a new version does not affect readers of an old version. Every search filters
-by version.
+that added and removed the vector (`added_in` and `removed_in`). Version v contains the vectors with
+added_in <= v < removed_in. Several versions can therefore share a vector, and a new version does not affect readers of
+an old version. Every search filters by version.
 
 The `backend` setting contains the address of the server. The server's API key is read from the QDRANT_API_KEY
 environment variable and never stored. A path or ":memory:" selects the client's local mode, which compares a query with
@@ -71,7 +71,7 @@ _SERVER = ("http://", "https://")
 VECTOR = "dense"
 """Name of the vector in each point."""
 
-BORN, DIED, DOCUMENT, FACETS, NODE_ID = "born", "died", "doc_id", "facets", "node_id"
+ADDED_IN, REMOVED_IN, DOCUMENT, FACETS, NODE_ID = "added_in", "removed_in", "doc_id", "facets", "node_id"
 
 _TIMEOUT = 60
 _RETRY = RetryPolicy(attempts=4)
@@ -80,11 +80,11 @@ _LINKS, _LINK_CANDIDATES, _SEARCH_CANDIDATES = 32, 256, 512
 _BATCH = 128  # number of points in a request with vectors; servers refuse requests of more than 32 MB
 _PAGE = 1_000  # number of points in a request without vectors
 _DOCUMENTS = 500  # number of documents in one filter
-_INDEXES = {BORN: "integer", DIED: "integer", FACETS: "integer", DOCUMENT: "keyword"}
+_INDEXES = {ADDED_IN: "integer", REMOVED_IN: "integer", FACETS: "integer", DOCUMENT: "keyword"}
 
 
 NEVER = 2**31 - 1
-"""Value of `died` for vectors that have not been removed."""
+"""Value of `removed_in` for vectors that have not been removed."""
 
 _NAMESPACE = uuid.UUID("7c0f4c0e-3f0b-5d0c-9a53-2f6a6a1f6f0e")
 
@@ -98,14 +98,14 @@ class StoredVector:
 
     Attributes:
         node_id: Id of the chunk.
-        born: Number of the version that added the vector.
+        added_in: Number of the version that added the vector.
         doc_id: Id of the document.
         facets: Numbers that represent the chunk's metadata values in filters.
         vector: The vector.
     """
 
     node_id: str
-    born: int
+    added_in: int
     doc_id: str
     facets: Sequence[int]
     vector: NDArray[np.float32]
@@ -268,43 +268,43 @@ class QdrantEngine:
         if not self.exists():
             return
         models = models_module()
-        alive = [_range(models, DIED, gte=NEVER), _range(models, BORN, lt=version)]
+        alive = [_range(models, REMOVED_IN, gte=NEVER), _range(models, ADDED_IN, lt=version)]
         groups: Iterable[list[Any]] = [[]]
         if doc_ids is not None:
             starts = range(0, len(doc_ids), _DOCUMENTS)
             batches = (list(doc_ids[start : start + _DOCUMENTS]) for start in starts)
             groups = ([of_documents(ids)] for ids in batches)
         for group in groups:
-            self._set_died(models.Filter(must=[*alive, *group]), version)
+            self._set_removed_in(models.Filter(must=[*alive, *group]), version)
 
     def end_keys(self, keys: Sequence[Key], version: int) -> None:
         """Mark the vectors with the given keys as removed in a version."""
         models = models_module()
         for start in range(0, len(keys), _DOCUMENTS):
             ids = [point_id(*key) for key in keys[start : start + _DOCUMENTS]]
-            self._set_died(models.Filter(must=[models.HasIdCondition(has_id=ids)]), version)
+            self._set_removed_in(models.Filter(must=[models.HasIdCondition(has_id=ids)]), version)
 
     def drop_after(self, version: int) -> None:
         """Delete the vectors added after a version, and restore the vectors marked as removed after this version."""
         if self.exists():
             models = models_module()
-            self._delete(models.Filter(must=[_range(models, BORN, gt=version)]))
-            self._set_died(models.Filter(must=[_range(models, DIED, gt=version, lt=NEVER)]), NEVER)
+            self._delete(models.Filter(must=[_range(models, ADDED_IN, gt=version)]))
+            self._set_removed_in(models.Filter(must=[_range(models, REMOVED_IN, gt=version, lt=NEVER)]), NEVER)
 
     def drop_before(self, version: int) -> None:
         """Delete vectors that were marked as removed in the given version or in an earlier version."""
         if self.exists():
             models = models_module()
-            self._delete(models.Filter(must=[_range(models, DIED, lte=version)]))
+            self._delete(models.Filter(must=[_range(models, REMOVED_IN, lte=version)]))
 
     def leftovers(self, version: int) -> int:
         """Return the number of vectors that `drop_after` would change."""
         models = models_module()
-        later = [_range(models, BORN, gt=version), _range(models, DIED, gt=version, lt=NEVER)]
+        later = [_range(models, ADDED_IN, gt=version), _range(models, REMOVED_IN, gt=version, lt=NEVER)]
         return self._count(models.Filter(should=later))
 
-    def _set_died(self, selection: models.Filter, version: int) -> None:
-        self._call(lambda client: client.set_payload(self._name, {DIED: version}, points=selection, wait=True))
+    def _set_removed_in(self, selection: models.Filter, version: int) -> None:
+        self._call(lambda client: client.set_payload(self._name, {REMOVED_IN: version}, points=selection, wait=True))
 
     def _delete(self, selection: models.Filter) -> None:
         selector = models_module().FilterSelector(filter=selection)
@@ -372,10 +372,15 @@ class QdrantEngine:
         while self.exists():
             points, place = self._call(
                 lambda client, place=place: client.scroll(  # type: ignore[misc]
-                    self._name, selection, limit=_PAGE, offset=place, with_payload=[NODE_ID, BORN], with_vectors=False
+                    self._name,
+                    selection,
+                    limit=_PAGE,
+                    offset=place,
+                    with_payload=[NODE_ID, ADDED_IN],
+                    with_vectors=False,
                 )
             )
-            yield from ((point.payload[NODE_ID], point.payload[BORN]) for point in points)
+            yield from ((point.payload[NODE_ID], point.payload[ADDED_IN]) for point in points)
             if place is None:
                 return
 
@@ -397,25 +402,25 @@ def _lost_collection(collection: Collection) -> CorruptVersionError:
     )
 
 
-def point_id(node_id: str, born: int) -> str:
+def point_id(node_id: str, added_in: int) -> str:
     """Return the id under which an engine stores a vector.
 
     Example:
         >>> point_id("a", 1) == point_id("a", 1), point_id("a", 1) == point_id("a", 2)
         (True, False)
     """
-    return str(uuid.uuid5(_NAMESPACE, f"{born}/{node_id}"))
+    return str(uuid.uuid5(_NAMESPACE, f"{added_in}/{node_id}"))
 
 
 def _point(models: Any, stored: StoredVector) -> Any:
     return models.PointStruct(
-        id=point_id(stored.node_id, stored.born),
+        id=point_id(stored.node_id, stored.added_in),
         vector={VECTOR: stored.vector.tolist()},
         payload={
             NODE_ID: stored.node_id,
             DOCUMENT: stored.doc_id,
-            BORN: stored.born,
-            DIED: NEVER,
+            ADDED_IN: stored.added_in,
+            REMOVED_IN: NEVER,
             FACETS: list(stored.facets),
         },
     )
@@ -427,7 +432,7 @@ def _point(models: Any, stored: StoredVector) -> Any:
 def _selection(version: int, condition: models.Filter | None = None) -> Any:
     """Return a Qdrant filter for the vectors of a version, or only for those that meet a given condition."""
     models = models_module()
-    visible = [_range(models, BORN, lte=version), _range(models, DIED, gt=version)]
+    visible = [_range(models, ADDED_IN, lte=version), _range(models, REMOVED_IN, gt=version)]
     return models.Filter(must=visible if condition is None else [*visible, condition])
 
 

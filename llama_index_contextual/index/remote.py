@@ -3,7 +3,7 @@
 Vectors are sent with the number of the version that is being built, so that no reader sees them before that version is
 live. Instead of a FAISS index, a part contains:
 
-born.bin                for each row, the number of the version that added its vector
+added_in.bin            for each row, the number of the version that added its vector
 sample.bin              a sample of the vectors, used to estimate the mean and standard deviation of similarities
 
 An engine stores each vector with its facets, which are numbers that represent the chunk's metadata values. For each
@@ -33,7 +33,7 @@ from llama_index_contextual.errors import BackendError, CorruptVersionError, Inp
 from llama_index_contextual.index import files
 from llama_index_contextual.index.filters import field_test, valid_filters
 from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
-from llama_index_contextual.index.manifest import BORN_FILE, MANIFEST, SAMPLE_FILE
+from llama_index_contextual.index.manifest import ADDED_FILE, MANIFEST, SAMPLE_FILE
 from llama_index_contextual.index.part import Part
 from llama_index_contextual.index.qdrant import (
     COLLECTION_FILE,
@@ -90,11 +90,11 @@ class RemoteVectorWriter:
         self._engine = engine
         self._version = version
         self._waiting: list[StoredVector] = []
-        self._born = [np.zeros(0, dtype=np.int32)]
+        self._added_in = [np.zeros(0, dtype=np.int32)]
 
     def add(self, doc_id: str, nodes: Sequence[BaseNode], vectors: NDArray[np.float32]) -> None:
         """Add the unit vectors of a document's chunks; shape (n, dimensions)."""
-        self._born.append(np.full(len(nodes), self._version, dtype=np.int32))
+        self._added_in.append(np.full(len(nodes), self._version, dtype=np.int32))
         for node, vector in zip(nodes, vectors, strict=True):
             facets = [facet(key, value) for key, value in node.metadata.items()]
             self._waiting.append(StoredVector(node.node_id, self._version, doc_id, facets, vector))
@@ -103,7 +103,7 @@ class RemoteVectorWriter:
 
     def copy(self, part: Part, rows: NDArray[np.int64]) -> None:
         """Add the vectors of the given rows of another part. The engine already contains these vectors."""
-        self._born.append(part.born[rows])
+        self._added_in.append(part.added_in[rows])
 
     def _send(self) -> None:
         self._engine.write(self._waiting)
@@ -120,10 +120,10 @@ class RemoteVectorWriter:
             CorruptVersionError: A vector is missing from the engine.
         """
         self._send()
-        born = np.concatenate(self._born)
-        if len(born):
-            sample = vectors_of(self._engine, [(ids[row], int(born[row])) for row in sampled(len(ids)).tolist()])
-            files.write_array(directory / BORN_FILE, born)
+        added_in = np.concatenate(self._added_in)
+        if len(added_in):
+            sample = vectors_of(self._engine, [(ids[row], int(added_in[row])) for row in sampled(len(ids)).tolist()])
+            files.write_array(directory / ADDED_FILE, added_in)
             files.write_array(directory / SAMPLE_FILE, sample)
 
 

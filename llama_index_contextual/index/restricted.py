@@ -68,9 +68,9 @@ class RestrictedPart(Part):
         return copy_index(self.whole.index, np.flatnonzero(self._kept_rows))
 
     @cached_property
-    def born(self) -> NDArray[np.int32]:
-        """Number of the version that added each row's vector; see `Part.born`."""
-        return self.whole.born[self._kept_rows]
+    def added_in(self) -> NDArray[np.int32]:
+        """Number of the version that added each row's vector; see `Part.added_in`."""
+        return self.whole.added_in[self._kept_rows]
 
     @cached_property
     def terms(self) -> TermCounts:

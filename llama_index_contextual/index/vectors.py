@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.locks import has_idle_core
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.faiss_index import reconstructed, write_index
-from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale, top
+from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale, mean_and_deviation, top
 from llama_index_contextual.index.manifest import FAISS_FILE
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
     from llama_index_contextual.index.part import Part
     from llama_index_contextual.index.version_nodes import VersionNodes
+
+
+_LARGE = 4_000_000  # numbers in a matrix, for which a second thread saves more time than it takes to start
 
 
 class VectorWriter:
@@ -72,11 +77,15 @@ class FaissVectors:
         if not parts or (mask is not None and not mask.any()):
             return NO_HITS, NO_SCALE
         similarities = np.concatenate([_similarities(part.index, vector) for part in parts])
-        allowed = np.arange(len(similarities)) if mask is None else np.flatnonzero(mask)
-        scores, places = top(similarities[allowed], k)
-        scale = Scale(float(similarities.mean()), float(similarities.std()))
+        if mask is None:
+            scores, rows = top(similarities, k)
+        else:
+            allowed = np.flatnonzero(mask)
+            scores, places = top(similarities[allowed], k)
+            rows = allowed[places]
+        scale = Scale(*mean_and_deviation(similarities))
         # Because of rounding, the product of two unit vectors may exceed 1.
-        return Hits(allowed[places], np.clip(scores.astype(np.float64), -1.0, 1.0)), scale
+        return Hits(rows, np.clip(scores.astype(np.float64), -1.0, 1.0)), scale
 
     def of_rows(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the unit vectors of the given rows; shape (rows, dimensions)."""
@@ -92,8 +101,7 @@ class FaissVectors:
 def products(rows: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
     """Compute the inner product of a query with every row of an array, using FAISS.
 
-    Unlike NumPy's matrix product, this function neither starts nor waits for threads, and it lets other Python threads
-    run.
+    Unlike NumPy's matrix product, this function starts at most one thread, and it lets other Python threads run.
 
     Args:
         rows: The vectors; shape (n, dimensions), C order.
@@ -116,6 +124,8 @@ def _similarities(index: Any, query: NDArray[np.float32]) -> NDArray[np.float32]
 def _scanned(matrix: Any, shape: tuple[int, int], query: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the inner products of a query with the rows of a matrix in memory.
 
+    A large matrix is shared between two threads if a core is idle.
+
     Args:
         matrix: FAISS pointer (`float *`) to the matrix, which need not be aligned.
         shape: Number of rows and columns of the matrix.
@@ -125,5 +135,20 @@ def _scanned(matrix: Any, shape: tuple[int, int], query: NDArray[np.float32]) ->
     if rows and dimensions != len(query):
         raise InputError(f"The query's embedding has {len(query)} dimensions, the index {dimensions}.")
     scores = np.empty(rows, dtype=np.float32)
-    faiss.fvec_inner_products_ny(faiss.swig_ptr(scores), faiss.swig_ptr(query), matrix, dimensions, rows)  # type: ignore[attr-defined]
+    if rows * dimensions < _LARGE or not has_idle_core():
+        _compute(scores, query, matrix)
+        return scores
+    half = rows // 2
+    rest = faiss.swig_ptr(faiss.rev_swig_ptr(matrix, rows * dimensions)[half * dimensions :])
+    thread = Thread(target=_compute, args=(scores[half:], query, rest))
+    thread.start()
+    try:
+        _compute(scores[:half], query, matrix)
+    finally:
+        thread.join()
     return scores
+
+
+def _compute(scores: NDArray[np.float32], query: NDArray[np.float32], matrix: Any) -> None:
+    """Compute the inner products of a query with as many rows of a matrix as there are scores."""
+    faiss.fvec_inner_products_ny(faiss.swig_ptr(scores), faiss.swig_ptr(query), matrix, len(query), len(scores))  # type: ignore[attr-defined]

@@ -578,7 +578,7 @@ def salvage(damaged: Path, ledger: Ledger) -> None:
         ledger: The new ledger.
     """
     with ledger.transaction():
-        for table in ("contexts", "embeddings", "batch_replies", "batches", "runs", "pages"):
+        for table in ("contexts", "embeddings", "batch_replies", "batches", "runs", "pages", "chunk_contexts"):
             ledger.insert(table, _sound_rows(damaged, table), replace=False)
         # Without its batch, a request would be neither answered nor sent again.
         batches = {batch.file_id for batch in ledger.batches.open_batches()}

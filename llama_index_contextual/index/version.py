@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual.config import LANGUAGES
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.base import Chunk
@@ -21,6 +22,7 @@ from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.derived import without_derived
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
+from llama_index_contextual.index.languages import analyzer_of, languages_of
 from llama_index_contextual.index.manifest import DocumentRecord, Records, read_manifest
 from llama_index_contextual.index.nodes import FRAMES
 from llama_index_contextual.index.part import DocumentFrame, open_parts
@@ -41,17 +43,22 @@ class VersionIndex:
 
     Args:
         nodes: The chunks.
-        language: Language of the lexical index, or None if there is no lexical index.
+        analyzer: Analyzer for the languages of the chunks, or None if there is no lexical index.
         dimensions: Length of the vectors; None if there are no vectors.
         remote: Directory of the version if an engine stores its vectors, otherwise None.
     """
 
     def __init__(
-        self, nodes: VersionNodes, *, language: str | None, dimensions: int | None, remote: Path | None = None
+        self,
+        nodes: VersionNodes,
+        *,
+        analyzer: Analyzer | None,
+        dimensions: int | None,
+        remote: Path | None = None,
     ) -> None:
         self.docstore = nodes
         self.dimensions = dimensions
-        self._language = language
+        self._analyzer = analyzer
         self._remote = remote
 
     @property
@@ -62,10 +69,9 @@ class VersionIndex:
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
         """Return the chunks of the given rows, in the same order."""
         chunks: dict[int, Chunk] = {}
-        distinct_rows = np.unique(np.asarray(rows, dtype=np.int64))
-        for selected, part, places in self.docstore.places(distinct_rows):
-            chunks.update(zip(distinct_rows[selected].tolist(), part.docstore.at(places.tolist()), strict=True))
-        return [chunks[row] for row in rows]
+        for selected, part, places in self.docstore.places(np.asarray(rows, dtype=np.int64)):
+            chunks.update(zip(selected.tolist(), part.docstore.at(places.tolist()), strict=True))
+        return [chunks[place] for place in range(len(rows))]
 
     def units(self, rows: NDArray[np.int64]) -> Units:
         """Return the units of the given rows, in the same order; see `ChunkIndex.units`."""
@@ -108,20 +114,20 @@ class VersionIndex:
     @cached_property
     def lexical(self) -> LexicalIndex | None:
         """The lexical index of the chunks, or None if there is none."""
-        if self._language is None:
+        if self._analyzer is None:
             return None
-        return LexicalIndex(Analyzer(self._language, has_periods=True), [part.terms for part in self.docstore.parts])
+        return LexicalIndex(self._analyzer, [part.terms for part in self.docstore.parts])
 
     @cached_property
     def documents(self) -> DocumentIndex | None:
         """The document index, or None if there is no lexical index."""
-        if self._language is None:
+        if self._analyzer is None:
             return None
         entries = [part.document_terms for part in self.docstore.parts]
         sizes = np.concatenate([np.zeros(0, dtype=np.int64), *(part.chunks_of for part in self.docstore.parts)])
         sizes = sizes[sizes > 0]
         return DocumentIndex(
-            LexicalIndex(Analyzer(self._language, has_periods=True), entries),
+            LexicalIndex(self._analyzer, entries),
             np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),
         )
 
@@ -197,10 +203,16 @@ class OpenVersion:
         """The index of the chunks."""
         return VersionIndex(
             self.docstore,
-            language=str(self.manifest.config["language"]) if self.has_lexical else None,
+            analyzer=self._analyzer if self.has_lexical else None,
             dimensions=self.manifest.dimensions if self.has_semantic else None,
             remote=self.directory if self.is_remote else None,
         )
+
+    @property
+    def _analyzer(self) -> Analyzer:
+        codes = self.manifest.config.get("context_languages", ())
+        languages = self.manifest.languages or languages_of(self.records)  # not in the manifests of older releases
+        return analyzer_of(languages, contexts=map(LANGUAGES.__getitem__, codes))
 
     def frame(self, doc_id: str) -> DocumentFrame | None:
         """Return the frame of a document, or None if it was ingested as chunks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -49,7 +50,7 @@ class VersionNodes(Nodes):
     @cached_property
     def ids(self) -> Sequence[str]:
         """Node id of each row."""
-        return [node_id for part in self.parts for node_id in part.docstore.ids]
+        return list(itertools.chain.from_iterable(part.docstore.ids for part in self.parts))
 
     def places(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], Part, NDArray[np.int64]]]:
         """Find the parts that contain the given rows.
@@ -57,6 +58,9 @@ class VersionNodes(Nodes):
         Yields:
             For each of these parts, the positions in `rows`, the part, and the row numbers within the part.
         """
+        if len(self.parts) == 1 and len(rows):
+            yield np.arange(len(rows)), self.parts[0], rows
+            return
         for start, part in zip(self._starts.tolist(), self.parts, strict=False):
             selected = np.flatnonzero((rows >= start) & (rows < start + part.size))
             if len(selected):

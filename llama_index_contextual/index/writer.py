@@ -24,6 +24,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import versions
 from llama_index_contextual.index.derived import is_outdated
+from llama_index_contextual.index.languages import languages_of
 from llama_index_contextual.index.manifest import DocumentRecord, Manifest
 from llama_index_contextual.index.part import DocumentFrame, Part
 from llama_index_contextual.index.part_writer import PartWriter
@@ -208,6 +209,7 @@ class VersionBuilder:
             parts=[part.entry for part in parts],
             automatic=automatic,
             keeps=keeps,
+            languages=languages_of(record for part in parts for record in part.records),
         )
         if self._remote is not None:
             records = () if self.before is None else self.before.records

@@ -57,8 +57,8 @@ async def async_folders(
         return await aingest(state, paths, settings, show_progress=show_progress, progress=options.get("progress"))
 
     def preview() -> IngestReport:
-        with state.open_live() as before:
-            return IngestRun(paths, settings, state.config, before).report()
+        with state.open_live() as previous:
+            return IngestRun(paths, settings, state.config, previous).report()
 
     return await asyncio.to_thread(preview)
 
@@ -70,8 +70,8 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
     """Publish a version without some documents and clear the cached answers; see `Project.remove`."""
     started = time.monotonic()
     ids = frozenset([doc_ids] if isinstance(doc_ids, str) else doc_ids)
-    with write_lock(state.directory), state.open_live() as before:
-        records = {} if before is None else {record.doc_id: record for record in before.records}
+    with write_lock(state.directory), state.open_live() as previous:
+        records = {} if previous is None else {record.doc_id: record for record in previous.records}
         if unknown := sorted(ids - records.keys()):
             raise InputError(
                 f"Project {state.name!r} has no document {unknown[0]!r}{nearest(unknown[0], records)}",
@@ -81,10 +81,10 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
                     "`llama-index-contextual documents {project}` lists all of them",
                 ),
             )
-        manifest = None if before is None else before.manifest
-        if before is not None and ids:
-            config = _settings_of(before.manifest, state.config)
-            manifest = publish_copy(state.directory, config, before, dropped=ids)
+        manifest = None if previous is None else previous.manifest
+        if previous is not None and ids:
+            config = _settings_of(previous.manifest, state.config)
+            manifest = publish_copy(state.directory, config, previous, remove=ids)
     AnswerFile(state.directory / ANSWERS_FILE).clear()
     return IngestReport(
         version=None if manifest is None else manifest.version,
@@ -97,14 +97,14 @@ def remove_documents(state: ProjectState, doc_ids: Sequence[str] | str) -> Inges
 def rebuild_derived(state: ProjectState) -> IngestReport:
     """Publish the documents with derived data that are made again, without calling a model; see `Project.rebuild`."""
     started = time.monotonic()
-    with write_lock(state.directory), state.open_live() as before:
-        if before is None:
+    with write_lock(state.directory), state.open_live() as previous:
+        if previous is None:
             raise InputError(nothing_to_ingest(()), value=None)
-        config = _settings_of(before.manifest, state.config)
-        manifest = publish_copy(state.directory, config, before, remake=True)
+        config = _settings_of(previous.manifest, state.config)
+        manifest = publish_copy(state.directory, config, previous, remake=True)
         return IngestReport(
             version=manifest.version,
-            rebuilt=tuple(before.records.by_id),
+            rebuilt=tuple(previous.records.by_id),
             chunks=manifest.chunks,
             seconds=time.monotonic() - started,
         )
@@ -140,13 +140,13 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
     directory = version_directory(state.directory, live)
     whole = read_manifest(directory)
     remade = [entry.name for entry in whole.parts if only_derived(faults[entry.name])]
-    damaged = [entry.name for entry in whole.parts if faults[entry.name] and entry.name not in remade]
-    missing = [record for part in damaged for record in records_of(state.directory, part, faults)]
-    with contextlib.closing(OpenVersion(directory, without=damaged, remade=remade)) as before:
-        lost = set(before.lost_documents())
-        missing += (record for record in before.records if record.doc_id in lost)
+    parts = [entry.name for entry in whole.parts if faults[entry.name] and entry.name not in remade]
+    missing = [record for part in parts for record in records_of(state.directory, part, faults)]
+    with contextlib.closing(OpenVersion(directory, without=parts, remade=remade)) as previous:
+        damaged_ids = set(previous.lost_documents())
+        missing += (record for record in previous.records if record.doc_id in damaged_ids)
         config = _settings_of(whole, state.config)
-        manifest = publish_copy(state.directory, config, before, dropped=lost, keeps=live)
+        manifest = publish_copy(state.directory, config, previous, remove=damaged_ids, keeps=live)
     inputs = inputs_of(missing)
     return Repair(
         version=manifest.version,

@@ -9,34 +9,41 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Literal
 
-from llama_index.core.schema import BaseNode
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.schema import BaseNode, MetadataMode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer.base import Contextualizer, with_context
+from llama_index_contextual.contextualizer.base import (
+    ChunkContext,
+    Contextualizer,
+    Segment,
+    with_context,
+)
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.contextualizer.sending import BatchReplies
 from llama_index_contextual.contextualizer.tokens import (
     CONTEXT_TOKENS,
-    EmbeddingCount,
+    LINE_TOKENS,
     TokenCounter,
     count_segment,
     expected_context_tokens,
 )
-from llama_index_contextual.embeddings.contextual import ContextualEmbedding
-from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.embeddings.batching import embedding_tokens
+from llama_index_contextual.embeddings.contextual import ContextualEmbedding, document_parts
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, document_keys, stored_name, vector_key
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.options import RunOptions
+from llama_index_contextual.ingestion.pipeline import Executor, Pipeline
 from llama_index_contextual.ingestion.plan import IngestInput, SkippedDocument, plan_run
-from llama_index_contextual.ingestion.report import IngestProgress, ProgressCounter
-from llama_index_contextual.ingestion.stages import Executor, Stages
+from llama_index_contextual.ingestion.report import IngestProgress, ProgressCounter, kept_contexts
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import contextual_model, provider_of
 from llama_index_contextual.money.account import Account
@@ -61,6 +68,8 @@ class CostEstimate:
         chunks: Number of chunks in these documents.
         tokens: Tokens of the chunks, with overlaps counted twice.
         known_contexts: Number of chunks whose context is already in the ledger.
+        kept_contexts: Number of chunks of unchanged files that keep their contexts, although the title or other text of
+            their segment is read differently now.
         contexts: LLM calls that generate the missing contexts, and their tokens. In a batch, no tokens are assumed to
             be read from the provider's cache.
         sender: "live", "flex" or "batch".
@@ -96,6 +105,7 @@ class CostEstimate:
     max_cost: float | None
     prices: str
     assumptions: Sequence[str]
+    kept_contexts: int = 0
     skipped: Sequence[SkippedFile] = ()
 
     @property
@@ -143,8 +153,10 @@ class CostEstimate:
     def __str__(self) -> str:
         counts = ((self.documents, "document"), (self.chunks, "chunk"), (self.tokens, "token"))
         line = ", ".join(pluralize(number, noun) for number, noun in counts)
-        known = f"; {pluralize(self.known_contexts, 'context')} from the ledger" if self.known_contexts else ""
-        lines = [f"{line}{known}"]
+        from_ledger = f"; {pluralize(self.known_contexts, 'context')} from the ledger" if self.known_contexts else ""
+        lines = [f"{line}{from_ledger}"]
+        if self.kept_contexts:
+            lines.append(f"kept {kept_contexts(self.kept_contexts)}")
         if self.contexts.calls:
             inputs = f"{self.contexts.input_tokens:,} input tokens ({self.contexts.cached_tokens:,} cached)"
             outputs = f"{self.contexts.output_tokens:,} output tokens"
@@ -167,57 +179,71 @@ class CostCounter:
 
     Args:
         writer: Contextualizer of the run, or None.
-        ledger: Store of contexts that have already been paid for.
-        embedding: Counter of the tokens to embed.
+        ledger: Store of contexts and vectors that have already been paid for.
         sender: How requests that have no batch reply yet are sent.
         context_tokens: Expected number of tokens in a context.
+        embed_model_name: Name of the embedding model; None counts no embeddings.
+        embed_model: The embedding model, or None if its dimensions are not set and it embeds each chunk by itself.
+        passage_prefix: Prefix of passages for an embedding model on a server.
         replies: Batch replies, or None.
 
     Attributes:
         model: Name of the LLM that writes contexts, or None.
         known_contexts: Number of chunks whose context is in the ledger.
+        kept_contexts: As in `CostEstimate`.
         contexts: LLM calls that generate the missing contexts, and their tokens, by sender. With live calls, the first
             call of each segment fills the provider's cache; in a batch, no tokens are assumed to be read from the
             cache.
         alternative: Tokens of the same calls in a batch or, if they are sent in a batch, of single calls.
         reserve: Tokens of the longest call or of the whole batch, whose price must be reserved before sending.
+        embedding_tokens: Number of tokens in the texts to embed.
     """
 
     def __init__(
         self,
         writer: Contextualizer | None,
         ledger: Ledger,
-        embedding: EmbeddingCount,
         sender: SenderKind,
         context_tokens: float,
         *,
+        embed_model_name: str | None,
+        embed_model: BaseEmbedding | None,
+        passage_prefix: str = "",
         replies: BatchReplies | None = None,
     ) -> None:
-        self._writer, self._ledger, self._embedding, self._sender = writer, ledger, embedding, sender
-        self._replies = replies
+        self._writer, self._ledger, self._sender, self._replies = writer, ledger, sender, replies
+        self._dimensions = getattr(embed_model, "dimensions", None)
+        self._contextual = embed_model if isinstance(embed_model, ContextualEmbedding) else None
         self.model = writer.model if isinstance(writer, LLMContextualizer) else None
+        self.embed_model_name = embed_model_name
+        self._passage_prefix = passage_prefix
         self.context_tokens = context_tokens
         self.known_contexts = 0
+        self.kept_contexts = 0
         self.contexts: dict[SenderKind, Tokens] = defaultdict(Tokens)
         self.alternative = Tokens()
         self.reserve = Tokens()
+        self.embedding_tokens = 0
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
         """Count the chunks of a document."""
         writer = self._writer
+        document: list[tuple[BaseNode, float]] = []
         if isinstance(writer, LLMContextualizer):
-            form = TokenCounter.of(writer.model, writer.llm)
-            for segment, chunks, contexts in writer.missing(nodes, self._ledger):
+            counter = TokenCounter.for_model(writer.model, writer.llm)
+            for segment, chunks, contexts, kept in writer.missing(nodes, self._ledger):
                 self.known_contexts += len(contexts)
-                self._add_requests(writer.requests(segment, chunks), form)
-                structural = writer.lines
-                self._embedding.add_segment(segment, chunks, contexts, self.context_tokens, structural=structural)
+                self.kept_contexts += len(kept)
+                self._add_requests(writer.requests(segment, chunks), counter)
+                if self.embed_model_name is not None:
+                    document += self._with_contexts(segment, chunks, contexts | kept, writer)
         else:
             contextualized = nodes if writer is None else writer.contextualize(nodes).nodes
-            self._embedding.add([with_context(node, None) for node in contextualized])
-        self._embedding.end_document()
+            document += [(with_context(node, None), 0.0) for node in contextualized]
+        if self.embed_model_name is not None:
+            self._add_embeddings(document, self.embed_model_name)
 
-    def _add_requests(self, requests: Iterable[ContextRequest], form: TokenCounter) -> None:
+    def _add_requests(self, requests: Iterable[ContextRequest], counter: TokenCounter) -> None:
         """Count the calls and tokens of the context requests for a segment, and update the reserve."""
         replies = self._replies
         by_sender: dict[SenderKind, list[ContextRequest]] = defaultdict(list)
@@ -228,21 +254,71 @@ class CostCounter:
                 by_sender[self._sender].append(request)
         for sender, group in by_sender.items():
             count = partial(count_segment, group, context_tokens=self.context_tokens)
-            used, other = replace(form, cache=None), form
+            main, alternative = replace(counter, cache=None), counter
             if sender != "batch":
-                used, other = other, used
-            self.contexts[sender] += count(used)
-            self.alternative += count(other)
-            for most in map(used.maximum, group):
+                main, alternative = alternative, main
+            self.contexts[sender] += count(main)
+            self.alternative += count(alternative)
+            for most in map(main.maximum, group):
                 self.reserve = self.reserve + most if sender == "batch" else _larger(self.reserve, most)
 
-    def bill(self, spending: Account) -> Receipt:
-        """Return the expected cost of the calls and tokens counted so far, at the prices of an account."""
-        model, embedding = self.model or "", self._embedding
-        bills = [spending.receipt(model, tokens, sender=sender) for sender, tokens in self.contexts.items()]
-        if embedding.model is not None:
-            bills.append(spending.embedding_receipt(embedding.model, embedding.tokens))
-        return sum(bills, Receipt())
+    def _with_contexts(
+        self,
+        segment: Segment,
+        chunks: Sequence[BaseNode],
+        contexts: Mapping[str, str],
+        writer: LLMContextualizer,
+    ) -> Iterator[tuple[BaseNode, float]]:
+        """Yield the chunks of a segment with their contexts, and the number of tokens of those not written yet.
+
+        Args:
+            segment: The segment.
+            chunks: Chunks of the segment whose contexts have not been written yet.
+            contexts: Contexts that cost nothing, by node id.
+            writer: Contextualizer of the run.
+        """
+        structural, lines = writer.lines, LINE_TOKENS * len(writer.line_languages(segment))
+        missing = {chunk.node_id for chunk in chunks}
+        of_llm = [chunk for chunk in segment.chunks if chunk.node_id in missing or chunk.node_id in contexts]
+        new_contexts = [ChunkContext.of_llm(contexts.get(chunk.node_id, "")) for chunk in of_llm]
+        if structural is not None:
+            new_contexts = structural.add_structure(segment, of_llm, new_contexts)
+        by_id = {chunk.node_id: context for chunk, context in zip(of_llm, new_contexts, strict=True)}
+        for node in segment.chunks:
+            tokens = self.context_tokens + lines if node.node_id in missing else 0.0
+            yield with_context(node, by_id.get(node.node_id)), tokens
+
+    def _add_embeddings(self, document: Sequence[tuple[BaseNode, float]], model: str) -> None:
+        """Count the chunks of a document, except those whose vectors are in the ledger.
+
+        If chunks are embedded together and any of their vectors is missing, all of them are counted.
+
+        Args:
+            document: Each chunk with its context, and the expected number of tokens that the text lacks.
+            model: Name of the embedding model.
+        """
+        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node, _ in document]
+        if self._contextual is None:
+            parts = [[at] for at in range(len(document))]
+            name = stored_name(model, self._passage_prefix)
+            part_keys = [[vector_key(text, name, self._dimensions)] for text in texts]
+        else:
+            parts = document_parts(self._contextual, [node for node, _ in document], texts)
+            part_keys = [document_keys([texts[at] for at in part], model, self._dimensions) for part in parts]
+        vectors = self._ledger.vectors([key for of_part in part_keys for key in of_part])
+        for part, of_part in zip(parts, part_keys, strict=True):
+            expected = sum(document[at][1] for at in part)
+            if expected or not vectors.keys() >= {*of_part}:
+                self.embedding_tokens += sum(embedding_tokens(texts[at]) for at in part) + round(expected)
+
+    def receipt(self, account: Account) -> Receipt:
+        """Return the expected receipt for the calls and tokens counted so far, at the prices of an account."""
+        receipts = [
+            account.receipt(self.model or "", tokens, sender=sender) for sender, tokens in self.contexts.items()
+        ]
+        if self.embed_model_name is not None:
+            receipts.append(account.embedding_receipt(self.embed_model_name, self.embedding_tokens))
+        return sum(receipts, Receipt())
 
 
 def _larger(first: Tokens, second: Tokens) -> Tokens:
@@ -251,25 +327,35 @@ def _larger(first: Tokens, second: Tokens) -> Tokens:
 
 def estimate_ingest(state: ProjectState, inputs: Sequence[IngestInput], options: RunOptions) -> CostEstimate:
     """Estimate the cost of a run; see `Project.estimate`."""
-    embed_model = state.embed_model_name
     with (
         contextlib.closing(Ledger(state.directory / LEDGER_FILE, read_only=True)) as ledger,
-        state.version_to_build_on(replace=options.replace) as before,
+        state.version_to_build_on(replace=options.replace) as previous,
     ):
-        given_model = state.passed_embed_model
-        model = contextual_model(embed_model or "") if given_model is None else given_model
-        contextual = model if isinstance(model, ContextualEmbedding) else None
-        embedding = EmbeddingCount(embed_model, getattr(given_model, "dimensions", None), ledger, contextual)
-        return estimate(inputs, options, state.config, state.stages(ledger, embeds=False), embedding, before)
+        name, model = state.embed_model_name, state.passed_embed_model
+        model = contextual_model(name or "") if model is None else model
+        pipeline = state.pipeline(ledger, embeds=False, renews_kept=options.renew)
+        return estimate(
+            inputs,
+            options,
+            state.config,
+            pipeline,
+            previous,
+            embed_model_name=name,
+            embed_model=model,
+            passage_prefix=state.passage_prefix,
+        )
 
 
 def estimate(
     inputs: Sequence[IngestInput],
     options: RunOptions,
     config: ProjectConfig,
-    stages: Stages,
-    embedding: EmbeddingCount,
-    before: OpenVersion | None,
+    pipeline: Pipeline,
+    previous: OpenVersion | None,
+    *,
+    embed_model_name: str | None,
+    embed_model: BaseEmbedding | None,
+    passage_prefix: str = "",
 ) -> CostEstimate:
     """Read and chunk documents, and count the calls that would be needed to ingest them.
 
@@ -277,26 +363,36 @@ def estimate(
         inputs: Inputs of the ingestion.
         options: Options for the ingestion.
         config: Settings of the project.
-        stages: Components that process a document.
-        embedding: Counter of the tokens to embed, starting at zero.
-        before: The previous version, or None.
+        pipeline: Components that process a document, as the settings select them.
+        previous: The previous version, or None.
+        embed_model_name: As for `CostCounter`.
+        embed_model: As for `CostCounter`.
+        passage_prefix: As for `CostCounter`.
     """
-    sources, plan = plan_run(inputs, options, config, before)
+    sources, plan = plan_run(inputs, options, config, previous)
     sender: SenderKind = "batch" if options.batch else config.service_tier or "live"
-    prices, writer = Prices(config.prices), stages.contextualizer
+    prices, writer = Prices(config.prices), pipeline.contextualizer
     context_tokens: float = CONTEXT_TOKENS
     if isinstance(writer, LLMContextualizer):
-        context_tokens = expected_context_tokens(writer.model, writer.llm, stages.ledger)
-    counter = CostCounter(writer, stages.ledger, embedding, sender, context_tokens)
+        context_tokens = expected_context_tokens(writer.model, writer.llm, pipeline.ledger)
+    counter = CostCounter(
+        writer,
+        pipeline.ledger,
+        sender,
+        context_tokens,
+        embed_model_name=embed_model_name,
+        embed_model=embed_model,
+        passage_prefix=passage_prefix,
+    )
     tokens: list[list[int]] = []
     silent = ProgressCounter(None, IngestProgress(stage="ingest"))
     skipped = [*sources.skipped]
-    with Executor().reader(sources, config, stages.ledger, silent) as reader:
-        for job in plan.jobs(sources, reader, before):
+    with Executor().reader(sources, config, pipeline.ledger, silent) as reader:
+        for job in plan.jobs(sources, reader, previous):
             if isinstance(job, SkippedDocument):
                 skipped.append(job.file)
                 continue
-            nodes = stages.parse(job)
+            nodes = pipeline.parse(job)
             tokens.append([node.metadata.get(keys.TOKEN_COUNT) or 0 for node in nodes])
             counter.add(nodes)
     contexts = counter.contexts[sender]
@@ -307,37 +403,38 @@ def estimate(
     if counter.model is not None and contexts.calls:
         dollars = prices.dollars(counter.model, contexts, sender=sender)
         reserve = prices.dollars(counter.model, counter.reserve, sender=sender)
-        other: SenderKind = (config.service_tier or "live") if options.batch else "batch"
-        other_dollars = prices.dollars(counter.model, counter.alternative, sender=other)
+        alternative: SenderKind = (config.service_tier or "live") if options.batch else "batch"
+        other_dollars = prices.dollars(counter.model, counter.alternative, sender=alternative)
         live, batch = (other_dollars, dollars) if options.batch else (dollars, other_dollars)
         provider = provider_of(counter.model)
         if provider is None or not provider.is_openai:
             batch = None
     embedding_dollars: float | None = 0.0
-    if embedding.model is not None and embedding.tokens:
-        embedding_dollars = prices.dollars(embedding.model, Tokens(input_tokens=embedding.tokens))
+    if embed_model_name is not None and counter.embedding_tokens:
+        embedding_dollars = prices.dollars(embed_model_name, Tokens(input_tokens=counter.embedding_tokens))
     max_cost = None
     if dollars is not None and reserve is not None and embedding_dollars is not None:
         contexts_limit = max(reserve, MARGIN * dollars) if options.batch else MARGIN * dollars + reserve
         max_cost = round_up(contexts_limit + MARGIN * embedding_dollars)
     return CostEstimate(
         model=counter.model,
-        embed_model=embedding.model,
+        embed_model=embed_model_name,
         documents=len(tokens),
         chunks=sum(map(len, tokens)),
         tokens=sum(map(sum, tokens)),
         known_contexts=counter.known_contexts,
+        kept_contexts=counter.kept_contexts,
         contexts=contexts,
         sender=sender,
         context_dollars=dollars,
         live_dollars=live,
         batch_dollars=batch,
         minutes=None if options.batch else _minutes(contexts, config.llm_concurrency),
-        embedding_tokens=embedding.tokens,
+        embedding_tokens=counter.embedding_tokens,
         embedding_dollars=embedding_dollars,
         max_cost=max_cost,
         prices=prices.version,
-        assumptions=tuple(_assumptions(counter, embedding, config, prices)),
+        assumptions=tuple(_assumptions(counter, config, prices)),
         skipped=tuple(skipped),
     )
 
@@ -351,16 +448,15 @@ def _minutes(contexts: Tokens, concurrency: int) -> float:
     return rounds * seconds / 60
 
 
-def _assumptions(
-    counter: CostCounter, embedding: EmbeddingCount, config: ProjectConfig, prices: Prices
-) -> Iterator[str]:
+def _assumptions(counter: CostCounter, config: ProjectConfig, prices: Prices) -> Iterator[str]:
     """Yield sentences that state the assumptions behind an estimate and any unknown prices."""
-    for name in (embedding.model, counter.model):
+    for name in (counter.embed_model_name, counter.model):
         if name is not None and prices.price(name) is None:
             yield f"The price of {name!r} is unknown: set it in the setting 'prices' to see an amount."
     if counter.contexts:
+        lines = f", and a line in another language {LINE_TOKENS}" if config.context_languages else ""
         yield (
-            f"Assumptions: a context has {counter.context_tokens:.0f} tokens; an answer starts after"
+            f"Assumptions: a context has {counter.context_tokens:.0f} tokens{lines}; an answer starts after"
             f" {SECONDS_TO_FIRST_TOKEN:g} s and arrives at {TOKENS_PER_SECOND:g} tokens per second;"
             f" {pluralize(config.llm_concurrency, 'call')} at a time. Failed calls are not included; the limit"
             f" leaves room for some of them. Reasoning is charged as output."

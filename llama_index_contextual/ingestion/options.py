@@ -88,6 +88,7 @@ class RunOptions:
         retry_failed: Whether to process documents again if the context of a chunk failed. With `max_cost`, this
             includes contexts that are held back; see `ChunkFailure`.
         reread: Whether to read files again even if their content has not changed.
+        renew: Whether to request contexts again that were written when the rest of their segment was read differently.
         file_metadata: Function that returns additional metadata for a file; None keeps the metadata from earlier calls.
         limits: Limits for reading a file.
         passwords: Passwords of encrypted PDFs.
@@ -108,6 +109,7 @@ class RunOptions:
     only: frozenset[str] | None = None
     retry_failed: bool = False
     reread: bool = False
+    renew: bool = False
     file_metadata: FileMetadata | None = None
     limits: ReadLimits = field(default_factory=ReadLimits)
     passwords: Mapping[str, str] | str | None = field(default=None, repr=False)

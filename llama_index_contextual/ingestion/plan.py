@@ -22,7 +22,7 @@ from llama_index.core.schema import BaseNode, Document, NodeRelationship, Relate
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer.base import has_given_context
+from llama_index_contextual.contextualizer.base import ChunkPlace, chunk_places, has_given_context
 from llama_index_contextual.errors import (
     ConfigurationError,
     InputError,
@@ -64,15 +64,6 @@ def as_inputs(inputs: Iterable[IngestInput] | IngestInput) -> list[IngestInput]:
     return list(inputs)
 
 
-ChunkSpan = tuple[int | None, int | None, str]
-"""Start and end of a chunk in its document, and the text of the chunk."""
-
-
-def span_of(node: BaseNode) -> ChunkSpan:
-    """Return the position of a chunk in its document, and the text of the chunk."""
-    return getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None), node.get_content()
-
-
 @dataclass(frozen=True)
 class Job:
     """One document to be processed.
@@ -84,7 +75,7 @@ class Job:
         content_hash: xxh3 hash of the file, or a hash of text and metadata.
         path: Path of the file with links resolved, or None.
         facts: The user's metadata for the file, or None.
-        contexts: Contexts that an LLM wrote earlier for the same text, by the span and text of their chunk.
+        former: Contexts that an LLM wrote for chunks of the same file in the previous version.
         warnings: Warnings about the file.
     """
 
@@ -94,8 +85,13 @@ class Job:
     content_hash: str
     path: str | None = None
     facts: Mapping[str, Any] | None = None
-    contexts: Mapping[ChunkSpan, str] = field(default_factory=dict)
+    former: Mapping[ChunkPlace, str] = field(default_factory=dict)
     warnings: tuple[FileWarning, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Hash of the content and the user's metadata, which identify the source of the document."""
+        return json.dumps([self.content_hash, dict(self.facts or {})], sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -273,7 +269,7 @@ class SyncedFolders:
         removed: Mapping[str, str],
         gone: Mapping[str, str],
         *,
-        kept: Iterable[Path],
+        remaining: Iterable[Path],
         files: Iterable[Path],
         options: RunOptions,
     ) -> bool:
@@ -285,7 +281,7 @@ class SyncedFolders:
         Args:
             removed: Former paths of the documents that would be removed, by document id.
             gone: Former paths of all documents whose file no longer exists.
-            kept: Files of the documents that are kept.
+            remaining: Files of the documents that are kept.
             files: All files that were found.
             options: Options for the run.
 
@@ -296,29 +292,31 @@ class SyncedFolders:
         Returns:
             Whether many documents in a folder are removed.
         """
-        kept_paths, paths = (list(map(os.path.realpath, group)) for group in (kept, files))
+        kept_paths, paths = (list(map(os.path.realpath, group)) for group in (remaining, files))
         many: dict[str, str] = {}
         is_refused = False
         for folder in self._folders:
             below = os.path.join(folder, "")
-            lost = [doc_id for doc_id, path in removed.items() if path.startswith(below)]
+            removals = [doc_id for doc_id, path in removed.items() if path.startswith(below)]
             has_file = any(path.startswith(below) for path in paths)
-            absent = [doc_id for doc_id, path in gone.items() if path.startswith(below)] if options.watching else lost
+            absent = (
+                [doc_id for doc_id, path in gone.items() if path.startswith(below)] if options.watching else removals
+            )
             if absent and not has_file and not options.allow_empty:
                 raise _empty_folder(folder, absent)
-            total = len(lost) + sum(path.startswith(below) for path in kept_paths)
-            if len(lost) > max(1, total // 10):
-                many[folder] = f"{len(lost):,} of {pluralize(total, 'document')}"
+            total = len(removals) + sum(path.startswith(below) for path in kept_paths)
+            if len(removals) > max(1, total // 10):
+                many[folder] = f"{len(removals):,} of {pluralize(total, 'document')}"
                 is_refused = is_refused or (has_file and not options.allow_many)
         if is_refused:
             raise _large_removal(many, removed)
         return bool(many)
 
 
-def _empty_folder(folder: str, lost: Sequence[str]) -> InputError:
+def _empty_folder(folder: str, ids: Sequence[str]) -> InputError:
     return InputError(
-        f"{printable(folder)} contains no file that can be read, but {pluralize(len(lost), 'document')} came from it,"
-        f" such as {lost[0]!r}. If a drive or share is not mounted, mount it and run the sync again.",
+        f"{printable(folder)} contains no file that can be read, but {pluralize(len(ids), 'document')} came from it,"
+        f" such as {ids[0]!r}. If a drive or share is not mounted, mount it and run the sync again.",
         value=folder,
         remedy=Remedy(
             "if the files were deleted on purpose, pass `allow_empty=True`",
@@ -478,7 +476,7 @@ class Inputs:
         options, records = options or RunOptions(), Records(records)
         files = collect_files(paths, options, records) if paths else cls(options=options)
         documents, skipped = dict(files.documents), list(files.skipped)
-        known = {document.record.doc_id for document in documents.values() if document.record is not None}
+        ids = {document.record.doc_id for document in documents.values() if document.record is not None}
         for job in jobs_of_nodes(nodes, skipped):
             record = records.get(job.doc_id)
             if job.doc_id in documents:
@@ -492,7 +490,7 @@ class Inputs:
             documents[job.doc_id] = DocumentInput(
                 doc_id=job.doc_id,
                 digest=job.content_hash,
-                record=None if job.doc_id in known else record,
+                record=None if job.doc_id in ids else record,
                 job=job,
             )
         absent = [file for file in skipped if file.absent]
@@ -540,18 +538,18 @@ def collect_files(paths: Sequence[str | os.PathLike[str]], options: RunOptions, 
     stable = [ref for ref in discovery.files if ref not in changing]
     digests, copies = _hash_files(stable, options, records, skipped)
     present = {os.path.realpath(ref.path) for ref in discovery.files}
-    gone = _missing_files(paths, [record for record in records if record.path not in present])
+    missing_paths = _missing_files(paths, [record for record in records if record.path not in present])
     if folders is not None:
         folders.require_same()
-    removable = dict(gone)
+    removable = dict(missing_paths)
     for path in map(os.path.realpath, (copy.path for copy in copies)):
         if (record := records.with_path(path)) is not None:
             removable[record.doc_id] = path
-    removed = set(filter(options.may_remove, removable))
+    removals = set(filter(options.may_remove, removable))
     facts: dict[str, Mapping[str, Any]] = {}
     if options.file_metadata is not None:
         facts = {str(ref.path): user_facts(options.file_metadata, ref.path) for ref in digests}
-    matcher = Matcher(digests, facts, records, options, removed)
+    matcher = Matcher(digests, facts, records, options, removals)
     documents: dict[str, DocumentInput] = {}
     new: list[FileRef] = []
     for ref, digest in digests.items():
@@ -574,23 +572,23 @@ def collect_files(paths: Sequence[str | os.PathLike[str]], options: RunOptions, 
             facts=facts.get(str(ref.path)) or None,
             is_moved=kind == "renamed",
         )
-    known = {document.record.doc_id for document in documents.values() if document.record is not None}
+    ids = {document.record.doc_id for document in documents.values() if document.record is not None}
     inputs = Inputs(
         options=options,
         documents=documents,
         facts=facts,
-        missing=[doc_id for doc_id in gone if doc_id not in known],
+        missing=[doc_id for doc_id in missing_paths if doc_id not in ids],
         has_copies=any(kind == "copy" for kind, _ in matcher.matches.values()),
         skipped=skipped,
         warnings=notes_on_ids(new),
     )
     if folders is None:
         return inputs
-    inputs = replace(inputs, removed=frozenset(removed - known))
+    inputs = replace(inputs, removed=frozenset(removals - ids))
     removes_many = folders.check_removals(
         {doc_id: removable[doc_id] for doc_id in inputs.removed},
-        {doc_id: gone[doc_id] for doc_id in inputs.missing},
-        kept=[document.ref.path for document in documents.values() if document.ref and document.record],
+        {doc_id: missing_paths[doc_id] for doc_id in inputs.missing},
+        remaining=[document.ref.path for document in documents.values() if document.ref and document.record],
         files=[ref.path for ref in discovery.files],
         options=options,
     )
@@ -694,10 +692,10 @@ def _content_key(node: BaseNode) -> str:
 # ---- stored documents ------------------------------------------------------------------------------------------------
 
 
-def job_of_record(before: OpenVersion, record: DocumentRecord) -> Job:
+def job_of_record(previous: OpenVersion, record: DocumentRecord) -> Job:
     """Return the job to process a document of the previous version again."""
-    document = before.document(record)
-    nodes = None if document else [without_context(node) for node in before.docstore.iterate(doc_id=record.doc_id)]
+    document = previous.document(record)
+    nodes = None if document else [without_context(node) for node in previous.docstore.iterate(doc_id=record.doc_id)]
     return Job(document, nodes, record.doc_id, record.content_hash, record.path, record.facts)
 
 
@@ -711,23 +709,19 @@ def without_context(node: BaseNode) -> BaseNode:
     return node.model_copy(update={"metadata": metadata})
 
 
-def written_contexts(before: OpenVersion, job: Job) -> Mapping[ChunkSpan, str]:
-    """Return contexts that an LLM wrote earlier for a file with the same content, by the chunk's span and text.
-
-    The file may have been renamed. The result is empty if the extracted text has changed.
-    """
-    equal = [record for record in before.records.with_content(job.content_hash) if record.facts == job.facts]
-    if not equal:
-        return {}
-    record = equal[-1]
-    former = before.document(record)
-    if former is not None and job.document is not None and former.text != job.document.text:
-        return {}
+def former_contexts(previous: OpenVersion, job: Job) -> Mapping[ChunkPlace, str]:
+    """Return the contexts that an LLM wrote for a file with the same content, which may have been renamed."""
+    equal = [record for record in previous.records.with_content(job.content_hash) if record.facts == job.facts]
+    nodes = list(previous.docstore.iterate(doc_id=equal[-1].doc_id)) if equal else []
     return {
-        span_of(node): keys.context_parts(node.metadata)[1]
-        for node in before.docstore.iterate(doc_id=record.doc_id)
+        place: keys.context_parts(node.metadata)[1]
+        for place, node in zip(chunk_places(nodes), nodes, strict=True)
         if node.metadata.get(keys.CONTEXT_SOURCE) == "llm"
     }
+
+
+CONTEXT_FIELDS = frozenset({"context", "llm", "context_prompt", "context_languages", "segment_size"})
+"""Settings that determine what an LLM is asked about a chunk."""
 
 
 # ---- run plan --------------------------------------------------------------------------------------------------------
@@ -744,7 +738,8 @@ class Plan:
         update: Ids of documents whose content has changed.
         rename: Documents of the previous version whose file has a new name or location, by new id.
         drop: Ids of documents that are not in the new version.
-        rebuild: Whether a change of settings prevents documents from being copied unchanged.
+        reuses_contexts: Whether contexts of the previous version may be kept, because the settings for contexts have
+            not changed.
     """
 
     keep: list[DocumentRecord] = field(default_factory=list)
@@ -753,13 +748,13 @@ class Plan:
     update: list[str] = field(default_factory=list)
     rename: dict[str, DocumentRecord] = field(default_factory=dict)
     drop: list[str] = field(default_factory=list)
-    rebuild: bool = field(default=False, compare=False)
+    reuses_contexts: bool = field(default=True, compare=False)
 
     @property
     def not_kept(self) -> set[str]:
         """Ids of the documents of the previous version that are not kept unchanged."""
-        reworked = (record.doc_id for record in (*self.rework, *self.rename.values()))
-        return {*reworked, *self.update, *self.drop}
+        changes = (record.doc_id for record in (*self.rework, *self.rename.values()))
+        return {*changes, *self.update, *self.drop}
 
     @property
     def to_read(self) -> list[str]:
@@ -767,23 +762,23 @@ class Plan:
         return [*self.add, *self.update, *self.rename]
 
     def jobs(
-        self, inputs: Inputs, reader: FileReader, before: OpenVersion | None, *, failed: Collection[str] = ()
+        self, inputs: Inputs, reader: FileReader, previous: OpenVersion | None, *, failed: Collection[str] = ()
     ) -> Iterator[Job | SkippedDocument]:
-        """Read and yield the documents that need work, with contexts that an LLM wrote earlier for the same file.
+        """Read and yield the documents that need work, with contexts that an LLM wrote for the same files.
 
         Args:
             inputs: Inputs of the call.
             reader: Reader for the files.
-            before: The previous version, or None.
+            previous: The previous version, or None.
             failed: Ids of documents that are not read.
         """
-        if before is not None:
-            yield from (job_of_record(before, record) for record in self.rework)
+        if previous is not None:
+            yield from (job_of_record(previous, record) for record in self.rework)
         for item in inputs.read(reader, frozenset(self.to_read).difference(failed)):
-            if isinstance(item, SkippedDocument) or before is None or self.rebuild:
+            if isinstance(item, SkippedDocument) or previous is None or not self.reuses_contexts:
                 yield item
             else:
-                yield replace(item, contexts=written_contexts(before, item))
+                yield replace(item, former=former_contexts(previous, item))
 
 
 def make_plan(
@@ -793,6 +788,7 @@ def make_plan(
     *,
     removed: Collection[str] = (),
     rebuild: bool = False,
+    reuses_contexts: bool = True,
 ) -> Plan:
     """Choose an action for each document.
 
@@ -801,9 +797,11 @@ def make_plan(
         sources: Inputs of the call, by document id.
         options: Options for the run.
         removed: Ids of documents to drop, in addition to the ids in the options.
-        rebuild: Whether to process all documents again because settings changed.
+        rebuild: Whether to process all documents again, because settings changed or contexts are renewed.
+        reuses_contexts: As in `Plan`.
     """
-    plan = Plan(rebuild=rebuild, add=[source.doc_id for source in sources.values() if source.record is None])
+    add = [source.doc_id for source in sources.values() if source.record is None]
+    plan = Plan(reuses_contexts=reuses_contexts, add=add)
     source_of = {source.record.doc_id: source for source in sources.values() if source.record is not None}
     for record in records:
         source = source_of.get(record.doc_id)
@@ -821,7 +819,7 @@ def make_plan(
 
 
 def plan_run(
-    inputs: Sequence[IngestInput], options: RunOptions, config: ProjectConfig, before: OpenVersion | None
+    inputs: Sequence[IngestInput], options: RunOptions, config: ProjectConfig, previous: OpenVersion | None
 ) -> tuple[Inputs, Plan]:
     """Return the inputs of a call and the plan for the run.
 
@@ -830,15 +828,24 @@ def plan_run(
         InputError: An input cannot be ingested, or two inputs have the same id.
         PathNotFoundError: A path does not exist.
     """
-    records: Sequence[DocumentRecord] = [] if before is None else before.records
-    changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config), derived=False)
+    records: Sequence[DocumentRecord] = [] if previous is None else previous.records
+    changes = (
+        [] if previous is None else config.rebuild_fields(ProjectConfig(**previous.manifest.config), derived=False)
+    )
     # A retry with changed settings would mix contexts written with different settings.
-    if changed and options.retry_failed and any(record.has_failed_chunks for record in records):
+    if changes and options.retry_failed and any(record.has_failed_chunks for record in records):
         raise ConfigurationError(
-            f"Settings have changed since the live version was built ({', '.join(changed)}): use `rebuild` to process"
+            f"Settings have changed since the live version was built ({', '.join(changes)}): use `rebuild` to process"
             f" all documents with them, including those with failed chunks, or restore the former settings.",
-            setting=changed[0],
+            setting=changes[0],
         )
-    rebuild = bool(changed) and not options.retry_failed
+    rebuild = (bool(changes) and not options.retry_failed) or (options.renew and config.context == "llm")
     sources = Inputs.collect(inputs, options, records)
-    return sources, make_plan(records, sources.documents, options, removed=sources.removed, rebuild=rebuild)
+    return sources, make_plan(
+        records,
+        sources.documents,
+        options,
+        removed=sources.removed,
+        rebuild=rebuild,
+        reuses_contexts=CONTEXT_FIELDS.isdisjoint(changes),
+    )

@@ -35,9 +35,9 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.batching import as_matrix
 from llama_index_contextual.embeddings.contextual import BatchEmbedding
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, ReadError
+from llama_index_contextual.ingestion.pipeline import Executor, Pipeline, cut, make_parsers
 from llama_index_contextual.ingestion.plan import Inputs
 from llama_index_contextual.ingestion.report import ProgressCounter
-from llama_index_contextual.ingestion.stages import Executor, Stages, cut, make_parsers
 from llama_index_contextual.metadata import storable_fault
 from llama_index_contextual.models import load_embed_model
 from llama_index_contextual.money.price import is_in_process
@@ -49,8 +49,8 @@ from llama_index_contextual.readers.ocr import PageStore
 TRIES = 3
 """Maximum number of attempts to read a file or embed texts if the worker dies."""
 
-_BATCH_FILES = 4
-_BATCHES_PER_CPU = 2
+_GROUP_FILES = 4
+_GROUPS_PER_CPU = 2
 
 PageRows = list[tuple[str, str, str]]
 """Key, text and OCR engine of each scanned page."""
@@ -104,20 +104,20 @@ def _read_files(
     return contents, store.pages
 
 
-def _embed(setting: str, passed: tuple[ray.ObjectRef[Any], ...], texts: list[str]) -> NDArray[np.float32]:
+def _embed(setting: str, references: tuple[ray.ObjectRef[Any], ...], texts: list[str]) -> NDArray[np.float32]:
     """Embed texts and return their vectors. This function runs in a worker."""
-    return as_matrix(_worker_model(setting, passed).get_text_embedding_batch(texts))
+    return as_matrix(_worker_model(setting, references).get_text_embedding_batch(texts))
 
 
 @lru_cache(maxsize=1)
-def _worker_model(setting: str, passed: tuple[ray.ObjectRef[Any], ...]) -> BaseEmbedding:
+def _worker_model(setting: str, references: tuple[ray.ObjectRef[Any], ...]) -> BaseEmbedding:
     """Return the embedding model, which is loaded once per worker.
 
     Args:
         setting: Value of the `embed_model` setting.
-        passed: Tuple with a reference to the model if it was passed as an object, otherwise empty.
+        references: Tuple with a reference to the model if it was passed as an object, otherwise empty.
     """
-    model: BaseEmbedding = ray.get(passed[0]) if passed else load_embed_model(setting)
+    model: BaseEmbedding = ray.get(references[0]) if references else load_embed_model(setting)
     return model
 
 
@@ -199,35 +199,35 @@ class RayExecutor(Executor):
     def __init__(self, embed_model: BaseEmbedding | None) -> None:
         cluster: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self._passed = embed_model
-        self.batches_ahead = max(1, int(cluster.get("CPU", 1)))
+        self.groups_ahead = max(1, int(cluster.get("CPU", 1)))
 
     def reader(
         self, inputs: Inputs, config: ProjectConfig, page_store: PageStore, progress: ProgressCounter
     ) -> RayReader:
-        """Return the reader for a run, which reads files in batches and does not report the number of pages read."""
-        return RayReader(inputs, config, page_store, progress, ahead=_BATCHES_PER_CPU * self.batches_ahead)
+        """Return the reader for a run, which reads files in groups and does not report the number of pages read."""
+        return RayReader(inputs, config, page_store, progress, ahead=_GROUPS_PER_CPU * self.groups_ahead)
 
-    def embed_model(self, stages: Stages) -> BaseEmbedding | None:
+    def embed_model(self, pipeline: Pipeline) -> BaseEmbedding | None:
         """Return the embedding model of a run, which runs in the workers if it does not use an API.
 
         APIs are called only from this process.
         """
-        model, name = stages.embed_model, stages.embed_model_name
+        model, name = pipeline.embed_model, pipeline.embed_model_name
         if model is None or name is None or not is_in_process(name):
             return model
-        passed = () if self._passed is None else (ray.put(self._passed),)
-        return _WorkerEmbedding.wrap(model, partial(_EMBED.remote, name, passed))
+        references = () if self._passed is None else (ray.put(self._passed),)
+        return _WorkerEmbedding.wrap(model, partial(_EMBED.remote, name, references))
 
 
 class RayReader:
-    """Reader that reads and cuts batches of files in tasks, and reports files that repeatedly crash their worker.
+    """Reader that reads and cuts groups of files in tasks, and reports files that repeatedly crash their worker.
 
     Args:
         inputs: Inputs of the call.
         config: Settings of the project.
         page_store: Store of pages read by OCR.
         progress: Counter of the finished work.
-        ahead: Number of batches that are read concurrently.
+        ahead: Number of groups that are read concurrently.
     """
 
     def __init__(
@@ -254,34 +254,34 @@ class RayReader:
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
         """Read files in order and yield the content and chunks of each file, or the error."""
         files = list(refs)
-        for at in range(0, len(files), _BATCH_FILES):
-            batch = files[at : at + _BATCH_FILES]
-            self._waiting.append((batch, self._start(batch)))
+        for at in range(0, len(files), _GROUP_FILES):
+            group = files[at : at + _GROUP_FILES]
+            self._waiting.append((group, self._start(group)))
             if len(self._waiting) > self._ahead:
                 yield from self._next()
         while self._waiting:
             yield from self._next()
 
     def _next(self) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
-        batch, task = self._waiting[0]
-        self._progress.reading(printable(batch[0].path.name))
-        contents = self._contents(batch, task)
+        group, task = self._waiting[0]
+        self._progress.reading(printable(group[0].path.name))
+        contents = self._contents(group, task)
         self._waiting.popleft()
-        yield from zip(batch, contents, strict=True)
+        yield from zip(group, contents, strict=True)
 
-    def _start(self, batch: Sequence[FileRef]) -> ray.ObjectRef[Any]:
+    def _start(self, group: Sequence[FileRef]) -> ray.ObjectRef[Any]:
         options = self._inputs.options
         files = []
-        for ref in batch:
+        for ref in group:
             # Workers have a different working directory, and device numbers differ between nodes.
             there = replace(ref, path=Path(os.path.abspath(ref.path)), identity=None)
             files.append((there, password_of(ref, options.passwords), self._inputs.facts.get(str(ref.path), {})))
         return _READ.remote(self._config, options.limits, files)
 
     def _contents(
-        self, batch: Sequence[FileRef], task: ray.ObjectRef[Any], attempt: int = 1
+        self, group: Sequence[FileRef], task: ray.ObjectRef[Any], attempt: int = 1
     ) -> list[FileContent | ReadError]:
-        """Wait for the task that reads a batch of files, and return the content or the error of each file.
+        """Wait for the task that reads a group of files, and return the content or the error of each file.
 
         If the worker dies, each file is read again in a separate task.
         """
@@ -289,9 +289,9 @@ class RayReader:
             contents, pages = _task_result(task)
         except _WorkerDied as error:
             if attempt == TRIES:
-                ended = f"ended each of the {TRIES} worker processes that read it ({error}): leave it out or repair it"
-                return [ReadError(ref.shown, ended) for ref in batch]
-            tasks = [(ref, self._start([ref])) for ref in batch]
+                reason = f"ended each of the {TRIES} worker processes that read it ({error}): leave it out or repair it"
+                return [ReadError(ref.shown, reason) for ref in group]
+            tasks = [(ref, self._start([ref])) for ref in group]
             return [content for ref, task in tasks for content in self._contents([ref], task, attempt + 1)]
         for page in pages:
             self._page_store.add_page(*page)

@@ -38,6 +38,7 @@ _FINDINGS: dict[Finding, str] = {
     "keywords": "in the form of a list of keywords",
     "self_reference": "that speak of “this chunk”",
     "language": "in another language than the document",
+    "missing_line": "without a line in each of the other `context_languages`",
 }
 
 MOST_SKIPPED = 10
@@ -167,11 +168,14 @@ class IngestReport:
             with names or numbers that are not in the segment, and repetitions of the chunk, were removed.
         chunks: Number of chunks in the version.
         contexts_paid: Number of contexts requested from a provider in this run.
+        contexts_kept: Number of chunks of unchanged files that kept their contexts, although the title or other text of
+            their segment is read differently now. `rebuild(renew=True)` requests these contexts again.
         seconds: Duration of the run.
         estimated: Expected calls, tokens and dollars; None unless an LLM writes the contexts.
         paid: Actual calls, tokens and dollars, including the amount recorded for calls of unknown cost; None if nothing
             was charged.
         prices: Name and release of the price table.
+        unknown_languages: Message about languages of the documents that the embedding model does not know, or None.
     """
 
     version: str | None
@@ -191,10 +195,12 @@ class IngestReport:
     context_findings: Mapping[Finding, int] = field(default_factory=dict)
     chunks: int = 0
     contexts_paid: int = 0
+    contexts_kept: int = 0
     seconds: float = 0.0
     estimated: Receipt | None = None
     paid: Receipt | None = None
     prices: str | None = None
+    unknown_languages: str | None = None
 
     @property
     def cache_hit_rate(self) -> float:
@@ -211,26 +217,26 @@ class IngestReport:
 
     def receipt(self) -> str:
         """Return the actual and expected cost of the run on one line, or an empty string if nothing was charged."""
-        paid, expected = self.paid, self.estimated
-        if paid is None or not (paid.calls or paid.embedding_tokens or paid.unsettled_calls):
+        actual, estimate = self.paid, self.estimated
+        if actual is None or not (actual.calls or actual.embedding_tokens or actual.unsettled_calls):
             return ""
         parts = []
-        about = "about " if paid.estimated_calls else ""
-        if paid.calls:
+        about = "about " if actual.estimated_calls else ""
+        if actual.calls:
             names = ("calls", "input_tokens", "cached_tokens", "output_tokens")
             for name in names:
-                estimated = "" if expected is None else f" (estimated {getattr(expected, name):,})"
+                estimated = "" if estimate is None else f" (estimated {getattr(estimate, name):,})"
                 noun = name.replace("_", " ").removesuffix("s")
                 prefix = "" if name == "calls" else about
-                parts.append(f"{prefix}{pluralize(getattr(paid, name), noun)}{estimated}")
+                parts.append(f"{prefix}{pluralize(getattr(actual, name), noun)}{estimated}")
             parts.append(f"cache hit rate {self.cache_hit_rate:.0%}")
-        if paid.embedding_tokens:
-            about = "about " if paid.estimated_embedding_tokens else ""
-            parts.append(f"{about}{pluralize(paid.embedding_tokens, 'token')} embedded")
-        estimated = "" if expected is None else f" (estimated {money(expected.dollars)})"
-        price = f"{money(paid.dollars, is_estimated=paid.is_estimated)}{estimated} by {self.prices}"
-        price = ", ".join(filter(None, (price, paid.describe_unsettled())))
-        return "; ".join(filter(None, (", ".join(parts), price, paid.describe_estimated())))
+        if actual.embedding_tokens:
+            about = "about " if actual.estimated_embedding_tokens else ""
+            parts.append(f"{about}{pluralize(actual.embedding_tokens, 'token')} embedded")
+        estimated = "" if estimate is None else f" (estimated {money(estimate.dollars)})"
+        price = f"{money(actual.dollars, is_estimated=actual.is_estimated)}{estimated} by {self.prices}"
+        price = ", ".join(filter(None, (price, actual.describe_unsettled())))
+        return "; ".join(filter(None, (", ".join(parts), price, actual.describe_estimated())))
 
     @property
     def advice(self) -> str:
@@ -256,9 +262,11 @@ class IngestReport:
             *(("missing", doc_id) for doc_id in self.missing),
             *(("skipped", line) for line in skipped_lines(self.skipped)),
             *(("note", f"{warning.path}: {warning.message}") for warning in self.warnings),
+            *([("kept", kept_contexts(self.contexts_kept))] if self.contexts_kept else []),
             *([("note", f"{short} with fewer than {THIN_TOKENS} tokens")] if self.short_contexts else []),
             *([("note", f"contexts: {lengths}")] if lengths and lengths.is_off_target else []),
             *(("note", f"{pluralize(number, 'context')} {fault}") for number, fault in self._findings()),
+            *([("note", f"{self.unknown_languages}: see `doctor`")] if self.unknown_languages else []),
             *([("note", f"{self.incomplete_batch}")] if self.incomplete_batch is not None else []),
             *(("no LLM context for", line) for line in _in_groups(failed["context"], "chunk")),
             *(("no vector for", line) for line in _in_groups(failed["embedding"], "chunk")),
@@ -288,6 +296,16 @@ class IngestReport:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def kept_contexts(number: int) -> str:
+    """Describe contexts that are kept although the title or other text of their segment is read differently.
+
+    Example:
+        >>> kept_contexts(412)
+        'from before: 412 contexts, $0.00; a rebuild with `renew` requests new ones'
+    """
+    return f"from before: {pluralize(number, 'context')}, {money(0.0)}; a rebuild with `renew` requests new ones"
 
 
 def describe_failed(contexts: int, vectors: int) -> str:

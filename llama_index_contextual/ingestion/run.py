@@ -2,7 +2,7 @@
 
 `aingest` locks the project and opens its ledger and its live version. The run is then prepared: `IngestRun` matches the
 inputs with the documents of this version and plans an action for each document. If there is work to do, `abuild` reads
-and cuts the documents, passes them in batches to a `BatchProcessor`, which contextualizes, embeds and stores them in a
+and cuts the documents, passes them in groups to a `GroupProcessor`, which contextualizes, embeds and stores them in a
 new version, and publishes this version.
 """
 
@@ -34,8 +34,8 @@ from llama_index_contextual.contextualizer.base import ContextSession, Contextua
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.contextualizer.sending import BatchProgress, BatchReplies, asend_batches
-from llama_index_contextual.contextualizer.tokens import EmbeddingCount, expected_context_tokens
-from llama_index_contextual.embeddings.contextual import ContextualEmbedding
+from llama_index_contextual.contextualizer.tokens import expected_context_tokens
+from llama_index_contextual.embeddings.languages import unknown_languages
 from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, Remedy
 from llama_index_contextual.index.derived import is_outdated
 from llama_index_contextual.index.ledger import Ledger
@@ -46,6 +46,7 @@ from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.estimate import CostCounter
 from llama_index_contextual.ingestion.options import RunOptions
+from llama_index_contextual.ingestion.pipeline import Embedder, Executor, InterruptibleNodes, Pipeline
 from llama_index_contextual.ingestion.plan import (
     FOR_LATER,
     POSTPONED,
@@ -64,18 +65,18 @@ from llama_index_contextual.ingestion.report import (
     progress_bar,
     store_skipped,
 )
-from llama_index_contextual.ingestion.stages import Embedder, Executor, InterruptibleNodes, Stages
 from llama_index_contextual.ingestion.state import ProjectState
+from llama_index_contextual.models import own_prefixes
 from llama_index_contextual.money.account import Account
-from llama_index_contextual.money.price import Prices, SenderKind
+from llama_index_contextual.money.price import Prices
 from llama_index_contextual.money.receipt import Receipt
 
 logger = get_logger(__name__)
 
-BATCH_CHUNKS = 256
+GROUP_CHUNKS = 256
 """Minimum number of chunks that are processed together."""
 
-BATCH_BYTES = 20_000_000
+SYNC_BYTES = 20_000_000
 """Maximum total size, in bytes, of the files that a watching sync reads at a time. Larger files are read alone."""
 
 PATIENCE = 10.0
@@ -114,16 +115,18 @@ async def aingest(
         stack.enter_context(write_lock(state.directory))
         # Another program may keep the ledger locked for a while.
         ledger = await run_to_completion(partial(stack.enter_context, project_ledger(state.directory)))
-        former = state.version_to_build_on(replace=options.replace)
-        before = await asyncio.to_thread(stack.enter_context, former)
+        version = state.version_to_build_on(replace=options.replace)
+        previous = await asyncio.to_thread(stack.enter_context, version)
         if progress is None and show_progress:
             progress = stack.enter_context(progress_bar())
-        run = await asyncio.to_thread(IngestRun, inputs, options, state.config, before)
+        run = await asyncio.to_thread(IngestRun, inputs, options, state.config, previous)
         if run.changes_nothing:  # no model is loaded
             report = await run.aupdate_derived(state.directory)
         else:
-            stages = await asyncio.to_thread(state.stages, ledger, retries_refused=options.accepts_cost)
-            report = await run.abuild(stages, state.directory, progress=progress, executor=executor)
+            pipeline = await asyncio.to_thread(
+                state.pipeline, ledger, retries_refused=options.accepts_cost, renews_kept=options.renew
+            )
+            report = await run.abuild(pipeline, state.directory, progress=progress, executor=executor)
         if report.version is not None:
             await run_to_completion(state.remember_embed_model)
         if inputs:
@@ -160,7 +163,7 @@ class IngestRun:
         inputs: Paths, Documents and nodes.
         options: Options for the run.
         config: Settings of the project.
-        before: The previous version, or None.
+        previous: The previous version, or None.
 
     Attributes:
         plan: Action for each document.
@@ -175,11 +178,11 @@ class IngestRun:
     """
 
     def __init__(
-        self, inputs: Sequence[IngestInput], options: RunOptions, config: ProjectConfig, before: OpenVersion | None
+        self, inputs: Sequence[IngestInput], options: RunOptions, config: ProjectConfig, previous: OpenVersion | None
     ) -> None:
         self._started = time.monotonic()
-        self._items, self._options, self._config, self._before = inputs, options, config, before
-        self._inputs, self.plan = plan_run(inputs, options, config, before)
+        self._items, self._options, self._config, self._previous = inputs, options, config, previous
+        self._inputs, self.plan = plan_run(inputs, options, config, previous)
         self.failed: list[str] = []
         self.skipped = [*self._inputs.skipped]
         self.warnings = [*self._inputs.warnings]
@@ -201,14 +204,14 @@ class IngestRun:
         A first ingestion, unlike a sync, must find documents: `abuild` raises an error if there are none.
         """
         is_idle = not (self.plan.rework or self.plan.drop or set(self.plan.to_read).difference(self.failed))
-        return is_idle and (self._before is not None or self._options.is_sync)
+        return is_idle and (self._previous is not None or self._options.is_sync)
 
     async def aupdate_derived(self, project_dir: Path) -> IngestReport:
         """Publish the documents with current derived data, unless they are current, and return the report."""
-        before = self._before
-        if before is None or not any(is_outdated(part.entry.derived, self._config) for part in before.parts):
+        previous = self._previous
+        if previous is None or not any(is_outdated(part.entry.derived, self._config) for part in previous.parts):
             return self.report()
-        publish = partial(publish_copy, project_dir, self._config, before, automatic=self._options.watching)
+        publish = partial(publish_copy, project_dir, self._config, previous, automatic=self._options.watching)
         report = self.report(manifest=await run_to_completion(publish))
         if self._options.purpose != "rebuild":
             return report
@@ -216,7 +219,7 @@ class IngestRun:
 
     async def abuild(
         self,
-        stages: Stages,
+        pipeline: Pipeline,
         project_dir: Path,
         *,
         progress: ReportProgress | None = None,
@@ -225,7 +228,7 @@ class IngestRun:
         """Process the documents, and publish a new version if anything has changed.
 
         Args:
-            stages: Components that process a document.
+            pipeline: Components that process a document, as the settings select them.
             project_dir: Folder of the project.
             progress: Called with the progress of the run.
             executor: Executor that reads, cuts and embeds the documents; None does this in the current process.
@@ -234,9 +237,9 @@ class IngestRun:
             InputError: There is nothing to ingest.
             BudgetExceededError: The next call could exceed `max_cost`.
         """
-        options, config, before, executor = self._options, self._config, self._before, executor or Executor()
+        options, config, previous, executor = self._options, self._config, self._previous, executor or Executor()
         with contextlib.ExitStack() as stack:
-            builder = VersionBuilder(project_dir, config, before, self.plan.not_kept)
+            builder = VersionBuilder(project_dir, config, previous, self.plan.not_kept)
             stack.callback(builder.discard)
             if options.watching:
                 self._postpone_large_files()
@@ -248,58 +251,58 @@ class IngestRun:
                     writes_contexts=config.context == "llm",
                 ),
             )
-            reader = stack.enter_context(executor.reader(self._inputs, config, stages.ledger, counter))
+            reader = stack.enter_context(executor.reader(self._inputs, config, pipeline.ledger, counter))
             await run_to_completion(partial(builder.keep, self.plan.keep))
-            spending = stack.enter_context(
-                make_spending(
-                    stages, Prices(config.prices), max_cost=options.max_cost, purpose=options.purpose
+            account = stack.enter_context(
+                open_account(
+                    pipeline, Prices(config.prices), max_cost=options.max_cost, purpose=options.purpose
                 ).receipted()
             )
-            counter.spent = lambda: spending.actual.dollars
-            spending.planned_share = lambda: counter.state.share_read
-            jobs = partial(self.plan.jobs, self._inputs, reader, before, failed=self.failed)
+            counter.spent = lambda: account.actual.dollars
+            account.planned_share = lambda: counter.state.share_read
+            jobs = partial(self.plan.jobs, self._inputs, reader, previous, failed=self.failed)
             replies = await acollect_replies(
-                stages,
+                pipeline,
                 jobs,
                 submit=options.batch,
-                spending=spending,
+                account=account,
                 accepts_cost=options.accepts_cost,
                 on_progress=lambda state: counter.set(stage="batch", batch_done=state.done, batch_total=state.requests),
             )
             counter.set(stage="ingest")
-            is_same_model = before is not None and before.manifest.embed_model == stages.embed_model_name
+            is_same_model = previous is not None and previous.manifest.embed_model == pipeline.embed_model_name
             embedder = Embedder(
-                model=await asyncio.to_thread(executor.embed_model, stages),
-                name=stages.embed_model_name,
-                ledger=stages.ledger,
-                spending=spending,
-                splitter=stages.splitter,
-                dimensions=before.manifest.dimensions if before is not None and is_same_model else None,
+                model=await asyncio.to_thread(executor.embed_model, pipeline),
+                name=pipeline.embed_model_name,
+                ledger=pipeline.ledger,
+                account=account,
+                splitter=pipeline.splitter,
+                dimensions=previous.manifest.dimensions if previous is not None and is_same_model else None,
             )
             async with contextlib.AsyncExitStack() as calls:
-                session, ahead = None, executor.batches_ahead
-                if (contextualizer := stages.contextualizer) is not None:  # all batches share one client and its limits
-                    opened = open_session(contextualizer, stages.ledger, spending, replies)
-                    session = await calls.enter_async_context(opened)
-                    ahead = max(ahead, contextualizer.batches_ahead)
-                processor = BatchProcessor(session, embedder, builder, counter, ahead)
-                batches = self._batches(jobs(), stages, processor, cost_counter(stages, replies))
+                session, ahead = None, executor.groups_ahead
+                if (contextualizer := pipeline.contextualizer) is not None:  # the groups share its client and limits
+                    session_context = open_session(contextualizer, pipeline.ledger, account, replies)
+                    session = await calls.enter_async_context(session_context)
+                    ahead = max(ahead, contextualizer.groups_ahead)
+                processor = GroupProcessor(session, embedder, builder, counter, ahead)
+                groups = self._groups(jobs(), pipeline, processor, cost_counter(pipeline, replies))
                 try:
-                    while batch := await asyncio.to_thread(next, batches, None):
-                        await processor.add(batch)
+                    while group := await asyncio.to_thread(next, groups, None):
+                        await processor.add(group)
                     await processor.finish()
                 except BaseException as error:
                     await processor.abort(error)
                     raise
             if replies is not None:
                 replies.close()
-            report = await self._publish(builder, stages.embed_model_name, processor.outcome, counter)
+            report = await self._publish(builder, pipeline.embed_model_name, processor.outcome, counter)
         return replace(
             report,
             incomplete_batch=None if replies is None else replies.incomplete,
-            estimated=spending.estimated if config.context == "llm" else None,
-            paid=spending.booked,
-            prices=spending.prices.version,
+            estimated=account.estimated if config.context == "llm" else None,
+            paid=account.total,
+            prices=account.prices.version,
         )
 
     def _postpone_large_files(self) -> None:
@@ -309,25 +312,25 @@ class IngestRun:
         total, is_first = 0, not (self.plan.rework or self.plan.drop)
         for doc_id in sorted(sizes, key=sizes.__getitem__):
             total += sizes[doc_id]
-            if total > BATCH_BYTES and not is_first:
+            if total > SYNC_BYTES and not is_first:
                 self._skip(self._inputs.documents[doc_id].skip(POSTPONED))
             is_first = False
 
-    def _batches(
+    def _groups(
         self,
         jobs: Iterator[Job | SkippedDocument],
-        stages: Stages,
-        processor: BatchProcessor,
+        pipeline: Pipeline,
+        processor: GroupProcessor,
         cost: CostCounter | None,
-    ) -> Iterator[JobBatch]:
+    ) -> Iterator[JobGroup]:
         """Read and cut documents, and yield them with their chunks.
 
-        Each batch except the last has at least `BATCH_CHUNKS` chunks. A file that takes too long is skipped in the same
+        Each group except the last has at least `GROUP_CHUNKS` chunks. A file that takes too long is skipped in the same
         way as an unreadable file. Stored documents have no time limit, because their content must not be lost.
         """
         counter, reworked_ids = processor.counter, {record.doc_id for record in self.plan.rework}
-        batch: JobBatch = []
-        size = done = 0
+        group: JobGroup = []
+        size = count = 0
         for job in jobs:
             if isinstance(job, SkippedDocument):
                 self._skip(job)
@@ -338,35 +341,35 @@ class IngestRun:
             if job.document is not None and job.doc_id not in reworked_ids:
                 limit = self._options.limits.max_seconds * max(1.0, len(job.document.text) / _CHARACTERS_IN_TIME)
             try:
-                chunks = stages.parse(job, seconds=limit, check=processor.require_running)
+                chunks = pipeline.parse(job, seconds=limit, check=processor.require_running)
             except TimeoutError:
                 reason = f"takes more than {limit:.0f} seconds to divide into chunks: split it into smaller files"
                 self._skip(self._inputs.documents[job.doc_id].skip(reason))
                 continue
-            done += 1
-            counter.set(documents_read=done + len(self.failed), document="", pages_done=0, pages_total=0)
+            count += 1
+            counter.set(documents_read=count + len(self.failed), document="", pages_done=0, pages_total=0)
             if cost is not None:
                 cost.add(chunks)
-                processor.spending.estimated = cost.bill(processor.spending)
-            batch.append((job, chunks))
+                processor.account.estimated = cost.receipt(processor.account)
+            group.append((job, chunks))
             size += len(chunks)
-            if size >= BATCH_CHUNKS:
-                yield batch
-                batch, size = [], 0
-        counter.set(documents_read=done + len(self.failed))
-        if batch:
-            yield batch
+            if size >= GROUP_CHUNKS:
+                yield group
+                group, size = [], 0
+        counter.set(documents_read=count + len(self.failed))
+        if group:
+            yield group
 
     async def _publish(
         self, builder: VersionBuilder, embed_model: str | None, outcome: Contextualized, counter: ProgressCounter
     ) -> IngestReport:
         """Publish the version if anything has changed, and return the report."""
-        plan, options, before = self.plan, self._options, self._before
+        plan, options, previous = self.plan, self._options, self._previous
         # Documents whose changed or renamed file cannot be read keep their previous content.
         for doc_id in self.failed:
             record = plan.rename.get(doc_id)
-            if before is not None and doc_id in plan.update:
-                record = before.record(doc_id)
+            if previous is not None and doc_id in plan.update:
+                record = previous.record(doc_id)
             if record is not None:
                 builder.dropped.discard(record.doc_id)
                 builder.keep([record])
@@ -377,14 +380,14 @@ class IngestRun:
         if options.retry_failed and not self._has_progress(outcome):
             self.plan = plan = replace(plan, keep=[*plan.keep, *plan.rework], rework=[])
         has_read = any(doc_id not in self.failed for doc_id in plan.to_read)
-        if before is not None and not (has_read or plan.rework or plan.drop):
+        if previous is not None and not (has_read or plan.rework or plan.drop):
             return self.report(outcome)
         counter.set(stage="publish")
         publish = partial(
             builder.publish,
             embed_model=embed_model,
             automatic=options.watching,
-            keeps=before.name if before is not None and self._inputs.removes_many else None,
+            keeps=previous.name if previous is not None and self._inputs.removes_many else None,
         )
         manifest = await run_to_completion(publish)
         counter.set(stage="done")
@@ -392,13 +395,13 @@ class IngestRun:
 
     def _has_progress(self, outcome: Contextualized) -> bool:
         """Return whether the set of failed chunks has changed in the reprocessed documents."""
-        before = {
+        former_failures = {
             (step, node_id)
             for record in self.plan.rework
             for step, node_ids in record.failed_chunks.items()
             for node_id in node_ids
         }
-        return before != {(failure.step, failure.node_id) for failure in outcome.failures}
+        return former_failures != {(failure.step, failure.node_id) for failure in outcome.failures}
 
     def report(self, outcome: Contextualized = NOTHING, manifest: Manifest | None = None) -> IngestReport:
         """Return the report of the run.
@@ -408,8 +411,8 @@ class IngestRun:
             manifest: The version that was published, or None.
         """
         plan, inputs = self.plan, self._inputs
-        if manifest is None and self._before is not None:
-            manifest = self._before.manifest
+        if manifest is None and self._previous is not None:
+            manifest = self._previous.manifest
         failed = frozenset(self.failed)
         lists_all = not self._items and not self._options.retry_failed
         unchanged = [record.doc_id for record in plan.keep if lists_all or record.doc_id in inputs.documents]
@@ -431,7 +434,9 @@ class IngestRun:
             context_lengths=ContextLengths.measure(outcome.lengths) if outcome.lengths else None,
             context_findings=dict(outcome.findings),
             contexts_paid=outcome.paid,
+            contexts_kept=outcome.kept,
             chunks=0 if manifest is None else manifest.chunks,
+            unknown_languages=None if manifest is None else unknown_languages(manifest.embed_model, manifest.languages),
             seconds=time.monotonic() - self._started,
         )
 
@@ -439,42 +444,42 @@ class IngestRun:
 def publish_copy(
     project_dir: Path,
     config: ProjectConfig,
-    before: OpenVersion,
+    previous: OpenVersion,
     *,
-    dropped: Collection[str] = (),
+    remove: Collection[str] = (),
     remake: bool = False,
     automatic: bool = False,
     keeps: str | None = None,
 ) -> Manifest:
     """Publish a copy of a version, without some of its documents and with current derived data; no model is called."""
-    builder = VersionBuilder(project_dir, config, before, set(dropped), remake=remake)
+    builder = VersionBuilder(project_dir, config, previous, set(remove), remake=remake)
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
-        builder.keep(record for record in before.records if record.doc_id not in dropped)
-        return builder.publish(embed_model=before.manifest.embed_model, automatic=automatic, keeps=keeps)
+        builder.keep(record for record in previous.records if record.doc_id not in remove)
+        return builder.publish(embed_model=previous.manifest.embed_model, automatic=automatic, keeps=keeps)
 
 
-# ---- batches of documents --------------------------------------------------------------------------------------------
+# ---- groups of documents ---------------------------------------------------------------------------------------------
 
-JobBatch = list[tuple[Job, list[BaseNode]]]
+JobGroup = list[tuple[Job, list[BaseNode]]]
 """Documents processed together, each with its chunks."""
 
-BatchResult = tuple[Contextualized, NDArray[np.float32] | None]
+GroupResult = tuple[Contextualized, NDArray[np.float32] | None]
 
 
-class BatchProcessor:
-    """Contextualize and embed batches of documents concurrently, and store them in order.
+class GroupProcessor:
+    """Contextualize and embed groups of documents concurrently, and store them in order.
 
     Args:
         session: Session of the contextualizer, or None for plain RAG.
         embedder: Embedding of the chunks.
         builder: Builder of the version.
         counter: Counter of the finished work.
-        ahead: Minimum number of batches to start ahead of the oldest batch.
+        ahead: Minimum number of groups to start ahead of the oldest group.
 
     Attributes:
         counter: Counter of the finished work.
-        spending: Account of the run.
+        account: Account of the run.
     """
 
     def __init__(
@@ -486,9 +491,9 @@ class BatchProcessor:
         ahead: int,
     ) -> None:
         self._session, self._embedder, self._builder = session, embedder, builder
-        self.counter, self.spending = counter, embedder.spending
+        self.counter, self.account = counter, embedder.account
         self._ahead = ahead
-        self._batches: deque[tuple[JobBatch, asyncio.Task[BatchResult]]] = deque()
+        self._groups: deque[tuple[JobGroup, asyncio.Task[GroupResult]]] = deque()
         self._stopping = threading.Event()
         self._results: list[Contextualized] = []
 
@@ -501,21 +506,21 @@ class BatchProcessor:
         if self._stopping.is_set():
             raise ContextualError("The run has ended.")
 
-    async def add(self, batch: JobBatch) -> None:
-        """Start to process a batch, and wait for the oldest batches if too many are in progress."""
-        nodes = [node for _, chunks in batch for node in chunks]
+    async def add(self, group: JobGroup) -> None:
+        """Start to process a group, and wait for the oldest groups if too many are in progress."""
+        nodes = [node for _, chunks in group for node in chunks]
         self.counter.add(chunks_total=len(nodes))
-        self._batches.append((batch, asyncio.create_task(self._process(nodes))))
-        while len(self._batches) > self._ahead:
+        self._groups.append((group, asyncio.create_task(self._process(nodes))))
+        while len(self._groups) > self._ahead:
             await self._store_oldest()
 
     async def finish(self) -> None:
-        """Wait for all batches and store them."""
-        while self._batches:
+        """Wait for all groups and store them."""
+        while self._groups:
             await self._store_oldest()
 
-    async def _process(self, nodes: Sequence[BaseNode]) -> BatchResult:
-        """Contextualize and embed the chunks of a batch."""
+    async def _process(self, nodes: Sequence[BaseNode]) -> GroupResult:
+        """Contextualize and embed the chunks of a group."""
 
         def on_contexts(number: int) -> None:
             self.counter.add(chunks_done=number)
@@ -530,18 +535,18 @@ class BatchProcessor:
         return result._replace(failures=[*result.failures, *failures]), vectors
 
     async def _store_oldest(self) -> None:
-        """Wait for the oldest batch and add it to the version."""
-        batch, task = self._batches[0]
+        """Wait for the oldest group and add it to the version."""
+        group, task = self._groups[0]
         await asyncio.wait([task])  # unlike awaiting the task, this does not cancel its calls if the run is cancelled
         result, vectors = task.result()
-        self._batches.popleft()
-        await asyncio.to_thread(self._store, batch, result, vectors)
-        self.counter.add(documents_done=len(batch))
+        self._groups.popleft()
+        await asyncio.to_thread(self._store, group, result, vectors)
+        self.counter.add(documents_done=len(group))
         self._results.append(result._replace(nodes=[]))
 
     @property
     def outcome(self) -> Contextualized:
-        """The results of all batches, without the nodes."""
+        """The results of all groups, without the nodes."""
         results = self._results
         return Contextualized(
             nodes=[],
@@ -550,15 +555,14 @@ class BatchProcessor:
             thin=tuple(node_id for result in results for node_id in result.thin),
             lengths=tuple(length for result in results for length in result.lengths),
             findings=sum((Counter(result.findings) for result in results), Counter()),
+            kept=sum(result.kept for result in results),
         )
 
-    def _store(self, batch: JobBatch, result: Contextualized, vectors: NDArray[np.float32] | None) -> None:
+    def _store(self, group: JobGroup, result: Contextualized, vectors: NDArray[np.float32] | None) -> None:
         failed = {(failure.step, failure.node_id) for failure in result.failures}
         at = 0
-        for job, chunks in batch:
+        for job, chunks in group:
             nodes = result.nodes[at : at + len(chunks)]
-            for node in nodes if job.contexts else ():
-                node.metadata.pop(keys.CONTEXT_GIVEN, None)  # written by an LLM of this project, not by the user
             frame = None
             if job.document is not None:
                 spans = [
@@ -580,13 +584,13 @@ class BatchProcessor:
             at += len(chunks)
 
     async def abort(self, error: BaseException) -> None:
-        """Stop all batches, but wait for calls in flight, because they are charged.
+        """Stop all groups, but wait for calls in flight, because they are charged.
 
         After a cancellation, wait at most `PATIENCE` seconds, or until the next cancellation.
         """
         self._stopping.set()
-        tasks = [task for _, task in self._batches]
-        calls = self.spending.calls_in_flight
+        tasks = [task for _, task in self._groups]
+        calls = self.account.calls_in_flight
         try:
             if isinstance(error, ContextualError):
                 self._stop_calls(error)
@@ -609,7 +613,7 @@ class BatchProcessor:
         """Stop sending calls and raise this error when the calls in flight have finished."""
         if self._session is not None:
             self._session.stop(error)
-        self.spending.stop(error)
+        self.account.stop(error)
 
 
 def _record(
@@ -637,21 +641,21 @@ def _record(
 
 
 async def acollect_replies(
-    stages: Stages,
+    pipeline: Pipeline,
     jobs: Callable[[], Iterator[Job | SkippedDocument]],
     *,
     submit: bool,
-    spending: Account,
+    account: Account,
     accepts_cost: bool = False,
     on_progress: Callable[[BatchProgress], None] | None = None,
 ) -> BatchReplies | None:
     """Wait for the batches in progress, and optionally send missing requests in new batches.
 
     Args:
-        stages: Components that process a document.
+        pipeline: Components that process a document, as the settings select them.
         jobs: Function that returns an iterator over the documents that need work; may be called more than once.
         submit: Whether to send missing requests; otherwise only wait for the batches in progress.
-        spending: Account of the run, which approves requests and records the cost of replies.
+        account: Account of the run, which approves requests and records the cost of replies.
         accepts_cost: Whether to request contexts again that the LLM refused to write or whose reply cannot be read,
             although they may have been charged.
         on_progress: Called with the progress of the batches.
@@ -664,7 +668,7 @@ async def acollect_replies(
         BudgetExceededError: A batch could exceed the limit; it was not sent.
         ModelError: The provider rejects the upload or is unreachable.
     """
-    writer = stages.contextualizer
+    writer = pipeline.contextualizer
     if not isinstance(writer, LLMContextualizer):
         if submit:
             raise ConfigurationError(
@@ -676,14 +680,14 @@ async def acollect_replies(
                 ),
             )
         return None
-    journal = stages.ledger.batches
+    journal = pipeline.ledger.batches
     replies = BatchReplies(
         journal,
         writer.model,
-        spending,
+        account,
         llm=writer.llm,
         live=writer.service_tier or "live",
-        context_tokens=expected_context_tokens(writer.model, writer.llm, stages.ledger),
+        context_tokens=expected_context_tokens(writer.model, writer.llm, pipeline.ledger),
     )
     if not submit and not journal.open_batches(writer.model):
         return replies if journal.has_replies() else None
@@ -692,7 +696,7 @@ async def acollect_replies(
         for job in jobs():
             if isinstance(job, SkippedDocument):
                 continue
-            for segment, chunks, _ in writer.missing(stages.parse(job), stages.ledger):
+            for segment, chunks, *_ in writer.missing(pipeline.parse(job), pipeline.ledger):
                 yield from writer.requests(segment, chunks)
 
     await asend_batches(
@@ -705,11 +709,11 @@ async def acollect_replies(
     return replies
 
 
-def make_spending(stages: Stages, prices: Prices, *, max_cost: float | None, purpose: str) -> Account:
+def open_account(pipeline: Pipeline, prices: Prices, *, max_cost: float | None, purpose: str) -> Account:
     """Return the account of a run.
 
     Args:
-        stages: Components that process a document.
+        pipeline: Components that process a document, as the settings select them.
         prices: Model prices.
         max_cost: Limit in dollars, or None.
         purpose: Purpose of the run, for its receipt.
@@ -717,44 +721,48 @@ def make_spending(stages: Stages, prices: Prices, *, max_cost: float | None, pur
     Raises:
         ConfigurationError: There is a limit, and a price is unknown.
     """
-    writer = stages.contextualizer if isinstance(stages.contextualizer, LLMContextualizer) else None
+    writer = pipeline.contextualizer if isinstance(pipeline.contextualizer, LLMContextualizer) else None
     llm = None if writer is None else writer.model
-    spending = Account(
+    account = Account(
         prices,
         max_cost=max_cost,
-        receipts=stages.ledger.receipts,
-        receipt=Receipt(purpose=purpose, llm=llm, embed_model=stages.embed_model_name),
+        receipts=pipeline.ledger.receipts,
+        receipt=Receipt(purpose=purpose, llm=llm, embed_model=pipeline.embed_model_name),
     )
-    for name in (stages.embed_model_name, llm):
+    for name in (pipeline.embed_model_name, llm):
         if name is not None:
-            spending.require_price(name)
-    return spending
+            account.require_price(name)
+    return account
 
 
 def open_session(
-    contextualizer: Contextualizer, ledger: Ledger, spending: Account, replies: BatchReplies | None
+    contextualizer: Contextualizer, ledger: Ledger, account: Account, replies: BatchReplies | None
 ) -> AbstractAsyncContextManager[ContextSession]:
     """Return the session of a run, which charges its calls to an account and uses batch replies where available.
 
     Args:
         contextualizer: Contextualizer of the run.
         ledger: Store of contexts that have already been paid for.
-        spending: Account of the run.
+        account: Account of the run.
         replies: Batch replies, or None.
     """
     if isinstance(contextualizer, LLMContextualizer):
-        return contextualizer.session(ledger, spending, replies=replies)
+        return contextualizer.session(ledger, account, replies=replies)
     return contextualizer.session()
 
 
-def cost_counter(stages: Stages, replies: BatchReplies | None) -> CostCounter | None:
+def cost_counter(pipeline: Pipeline, replies: BatchReplies | None) -> CostCounter | None:
     """Return the counter of the expected cost of a run, or None if the contexts are not written by an LLM."""
-    writer = stages.contextualizer
+    writer = pipeline.contextualizer
     if not isinstance(writer, LLMContextualizer):
         return None
-    name = None if stages.embed_model_name == LOCAL else stages.embed_model_name
-    contextual = stages.embed_model if isinstance(stages.embed_model, ContextualEmbedding) else None
-    embedding = EmbeddingCount(name, getattr(stages.embed_model, "dimensions", None), stages.ledger, contextual)
-    context_tokens = expected_context_tokens(writer.model, writer.llm, stages.ledger)
-    sender: SenderKind = writer.service_tier or "live"
-    return CostCounter(writer, stages.ledger, embedding, sender, context_tokens, replies=replies)
+    return CostCounter(
+        writer,
+        pipeline.ledger,
+        writer.service_tier or "live",
+        expected_context_tokens(writer.model, writer.llm, pipeline.ledger),
+        embed_model_name=None if pipeline.embed_model_name == LOCAL else pipeline.embed_model_name,
+        embed_model=pipeline.embed_model,
+        passage_prefix="" if pipeline.embed_model is None else own_prefixes(pipeline.embed_model)[1],
+        replies=replies,
+    )

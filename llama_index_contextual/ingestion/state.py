@@ -18,7 +18,7 @@ from llama_index.core.schema import MetadataMode
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import run_sync
-from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
+from llama_index_contextual.config import DEFAULT_LLM, Prefixes, ProjectConfig
 from llama_index_contextual.embeddings.contextual import aembed
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -34,7 +34,7 @@ from llama_index_contextual.index.manifest import Manifest
 from llama_index_contextual.index.project_file import embed_object, record_embed_object, require_existing
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
-from llama_index_contextual.ingestion.stages import Stages, make_stages
+from llama_index_contextual.ingestion.pipeline import Pipeline, make_pipeline
 from llama_index_contextual.models import (
     ModelObject,
     embedding_identity,
@@ -45,6 +45,8 @@ from llama_index_contextual.models import (
     load_llm,
     missing_for,
     model_name,
+    own_prefixes,
+    prefixes_of,
     settings_embed_model,
     settings_llm,
     settings_without_effect,
@@ -146,8 +148,10 @@ class ProjectState:
             return self.passed_embed_model
         self._warn_of_unused("embed_model", settings_embed_model(), self.embed_model_name)
         record = self.recorded_model
-        if record is None or record.name == self.config.embed_model:
-            return load_embed_model(self.config.embed_model, dimensions=record.dimensions if record else None)
+        if record is None:
+            return load_embed_model(self.config.embed_model, prefixes=self.config.embed_prefixes)
+        if record.name == self.config.embed_model:
+            return load_embed_model(record.name, dimensions=record.dimensions, prefixes=record.prefixes)
         try:
             model = record.create()
         except ModelError as error:
@@ -198,24 +202,35 @@ class ProjectState:
         record = self.recorded_model
         return self.config.embed_model if record is None else record.name
 
-    def embed_model_of(self, setting: str, built: str) -> BaseEmbedding:
+    @property
+    def passage_prefix(self) -> str:
+        """Prefix of passages for an embedding model on a server; the model is not loaded."""
+        if self.passed_embed_model is not None:
+            return own_prefixes(self.passed_embed_model)[1]
+        if (record := self.recorded_model) is not None:
+            return record.prefixes[1]
+        return prefixes_of(self.config.embed_model, self.config.embed_prefixes)[1]
+
+    def embed_model_of(self, setting: str, name: str, prefixes: Prefixes) -> BaseEmbedding:
         """Return the embedding model for a version that may have been built with other settings.
 
         Args:
             setting: Value of the `embed_model` setting with which the version was built.
-            built: Name of the model that built the index; it differs from the setting if the model was passed as an
+            name: Name of the model that built the index; it differs from the setting if the model was passed as an
                 object.
+            prefixes: Value of the `embed_prefixes` setting with which the version was built.
 
         Raises:
             ConfigurationError: The model was passed as an object, and the project was loaded without this object.
         """
         if self.passed_embed_model is not None:
             return self.passed_embed_model
-        if built not in (self.config.embed_model, setting):
-            if self.recorded_model is None or self.recorded_model.name != built:
-                raise self._needs_object(built)
+        if name not in (self.config.embed_model, setting):
+            if self.recorded_model is None or self.recorded_model.name != name:
+                raise self._needs_object(name)
             return self.embed_model
-        return self.embed_model if self.config.embed_model in (setting, built) else load_embed_model(setting)
+        is_current = self.config.embed_model in (setting, name) and self.config.embed_prefixes == prefixes
+        return self.embed_model if is_current else load_embed_model(setting, prefixes=prefixes)
 
     def embed_model_of_live(self) -> BaseEmbedding:
         """Return the model of the live version, or the model in the settings if there is no version yet."""
@@ -245,9 +260,9 @@ class ProjectState:
                 )
             self._warn(limit_problem(self.llm))
             return self.llm
-        name, assigned = config.answer_llm or config.llm, settings_llm()
-        if assigned is not None and (name is None or missing_for(name, setting="llm")):
-            return assigned
+        name, settings_model = config.answer_llm or config.llm, settings_llm()
+        if settings_model is not None and (name is None or missing_for(name, setting="llm")):
+            return settings_model
         if name is None:
             raise ModelError(
                 f"Project {self.name!r} has no LLM, because its settings name none",
@@ -261,7 +276,7 @@ class ProjectState:
             )
         self.warn_of_settings()
         if config.answer_llm is None:
-            self._warn_of_unused("llm", assigned, name)
+            self._warn_of_unused("llm", settings_model, name)
         timeouts = (config.call_timeout, config.first_token_timeout, config.between_tokens_timeout)
         key = name, config.answer_temperature, timeouts, environment_of(name)
         # An engine with callbacks of its own sets them on the object.
@@ -290,14 +305,14 @@ class ProjectState:
         for problem in settings_without_effect(self.config):
             self._warn(problem)
 
-    def _warn_of_unused(self, setting: str, assigned: LLM | BaseEmbedding | None, used: str | None) -> None:
+    def _warn_of_unused(self, setting: str, settings_model: LLM | BaseEmbedding | None, name: str | None) -> None:
         """Warn if a model assigned to LlamaIndex's Settings is not used."""
-        if assigned is None or used in (None, model_name(assigned)):
+        if settings_model is None or name in (None, model_name(settings_model)):
             return
-        keep = f", or set answer_llm={used!r} to keep this one" if setting == "llm" else ""
+        keep = f", or set answer_llm={name!r} to keep this one" if setting == "llm" else ""
         self._warn(
-            f"Settings.{setting} of LlamaIndex ({model_name(assigned)}) is not used: project {self.name!r} uses"
-            f" {used!r}. To use yours, pass {setting}=Settings.{setting} when you create and load the project{keep}."
+            f"Settings.{setting} of LlamaIndex ({model_name(settings_model)}) is not used: project {self.name!r} uses"
+            f" {name!r}. To use yours, pass {setting}=Settings.{setting} when you create and load the project{keep}."
         )
 
     def _warn(self, message: str | None) -> None:
@@ -313,13 +328,16 @@ class ProjectState:
             return model_name(self.llm, self.model_id)
         return DEFAULT_LLM if self.config.llm is None else self.config.llm
 
-    def stages(self, ledger: Ledger, *, embeds: bool = True, retries_refused: bool = False) -> Stages:
+    def pipeline(
+        self, ledger: Ledger, *, embeds: bool = True, retries_refused: bool = False, renews_kept: bool = False
+    ) -> Pipeline:
         """Return the components that process a document.
 
         Args:
             ledger: Store of contexts and vectors that have already been paid for.
             embeds: Whether to load the embedding model, if the settings have one.
             retries_refused: Whether to request contexts again that the LLM refused to write in earlier runs.
+            renews_kept: As in `make_pipeline`.
         """
         embed_model = self.embed_model if embeds and self.config.builds_semantic else None
         if self.config.context == "llm":
@@ -327,27 +345,28 @@ class ProjectState:
                 self._warn_of_unused("llm", settings_llm(), self.config.llm)
             else:
                 self._warn(limit_problem(self.llm))
-        return make_stages(
+        return make_pipeline(
             self.config,
             ledger=ledger,
             llm=self.llm,
             embed_model=embed_model,
             model_id=self.model_id,
             retries_refused=retries_refused,
+            renews_kept=renews_kept,
         )
 
-    def _needs_object(self, built: str) -> ConfigurationError:
+    def _needs_object(self, name: str) -> ConfigurationError:
         """Return the error for a project that was loaded without passing the embedding model that built its index."""
         record = self.recorded_model
-        what = "" if record is None or record.name != built else f" ({record})"
+        what = "" if record is None or record.name != name else f" ({record})"
         pass_it = f"pass it again, as in load({self.name!r}, embed_model=...)"
         by_command = "the command line can only search it with `--mode lexical`, because it cannot create this model"
-        if is_creatable(built):
+        if is_creatable(name):
             by_name = "create it by name if it had only default options:"
-            pass_it += f", or {by_name} project.update_config(embed_model={built!r})"
-            by_command = f"{by_name} `llama-index-contextual configure {{project}} embed_model={built}`"
+            pass_it += f", or {by_name} project.update_config(embed_model={name!r})"
+            by_command = f"{by_name} `llama-index-contextual configure {{project}} embed_model={name}`"
         return ConfigurationError(
-            f"The index was built with the embedding model {built!r}{what}, which was passed as an object",
+            f"The index was built with the embedding model {name!r}{what}, which was passed as an object",
             setting="embed_model",
             remedy=Remedy(pass_it, by_command),
         )

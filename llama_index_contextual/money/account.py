@@ -19,7 +19,7 @@ from functools import partial
 from llama_index_contextual._utils.calls import may_be_charged, run_to_completion
 from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError, ContextualError, Remedy
-from llama_index_contextual.money.price import MARGIN, Prices, SenderKind, money, round_up
+from llama_index_contextual.money.price import MARGIN, Prices, SenderKind, is_in_process, money, round_up
 from llama_index_contextual.money.receipt import Receipt, Receipts
 from llama_index_contextual.money.tokens import EmbeddingUsage, Tokens
 
@@ -168,13 +168,13 @@ class Account:
             raise self._stopped
         self.require_price(model)
         list_price = self.prices.dollars(model, maximum, sender=sender)
-        needed = bound = (list_price or 0.0) * self._factors[model]
+        dollars = bound = (list_price or 0.0) * self._factors[model]
         self._needed = max(self._needed, bound)
         if self.max_cost is not None:
             room = self.max_cost + _ROUNDING - self._committed
             if bound > room and expected is not None and not self.calls_in_flight and (tokens := expected()):
-                needed = (self.prices.dollars(model, tokens, sender=sender) or 0.0) * self._factors[model]
-            if self._is_exceeded or needed > room:
+                dollars = (self.prices.dollars(model, tokens, sender=sender) or 0.0) * self._factors[model]
+            if self._is_exceeded or dollars > room:
                 return None
         self.calls_in_flight += 1
         self._in_flight += bound
@@ -200,7 +200,7 @@ class Account:
         """Reserve the cost of an embedding request, and record its actual cost when the block ends.
 
         The block reports the provider's token count to the object that is provided. If the provider reports no count,
-        the tokens are estimated.
+        the tokens are estimated. The requests of a model that runs in this process are free and not recorded.
 
         Args:
             model: Name of the model, as in the settings.
@@ -208,38 +208,37 @@ class Account:
 
         Raises:
             BudgetExceededError: The request could exceed the limit.
+            ContextualError: The run has been stopped.
         """
+        if is_in_process(model):
+            if self._stopped is not None:
+                raise self._stopped
+            yield EmbeddingUsage()
+            return
         call, usage = await self.areserve(model, Tokens.maximum(tokens, 0)), EmbeddingUsage()
         try:
             yield usage
         except BaseException as error:
             if usage.is_answered:  # the answer was rejected, but is charged
-                self._book_embedding(call, tokens, usage)
+                self._record_embedding(call, tokens, usage)
                 await self.acommit()
             else:
                 (call.forfeit if may_be_charged(error) else call.release)()
                 self.actual += self.embedding_receipt(model, usage.reported)
             raise
-        self._book_embedding(call, tokens, usage)
+        self._record_embedding(call, tokens, usage)
         await self.acommit()
 
-    def _book_embedding(self, call: Reservation, tokens: int, usage: EmbeddingUsage) -> None:
+    def _record_embedding(self, call: Reservation, tokens: int, usage: EmbeddingUsage) -> None:
         model, count = call.model, usage.tokens
         if count is not None:
             self._raise_factor(model, count / tokens if tokens else 1.0)
-            call.book(self.embedding_receipt(model, count))
+            call.record(self.embedding_receipt(model, count))
             return
         estimate = max(math.ceil(tokens * self._factors[model]), usage.reported)
         receipt = replace(self.embedding_receipt(model, estimate), estimated_embedding_tokens=estimate)
         self._uncertain[model] += receipt
-        call.book(receipt)
-
-    @asynccontextmanager
-    async def free_call(self, _tokens: int) -> AsyncIterator[EmbeddingUsage]:
-        """Allow a free request, unless the run has been stopped; in that case, raise the error that stopped it."""
-        if self._stopped is not None:
-            raise self._stopped
-        yield EmbeddingUsage()
+        call.record(receipt)
 
     def forfeit(self, model: str, receipt: Receipt) -> None:
         """Record the maximum cost of a call whose actual cost is unknown."""
@@ -283,7 +282,7 @@ class Account:
     # ---- Limit -----------------------------------------------------------------------------------------------------
 
     @property
-    def booked(self) -> Receipt:
+    def total(self) -> Receipt:
         """Receipt of the run, with the reserves of its batches whose replies have not been read."""
         return sum(self._batches.values(), self._heading + self.actual)
 
@@ -296,8 +295,8 @@ class Account:
         """Refuse all further reservations and return the error for a run that has reached its limit."""
         self._is_exceeded = True
         self._notify()
-        limit, spent = self.max_cost or 0.0, self._committed
-        total, unsettled = money(spent, is_estimated=self.actual.is_estimated), self.booked.describe_unsettled()
+        limit, committed = self.max_cost or 0.0, self._committed
+        amount, unsettled = money(committed, is_estimated=self.actual.is_estimated), self.total.describe_unsettled()
         enough, higher = self._sufficient_limit(), "(`estimate` names one)"
         if (factor := max(self._factors.values(), default=1.0)) > MARGIN:
             times = f"{factor:.1f}" if factor < 10 else f"{factor:,.0f}"
@@ -305,10 +304,10 @@ class Account:
         python = f"max_cost={enough}" if enough else f"a higher max_cost {higher}"
         command_line = f"--max-cost {enough}" if enough else f"a higher --max-cost {higher}"
         return BudgetExceededError(
-            f"The cost limit of {money(limit)} is reached: {total} is spent"
+            f"The cost limit of {money(limit)} is reached: {amount} is spent"
             f"{f', {unsettled},' if unsettled else ''} and the next call could exceed the limit. Nothing is published;"
             f" the ledger keeps the contexts that were paid for.",
-            spent=spent,
+            spent=committed,
             max_cost=limit,
             remedy=Remedy(
                 f"To continue, run the same call again with {python}, or without one",
@@ -318,17 +317,17 @@ class Account:
 
     def _sufficient_limit(self) -> float | None:
         """Return a limit that should be sufficient for the next run, or None if this run's calls were not estimated."""
-        planned, paid, share = self.estimated, self.actual, self.planned_share()
-        if not share or not planned.calls or planned.dollars is None or paid.paid is None:
+        estimate, actual, share = self.estimated, self.actual, self.planned_share()
+        if not share or not estimate.calls or estimate.dollars is None or actual.paid is None:
             return None
-        embedded, to_embed = self._embedding_dollars(paid), self._embedding_dollars(planned)
-        per_call = (planned.dollars - to_embed) / planned.calls
-        if paid.calls:
-            per_call = max(per_call, (paid.paid - embedded) / paid.calls)
+        embedding_dollars, to_embed = self._embedding_dollars(actual), self._embedding_dollars(estimate)
+        per_call = (estimate.dollars - to_embed) / estimate.calls
+        if actual.calls:
+            per_call = max(per_call, (actual.paid - embedding_dollars) / actual.calls)
         # A chunk takes a second call if the first answer is unusable, and the calls without a context are made again.
-        calls_per_context = min(2.0, max(1.0, paid.calls / max(1, self._contexts)))
-        missing = per_call * calls_per_context * max(1.0, planned.calls / share - self._contexts)
-        missing += max(0.0, to_embed / share * self._factors[self._heading.embed_model or ""] - embedded)
+        calls_per_context = min(2.0, max(1.0, actual.calls / max(1, self._contexts)))
+        missing = per_call * calls_per_context * max(1.0, estimate.calls / share - self._contexts)
+        missing += max(0.0, to_embed / share * self._factors[self._heading.embed_model or ""] - embedding_dollars)
         return round_up(MARGIN * missing + self._needed)
 
     def note_context(self) -> None:
@@ -414,7 +413,7 @@ class Account:
             self._write(self._receipts, ahead, ended)
 
     def _write(self, receipts: Receipts, ahead: float, ended: float | None) -> None:
-        covered, started = self._committed + ahead, self._heading.started or time.time()
+        committed, started = self._committed + ahead, self._heading.started or time.time()
         heading = replace(self._heading, started=started, ended=ended, prices=self.prices.version)
         receipt = replace(
             heading + self.actual,
@@ -422,7 +421,7 @@ class Account:
             batches={file_id: batch.unsettled for file_id, batch in self._batches.items()},
         )
         self._heading = replace(heading, run=receipts.write(receipt).run)
-        self._written = covered
+        self._written = committed
 
     async def acommit(self) -> None:
         """Ensure that the receipt on disk covers a call that has just been settled and cost more than its reserve."""
@@ -439,7 +438,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Amount reserved for one call. Call exactly one of `settle`, `book`, `release` and `forfeit`, and only once.
+    """Amount reserved for one call. Call exactly one of `settle`, `record`, `release` and `forfeit`, and only once.
 
     Attributes:
         account: Account of the run.
@@ -457,9 +456,9 @@ class Reservation:
 
     def settle(self, tokens: Tokens) -> None:
         """Record the actual cost of an LLM call that generated a context."""
-        self.book(self.account.receipt(self.model, tokens, sender=self.sender))
+        self.record(self.account.receipt(self.model, tokens, sender=self.sender))
 
-    def book(self, receipt: Receipt) -> None:
+    def record(self, receipt: Receipt) -> None:
         """Record the actual cost of the call."""
         self.account.actual += receipt
         factor = (receipt.dollars or 0.0) / self.list_price if self.list_price else 1.0

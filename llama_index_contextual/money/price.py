@@ -73,8 +73,8 @@ class Prices:
     @property
     def version(self) -> str:
         """Name and release of the table, and the models whose prices come from the settings."""
-        own = f" and custom prices for {', '.join(sorted(self.overrides))}" if self.overrides else ""
-        return f"{_PACKAGE} {version(_PACKAGE)}{own}"
+        overrides = f" and custom prices for {', '.join(sorted(self.overrides))}" if self.overrides else ""
+        return f"{_PACKAGE} {version(_PACKAGE)}{overrides}"
 
     def price(self, model: str) -> Price | None:
         """Return the list price of a model, or None if it is unknown.
@@ -163,8 +163,8 @@ def _list_price(model: str) -> Price | None:
         return None
     rates = (prices.input_mtok, prices.cache_read_mtok, prices.output_mtok, prices.cache_write_mtok)
     base = (rate.base if isinstance(rate, TieredPrices) else rate for rate in rates)
-    read, cached, output, written = (None if rate is None else float(rate) for rate in base)
-    return Price(input=read or 0.0, cached=cached, output=output or 0.0, written=written)
+    input_rate, cached_rate, output_rate, written_rate = (None if rate is None else float(rate) for rate in base)
+    return Price(input=input_rate or 0.0, cached=cached_rate, output=output_rate or 0.0, written=written_rate)
 
 
 def is_in_process(model: str) -> bool:

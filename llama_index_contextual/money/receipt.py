@@ -98,8 +98,8 @@ class Receipt:
 
     def __add__(self, other: Receipt) -> Receipt:
         sums = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
-        paid = None if self.paid is None or other.paid is None else self.paid + other.paid
-        return replace(self, paid=paid, **sums)
+        dollars = None if self.paid is None or other.paid is None else self.paid + other.paid
+        return replace(self, paid=dollars, **sums)
 
     @property
     def contexts(self) -> Tokens:
@@ -162,12 +162,12 @@ class ProjectCost:
     @property
     def dollars(self) -> float:
         """Cost in dollars of all runs whose price is known."""
-        return sum(run.dollars or 0.0 for run in self.runs)
+        return sum(receipt.dollars or 0.0 for receipt in self.runs)
 
     @property
     def answers(self) -> float:
         """Cost in dollars of the answers; it is included in `dollars`."""
-        return sum(run.dollars or 0.0 for run in self.runs if run.purpose == ANSWERS)
+        return sum(receipt.dollars or 0.0 for receipt in self.runs if receipt.purpose == ANSWERS)
 
     @property
     def booked(self) -> float:
@@ -175,21 +175,21 @@ class ProjectCost:
 
         It is included in `dollars`.
         """
-        return sum(run.booked for run in self.runs if run.dollars is not None)
+        return sum(receipt.booked for receipt in self.runs if receipt.dollars is not None)
 
     @property
     def is_estimated(self) -> bool:
         """Whether some tokens of some runs were counted locally, because the provider did not report token counts."""
-        return any(run.is_estimated for run in self.runs)
+        return any(receipt.is_estimated for receipt in self.runs)
 
     @property
     def without_price(self) -> int:
         """Number of runs whose price is unknown."""
-        return sum(run.dollars is None for run in self.runs)
+        return sum(receipt.dollars is None for receipt in self.runs)
 
     def to_dict(self) -> dict[str, object]:
         """Return the costs as a dict that can be written as JSON."""
-        runs = [run.to_dict() for run in self.runs]
+        runs = [receipt.to_dict() for receipt in self.runs]
         totals = {"dollars": self.dollars, "answers": self.answers, "booked": self.booked}
         totals["is_estimated"] = self.is_estimated
         return {**totals, "runs": runs, "damaged": self.damaged}

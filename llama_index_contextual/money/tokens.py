@@ -63,6 +63,23 @@ class Usage:
     output_tokens: int | None = None
     written_tokens: int | None = None
 
+    def updated(self, raw: Any) -> Usage:
+        """Return the counts after a piece of a stream in the provider's format, whose counts replace earlier ones."""
+        counts = self
+        for holder in (raw, field_of(raw, "message")):
+            reported = field_of(holder, "usage")
+            usage = usage_of(reported)
+            output = usage.output_tokens
+            if output is None:
+                output = _count(reported, "output_tokens")
+            counts = Usage(
+                counts.input_tokens if usage.input_tokens is None else usage.input_tokens,
+                usage.cached_tokens or counts.cached_tokens,
+                counts.output_tokens if output is None else output,
+                usage.written_tokens or counts.written_tokens,
+            )
+        return counts
+
 
 @dataclass
 class EmbeddingUsage:

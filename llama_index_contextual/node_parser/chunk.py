@@ -76,11 +76,11 @@ class ChunkNodeParser(SpanNodeParser):
 
     def _spans(self, part: _SegmentNode, last_start: int | None) -> Iterator[PartSpan]:
         text, base = part.origin.text, part.origin.base
-        tokens = TokenMap.of(text)
+        tokens = TokenMap.from_text(text)
         # Do not repeat the entire last chunk of the previous segment if it is short.
         floor = -1 if base is None or last_start is None else max(-1, last_start - base)
         layout = Layout.of(tokens, self.chunk_size, part.origin.headings(), part.origin.rows())
-        return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.core, floor)
+        return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.own_start, floor)
 
     def _node(self, part: _SegmentNode, span: PartSpan, number: int) -> TextNode:
         node = part.origin.node
@@ -101,7 +101,7 @@ class ChunkNodeParser(SpanNodeParser):
             left_out |= {*keys.user_metadata(part.origin.node), *keys.FILE_KEYS, keys.SOURCE_LINE}
         inherited = {key: value for key, value in part.origin.node.metadata.items() if key not in left_out}
         shift = part.origin.base or 0
-        start, core, end = span.start + shift, span.core + shift, span.end + shift
+        start, own_start, end = span.start + shift, span.own_start + shift, span.end + shift
         own: dict[str, Any] = {}
         if part.origin.base is not None:
             places = part.origin.map.places(start, end)
@@ -110,7 +110,7 @@ class ChunkNodeParser(SpanNodeParser):
                 keys.PAGE_END: part.origin.map.page(end - 1),
                 keys.PAGE_LABEL: part.origin.map.page_label(start),
                 keys.OCR_CONFIDENCE: part.origin.map.ocr_confidence(start, end),
-                keys.SECTION: _section(part.origin.map, core, end),
+                keys.SECTION: _section(part.origin.map, own_start, end),
                 keys.PLACES: json.dumps(places, ensure_ascii=False) if len(places) > 1 else None,
             }
         own |= {
@@ -136,7 +136,7 @@ class _SegmentNode:
     origin: Origin
     index: int
     segment: tuple[int, int]
-    core: int
+    own_start: int
     excluded_embed: list[str]
     excluded_llm: list[str]
     facts: str
@@ -146,19 +146,19 @@ def _parts(nodes: Iterable[BaseNode], has_facts: bool) -> Iterator[_SegmentNode]
     counts: Counter[str] = Counter()
     for node in nodes:
         origin = Origin.of(node)
-        index, start, core = counts[origin.source.node_id], origin.base or 0, 0
+        index, start, own_start = counts[origin.source.node_id], origin.base or 0, 0
         if origin.is_segment:
             index, start = node.metadata[keys.SEGMENT_INDEX], node.metadata[keys.SEGMENT_START]
-            core = node.metadata[keys.SEGMENT_CORE] - start
+            own_start = node.metadata[keys.SEGMENT_OWN_START] - start
         counts[origin.source.node_id] = max(counts[origin.source.node_id], index) + 1
         embed = keys.excluded_embed_keys(node.excluded_embed_metadata_keys)
         llm = keys.excluded_llm_keys(node.excluded_llm_metadata_keys)
         values = keys.user_metadata(node) if has_facts else {}
-        facts = {name: value for name, value in values.items() if name not in {*embed, keys.SEGMENT_CORE}}
+        facts = {name: value for name, value in values.items() if name not in {*embed, keys.SEGMENT_OWN_START}}
         if line := keys.facts_line(facts):  # replaces the values; for LLMs, only if no value is hidden from them
             is_read = not set(facts) & set(llm)
             embed, llm = [*embed, *facts], [*llm, *(facts if is_read else (keys.FACTS,))]
-        yield _SegmentNode(origin, index, (start, start + len(origin.text)), core, embed, llm, line)
+        yield _SegmentNode(origin, index, (start, start + len(origin.text)), own_start, embed, llm, line)
 
 
 def _section(where: DocumentMap, start: int, end: int) -> str | None:
@@ -234,20 +234,20 @@ class ChunkCutter:
         """
         text = self.tokens.text
         tail = boundaries.strip_end(text, core_start, len(text))
-        core = boundaries.skip_space(text, core_start)
-        end = boundaries.strip_end(text, 0, core)
-        start = self._overlap_start(core, end, floor)
-        while core < tail:
-            cut = self._cut(start, core, tail)
+        own_start = boundaries.skip_space(text, core_start)
+        end = boundaries.strip_end(text, 0, own_start)
+        start = self._overlap_start(own_start, end, floor)
+        while own_start < tail:
+            cut = self._cut(start, own_start, tail)
             if cut is None:  # a code fence, table row or word may fit into the chunk with less overlap
-                start = self._overlap_start(core, end, start)
+                start = self._overlap_start(own_start, end, start)
                 continue
-            next_core, end, count = cut
-            yield PartSpan(start, core, end, count)
-            core, start = next_core, self._overlap_start(next_core, end, start)
+            next_own_start, end, count = cut
+            yield PartSpan(start, own_start, end, count)
+            own_start, start = next_own_start, self._overlap_start(next_own_start, end, start)
 
-    def _cut(self, start: int, core: int, tail: int) -> tuple[int, int, int] | None:
-        """Cut a chunk, and return the core offset of the next chunk, the end of this chunk, and its number of tokens.
+    def _cut(self, start: int, own_start: int, tail: int) -> tuple[int, int, int] | None:
+        """Cut a chunk, and return the own start of the next chunk, the end of this chunk, and its number of tokens.
 
         Return None if nothing fits after this overlap.
         """
@@ -260,36 +260,36 @@ class ChunkCutter:
         least = int(_LEAST_TAIL * self.size)
         balanced = min(self.size, max(rest - least, self.size - least))
         for budget in dict.fromkeys((balanced, self.size)):
-            if cut := self._fitting_cut(start, core, budget):
+            if cut := self._fitting_cut(start, own_start, budget):
                 return cut
-        return self._forced_cut(core, tail) if start == core else None
+        return self._forced_cut(own_start, tail) if start == own_start else None
 
-    def _fitting_cut(self, start: int, core: int, budget: int) -> tuple[int, int, int] | None:
+    def _fitting_cut(self, start: int, own_start: int, budget: int) -> tuple[int, int, int] | None:
         text = self.tokens.text
         while budget > 0:
-            next_core = self._choose(start, core, budget)
-            if next_core is None:
+            next_own_start = self._choose(start, own_start, budget)
+            if next_own_start is None:
                 return None
-            end = boundaries.strip_end(text, start, next_core)
+            end = boundaries.strip_end(text, start, next_own_start)
             count = self.tokens.count(start, end)
             if count <= self.size:
-                return next_core, end, count
+                return next_own_start, end, count
             # Encoded alone, the slice may have a token or two more than estimated; one correction is usually enough.
             budget = min(budget, self.tokens.estimate(start, end)) - max(1, count - self.size)
         return None
 
-    def _choose(self, start: int, core: int, budget: int) -> int | None:
+    def _choose(self, start: int, own_start: int, budget: int) -> int | None:
         text, first = self.tokens.text, self.tokens.index(start)
         limit = self.tokens.offset(first + budget)
         if limit < len(text) and (text[limit].isspace() or text[limit - 1].isspace()):
             limit = boundaries.skip_space(text, limit)
         for rank, fill in _FILL:
-            low = max(core + 1, self.tokens.offset(first + int(fill * budget)))
+            low = max(own_start + 1, self.tokens.offset(first + int(fill * budget)))
             if (offset := self.layout.last(rank, low, limit)) is not None:
                 return offset
-        least = max(core + 1, self.tokens.offset(first + int(_LEAST_FILL * budget)))
-        for low in (least, core + 1):
-            for offsets in (boundaries.word_starts(text, low, limit + 1), self._word_ends(low, limit, core)):
+        least = max(own_start + 1, self.tokens.offset(first + int(_LEAST_FILL * budget)))
+        for low in (least, own_start + 1):
+            for offsets in (boundaries.word_starts(text, low, limit + 1), self._word_ends(low, limit, own_start)):
                 if whole := [offset for offset in offsets if not self.layout.whole_at(offset)]:
                     return boundaries.skip_space(text, whole[-1])
         return None
@@ -299,42 +299,42 @@ class ChunkCutter:
         ends = boundaries.word_ends(self.tokens.text, low - 1, high)
         return boundaries.grapheme_boundaries(self.tokens.text, ends, known)
 
-    def _forced_cut(self, core: int, tail: int) -> tuple[int, int, int]:
+    def _forced_cut(self, own_start: int, tail: int) -> tuple[int, int, int]:
         """Divide a word that is too long for a chunk between graphemes, and a long grapheme between characters."""
         text, tokens = self.tokens.text, self.tokens
         # A word or grapheme with twice as many tokens does not fit and is not read to the end.
-        stop = min(tail, tokens.offset(tokens.index(core) + 2 * self.size + 8))
-        whole = self.layout.whole_at(core + 1)
-        word = boundaries.NON_WORD_CHARACTER.search(text, core + 1, stop)
-        unit = whole[1] if whole and whole[0] == core else word.start() if word else stop
-        end = unit if boundaries.grapheme_floor(text, unit, core) == unit else stop
+        stop = min(tail, tokens.offset(tokens.index(own_start) + 2 * self.size + 8))
+        whole = self.layout.whole_at(own_start + 1)
+        word = boundaries.NON_WORD_CHARACTER.search(text, own_start + 1, stop)
+        unit = whole[1] if whole and whole[0] == own_start else word.start() if word else stop
+        end = unit if boundaries.grapheme_floor(text, unit, own_start) == unit else stop
         budget = self.size
-        while (count := tokens.count(core, end)) > self.size and end > core + 1:
-            limit = max(core + 1, tokens.offset(tokens.index(core) + budget))
-            end = boundaries.grapheme_floor(text, limit, core)
-            if end == core:
-                end = boundaries.GRAPHEME.match(text, core, stop).end() if budget == self.size else limit
+        while (count := tokens.count(own_start, end)) > self.size and end > own_start + 1:
+            limit = max(own_start + 1, tokens.offset(tokens.index(own_start) + budget))
+            end = boundaries.grapheme_floor(text, limit, own_start)
+            if end == own_start:
+                end = boundaries.GRAPHEME.match(text, own_start, stop).end() if budget == self.size else limit
             budget -= 1
         return boundaries.skip_space(text, end), end, count
 
-    def _overlap_start(self, core: int, end: int, floor: int) -> int:
+    def _overlap_start(self, own_start: int, end: int, floor: int) -> int:
         """Return the offset at which a chunk should begin to overlap the previous chunk.
 
         The best place is the start of a sentence in the previous chunk, then the start of a line, and then the start of
         a word.
 
         Args:
-            core: Offset of the first character that is not in the previous chunk.
+            own_start: Offset of the first character that is not in the previous chunk.
             end: End of the previous chunk.
             floor: Offset after which the chunk must begin.
 
         Returns:
             The offset closest to the desired overlap, if the actual overlap is 0.55 to 1.45 times as large; otherwise
-            `core`.
+            `own_start`.
         """
         tokens, wanted = self.tokens, self.overlap
-        if not wanted or end <= 0 or core >= len(tokens.text):
-            return core
+        if not wanted or end <= 0 or own_start >= len(tokens.text):
+            return own_start
         least, most = math.ceil(_LEAST_SHARED * wanted), int(_MOST_SHARED * wanted)
         at = tokens.index(end)
         low, high = max(floor + 1, tokens.offset(at - most), 1), tokens.offset(at - least)
@@ -343,7 +343,7 @@ class ChunkCutter:
             for offset in sorted(near, key=lambda offset: abs(offset - ideal)):
                 if low <= offset <= high and least <= tokens.count(offset, end) <= most:
                     return offset
-        return core
+        return own_start
 
     def _beginnings(self, low: int, high: int, known: int) -> Iterator[Iterable[int]]:
         """Yield groups of possible overlap starts: at sentences, at lines, at words, and after non-word characters."""

@@ -71,7 +71,7 @@ class Origin:
         info = RelatedNodeInfo(node_id=source.node_id, node_type=source.node_type, hash=source.hash)
         start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
         base = None if start is None or end is None or end - start != len(text) else start
-        if keys.SEGMENT_CORE not in node.metadata:
+        if keys.SEGMENT_OWN_START not in node.metadata:
             return cls(node, text, info, base)
         first, last = node.metadata[keys.SEGMENT_START], node.metadata[keys.SEGMENT_END]
         is_segment = len(text) == last - first and start in (None, first)
@@ -200,7 +200,7 @@ class PartSpan:
     """
 
     start: int
-    core: int
+    own_start: int
     end: int
     tokens: int = 0
 
@@ -233,31 +233,31 @@ class SegmentCutter:
         all of the text except white space.
         """
         text = self.tokens.text
-        core = boundaries.skip_space(text, 0)
-        tail = boundaries.strip_end(text, core, len(text))
-        if core < tail and len(self.tokens) <= self.size:
+        own_start = boundaries.skip_space(text, 0)
+        tail = boundaries.strip_end(text, own_start, len(text))
+        if own_start < tail and len(self.tokens) <= self.size:
             yield PartSpan(0, 0, len(text))
             return
-        start = core
-        while core < tail:
-            next_core = self._cut(core, self.size - (self.overlap if start < core else 0), tail)
-            end = boundaries.strip_end(text, core, next_core)
-            yield PartSpan(self._fit(start, core, end), core, end)
-            start, core = self._overlap_start(end, next_core, core), next_core
+        start = own_start
+        while own_start < tail:
+            next_own_start = self._cut(own_start, self.size - (self.overlap if start < own_start else 0), tail)
+            end = boundaries.strip_end(text, own_start, next_own_start)
+            yield PartSpan(self._fit(start, own_start, end), own_start, end)
+            start, own_start = self._overlap_start(end, next_own_start, own_start), next_own_start
 
-    def _cut(self, core: int, capacity: int, tail: int) -> int:
+    def _cut(self, own_start: int, capacity: int, tail: int) -> int:
         tokens = self.tokens
-        first = tokens.index(core)
+        first = tokens.index(own_start)
         rest = tokens.index(tail) - first
-        if rest <= capacity + _MARGIN and tokens.count(core, tail) <= capacity:
+        if rest <= capacity + _MARGIN and tokens.count(own_start, tail) <= capacity:
             return tail
         window = int(_WINDOW * capacity)
         # Each segment costs an LLM call, so the last segment should not be tiny: leave a fifth of a segment for it.
         last = max(min(capacity - _MARGIN, rest - window), window + 1, 1)
-        low = max(core + 1, tokens.offset(first + last - window))
+        low = max(own_start + 1, tokens.offset(first + last - window))
         high = max(low, tokens.offset(first + last))
-        cut = self._best(low, high, core)
-        return self._fallback_cut(low, high, core) if cut is None else cut
+        cut = self._best(low, high, own_start)
+        return self._fallback_cut(low, high, own_start) if cut is None else cut
 
     def _best(self, low: int, high: int, known: int) -> int | None:
         text = self.tokens.text
@@ -302,29 +302,29 @@ class SegmentCutter:
         starts = boundaries.grapheme_boundaries(text, range(low, high), known)
         return boundaries.skip_space(text, min(starts, key=self._hash) if starts else max(high, known + 1))
 
-    def _overlap_start(self, end: int, next_core: int, core: int) -> int:
+    def _overlap_start(self, end: int, next_own_start: int, own_start: int) -> int:
         """Return the offset at which the next segment, including its overlap, starts.
 
         The overlap is 75 to 100 % of `overlap`, or less if necessary.
         """
         tokens = self.tokens
         at = tokens.index(end)
-        low = max(core + 1, tokens.offset(at - max(0, self.overlap - _MARGIN)))
+        low = max(own_start + 1, tokens.offset(at - max(0, self.overlap - _MARGIN)))
         high = tokens.offset(at - int(0.75 * self.overlap))
         if not self.overlap or low > high:
-            return next_core
+            return next_own_start
         ranked = boundaries.structural_offsets(tokens.text, low, high)
         for rank in sorted(ranked, reverse=True):
-            if clean := [offset for offset in ranked[rank] if boundaries.is_clean(tokens.text, offset, core)]:
+            if clean := [offset for offset in ranked[rank] if boundaries.is_clean(tokens.text, offset, own_start)]:
                 return clean[0]
         # A long word fills this range: begin at the first word after it.
         words = boundaries.word_starts(tokens.text, low, end)
-        return next(iter(boundaries.grapheme_boundaries(tokens.text, words, core)), next_core)
+        return next(iter(boundaries.grapheme_boundaries(tokens.text, words, own_start)), next_own_start)
 
-    def _fit(self, start: int, core: int, end: int) -> int:
+    def _fit(self, start: int, own_start: int, end: int) -> int:
         """Move the start of the overlap forward until the segment is within the limit, and return the new start."""
-        while start < core and self.tokens.count(start, end) > self.size:
-            start = next(iter(boundaries.word_starts(self.tokens.text, start + 1, core)), core)
+        while start < own_start and self.tokens.count(start, end) > self.size:
+            start = next(iter(boundaries.word_starts(self.tokens.text, start + 1, own_start)), own_start)
         return start
 
 
@@ -366,7 +366,7 @@ class SegmentNodeParser(SpanNodeParser):
     def _segments(self, node: BaseNode) -> list[TextNode]:
         origin = Origin.of(node)
         text, base, where = origin.text, origin.base or 0, origin.map
-        tokens = TokenMap.of(text)
+        tokens = TokenMap.from_text(text)
         cutter = SegmentCutter(
             tokens,
             self.segment_size,
@@ -383,14 +383,14 @@ class SegmentNodeParser(SpanNodeParser):
         embed, llm = node.excluded_embed_metadata_keys, node.excluded_llm_metadata_keys
         segments = []
         for index, span in enumerate(cutter.spans()):
-            own = {keys.SEGMENT_START: span.start, keys.SEGMENT_END: span.end, keys.SEGMENT_CORE: span.core}
+            own = {keys.SEGMENT_START: span.start, keys.SEGMENT_END: span.end, keys.SEGMENT_OWN_START: span.own_start}
             segment = origin.part(
                 "segment",
                 span.start,
                 span.end,
                 metadata={**inherited, keys.SEGMENT_INDEX: index, **{key: at + base for key, at in own.items()}},
-                excluded_embed_metadata_keys=[*keys.excluded_embed_keys(embed), keys.SEGMENT_CORE],
-                excluded_llm_metadata_keys=[*keys.excluded_llm_keys(llm), keys.SEGMENT_CORE],
+                excluded_embed_metadata_keys=[*keys.excluded_embed_keys(embed), keys.SEGMENT_OWN_START],
+                excluded_llm_metadata_keys=[*keys.excluded_llm_keys(llm), keys.SEGMENT_OWN_START],
                 relationships={NodeRelationship.SOURCE: origin.source},
             )
             segments.append(segment)

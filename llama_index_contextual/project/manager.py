@@ -93,7 +93,7 @@ class ProjectManager:
         self._require_free(directory)
         config = config or ProjectConfig()
         check_backend(config)
-        notes = missing_for_models(config, passed=[name for name, model in models.items() if model is not None])
+        notes = missing_for_models(config, objects=[name for name, model in models.items() if model is not None])
         files.make_directory(directory)
         # Sync even if the directory already existed, because an interrupted run may not have written it to disk.
         files.sync_directory(self.root)
@@ -229,8 +229,8 @@ class ProjectManager:
         for path in (self.root, directory):
             if path.exists() and not path.is_dir():
                 raise InputError(f"{path} is a file: choose another name or another root folder.", value=str(path))
-        own = {*_OWN_FILES, *(path.name for path in damaged_ledgers(directory))}
-        foreign = sorted(p.name for p in directory.iterdir() if p.name not in own) if directory.exists() else []
+        own_names = {*_OWN_FILES, *(path.name for path in damaged_ledgers(directory))}
+        foreign = sorted(p.name for p in directory.iterdir() if p.name not in own_names) if directory.exists() else []
         if foreign:
             raise InputError(
                 f"The folder {directory} contains other files ({foreign[0]!r}): a project needs its own folder;"
@@ -239,20 +239,20 @@ class ProjectManager:
             )
 
 
-def missing_for_models(config: ProjectConfig, *, passed: Collection[str] = ()) -> list[str]:
+def missing_for_models(config: ProjectConfig, *, objects: Collection[str] = ()) -> list[str]:
     """Return one sentence for each missing key or package of the models in the settings, without calling a model.
 
     Args:
         config: The settings.
-        passed: Names of the models, "llm" or "embed_model", for which objects are passed.
+        objects: Names of the models, "llm" or "embed_model", for which objects are passed.
 
     Raises:
         ModelError: The provider of a model is unknown, or has no models of this kind.
     """
     notes = []
-    if "embed_model" not in passed and config.builds_semantic:
+    if "embed_model" not in objects and config.builds_semantic:
         notes.append(missing_for(config.embed_model, setting="embed_model"))
-    if "llm" not in passed:
+    if "llm" not in objects:
         of_llm = None if config.llm is None else missing_for(config.llm, setting="llm")
         if config.context == "llm":
             notes.append(of_llm)
@@ -265,24 +265,24 @@ _FORMER_DEFAULTS = {"rerank_threshold": None}
 """Former defaults that existing projects keep, although the present defaults differ."""
 
 
-def _require_same(name: str, stored: ProjectConfig, given: ProjectConfig) -> None:
+def _require_same(name: str, config: ProjectConfig, settings: ProjectConfig) -> None:
     """Check that an existing project has the given settings.
 
     Raises:
         ConfigurationError: The settings differ.
     """
-    before, after = stored.model_dump(), given.model_dump()
-    chosen = given.model_fields_set
-    differing = [
+    before, after = config.model_dump(), settings.model_dump()
+    explicit = settings.model_fields_set
+    differences = [
         field
         for field in after
-        if before[field] != after[field] and (field in chosen or before[field] != _FORMER_DEFAULTS.get(field, ...))
+        if before[field] != after[field] and (field in explicit or before[field] != _FORMER_DEFAULTS.get(field, ...))
     ]
-    if differing:
-        listed = ", ".join(f"{field} is {before[field]!r}, not {after[field]!r}" for field in differing)
+    if differences:
+        difference_list = ", ".join(f"{field} is {before[field]!r}, not {after[field]!r}" for field in differences)
         raise ConfigurationError(
-            f"Project {name!r} exists with other settings: {listed}",
-            setting=differing[0] if len(differing) == 1 else None,
+            f"Project {name!r} exists with other settings: {difference_list}",
+            setting=differences[0] if len(differences) == 1 else None,
             remedy=Remedy(
                 "pass no config to use its settings, or change them with `project.update_config(...)`",
                 "change its settings with `llama-index-contextual configure {project} NAME=VALUE…`",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import run_to_completion, twin
 from llama_index_contextual._utils.files import explains_limit
-from llama_index_contextual._utils.keywords import accepts
+from llama_index_contextual._utils.keywords import accepts, nearest
 from llama_index_contextual.answering.build import (
     ChatEngineOptions,
     EngineBuilder,
@@ -44,10 +44,12 @@ from llama_index_contextual.answering.build import (
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.answering.query_engine import AnswerCache
 from llama_index_contextual.answering.response import AnswerAccount
-from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.config import MinRelevance, Mode, ProjectConfig
+from llama_index_contextual.embeddings.languages import unknown_languages
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError, NoVersionError
 from llama_index_contextual.index.derived import has_outdated_edition
 from llama_index_contextual.index.filters import restricting_filters
+from llama_index_contextual.index.languages import in_main_language, languages_of
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerInfo
 from llama_index_contextual.index.manifest import DocumentRecord, read_manifest
 from llama_index_contextual.index.project_file import require_existing, write_lock
@@ -63,7 +65,7 @@ from llama_index_contextual.money.receipt import ProjectCost
 from llama_index_contextual.retrievers.base import as_bundle, as_bundles
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.live import SearchableVersion
-from llama_index_contextual.search.response import RerankerChoice
+from llama_index_contextual.search.response import RerankerChoice, Standing
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.stores import export_version
 from llama_index_contextual.tools.document_tools import DocumentTools, describe_documents, function_tools, search_tool
@@ -79,12 +81,15 @@ class SearchOptions(TypedDict, total=False):
         top_k: Number of results, as `similarity_top_k`, LlamaIndex's word; None uses `config.top_k`.
         similarity_top_k: The same.
         filters: Conditions on the metadata of chunks, applied in every index before ranking.
+        min_relevance: Relevance that the last result reaches at least; the hits after it are in the response's
+            `folded`. None returns all results; "auto" uses the project's `min_relevance`.
     """
 
     mode: Mode | None
     top_k: int | None
     similarity_top_k: int | None
     filters: MetadataFilters | None
+    min_relevance: MinRelevance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +101,7 @@ class ProjectInfo:
         config: Settings of the project.
         version: Name of the live version, or None.
         documents: Number of documents in the live version.
+        languages: Number of chunks in each language, the most frequent language first; "" if it is unknown.
         chunks: Number of chunks in the live version.
         fallback_chunks: Number of chunks that have only a structural context because the LLM failed to write a context.
             `retry_failed` retries these contexts, but refused contexts only with `max_cost`.
@@ -109,12 +115,14 @@ class ProjectInfo:
         cost: Cost so far, in total and by run.
         reranker: The reranker of a search with these settings, and the reason; None if `rerank` is None. For
             `rerank="auto"`, the models on this machine are looked up, but not loaded.
+        unknown_languages: Message about languages of the documents that the embedding model does not know, or None.
     """
 
     name: str
     config: ProjectConfig
     version: str | None
     documents: int
+    languages: Mapping[str, int]
     chunks: int
     fallback_chunks: int
     unembedded_chunks: int
@@ -124,6 +132,7 @@ class ProjectInfo:
     cost: ProjectCost
     reranker: RerankerChoice | None = None
     is_outdated: bool = False
+    unknown_languages: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,8 +298,9 @@ class Project:
             inputs: Files, folders and globs, LlamaIndex Documents, or ready-made chunks.
             replace: Remove all documents that are not among the inputs.
             reread: Read unchanged files again, for example because this release or a newly installed extra reads them
-                better. Where the text stays the same, contexts and embeddings come from the ledger; use `estimate` with
-                the same option to see the cost of the changed text.
+                better. A chunk whose text stays the same keeps its context, even if its title or other text of its
+                segment is read differently; `rebuild(renew=True)` requests such contexts again. Use `estimate` with the
+                same option to see the cost of the other chunks.
             max_cost: Limit for the cost of the run in dollars, at list prices. A call in flight is counted at its
                 maximum price, and keeps this price if it times out or is interrupted. When the limit is reached, the
                 run waits for the calls in flight, keeps their answers in the ledger, publishes nothing and raises an
@@ -378,6 +388,7 @@ class Project:
         replace: bool = False,
         reread: bool = False,
         retry_failed: bool = False,
+        renew: bool = False,
         **options: Unpack[ReadingOptions],
     ) -> CostEstimate:
         """Estimate the cost of `ingest` with the same arguments; nothing is sent or written.
@@ -393,9 +404,12 @@ class Project:
             reread: As in `ingest`.
             retry_failed: Whether to include chunks that failed earlier, except those that are retried only with
                 `max_cost`.
+            renew: As in `rebuild`.
             **options
         """
-        settings = RunOptions.from_keywords(options, replace=replace, reread=reread, retry_failed=retry_failed)
+        settings = RunOptions.from_keywords(
+            options, replace=replace, reread=reread, retry_failed=retry_failed, renew=renew
+        )
         return estimate_ingest(self._whole, as_inputs(inputs), settings)
 
     def remove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
@@ -423,6 +437,7 @@ class Project:
         self,
         *,
         derived: bool = False,
+        renew: bool = False,
         max_cost: float | None = None,
         show_progress: bool = False,
         progress: ReportProgress | None = None,
@@ -438,6 +453,8 @@ class Project:
 
         Args:
             derived: Only make the derived data again, even if they are current. Other changed settings are not applied.
+            renew: Request contexts again that were kept although the title or other text of their segment is read
+                differently than when they were written; see `reread` in `ingest`.
             max_cost: Limit for the run in dollars, as in `ingest`.
             show_progress: Show a progress bar.
             progress: Function that is called with the progress of the run.
@@ -449,7 +466,7 @@ class Project:
         """
         if derived:
             return await run_to_completion(partial(changes.rebuild_derived, self._whole))
-        settings = RunOptions(purpose="rebuild", max_cost=max_cost)
+        settings = RunOptions(purpose="rebuild", renew=renew, max_cost=max_cost)
         return await run.aingest(self._whole, [], settings, show_progress=show_progress, progress=progress)
 
     async def aretry_failed(
@@ -516,6 +533,36 @@ class Project:
         """Search for several questions as `retrieve` does; all of them use the same version."""
         return self._retriever(options).respond_many(as_bundles(queries))
 
+    @accepts(SearchOptions)
+    def why_not(self, query: QueryType, document: str, **options: Unpack[SearchOptions]) -> Standing:
+        """Return where an expected document stands in the ranking of a question, and what it lacks to be a result.
+
+        A model that reranks is not asked.
+
+        Args:
+            query: The question.
+            document: Id of the document, or its file name.
+            **options
+
+        Raises:
+            InputError: There is no such document, or the query is empty.
+            NoVersionError: Nothing has been ingested yet.
+
+        Example:
+            >>> print(project.why_not("How many days of leave?", "leave.docx"))  # doctest: +SKIP
+        """
+        records = self.live_version.records
+        ids = {
+            chunk.node_id
+            for record in records
+            if document in (record.doc_id, record.file_name)
+            for chunk in self.chunks(record.doc_id)
+        }
+        if not ids:
+            similar = nearest(document, [record.doc_id for record in records])
+            raise InputError(f"Project {self.name!r} has no document {document!r}{similar or '.'}", value=document)
+        return self._retriever(options).why_not(as_bundle(query), ids)
+
     @overload
     def as_retriever(
         self, *, intents: Literal[False] = False, **options: Unpack[SearchOptions]
@@ -528,6 +575,9 @@ class Project:
     def as_retriever(self, *, intents: Intents = False, **options: Unpack[SearchOptions]) -> BaseRetriever:
         """Return a LlamaIndex retriever, which always searches the version that is live at the time of the query.
 
+        Without a number of results, `retrieve` returns as many as fit into `config.answer_tokens`, at most
+        `config.top_k`, so that a stock query engine reads no more than the package's own engine.
+
         Args:
             intents: As in `as_query_engine`; the number of results then depends on the intent of the question.
             **options
@@ -535,10 +585,12 @@ class Project:
         Raises:
             ModelError: `intents` is "llm", and the project's LLM cannot be loaded.
         """
-        return by_intent(self._retriever(options), intents, self.state.answering_llm)
+        is_given = any(options.get(name) is not None for name in ("top_k", "similarity_top_k"))
+        retriever = self._retriever(options, max_tokens=None if is_given else self.config.answer_tokens)
+        return by_intent(retriever, intents, self.state.answering_llm)
 
-    def _retriever(self, options: SearchOptions) -> ProjectRetriever:
-        return ProjectRetriever(self.state.live, self.config, **options)
+    def _retriever(self, options: SearchOptions, *, max_tokens: int | None = None) -> ProjectRetriever:
+        return ProjectRetriever(self.state.live, self.config, max_tokens=max_tokens, **options)
 
     @accepts(EngineOptions)
     def as_query_engine(
@@ -575,10 +627,10 @@ class Project:
         retriever = self._retriever(
             {"mode": mode, "similarity_top_k": similarity_top_k, "top_k": top_k, "filters": filters}
         )
-        engines, given = self._engines(retriever, llm), {"streaming": streaming or None, **options}
+        engines, values = self._engines(retriever, llm), {"streaming": streaming or None, **options}
         if response_mode in (None, ResponseMode.COMPACT):
-            return engines.query_engine(given)
-        return engines.stock_engine(given, response_mode)
+            return engines.query_engine(values)
+        return engines.stock_engine(values, response_mode)
 
     @accepts(EngineOptions, ChatEngineOptions)
     def as_chat_engine(
@@ -619,8 +671,8 @@ class Project:
             retriever,
             self.state.embed_model_of_live,
             llm or self.state.answering_llm(),
-            AnswerAccount.of(self.directory, self.config.prices),
-            AnswerCache.of(self.directory, self.state.live.scope),
+            AnswerAccount.from_project(self.directory, self.config.prices),
+            AnswerCache.from_project(self.directory, self.state.live.scope),
         )
 
     @accepts(SearchOptions)
@@ -796,12 +848,15 @@ class Project:
         """Return the settings, size and cost of the project."""
         live = None if current_name(require_existing(self._whole.directory)) is None else self.state.live.current()
         records = live.records if live else ()
+        languages = languages_of(records)
         with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
             return ProjectInfo(
                 name=self.name,
                 config=self.config,
                 version=live.name if live else None,
                 documents=len(records),
+                languages=languages,
+                unknown_languages=unknown_languages(live.manifest.embed_model, languages) if live else None,
                 chunks=live.manifest.chunks if live else 0,
                 fallback_chunks=sum(len(record.fallback_chunks) for record in records),
                 unembedded_chunks=sum(len(record.unembedded_chunks) for record in records),
@@ -809,7 +864,7 @@ class Project:
                 bytes=live.manifest.size if live else 0,
                 ledger=ledger.info(),
                 cost=ledger.receipts.cost(),
-                reranker=self.state.live.versions.rerankers.choice(self.config),
+                reranker=self.state.live.versions.rerankers.choice(in_main_language(self.config, records)),
                 is_outdated=live is not None and has_outdated_edition(live.manifest),
             )
 
@@ -841,5 +896,5 @@ def _version_info(directory: Path, live: str | None) -> VersionInfo | None:
         if not directory.is_dir():
             return None  # another process has just removed it
         return VersionInfo(name=name, created=None, documents=None, chunks=None, live=name == live, damage=str(error))
-    shared = manifest.model_dump(include={"created", "documents", "chunks", "package", "automatic"})
-    return VersionInfo(name=name, live=name == live, **shared)
+    facts = manifest.model_dump(include={"created", "documents", "chunks", "package", "automatic"})
+    return VersionInfo(name=name, live=name == live, **facts)

@@ -19,6 +19,16 @@ MAX_HEAD = 2_000
 """Maximum length of recorded column headers in characters; a chunk includes at most 60 tokens of them."""
 PEEK = 50  # number of first rows that are searched for column headers
 
+MAX_PAGE_TEXTS = 100
+"""Maximum number of headers and footers that are added to the text."""
+_WORD = re.compile(r"[^\W\d_]+")
+_PAGE_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "page pages pg p of seite seiten s von pagina pagine pag página de di da van la sur sida av strana stran z"
+        " стр страница из 第 页 共 頁 ページ",
+    )
+)
 _CONTROLS = dict.fromkeys((*range(0x20), 0x7F)) | {0x09: " ", 0x0A: "\n", 0x0B: "\n", 0x0C: "\n", 0x0D: "\n"}
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _LINE_END = re.compile(r"(?:(?<![ \u00a0])[ \u00a0]++)?\r?\n[ \u00a0]*")
@@ -127,6 +137,20 @@ class DocumentBuilder:
         self._account.add_text(sum(len(cell) + len(GAP) for cell in cells if cell))
         return cells
 
+    def page_texts(self, texts: Iterable[tuple[str, str]]) -> None:
+        """Add headers and footers of pages that stand nowhere else in the text, each of them once, at the end.
+
+        Args:
+            texts: The kind ("header" or "footer") and the text of each of them; page numbers are omitted.
+        """
+        unique = {" ".join(clean_text(text).split()): kind for kind, text in reversed(list(texts))}
+        if not unique:
+            return
+        body = " ".join(self.text().split())
+        for text, kind in islice(reversed(unique.items()), MAX_PAGE_TEXTS):
+            if any(word not in _PAGE_WORDS for word in _WORD.findall(text.lower())) and text not in body:
+                self.paragraph(f"Page {kind}: {text}")
+
     def embed(self, title: str, part: ParsedFile) -> None:
         """Add another document as a section, with its headings as subsections but without its pages.
 
@@ -176,7 +200,7 @@ def clean_text(text: str) -> str:
     """Return the text with control characters removed and lone surrogates replaced by U+FFFD."""
     if text.isprintable():
         return text
-    return _SURROGATES.sub("\ufffd", text.translate(_CONTROLS))
+    return _SURROGATES.sub("\ufffd", text.replace("\r\n", "\n").translate(_CONTROLS))
 
 
 def row_line(cells: Sequence[str]) -> str:

@@ -40,7 +40,15 @@ from llama_index_contextual.readers.files import (
     printable,
 )
 from llama_index_contextual.readers.ocr import CHANGED, OcrReader, PageStore, engine_for
-from llama_index_contextual.readers.pdf.scans import ImagePages, Page, no_text_note, with_ocr_notes
+from llama_index_contextual.readers.pdf.scans import (
+    ImagePages,
+    Page,
+    covered_note,
+    no_text_note,
+    picture_notes,
+    unread_pictures_note,
+    with_ocr_notes,
+)
 from llama_index_contextual.readers.process import ParserProcess
 from llama_index_contextual.readers.text import (
     markdown_headings,
@@ -210,10 +218,11 @@ class DocumentReader:
         try:
             _check(ref)
             if suffix in OFFICE_SUFFIXES:
-                return self._in_child(ref, reader="office")
+                parsed = self._in_child(ref, reader="office")
+                return self._with_pictures(ref, parsed) if parsed.scanned else parsed
             if suffix in PDF_SUFFIXES:
                 parsed = self._parse_pdf(ref, {})
-                return self._with_scanned_pages(ref, parsed) if parsed.scanned else parsed
+                return self._with_scanned_pages(ref, parsed) if parsed.scanned or parsed.covered else parsed
             if suffix in IMAGE_SUFFIXES:
                 return self._read_image(ref)
             parse = parse_markdown if suffix in MARKDOWN_SUFFIXES else parse_text
@@ -235,15 +244,34 @@ class DocumentReader:
         if isinstance(ocr, str):
             if not has_text(parsed.text):
                 raise ReadError(ref.shown, f"has no text layer: {ocr} to have it read by OCR, and ingest it again")
-            return replace(parsed, warnings=(no_text_note(parsed.scanned, f" ({ocr})"), *parsed.warnings))
+            notes = [no_text_note(parsed.scanned, f" ({ocr})")] if parsed.scanned else []
+            notes += [covered_note(parsed.covered, f" ({ocr})")] if parsed.covered else []
+            return replace(parsed, warnings=(*notes, *parsed.warnings), covered=())
         password = password_of(ref, self.passwords)
-        scans = ocr.read(ref.path, parsed.scanned, password=password, digest=parsed.digest, limits=self.limits)
+        pages = sorted((*parsed.scanned, *parsed.covered))
+        scans = ocr.read(ref.path, pages, password=password, digest=parsed.digest, limits=self.limits)
         whole = self._parse_pdf(ref, scans.pages)
         if whole.digest != parsed.digest:
             raise ReadError(ref.shown, CHANGED)
         if not has_text(whole.text):
             raise ReadError(ref.shown, scans.failed[0] if scans.failed else "has no text layer, and OCR found no text")
-        return with_ocr_notes(whole, scans)
+        return with_ocr_notes(replace(whole, covered=parsed.covered), scans)
+
+    def _with_pictures(self, ref: FileRef, parsed: ParsedFile) -> ParsedFile:
+        """Add the text of the pictures in an Office file or an email, or a warning if no OCR engine can be used."""
+        ocr = self._ocr_reader()
+        if isinstance(ocr, str):
+            if not has_text(parsed.text):
+                raise ReadError(
+                    ref.shown, f"has pictures but no text: {ocr} to have them read by OCR, and ingest it again"
+                )
+            return replace(parsed, warnings=(unread_pictures_note(parsed.scanned, ocr), *parsed.warnings))
+        numbers = parsed.scanned[: self.limits.max_pages]
+        scans = ocr.read(ref.path, numbers, digest=parsed.digest, limits=self.limits)
+        whole = self._in_child(ref, reader="office", scans=scans.pages)
+        if whole.digest != parsed.digest:
+            raise ReadError(ref.shown, CHANGED)
+        return replace(whole, scanned=(), warnings=(*picture_notes(scans), *whole.warnings))
 
     def _read_image(self, ref: FileRef) -> ParsedFile:
         """Read an image file, which may have several pages."""

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from itertools import chain, count, takewhile
 from mimetypes import guess_type
 from pathlib import Path, PurePath
-from typing import Self
+from typing import Any, Protocol, Self
 
 import xxhash
 
@@ -136,6 +136,19 @@ class FileAccount:
             raise ReadError(str(self._path), f"{grown}: {_REPEATED}")
 
 
+class PictureReader(Protocol):
+    """Reader of the pictures in an Office file or an email, which it shares with its attachments."""
+
+    def text(self, data: bytes, place: str) -> str | None:
+        """Return the text of the picture at this place, or None if it is not a picture or is too small to have text."""
+
+    def pdf_pages(self, data: bytes) -> dict[int, Mapping[str, Any]]:
+        """Return the pages of an attached PDF that OCR has read."""
+
+    def add_unread_pages(self, data: bytes, numbers: tuple[int, ...]) -> None:
+        """Record pages of an attached PDF that OCR should read."""
+
+
 @dataclass(frozen=True)
 class FileSource:
     """The bytes of a file or an email attachment.
@@ -146,6 +159,7 @@ class FileSource:
         account: Counter for the file; an email and its attachments share one counter.
         digest: Hexadecimal xxh3-128 hash of the bytes; empty for an attachment.
         depth: 1 for a file on disk, and 1 more for each level of attachment.
+        pictures: Pictures of the file on disk, if OCR may read them.
     """
 
     path: Path
@@ -153,6 +167,7 @@ class FileSource:
     account: FileAccount
     digest: str = ""
     depth: int = 1
+    pictures: PictureReader | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: Path, limits: ReadLimits) -> Self:
@@ -191,18 +206,22 @@ class ParsedFile:
         title: Title of the document, or None if it has none.
         warnings: Problems such as "page 3 has no text: it needs OCR".
         metadata: Additional metadata, such as the front matter of Markdown or the running headers of a PDF; JSON
-            scalars only.
+            scalars, and lists of them.
         digest: Hexadecimal xxh3-128 hash of the bytes that were parsed; empty if the reader does not compute it.
-        scanned: Numbers of the pages that have content but no text, which the caller should read with OCR.
+        scanned: Numbers of the pages that have content but no text, or of the pictures in an Office file or an email,
+            which the caller should read with OCR.
+        covered: Numbers of the pages that are mostly covered by a picture and have hardly any text, which the caller
+            should read with OCR, too.
     """
 
     text: str
     map: DocumentMap = field(default_factory=DocumentMap)
     title: str | None = None
     warnings: tuple[str, ...] = ()
-    metadata: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
     scanned: tuple[int, ...] = ()
+    covered: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -457,6 +476,26 @@ def _matches_name(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(stem + suffix.lower(), pattern)
 
 
+_CLUTTER = re.compile(
+    r"~\$.*|\.~lock\..*#|\._.*|.*\.(?:tmp|crdownload|part|partial|opdownload|swp)|\.DS_Store|\.localized|Thumbs\.db"
+    r"|ehthumbs\.db|desktop\.ini|Icon\r|__MACOSX|\.Spotlight-V100|\.Trashes|\.fseventsd|\$RECYCLE\.BIN|@eaDir"
+    r"|System Volume Information",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def is_clutter(name: str) -> bool:
+    """Return whether a name in a folder is that of a lock file, a temporary file or a file of the operating system.
+
+    Nobody means these files, so they are not even reported.
+
+    Example:
+        >>> [is_clutter(name) for name in ("~$plan.docx", "Thumbs.db", "film.mp4.part", "plan.docx")]
+        [True, True, True, False]
+    """
+    return _CLUTTER.fullmatch(name) is not None
+
+
 def matching_entries(
     root: Path, pattern: Sequence[str], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], os.stat_result | str]]:
@@ -469,7 +508,7 @@ def matching_entries(
 
     Yields:
         The path of each entry relative to `root`, with the status of a file or the reason why the entry is not read.
-        Links, hidden files and hidden folders are not read.
+        Links, hidden files and hidden folders are not read. Lock files and temporary files are omitted.
     """
     try:
         names = sorted(os.listdir(root.joinpath(*above)))
@@ -477,6 +516,8 @@ def matching_entries(
         yield above, f"the folder cannot be opened: {error.strerror}"
         return
     for name in names:
+        if is_clutter(name):
+            continue
         parts = (*above, name)
         path = root.joinpath(*parts)
         continues = _can_continue(pattern, parts) and os.path.isdir(path)

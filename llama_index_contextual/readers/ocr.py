@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.files import IMAGE_SUFFIXES, FileSource, ReadLimits, one_line
+from llama_index_contextual.readers.files import IMAGE_SUFFIXES, OFFICE_SUFFIXES, FileSource, ReadLimits, one_line
 from llama_index_contextual.readers.pdf.scans import OcrPages, Page, mean_confidence
 from llama_index_contextual.readers.process import ChildProcess, answer_requests
 
@@ -290,7 +290,7 @@ class OcrWorker:
 # ---- Images ----------------------------------------------------------------------------------------------------------
 
 
-def grey_page(file: PdfFile | ImageFile, index: int) -> tuple[Pixels, float]:
+def grey_page(file: PdfFile | ImageFile | PictureFile, index: int) -> tuple[Pixels, float]:
     """Return a page as a greyscale image for OCR, and the resolution of the image."""
     drawn, dpi = file.draw(index, DPI, MAX_PIXELS, "L")
     return np.array(drawn, dtype=np.uint8), dpi
@@ -305,10 +305,10 @@ class OpenFile:
     """Cache for the file of the last request to a child process."""
 
     def __init__(self) -> None:
-        self._file: PdfFile | ImageFile | None = None
+        self._file: PdfFile | ImageFile | PictureFile | None = None
         self._digest = ""
 
-    def get(self, request: Mapping[str, Any]) -> tuple[PdfFile | ImageFile, str]:
+    def get(self, request: Mapping[str, Any]) -> tuple[PdfFile | ImageFile | PictureFile, str]:
         """Open the file that a request specifies by "path" and "digest". Return the file and its xxh3-128 hash.
 
         The last file is kept open and returned again if the next request contains the same digest.
@@ -320,8 +320,13 @@ class OpenFile:
             data, self._digest = source.data, source.digest
             if request["digest"] not in (None, self._digest):
                 raise ReadError(str(path), CHANGED)
-            is_image = path.suffix.lower() in IMAGE_SUFFIXES
-            self._file = ImageFile(path, data) if is_image else PdfFile(path, data, request.get("password"))
+            suffix = path.suffix.lower()
+            if suffix in OFFICE_SUFFIXES:
+                self._file = PictureFile(source)
+            elif suffix in IMAGE_SUFFIXES:
+                self._file = ImageFile(path, data)
+            else:
+                self._file = PdfFile(path, data, request.get("password"))
         return self._file, self._digest
 
 
@@ -369,14 +374,14 @@ class ImageFile:
         page_count: Number of pages.
     """
 
-    def __init__(self, path: Path, data: bytes) -> None:
+    def __init__(self, path: Path, data: bytes, formats: tuple[str, ...] = ("PNG", "JPEG", "TIFF")) -> None:
         from PIL import Image, UnidentifiedImageError
 
         Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS
         self._path = str(path)
         self._errors = (Image.DecompressionBombError, UnidentifiedImageError, OSError, ValueError, SyntaxError)
         try:
-            self._image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "TIFF"))
+            self._image = Image.open(io.BytesIO(data), formats=formats)
             # The second frame of a PNG or JPEG is a preview or part of an animation.
             self.page_count = getattr(self._image, "n_frames", 1) if self._image.format == "TIFF" else 1
         except self._errors as error:
@@ -409,6 +414,32 @@ class ImageFile:
         except self._errors as error:
             raise ReadError(self._path, _undecodable(error)) from error
         return image, dpi
+
+
+class PictureFile:
+    """The pictures of an Office file or an email, and the pages of PDFs attached to the email, as pages.
+
+    Attributes:
+        page_count: Number of pictures.
+    """
+
+    def __init__(self, source: FileSource) -> None:
+        from llama_index_contextual.readers.pictures import pictures_of
+
+        self._path = source.path
+        self._pictures = list(pictures_of(source))
+        self.page_count = len(self._pictures)
+
+    def draw(
+        self, index: int, dpi: int, max_pixels: int, mode: ImageMode, crop: Crop = (0, 0, 0, 0)
+    ) -> tuple[Image, float]:
+        """Return a picture; see `ImageFile.draw`."""
+        from llama_index_contextual.readers.pictures import FORMATS
+
+        _, data, page = self._pictures[index]
+        is_pdf = data.startswith(b"%PDF")
+        file = PdfFile(self._path, data, None) if is_pdf else ImageFile(self._path, data, FORMATS)
+        return file.draw(page, dpi, max_pixels, mode, crop)
 
 
 def _undecodable(error: Exception) -> str:

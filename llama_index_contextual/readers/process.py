@@ -203,7 +203,7 @@ class ParserProcess(ChildProcess):
             path: The file.
             reader: "pdf" for `parse_pdf`, or "office" for `parse_office`.
             limits: Limits for the file.
-            scans: Pages that were read by OCR, as for `parse_pdf`.
+            scans: Pages or pictures that were read by OCR, as for the function.
             options: Other keyword arguments for the function, as JSON values.
 
         Raises:
@@ -213,7 +213,7 @@ class ParserProcess(ChildProcess):
             options["scans"] = list(scans.items())  # JSON objects cannot have numbers as keys
         request = {"reader": reader, "path": str(path), "limits": asdict(limits), "options": options}
         answer = self.ask(path, request, seconds=limits.max_seconds)
-        sequences = {name: tuple(answer[name]) for name in ("warnings", "scanned")}
+        sequences = {name: tuple(answer[name]) for name in ("warnings", "scanned", "covered")}
         return ParsedFile(**{**answer, **sequences, "map": DocumentMap.from_metadata(answer["map"])})
 
 
@@ -260,6 +260,8 @@ def _limit_resources(memory: int) -> None:
 def _parse(request: dict[str, Any]) -> dict[str, Any]:
     """Parse a file and return the result as JSON values. The modules of a reader are imported on first use."""
     source, options = FileSource.open(Path(request["path"]), ReadLimits(**request["limits"])), request["options"]
+    if "scans" in options:
+        options["scans"] = dict(options["scans"])
     if request["reader"] == "office":
         from llama_index_contextual.readers.office import parse_office
 
@@ -267,8 +269,6 @@ def _parse(request: dict[str, Any]) -> dict[str, Any]:
     else:
         from llama_index_contextual.readers.pdf.reader import parse_pdf
 
-        if "scans" in options:
-            options["scans"] = dict(options["scans"])
         on_page = None if options.get("scans") else _page_reporter()  # with scans, the pages are read a second time
         parsed = parse_pdf(source, on_page=on_page, **options)
     return {**vars(parsed), "map": parsed.map.to_metadata(), "metadata": dict(parsed.metadata)}

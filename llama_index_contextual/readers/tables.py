@@ -30,6 +30,8 @@ MAX_LABELS = 4  # maximum number of consecutive lines with only a label; more su
 MAX_LABEL_WORDS = 14
 MAX_SENTENCE_WORDS = 6  # maximum number of words in a label with a full stop
 MAX_CAPTION_WORDS = 30
+MIN_RECORD_CELLS = 3  # minimum number of cells in a row of a table without figures at the ends of its rows
+MIN_RECORDS = 3  # minimum number of such rows
 MAX_ABOVE = 4  # number of lines above column headers that are searched for the title, the unit and the time period
 
 
@@ -145,7 +147,7 @@ class _Sorted(NamedTuple):
 
 
 def figure_tables(lines: Iterable[Line]) -> list[Table]:
-    """Return the tables that consist of column headers and rows of figures, in order.
+    """Return the tables that consist of column headers and rows of figures, or of rows with the same number of cells.
 
     Args:
         lines: The lines of a document in reading order; a paragraph may be given as one line.
@@ -154,6 +156,10 @@ def figure_tables(lines: Iterable[Line]) -> list[Table]:
     tables: list[Table] = []
     done = at = 0
     while at < len(read):
+        if (stop := _end_of_records(read, at, done)) > at:
+            tables.append(_record_table(read, at, stop, done))
+            at = done = stop
+            continue
         if read[at].kind != "row" or not _is_table(read, at):
             at += 1
             continue
@@ -221,6 +227,51 @@ def _is_table(read: Sequence[_Sorted], at: int) -> bool:
     """Return whether another row follows the row with index `at`, with at most `MAX_LABELS` labels between them."""
     below = (other.kind for other in read[at + 1 : at + 2 + MAX_LABELS] if other.kind != "label")
     return next(below, None) == "row"
+
+
+def _end_of_records(read: Sequence[_Sorted], head: int, done: int) -> int:
+    """Return the index of the first line after a table whose first line is at index `head`.
+
+    The result is `head` if there is no such table. Most of its rows have as many cells as its first line and do not end
+    with a figure. The first line has no figures, and no other row is above it.
+    """
+    count = read[head].line.cells
+    is_inside = head > done and read[head - 1].line.cells >= count
+    if count < MIN_RECORD_CELLS or is_inside or read[head].kind != "columns" or _has_value(read[head]):
+        return head
+    stop, rows, records, labels = head, 0, 0, 0
+    for at in range(head + 1, len(read)):
+        line, kind, _has_dates = read[at]
+        labels = labels + 1 if line.cells == 1 else 0
+        if kind == "prose" or labels > MAX_LABELS or line.cells > count:
+            break
+        if kind == "row" and rows < MAX_HEAD_LINES and _is_table(read, at):
+            return head  # the lines above are the column headers of a table of figures
+        if line.cells > 1:
+            rows += 1
+            records += line.cells == count and kind != "row" and line.text != read[head].line.text
+            if rows > 2 * MIN_RECORDS and 2 * records <= rows:
+                break
+            stop = at + 1
+    return stop if records >= MIN_RECORDS and 2 * records > rows - 1 else head
+
+
+def _has_value(entry: _Sorted) -> bool:
+    return entry.has_dates or any(word.lstrip(_MARKS)[:1].isdigit() for word in entry.line.text.split())
+
+
+def _record_table(read: Sequence[_Sorted], at: int, stop: int, done: int) -> Table:
+    """Return the table from index `at` to `stop`. If all its rows have figures or dates, lines without are headers."""
+    first = last = at
+    while first > done and at - first < MAX_HEAD_LINES and read[first - 1].kind == "columns":
+        first -= 1
+    lines = read[at + 1 : at + MAX_HEAD_LINES]
+    more = next((number for number, entry in enumerate(lines) if _has_value(entry) or entry.line.cells == 1), 0)
+    if all(_has_value(entry) for entry in read[at + 1 + more : stop] if entry.line.cells == read[at].line.cells):
+        last += more
+    end = next(entry.line for entry in reversed(read[at:stop]) if entry.line.cells > 1)
+    text = _head_text(read, first, last, done)
+    return Table(read[first].line.start, read[last + 1].line.start, end.start + len(end.text), text)
 
 
 def _is_table_of_contents(read: Sequence[_Sorted]) -> bool:

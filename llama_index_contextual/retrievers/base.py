@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import wraps
@@ -16,12 +16,11 @@ from llama_index.core.instrumentation import (  # type: ignore[attr-defined]
     DISPATCHER_SPAN_DECORATED_ATTR,
     get_dispatcher,
 )
-from llama_index.core.instrumentation.event_handlers import NullEventHandler
 from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent, RetrievalStartEvent
-from llama_index.core.instrumentation.span_handlers import NullSpanHandler
-from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 
+from llama_index_contextual._utils.events import has_listener
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import cut_query
@@ -94,12 +93,12 @@ def limit_query(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
     """
     bundle = as_bundle(query)
     text, notes = search.limit_text(bundle.query_str)
-    embedded = bundle.custom_embedding_strs and list(map(cut_query, bundle.custom_embedding_strs))
-    if (text, embedded) == (bundle.query_str, bundle.custom_embedding_strs):
+    embedding_texts = bundle.custom_embedding_strs and list(map(cut_query, bundle.custom_embedding_strs))
+    if (text, embedding_texts) == (bundle.query_str, bundle.custom_embedding_strs):
         return bundle, notes
-    limited = copy(bundle)  # keep the class and its fields
-    limited.query_str, limited.custom_embedding_strs = text, embedded
-    return limited, notes
+    result = copy(bundle)  # keep the class and its fields
+    result.query_str, result.custom_embedding_strs = text, embedding_texts
+    return result, notes
 
 
 async def alimit_query(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
@@ -130,6 +129,16 @@ def without_span(method: F) -> F:
     return method
 
 
+def _has_links(nodes: Sequence[NodeWithScore]) -> bool:
+    """Return whether LlamaIndex has to follow the links of index nodes, or to remove repeated nodes."""
+    return any(isinstance(node.node, IndexNode) for node in nodes) or len({node.node_id for node in nodes}) < len(nodes)
+
+
+def _without_span(method: F) -> F:
+    """Return the method that LlamaIndex has decorated to run it in a span."""
+    return cast(F, getattr(method, "__wrapped__", method))
+
+
 class CheckedRetriever(BaseRetriever):
     """A retriever that checks the type of the query before LlamaIndex uses it.
 
@@ -147,14 +156,24 @@ class CheckedRetriever(BaseRetriever):
         Raises:
             InputError: The query is neither a string nor a QueryBundle.
         """
-        as_bundle(str_or_query_bundle)
-        return super().retrieve(str_or_query_bundle)
+        bundle = as_bundle(str_or_query_bundle)
+        if self._is_observed():
+            return super().retrieve(str_or_query_bundle)
+        nodes = _without_span(self._retrieve)(bundle)
+        return self._handle_recursive_retrieval(bundle, nodes) if _has_links(nodes) else nodes
 
     @without_span
     async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
         """Asynchronous version of `retrieve`."""
-        as_bundle(str_or_query_bundle)
-        return await super().aretrieve(str_or_query_bundle)
+        bundle = as_bundle(str_or_query_bundle)
+        if self._is_observed():
+            return await super().aretrieve(str_or_query_bundle)
+        nodes = await _without_span(self._aretrieve)(bundle)
+        return await self._ahandle_recursive_retrieval(bundle, nodes) if _has_links(nodes) else nodes
+
+    def _is_observed(self) -> bool:
+        """Return whether anything listens to LlamaIndex's events, which take a part of each search."""
+        return bool(self.callback_manager.handlers) or has_listener(_retriever_dispatcher)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return [*respond_of(self, query_bundle).results]
@@ -198,6 +217,7 @@ def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
 # ---- instrumentation -------------------------------------------------------------------------------------------------
 
 _dispatcher = get_dispatcher(__name__)
+_retriever_dispatcher = get_dispatcher(BaseRetriever.__module__)
 
 
 def with_events(respond: F) -> F:
@@ -224,22 +244,6 @@ def with_events(respond: F) -> F:
 
     @wraps(respond)
     def wrapper(self: Any, bundle: QueryBundle, **options: Any) -> Any:
-        return (with_span if _has_listener() else respond)(self, bundle, **options)
+        return (with_span if has_listener(_dispatcher) else respond)(self, bundle, **options)
 
     return cast(F, wrapper)
-
-
-def _has_listener() -> bool:
-    """Return whether LlamaIndex's instrumentation has any handler.
-
-    Without a handler, no span is created, because that takes longer than ranking.
-    """
-    dispatcher: Any = _dispatcher
-    while dispatcher.propagate and not _has_handlers(dispatcher):
-        dispatcher = dispatcher.parent
-    return _has_handlers(dispatcher)
-
-
-def _has_handlers(dispatcher: Any) -> bool:
-    handlers = (*dispatcher.event_handlers, *dispatcher.span_handlers)
-    return any(not isinstance(handler, NullEventHandler | NullSpanHandler) for handler in handlers)

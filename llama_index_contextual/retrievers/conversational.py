@@ -64,7 +64,9 @@ class ConversationQuery(WeightedQuery):
     rewrite: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.history, list | tuple) or not all(isinstance(one, ChatMessage) for one in self.history):
+        if not isinstance(self.history, list | tuple) or not all(
+            isinstance(turn, ChatMessage) for turn in self.history
+        ):
             raise InputError("The history of a query must be a list of ChatMessages.", value=self.history)
         if not isinstance(self.rewrite, str | None):
             raise InputError("The rewritten question must be a text or None.", value=self.rewrite)
@@ -108,10 +110,10 @@ class BlendWeights:
         if specificity is None:
             return self
         share = min(1.0, max(0.0, self.alone + 0.5 - specificity))
-        scaled = {
+        weights = {
             name: share * getattr(self, name) for name in ("history", "history_terms", "answer_terms", "answer_total")
         }
-        return replace(self, turns=self.turns if share else 0, **scaled)
+        return replace(self, turns=self.turns if share else 0, **weights)
 
 
 class ConversationalRetriever(CheckedRetriever):
@@ -163,17 +165,17 @@ class ConversationalRetriever(CheckedRetriever):
             ModelError: The embedding model cannot be reached.
         """
         bundle, notes = limit_query(query)
-        searched, blend = self._prepare(bundle)
-        return with_warnings(_for_question(respond_of(self.retriever, searched), query, blend), notes)
+        search_query, blend = self._prepare(bundle)
+        return with_warnings(_for_question(respond_of(self.retriever, search_query), query, blend), notes)
 
     async def arespond(self, query: QueryType) -> RetrievalResponse:
         """Asynchronous version of `respond`."""
         bundle, notes = await alimit_query(query)
         if self.reference_date is None and not isinstance(bundle, ConversationQuery):
-            searched, blend = bundle, None  # without a thread, as there is nothing to do
+            search_query, blend = bundle, None  # without a thread, as there is nothing to do
         else:
-            searched, blend = await asyncio.to_thread(self._prepare, bundle)
-        return with_warnings(_for_question(await arespond_of(self.retriever, searched), query, blend), notes)
+            search_query, blend = await asyncio.to_thread(self._prepare, bundle)
+        return with_warnings(_for_question(await arespond_of(self.retriever, search_query), query, blend), notes)
 
     def explicit(self, text: str) -> str:
         """Add explicit dates for relative time expressions, such as "last month", to a question.
@@ -187,17 +189,17 @@ class ConversationalRetriever(CheckedRetriever):
 
     def _prepare(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
         """Return the query to search for and the texts that it combines, or None if the question is not changed."""
-        searched, blend = self._plan(bundle)
+        search_query, blend = self._plan(bundle)
         if self._embedder is not None and blend is not None and blend.embedded:
             vectors = self._embedder.embed_many([(text,) for text, _ in blend.embedded])
-            searched = replace(searched, embedding=_blend_vectors(vectors, blend))
-        return searched, blend
+            search_query = replace(search_query, embedding=_blend_vectors(vectors, blend))
+        return search_query, blend
 
     def _plan(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
         """Return the query to search for, without its embedding, and the texts that it combines; see `_prepare`."""
         if isinstance(bundle, ConversationQuery) and bundle.rewrite:
-            rewritten = self.explicit(cut_query(bundle.rewrite))
-            return QueryBundle(rewritten), QueryBlend(rewritten=rewritten)
+            text = self.explicit(cut_query(bundle.rewrite))
+            return QueryBundle(text), QueryBlend(rewritten=text)
         text = self.explicit(bundle.query_str)
         query = bundle if text == bundle.query_str else replace(bundle, query_str=text)
         weights, questions = self.weights, _messages(query, MessageRole.USER, last=self.weights.turns)
@@ -234,10 +236,10 @@ def _blend_vectors(vectors: Sequence[Sequence[float]], blend: QueryBlend) -> lis
     """Normalise the vectors of the texts in `blend.embedded`, and return their normalised weighted sum."""
     rows = np.asarray(vectors, dtype=np.float64)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    blended = np.asarray([weight for _, weight in blend.embedded]) @ rows
-    length = float(np.linalg.norm(blended))
+    vector = np.asarray([weight for _, weight in blend.embedded]) @ rows
+    length = float(np.linalg.norm(vector))
     # If the vectors cancel each other out, only the vector of the current question is used.
-    return (blended / length if length > 1e-9 else rows[0]).tolist()  # type: ignore[no-any-return]
+    return (vector / length if length > 1e-9 else rows[0]).tolist()  # type: ignore[no-any-return]
 
 
 def _for_question(response: RetrievalResponse, query: QueryType, blend: QueryBlend | None) -> RetrievalResponse:

@@ -37,7 +37,7 @@ from llama_index_contextual.search.rank import (
     reciprocal_rank_fusion,
     score_fusion,
 )
-from llama_index_contextual.search.response import LEGS
+from llama_index_contextual.search.response import INDEX_NAMES
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.search.search import SearchSettings, number_of_results
 
@@ -59,10 +59,10 @@ class SharedIndex:
     filters: MetadataFilters | None
 
     @classmethod
-    def of(cls, retrievers: Sequence[BaseRetriever]) -> SharedIndex | None:
+    def from_retrievers(cls, retrievers: Sequence[BaseRetriever]) -> SharedIndex | None:
         """Return the index that two retrievers share, or None if they have to be asked separately."""
-        semantic = next((one for one in retrievers if isinstance(one, SemanticRetriever)), None)
-        lexical = next((one for one in retrievers if isinstance(one, LexicalRetriever)), None)
+        semantic = next((retriever for retriever in retrievers if isinstance(retriever, SemanticRetriever)), None)
+        lexical = next((retriever for retriever in retrievers if isinstance(retriever, LexicalRetriever)), None)
         if len(retrievers) != 2 or semantic is None or lexical is None or semantic.chunk_index is None:
             return None
         if _chunks_of(semantic.chunk_index) is not _chunks_of(lexical.chunk_index):
@@ -89,31 +89,32 @@ class HybridRetriever(QueryFusionRetriever, CheckedRetriever):
     project give the results of `project.retrieve`, unless its settings have been changed.
 
     Args:
-        retrievers: The retrievers to fuse ("legs").
-        retriever_weights: One weight per leg, not all zero. None for the weights of a project's settings if one of two
-            legs searches vectors and the other is a BM25 retriever, or for equal weights. If only one of several legs
-            has a weight above 0, the result has the order of that leg, without document scores.
+        retrievers: The retrievers to fuse.
+        retriever_weights: One weight per retriever, not all zero. None for the weights of a project's settings if one
+            of two retrievers searches vectors and the other is a BM25 retriever, or for equal weights. If only one of
+            several retrievers has a weight above 0, the result has the order of that retriever, without document
+            scores.
         similarity_top_k: Number of results that `retrieve` returns; None for the default of the `top_k` setting.
         top_k: The same as `similarity_top_k`.
-        candidates: Number of hits taken from each leg before fusion, if the legs rank rows of the same index. Other
-            retrievers use their own number of results.
+        candidates: Number of hits taken from each retriever before fusion, if the retrievers rank rows of the same
+            index. Other retrievers use their own number of results.
         fusion: Whether to fuse reciprocal ranks or scaled scores.
         rrf_k: Constant used in reciprocal rank fusion.
-        document_weight: Weight of the document scores, relative to the legs' weights, whose sum is scaled to 1. Score
-            fusion increases this weight if documents have more than ten chunks on average, and decreases it if they
-            have fewer.
-        spotlight: Whether the first nodes are reranked by their best sentence or table row (only for score fusion
-            of legs that share an index).
+        document_weight: Weight of the document scores, relative to the retrievers' weights, whose sum is scaled to 1.
+            Score fusion increases this weight if documents have more than ten chunks on average, and decreases it if
+            they have fewer.
+        spotlight: Whether the first nodes are reranked by their best sentence or table row (only for retrievers that
+            share an index).
         sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
-        filters: Metadata filters; only nodes that pass them are ranked. Filters require legs with the same index, and a
-            single query.
+        filters: Metadata filters; only nodes that pass them are ranked. Filters require retrievers with the same index,
+            and a single query.
         llm: LLM that writes additional queries if num_queries > 1.
         num_queries: Number of queries, including the given query.
         **kwargs: Further arguments for `QueryFusionRetriever`.
 
     Raises:
-        ConfigurationError: There are no legs, a weight is NaN, infinite or negative, all weights are zero, or the
-            filters cannot be applied in every leg.
+        ConfigurationError: There are no retrievers, a weight is NaN, infinite or negative, all weights are zero, or the
+            filters cannot be applied in every retriever.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class HybridRetriever(QueryFusionRetriever, CheckedRetriever):
         )
         self.spotlight = spotlight
         self._filters = filters
-        self._shared = SharedIndex.of(retrievers) if num_queries <= 1 else None
+        self._shared = SharedIndex.from_retrievers(retrievers) if num_queries <= 1 else None
         if filters is not None and self._shared is None:
             raise ConfigurationError(
                 "HybridRetriever: filters need a SemanticRetriever and a LexicalRetriever over the same chunks, and a"
@@ -198,8 +199,8 @@ class HybridRetriever(QueryFusionRetriever, CheckedRetriever):
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self._shared is not None:
             return await asyncio.to_thread(self._retrieve, query_bundle)
-        limited, _ = await alimit_query(query_bundle)
-        return await super()._aretrieve(limited)
+        query, _ = await alimit_query(query_bundle)
+        return await super()._aretrieve(query)
 
     def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
         """Fuse the weighted hits of retrievers that do not share an index, by node id.
@@ -207,16 +208,16 @@ class HybridRetriever(QueryFusionRetriever, CheckedRetriever):
         The results are new objects that contain the evidence of the original hits.
         """
         rankings, chunks = [], dict[str, dict[str, Any]]()
-        for (_, leg), hits in results.items():
-            retriever = self._retrievers[leg]
+        for (_, number), hits in results.items():
+            retriever = self._retrievers[number]
             store = None if isinstance(retriever, SemanticRetriever) else getattr(retriever, "_vector_store", None)
             rankings.append([(hit.node.node_id, score) for hit, score in similarities(hits, store)])
             for hit in hits:
                 fields = chunks.setdefault(hit.node.node_id, {"node": hit.node})
-                for name in LEGS:
+                for name in INDEX_NAMES:
                     if (evidence := getattr(hit, name, None)) is not None:
                         fields.setdefault(name, evidence)
-        weights = [self._retriever_weights[leg] for _, leg in results]
+        weights = [self._retriever_weights[number] for _, number in results]
         if self.settings.by == "score":
             ranking = score_fusion(rankings, weights)
         else:
@@ -233,7 +234,9 @@ def _default_weights(retrievers: Sequence[BaseRetriever]) -> list[float]:
     Raises:
         ValueError: There are no retrievers.
     """
-    kinds = [isinstance(one, VectorIndexRetriever) - isinstance(one, BM25Retriever) for one in retrievers]
+    kinds = [
+        isinstance(retriever, VectorIndexRetriever) - isinstance(retriever, BM25Retriever) for retriever in retrievers
+    ]
     if sorted(kinds) == [-1, 1]:
         semantic, lexical = FusionSettings.weights
         return [semantic if kind > 0 else lexical for kind in kinds]

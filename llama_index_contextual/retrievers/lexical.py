@@ -21,13 +21,15 @@ from llama_index.retrievers.bm25.base import DEFAULT_PERSIST_FILENAME
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.text import parse_json
-from llama_index_contextual.config import default
+from llama_index_contextual.config import AUTO, default
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import files
+from llama_index_contextual.index.analysis import DEFAULT_LANGUAGE
 from llama_index_contextual.index.base import Chunk, ChunkIndex
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
+from llama_index_contextual.index.languages import language_of_texts
 from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.index.units import Units
 from llama_index_contextual.retrievers.base import CheckedRetriever, search_nodes
@@ -43,7 +45,7 @@ class NodeIndex:
 
     Args:
         nodes: The nodes.
-        language: Language of the stemmer; see `Analyzer`.
+        language: Language of the nodes, see `Analyzer`; `auto` to recognise it.
     """
 
     dimensions: int | None = None
@@ -52,6 +54,8 @@ class NodeIndex:
     def __init__(self, nodes: Sequence[BaseNode], *, language: str = default("language")) -> None:
         self.docstore = NodeTable()
         self.docstore.add(nodes)
+        if language == AUTO:
+            language = language_of_texts([node.get_content() for node in nodes]) or DEFAULT_LANGUAGE
         texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in self.docstore.iterate())
         self.lexical = LexicalIndex.build(texts, language=language)
 
@@ -176,8 +180,8 @@ class LexicalRetriever(BM25Retriever, CheckedRetriever):
         if language is None and isinstance(vectors, IndexVectorStore) and vectors.client.lexical is not None:
             return cls(vectors.client, **options)
         store = docstore if index is None else index.docstore
-        given = list(nodes or []) if store is None else list(store.docs.values())
-        return cls(NodeIndex(given, language=language or default("language")), **options)
+        chunks = list(nodes or []) if store is None else list(store.docs.values())
+        return cls(NodeIndex(chunks, language=language or default("language")), **options)
 
     def specificity(self, text: str) -> float:
         """Return the specificity of a text among the chunks; see `specificity_of`."""
@@ -230,9 +234,9 @@ class LexicalRetriever(BM25Retriever, CheckedRetriever):
             InputError: The directory was not written by `persist`.
         """
         try:
-            stored = {**parse_json((Path(path) / DEFAULT_PERSIST_FILENAME).read_text(encoding))}
+            settings = {**parse_json((Path(path) / DEFAULT_PERSIST_FILENAME).read_text(encoding))}
             nodes = [metadata_dict_to_node(row) for row in bm25s.BM25.load(path, load_corpus=True).corpus]
-            written = {name: stored[name] for name in ("similarity_top_k", "language") if name in stored}
+            arguments = {name: settings[name] for name in ("similarity_top_k", "language") if name in settings}
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(
                 f"{path} was not written by `persist` of a BM25 retriever: {error}. Pass a folder that it has written,"
@@ -240,8 +244,8 @@ class LexicalRetriever(BM25Retriever, CheckedRetriever):
                 value=path,
             ) from error
         if "top_k" in options:
-            del written["similarity_top_k"]
-        return cls.from_defaults(nodes=nodes, **{**written, **options})
+            del arguments["similarity_top_k"]
+        return cls.from_defaults(nodes=nodes, **{**arguments, **options})
 
 
 def _unused_bm25() -> bm25s.BM25:

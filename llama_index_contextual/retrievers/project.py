@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Collection, Sequence
+from itertools import accumulate, takewhile
+from typing import Any, cast, get_args
 
 from llama_index.core.prompts.mixin import PromptMixinType
-from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
-from llama_index_contextual.config import SPOTLIGHT, Mode, ProjectConfig
+from llama_index_contextual._utils.tokens import count_tokens
+from llama_index_contextual.config import SPOTLIGHT, MinRelevance, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.filters import require_filters
+from llama_index_contextual.index.languages import analyzer_of, in_main_language, languages_of
 from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundles, limit_query, query_of, with_events
 from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
 from llama_index_contextual.search.rerank import LLM_RERANK, LLMReranker
-from llama_index_contextual.search.response import SearchResponse
-from llama_index_contextual.search.results import RetrievalResponse
+from llama_index_contextual.search.response import SearchResponse, Standing
+from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.search.search import (
     Candidates,
     SearchSettings,
     complete_response,
     find_candidates,
+    find_standing,
     number_of_results,
     require_positive,
+    require_relevance,
     search,
     usable_mode,
 )
@@ -41,6 +46,10 @@ class ProjectRetriever(CheckedRetriever):
         similarity_top_k: Number of results; None uses `config.top_k`.
         top_k: The same as `similarity_top_k`.
         filters: Metadata filters; in each index, only chunks that pass them are ranked.
+        min_relevance: Relevance that the last result reaches at least; the hits after it are in the response's
+            `folded`. None returns all results; "auto" uses the project's `min_relevance`.
+        max_tokens: Maximum number of tokens in the nodes that `retrieve` returns, as an LLM reads them; at least one
+            node is returned. None has no limit.
     """
 
     def __init__(
@@ -52,6 +61,8 @@ class ProjectRetriever(CheckedRetriever):
         similarity_top_k: int | None = None,
         top_k: int | None = None,
         filters: MetadataFilters | None = None,
+        min_relevance: MinRelevance = None,
+        max_tokens: int | None = None,
     ) -> None:
         super().__init__()
         self._indexes = indexes
@@ -61,6 +72,8 @@ class ProjectRetriever(CheckedRetriever):
             raise InputError(f"Mode {self.mode!r} is unknown: use semantic, lexical or hybrid.", value=mode)
         self.similarity_top_k = require_positive(number_of_results(similarity_top_k, top_k, config.top_k))
         self.filters = None if filters is None else require_filters(filters)
+        self.min_relevance = require_relevance(min_relevance)
+        self.max_tokens = None if max_tokens is None else require_positive(max_tokens, "max_tokens", "token")
 
     def changed(
         self,
@@ -68,19 +81,22 @@ class ProjectRetriever(CheckedRetriever):
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
+        min_relevance: MinRelevance = None,
         **settings: Any,
     ) -> ProjectRetriever:
-        """Return a copy with another mode, another number of results, or other settings.
+        """Return a copy with another mode, another number of results, another `min_relevance`, or other settings.
 
         `filters` apply in addition to the existing filters.
         """
-        both = [one for one in (self.filters, require_filters(filters)) if one is not None]
+        parts = [part for part in (self.filters, require_filters(filters)) if part is not None]
         return ProjectRetriever(
             self._indexes,
             self._config.changed(**settings) if settings else self._config,
             mode=self.mode if mode is None else mode,
             similarity_top_k=self.similarity_top_k if similarity_top_k is None else similarity_top_k,
-            filters=MetadataFilters(filters=list(both)) if len(both) == 2 else next(iter(both), None),
+            filters=MetadataFilters(filters=list(parts)) if len(parts) == 2 else next(iter(parts), None),
+            min_relevance=self.min_relevance if min_relevance is None else min_relevance,
+            max_tokens=self.max_tokens,
         )
 
     def with_more_results(self) -> ProjectRetriever:
@@ -128,10 +144,19 @@ class ProjectRetriever(CheckedRetriever):
 
     # Without events, which `retrieve` and `aretrieve` send themselves.
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [*self._respond(query_bundle).results]
+        return self._fitting(self._respond(query_bundle).results)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [*(await self._arespond(query_bundle)).results]
+        return self._fitting((await self._arespond(query_bundle)).results)
+
+    def _fitting(self, results: Sequence[RetrievedChunk]) -> list[NodeWithScore]:
+        """Return the first results, up to the first one that exceeds `max_tokens`."""
+        if self.max_tokens is None:
+            return [*results]
+        sizes = (count_tokens(result.node.get_content(metadata_mode=MetadataMode.LLM)) for result in results)
+        totals = zip(results, accumulate(sizes), strict=True)
+        fitting = [result for result, _ in takewhile(lambda pair: pair[1] <= cast(int, self.max_tokens), totals)]
+        return [*(fitting or results[:1])]
 
     def _respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         candidates, notes = self._find_candidates(bundle, explain=explain)
@@ -154,22 +179,45 @@ class ProjectRetriever(CheckedRetriever):
         )
         return candidates, notes
 
+    def why_not(self, bundle: QueryBundle, ids: Collection[str]) -> Standing:
+        """Return where the best of the given chunks stands in the ranking of a question, and what it lacks.
+
+        A model that reranks is not asked.
+
+        Args:
+            bundle: The question.
+            ids: Ids of the chunks.
+
+        Raises:
+            InputError: The question is empty.
+            NoVersionError: Nothing has been ingested yet.
+        """
+        query, _ = limit_query(bundle)
+        settings = self._search_settings()
+
+        def find(version: SearchableVersion) -> Standing:
+            mode, _ = usable_mode(version.index, self.mode)
+            embedder = None if mode == "lexical" else version.embedder
+            return find_standing(query_of(query), version.index, settings, ids, embedder=embedder)
+
+        return self._indexes.run(find)
+
     def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
         """Run several queries on the same version, and return their results in the order of the queries."""
         # Check every query before files are opened and before an API is called.
-        checked = [limit_query(bundle) for bundle in bundles]
+        queries = [limit_query(bundle) for bundle in bundles]
         settings = self._search_settings()
 
         def run(version: SearchableVersion) -> list[SearchResponse]:
             models = self._models(version)
             if (embedder := models["embedder"]) is not None:
                 # Embed all questions now, so that the calls are concurrent; `search` finds the vectors in the cache.
-                embedder.embed_many([query.embedding_strs for query, _ in checked if query.embedding is None])
-            return [search(query_of(query), version.index, settings, **models) for query, _ in checked]
+                embedder.embed_many([query.embedding_strs for query, _ in queries if query.embedding is None])
+            return [search(query_of(query), version.index, settings, **models) for query, _ in queries]
 
-        if not checked:
+        if not queries:
             return []
-        responses = zip(self._indexes.run(run), bundles, checked, strict=True)
+        responses = zip(self._indexes.run(run), bundles, queries, strict=True)
         return [_as_response(response, bundle, notes) for response, bundle, (_, notes) in responses]
 
     def retrieve_many(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
@@ -189,30 +237,39 @@ class ProjectRetriever(CheckedRetriever):
     def analyzer(self) -> Analyzer:
         """The analyzer of the live version's lexical index.
 
-        Without such an index, this is a new analyzer for the language in the settings.
+        Without such an index, this is a new analyzer for the languages of the documents.
         """
 
         def find(version: SearchableVersion) -> Analyzer:
             lexical = version.index.lexical
-            return Analyzer(self._config.language) if lexical is None else lexical.analyzer
+            return analyzer_of(list(languages_of(version.records))) if lexical is None else lexical.analyzer
 
         return self._indexes.run(find)
 
     def _search_settings(self, *, explain: bool = False) -> SearchSettings:
         # Created for each query, because `mode`, `similarity_top_k` and `filters` can be changed at any time.
         return SearchSettings.of(
-            self._config, mode=self.mode, k=self.similarity_top_k, filters=self.filters, explain=explain
+            self._config,
+            mode=self.mode,
+            k=self.similarity_top_k,
+            filters=self.filters,
+            min_relevance=self.min_relevance,
+            explain=explain,
         )
 
     def _models(self, version: SearchableVersion) -> dict[str, Any]:
         """Return the keyword arguments for `search` that depend on the version or the models."""
         mode, _ = usable_mode(version.index, self.mode)
         name = self._config.rerank
-        selected = None if name in (None, SPOTLIGHT) else self._indexes.versions.rerankers.of(name, self._config)
+        choice = (
+            None
+            if name in (None, SPOTLIGHT)
+            else self._indexes.versions.rerankers.of(name, in_main_language(self._config, version.records))
+        )
         return {
             "embedder": None if mode == "lexical" else version.embedder,
-            "reranker": None if selected is None else selected.reranker,
-            "rerank_reason": "" if selected is None else selected.reason,
+            "reranker": None if choice is None else choice.reranker,
+            "rerank_reason": "" if choice is None else choice.reason,
             "slots": self._indexes.versions.slots,
             "version": version.name,
         }

@@ -117,5 +117,5 @@ def similarities(hits: Sequence[NodeWithScore], store: object) -> list[tuple[Nod
         store: The vector store that returned them. With the L2 metric, FAISS returns distances, which are negated.
     """
     has_distances = isinstance(store, FaissVectorStore) and store.client.metric_type == _L2
-    scored = [(hit, -(hit.score or 0.0) if has_distances else hit.score or 0.0) for hit in hits]
-    return sorted(scored, key=itemgetter(1), reverse=True)
+    pairs = [(hit, -(hit.score or 0.0) if has_distances else hit.score or 0.0) for hit in hits]
+    return sorted(pairs, key=itemgetter(1), reverse=True)

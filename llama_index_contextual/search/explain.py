@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,19 @@ def explain(ranking: Ranking, hits: Sequence[BaseHit], k: int) -> tuple[list[Exp
     return explanations[:last], near_misses
 
 
+def explain_hit(ranking: Ranking, hits: Sequence[BaseHit], k: int) -> Explanation:
+    """Return the explanation of the last of the given hits, with the reasons why it is not among the k best.
+
+    Args:
+        ranking: The ranking.
+        hits: The first hits of the ranking, in order.
+        k: Number of results.
+    """
+    at, last = len(hits) - 1, min(k, len(hits)) - 1
+    explanations = {position: _explanation(ranking, hits[position]) for position in {at, last}}
+    return explanations[at] if at <= last else _with_reason(ranking, explanations, at, last)
+
+
 def explain_reranked(
     explanations: Sequence[Explanation], reranked: Reranked, k: int
 ) -> tuple[list[Explanation], list[Explanation]]:
@@ -90,6 +103,7 @@ def _explanation(ranking: Ranking, hit: BaseHit) -> Explanation:
         in_text=in_text,
         in_context=in_context,
         in_structure=in_structure,
+        variants=_variants(ranking, (*in_text, *in_context, *in_structure)),
         missing=_missing(ranking, (*in_text, *in_context, *in_structure)),
     )
 
@@ -117,7 +131,18 @@ def _matched_terms(ranking: Ranking, hit: BaseHit) -> tuple[tuple[str, ...], tup
 
 
 def _missing(ranking: Ranking, matched: Sequence[str]) -> tuple[str, ...]:
-    return () if ranking.terms is None else tuple(t for t in ranking.terms.counts if t not in matched)
+    """Return the query's terms that a hit contains neither as they are nor as a variant."""
+    if ranking.terms is None:
+        return ()
+    variants = ranking.terms.variants
+    covered = {variants[term].of for term in matched if term in variants and variants[term].kind != "spelling"}
+    return tuple(t for t in ranking.terms.counts if t not in matched and t not in covered and t not in variants)
+
+
+def _variants(ranking: Ranking, matched: Sequence[str]) -> dict[str, str]:
+    """Return those of the matched terms that were searched as a variant of a term of the query."""
+    variants = {} if ranking.terms is None else ranking.terms.variants
+    return {term: f"{variants[term].kind} of {variants[term].of}" for term in matched if term in variants}
 
 
 def _arithmetic(ranking: Ranking, at: int) -> str:
@@ -125,7 +150,7 @@ def _arithmetic(ranking: Ranking, at: int) -> str:
     parts = [f"{share.name} {share.formula}" for share in _shares(ranking, at) if share.formula]
     if ranking.fusion is None:
         added = sum(share.value for share in _shares(ranking, at))
-        parts = [f"{_UNITS[ranking.legs[0].name]} {score - added:.4f}", *parts]
+        parts = [f"{_UNITS[ranking.lists[0].name]} {score - added:.4f}", *parts]
     if len(parts) == 1 and ranking.fusion is None:
         return parts[0]
     return f"{' + '.join(parts)} = {score:.4f}"
@@ -140,9 +165,9 @@ def _shares(ranking: Ranking, at: int) -> list[_Share]:
     if fusion is None:
         return _share_of_spotlight(ranking, at)
     shares = []
-    for leg, weight in zip(ranking.legs, fusion.weights, strict=True):
-        hits = leg.hits.first(fusion.candidates)
-        name, scores = leg.name, hits.scores
+    for ranked, weight in zip(ranking.lists, fusion.weights, strict=True):
+        hits = ranked.hits.first(fusion.candidates)
+        name, scores = ranked.name, hits.scores
         places = (hits.rows == row).nonzero()[0]
         if len(places) == 0:
             shares.append(_Share(name, 0.0, ""))
@@ -151,7 +176,7 @@ def _shares(ranking: Ranking, at: int) -> list[_Share]:
         if fusion.by == "rrf":
             value, formula = weight / (fusion.rrf_k + place + 1), f"{weight:.4g} / ({fusion.rrf_k:g} + {place + 1})"
         else:
-            zero, unit = leg.scale
+            zero, unit = ranked.scale
             value = weight * ((scores[place] - zero) / unit if unit > 0 else 1.0)
             above = f"{scores[place]:.4f} - {zero:.4f}".replace("- -", "+ ").removesuffix(" - 0.0000")
             formula = f"{weight:.4g} × ({above}) / {unit:.4f}" if unit > 0 else f"{weight:.4g}"
@@ -210,7 +235,9 @@ def _share_of_spotlight(ranking: Ranking, at: int) -> list[_Share]:
     return [_Share("best sentence", words + meaning, formula)]
 
 
-def _with_reason(ranking: Ranking, explanations: Sequence[Explanation], at: int, last: int) -> Explanation:
+def _with_reason(
+    ranking: Ranking, explanations: Sequence[Explanation] | Mapping[int, Explanation], at: int, last: int
+) -> Explanation:
     """Add the reasons why a near miss ranks below the last result to its explanation, and return the explanation."""
     miss, hit = explanations[at], explanations[last]
     reasons = [f"{hit.score - miss.score:.4f} below result {hit.rank}"]

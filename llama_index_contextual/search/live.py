@@ -21,6 +21,7 @@ from llama_index_contextual.errors import (
     NoVersionError,
     Remedy,
 )
+from llama_index_contextual.index.languages import languages_of
 from llama_index_contextual.index.project_file import deleted_error, is_project
 from llama_index_contextual.index.restricted import RestrictedPart
 from llama_index_contextual.index.version import OpenVersion
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from llama_index.core.llms import LLM
     from llama_index.core.vector_stores.types import MetadataFilters
 
+    from llama_index_contextual.config import Prefixes
     from llama_index_contextual.embeddings.queries import QueryEmbedder
     from llama_index_contextual.index.part import Part
     from llama_index_contextual.search.rerank import Rerankers
@@ -55,7 +57,7 @@ class LiveVersions:
         project_dir: Directory of the project.
         name: Name of the project, for messages.
         load_embed_model: Function that loads the embedding model for queries; its arguments are the `embed_model`
-            setting of a version, and the name of the model that the version was built with.
+            setting of a version, the name of the model that the version was built with, and its `embed_prefixes`.
         load_llm: Function that loads the LLM for reranking, if the settings require it.
         rerankers: Cache of rerankers to share with other projects; None creates one.
 
@@ -68,7 +70,7 @@ class LiveVersions:
         self,
         project_dir: Path,
         name: str,
-        load_embed_model: Callable[[str, str], BaseEmbedding],
+        load_embed_model: Callable[[str, str, Prefixes], BaseEmbedding],
         load_llm: Callable[[], LLM] | None = None,
         *,
         rerankers: Rerankers | None = None,
@@ -246,7 +248,7 @@ def _slots() -> Slots:
 
     Threads compete for the interpreter: with more threads than cores, fewer queries are answered per second.
     """
-    return Slots((os.cpu_count() or 1) + 1)
+    return Slots(os.cpu_count() or 1)
 
 
 class SearchableVersion(OpenVersion):
@@ -255,14 +257,14 @@ class SearchableVersion(OpenVersion):
     Args:
         directory: The `versions/<name>` directory of a project.
         load_embed_model: Function that loads the embedding model for queries; its arguments are the `embed_model`
-            setting of the version, and the name of the model that the version was built with.
+            setting of the version, the name of the model that the version was built with, and its `embed_prefixes`.
 
     Raises:
         CorruptVersionError: A file is damaged or missing, or belongs to another version.
         FormatError: The version was written by a newer release.
     """
 
-    def __init__(self, directory: Path, load_embed_model: Callable[[str, str], BaseEmbedding]) -> None:
+    def __init__(self, directory: Path, load_embed_model: Callable[[str, str, Prefixes], BaseEmbedding]) -> None:
         super().__init__(directory)
         self._load_embed_model = load_embed_model
         self.embedder_of: Callable[[BaseEmbedding], QueryEmbedder] | None = None
@@ -321,8 +323,11 @@ class SearchableVersion(OpenVersion):
         """
         from llama_index_contextual.models import model_name
 
-        setting = self.manifest.config["embed_model"]
-        model = self._load_embed_model(setting, self.manifest.embed_model or setting)
+        config = self.manifest.config
+        setting, prefixes = config["embed_model"], config.get("embed_prefixes", "auto")  # not in older versions
+        model = self._load_embed_model(
+            setting, self.manifest.embed_model or setting, tuple(prefixes) if isinstance(prefixes, list) else prefixes
+        )
         if self.manifest.embed_model != model_name(model):
             raise ConfigurationError(
                 f"The index was built with the embedding model {self.manifest.embed_model!r}, the project is"
@@ -367,8 +372,13 @@ class RestrictedVersion(SearchableVersion):
         copies = former._copies if former else {}
         self._copies = {part: copies.get(part) or RestrictedPart(part, filters) for part in whole.parts}
         self.parts = [copy.acquire() for copy in self._copies.values()]
-        chunks = sum(part.size for part in self.parts)
-        visible = {"documents": len(self.records), "chunks": chunks, "size": 0, "parts": []}
+        visible = {
+            "documents": len(self.records),
+            "chunks": sum(part.size for part in self.parts),
+            "size": 0,
+            "parts": [],
+            "languages": languages_of(self.records),
+        }
         self.manifest = whole.manifest.model_copy(update=visible)
 
     @property

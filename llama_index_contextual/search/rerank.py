@@ -34,6 +34,7 @@ from llama_index_contextual._utils.tokens import TokenMap, count_tokens, replace
 from llama_index_contextual.config import AUTO, SPOTLIGHT, ProjectConfig, RerankThreshold
 from llama_index_contextual.embeddings.windows import WindowSplitter
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, Remedy
+from llama_index_contextual.metadata import background
 from llama_index_contextual.models import CALL_TIMEOUT, is_self_hosted, model_name
 from llama_index_contextual.search.cross_encoders import load_cross_encoder, local_models, unusable
 from llama_index_contextual.search.response import Hit, RerankerChoice, Reranking
@@ -514,7 +515,7 @@ def _fields(hit: Hit, question: str) -> dict[str, str]:
     tokens = count_tokens(text)
     parts = {
         "source": str(hit.source),
-        "context": hit.written_context or "",
+        "context": background(hit.metadata),
         "table_head": hit.table_head or "",
         "text": text if tokens <= limit else hit.excerpt(question, len(text) * limit // tokens),
     }
@@ -523,7 +524,7 @@ def _fields(hit: Hit, question: str) -> dict[str, str]:
 
 def _clip(text: str, tokens: int) -> str:
     text = replace_surrogates(text)
-    return text[: TokenMap.of(text).offset(tokens)]
+    return text[: TokenMap.from_text(text).offset(tokens)]
 
 
 def _json_line(number: int, fields: Mapping[str, str]) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import excerpt, pluralize
@@ -15,9 +17,10 @@ from llama_index_contextual.index.base import Chunk
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
 
+HitT = TypeVar("HitT", bound="BaseHit")
 ConfidenceLevel = Literal["high", "medium", "low", "none"]
 
-LEGS = ("semantic", "lexical", "document")
+INDEX_NAMES = ("semantic", "lexical", "document")
 """Names of the indexes in the evidence for a chunk."""
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -28,17 +31,20 @@ _VERDICTS = {
     "medium": "Medium confidence: the best passage matches a part of the question.",
     "low": "Low confidence: even the best passage has little in common with the question, in words and in meaning.",
     "none": "No passage was found.",
+    "folded": "Nothing found: no passage is likely to answer this.",
 }
 """Sentences for the confidence levels, used everywhere in the package."""
 
 _WIDTH = 400
 """Number of characters after which a query is truncated for display."""
 
-_MAX_WORDS, _MAX_WORD_LENGTH = 50, 60
+_MAX_WORDS, _MAX_WORD_LENGTH, _MAX_MISSING = 50, 60, 5
+_START = attrgetter("start")
 
 
-@dataclass(frozen=True)
-class LegScore:
+# Not frozen, because creating a frozen object takes several times as long, and a search creates many.
+@dataclass(slots=True, unsafe_hash=True)
+class IndexScore:
     """Score and rank of a chunk in one index.
 
     Attributes:
@@ -53,7 +59,8 @@ class LegScore:
     matched_terms: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+# Not frozen, because creating a frozen object takes several times as long, and a search creates many.
+@dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class Source:
     """The location of a passage in its document.
 
@@ -94,9 +101,20 @@ class Source:
     @classmethod
     def from_place(cls, metadata: Mapping[str, Any], doc_id: str | None, start: int | None, end: int | None) -> Source:
         """Create a source from the metadata, the document id and the offsets of a chunk."""
-        names = ("file_name", "file_path", "page_start", "page_end", "page_label", "section", "title")
-        fields = {name: metadata.get(name) for name in (*names, "segment_index", "chunk_index")}
-        return cls(doc_id=doc_id, start_char=start, end_char=end, **fields)
+        return cls(
+            file_name=metadata.get(keys.FILE_NAME),
+            file_path=metadata.get(keys.FILE_PATH),
+            doc_id=doc_id,
+            page_start=metadata.get(keys.PAGE_START),
+            page_end=metadata.get(keys.PAGE_END),
+            page_label=metadata.get(keys.PAGE_LABEL),
+            section=metadata.get(keys.SECTION),
+            title=metadata.get(keys.TITLE),
+            segment_index=metadata.get(keys.SEGMENT_INDEX),
+            chunk_index=metadata.get(keys.CHUNK_INDEX),
+            start_char=start,
+            end_char=end,
+        )
 
     def at(self, start: int, end: int, places: Sequence[keys.Place]) -> Source:
         """Return the source for a span within the document, with the span's own pages and section if they are known.
@@ -106,14 +124,7 @@ class Source:
             end: Offset after the last character of the span.
             places: Pages and sections of the chunk or the document with their start offsets, in order.
         """
-        changes: dict[str, Any] = {"start_char": start, "end_char": end}
-        if before := [place for place in places if place.start <= start]:
-            first, last = before[-1], [place for place in places if place.start < max(end, start + 1)][-1]
-            if first.page is not None:
-                changes |= {"page_start": first.page, "page_end": last.page, "page_label": first.page_label}
-            if any(place.section for place in places):
-                changes["section"] = first.section
-        return replace(self, **changes)
+        return replace(self, start_char=start, end_char=end, **_values_at(places, start, end))
 
     def __str__(self) -> str:
         line = keys.source_line({k: v for k, v in asdict(self).items() if v is not None})
@@ -138,10 +149,13 @@ class Mark(NamedTuple):
     @classmethod
     def of(cls, chunk: Chunk, start: int, end: int) -> Mark:
         """Return the mark for a span of a chunk's text."""
-        text, base = chunk.text[start:end], chunk.start or 0
-        source = Source.from_place(chunk.metadata, chunk.doc_id, base + start, base + end)
-        places = keys.places_of(chunk.metadata)
-        return cls(base + start, base + end, text, source.at(base + start, base + end, places) if places else source)
+        base = chunk.start or 0
+        first, after = base + start, base + end
+        source = Source.from_place(chunk.metadata, chunk.doc_id, first, after)
+        if places := keys.places_of(chunk.metadata):
+            for name, value in _values_at(places, first, after).items():
+                setattr(source, name, value)
+        return cls(first, after, chunk.text[start:end], source)
 
     def to_dict(self, *, texts: bool = True) -> dict[str, Any]:
         """Return the mark as a dict that can be written as JSON.
@@ -154,15 +168,30 @@ class Mark(NamedTuple):
         return {"start": self.start, "end": self.end, **text, **{name: getattr(self.source, name) for name in names}}
 
 
+def _values_at(places: Sequence[keys.Place], start: int, end: int) -> dict[str, Any]:
+    """Return the values of a span's own pages and section for a `Source`, as far as they are known."""
+    first = bisect_right(places, start, key=_START) - 1
+    if first < 0:
+        return {}
+    last = bisect_left(places, max(end, start + 1), lo=first, key=_START) - 1
+    _, page, label, section = places[first]
+    values: dict[str, Any] = {}
+    if page is not None:
+        values = {keys.PAGE_START: page, keys.PAGE_END: places[last].page, keys.PAGE_LABEL: label}
+    if section or any(place.section for place in places):
+        values[keys.SECTION] = section
+    return values
+
+
 class BaseHit:
     """Base class for results: a passage with its score and evidence."""
 
     if TYPE_CHECKING:
         rank: int
         relevance: float | None
-        semantic: LegScore | None
-        lexical: LegScore | None
-        document: LegScore | None
+        semantic: IndexScore | None
+        lexical: IndexScore | None
+        document: IndexScore | None
         spotlight: Mark | None
 
         @property
@@ -242,9 +271,9 @@ class Hit(BaseHit):
     rank: int
     score: float
     relevance: float | None = None
-    semantic: LegScore | None = None
-    lexical: LegScore | None = None
-    document: LegScore | None = None
+    semantic: IndexScore | None = None
+    lexical: IndexScore | None = None
+    document: IndexScore | None = None
     spotlight: Mark | None = None
 
     @property
@@ -374,6 +403,22 @@ class RerankerUse(RerankerChoice):
         return f"Reranker: {super().__str__()}; {read}, {self.seconds:.2f} s"
 
 
+@dataclass(frozen=True)
+class UnknownWord:
+    """A word of a question that no document contains.
+
+    Attributes:
+        word: The word as it is written in the question.
+        is_name: Whether it is written like a name, a code or an address, instead of like an ordinary word.
+    """
+
+    word: str
+    is_name: bool
+
+    def __str__(self) -> str:
+        return self.word
+
+
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
     """The reasons for the rank of a passage.
@@ -392,6 +437,8 @@ class Explanation:
         in_context: Terms of the query that occur only in the context.
         in_structure: Terms of the query that occur only in the structural line, if the context also has a written part.
         missing: Terms of the query that do not occur in the passage.
+        variants: Those of the terms in the passage that were searched as a variant of a term of the query, with the
+            reason, such as {"kundigungsfrist": "compound of frist"}.
         why_not: The reasons why a near miss ranks below the last result.
         reranking: The reranker's decision, or None if there is no reranker.
     """
@@ -401,24 +448,28 @@ class Explanation:
     source: Source
     score: float
     arithmetic: str
-    semantic: LegScore | None = None
-    lexical: LegScore | None = None
-    document: LegScore | None = None
+    semantic: IndexScore | None = None
+    lexical: IndexScore | None = None
+    document: IndexScore | None = None
     in_text: tuple[str, ...] = ()
     in_context: tuple[str, ...] = ()
     in_structure: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    variants: Mapping[str, str] = field(default_factory=dict)
     why_not: str | None = None
     reranking: Reranking | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        legs = (("semantic", self.semantic), ("lexical", self.lexical), ("document", self.document))
-        ranks = ", ".join(f"{name} rank {leg.rank} ({leg.score:.4f})" for name, leg in legs if leg is not None)
+        lists = (("semantic", self.semantic), ("lexical", self.lexical), ("document", self.document))
+        ranks = ", ".join(
+            f"{name} rank {ranked.rank} ({ranked.score:.4f})" for name, ranked in lists if ranked is not None
+        )
         terms = (
             ("in the text", self.in_text),
             ("only in the context", self.in_context),
             ("only in its structural part", self.in_structure),
+            ("variants", [f"{term} ({reason})" for term, reason in self.variants.items()]),
             ("missing", self.missing),
         )
         lines = [
@@ -430,6 +481,40 @@ class Explanation:
             *([f"   why not: {self.why_not}"] if self.why_not else []),
         ]
         return "\n".join(_CONTROLS.sub(" ", line) for line in lines)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The place of an expected document in the ranking of a question.
+
+    Attributes:
+        question: The question.
+        explanation: Explanation of the rank of its best passage, with what it lacks to be a result; None if it is not
+            ranked.
+        ranked: Number of passages that were ranked.
+        k: Number of results.
+        unknown_words: Words of the question that no document contains.
+    """
+
+    question: str
+    explanation: Explanation | None
+    ranked: int
+    k: int
+    unknown_words: Sequence[UnknownWord] = ()
+
+    @property
+    def rank(self) -> int | None:
+        """Rank of the best passage, starting at 1, or None if it is not ranked."""
+        return None if self.explanation is None else self.explanation.rank
+
+    def __str__(self) -> str:
+        if self.explanation is None:
+            head = f"Not among the {self.ranked:,} passages that are nearest to the question in words or in meaning."
+        else:
+            place = "among" if self.explanation.rank <= self.k else "not among"
+            head = f"Rank {self.explanation.rank:,} of {self.ranked:,}, {place} the first {self.k}."
+        head = " ".join(filter(None, (head, _missing_sentence(self.unknown_words))))
+        return head if self.explanation is None else f"{head}\n{self.explanation}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -444,8 +529,8 @@ class SearchResponse:
         results: The results, best first.
         confidence: Estimated probability that the documents answer the question; None for retrievers that do not belong
             to a project.
-        confidence_level: The confidence as a word. On five question sets, at most 5 % of the answerable questions were
-            rated "low", and at most 5 % of the questions on other subjects were rated "high". The level "none" means
+        confidence_level: The confidence as a word. On eight question sets, at most 5 % of the answerable questions were
+            rated "low", and at most 3 % of the questions on other subjects were rated "high". The level "none" means
             that there are no results. None if only words were searched, because no limits are reliable in that case.
         version: Name of the version that was searched.
         blend: The texts that were searched for, or None if this was only the question.
@@ -455,6 +540,12 @@ class SearchResponse:
         explanations: Reasons for the rank of each result, if requested.
         near_misses: Explanations of the next hits, including the reasons why they rank below the last result, if
             requested.
+        folded: The hits after the last one that is relevant enough, if the search has a `min_relevance`.
+        unknown_words: Words of the question that no document contains. They are not listed if no words were searched,
+            or if the question is in another language than the documents.
+        languages: Languages in which the texts are analysed, the most frequent one first; empty without an index of
+            words.
+        foreign: Languages of the question and of most documents, if the search cannot relate them; otherwise None.
     """
 
     query: str
@@ -470,6 +561,10 @@ class SearchResponse:
     reranker: RerankerUse | None = None
     explanations: Sequence[Explanation] = ()
     near_misses: Sequence[Explanation] = ()
+    folded: Sequence[BaseHit] = ()
+    unknown_words: Sequence[UnknownWord] = ()
+    languages: Sequence[str] = ()
+    foreign: tuple[str, str] | None = None
 
     def __len__(self) -> int:
         return len(self.results)
@@ -505,18 +600,30 @@ class SearchResponse:
         if not self.results or self.confidence is None:
             return ""
         is_low = self.confidence_level == "low" if min_confidence is None else self.confidence < min_confidence
-        return _VERDICTS["low"] if is_low else ""
+        return " ".join(filter(None, (_VERDICTS["low"], self.missing))) if is_low else ""
+
+    @property
+    def missing(self) -> str:
+        """Words of the question that no document contains, as a sentence, or an empty string.
+
+        Ordinary words are included only if nothing was found or the confidence level is "low", because the passages may
+        express them in other words.
+        """
+        is_sure = bool(self.results) and self.confidence_level != "low"
+        return _missing_sentence([word for word in self.unknown_words if word.is_name or not is_sure])
 
     def verdict(self) -> str:
         """Return the confidence level as a sentence, or an empty string if there is no level.
+
+        The sentence is followed by the words of the question that no document contains; see `missing`.
 
         Example:
             >>> SearchResponse(query="Why?", mode_requested="hybrid", mode_used="hybrid", results=[]).verdict()
             'No passage was found.'
         """
-        if not self.results:
-            return _VERDICTS["none"]
-        return _VERDICTS.get(self.confidence_level or "", "")
+        empty = "folded" if self.folded else "none"
+        level = _VERDICTS.get(self.confidence_level or "", "") if self.results else _VERDICTS[empty]
+        return " ".join(filter(None, (level, self.missing)))
 
     def to_dict(self, *, texts: bool = True) -> dict[str, Any]:
         """Return the response as a dict that can be written as JSON.
@@ -535,6 +642,10 @@ class SearchResponse:
         if self.explanations:
             out["explanations"] = [asdict(one) for one in self.explanations]
             out["near_misses"] = [asdict(one) for one in self.near_misses]
+        if self.unknown_words:
+            out["unknown_words"] = [str(word) for word in self.unknown_words]
+        if self.folded:
+            out["folded"] = [_result_dict(chunk, texts=texts) for chunk in self.folded]
         return {
             **out,
             "warnings": list(self.warnings),
@@ -572,13 +683,39 @@ class SearchResponse:
         )
 
 
+def without_repetitions(hits: Sequence[HitT]) -> list[HitT]:
+    """Return the hits, except those whose marked sentence is that of an earlier one.
+
+    Chunks of a document overlap, so the best sentence of two of them may be the same.
+    """
+    marks: set[tuple[str, int, int]] = set()
+    distinct = []
+    for hit in hits:
+        place = hit.source
+        if hit.spotlight is not None and place.doc_id is not None and place.start_char is not None:
+            mark = (place.doc_id, hit.spotlight.start, hit.spotlight.end)
+            if mark in marks:
+                continue
+            marks.add(mark)
+        distinct.append(hit)
+    return distinct
+
+
+def _missing_sentence(words: Sequence[UnknownWord]) -> str:
+    """Return a sentence with up to five words that no document contains, or an empty string."""
+    if not words:
+        return ""
+    *others, last = (f"“{_shorten(word.word, _MAX_WORD_LENGTH)}”" for word in words[:_MAX_MISSING])
+    return f"No document mentions {' or '.join(filter(None, (', '.join(others), last)))}."
+
+
 def _result_dict(chunk: BaseHit, *, texts: bool) -> dict[str, Any]:
     """Return a result as a dict that can be written as JSON, without the node's metadata."""
     names = ("rank", "node_id", *(("text", "context") if texts else ()), "score", "relevance")
     out = {name: getattr(chunk, name) for name in names}
-    for leg in LEGS:
-        leg_score: LegScore | None = getattr(chunk, leg)
-        out[leg] = None if leg_score is None else {"score": leg_score.score, "rank": leg_score.rank}
+    for name in INDEX_NAMES:
+        score: IndexScore | None = getattr(chunk, name)
+        out[name] = None if score is None else {"score": score.score, "rank": score.rank}
     if chunk.lexical is not None:
         out["lexical"]["matched_terms"] = list(chunk.lexical.matched_terms)
     out["source"] = asdict(chunk.source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, cast
 
 from llama_index.core.schema import (
@@ -17,7 +17,7 @@ from llama_index.core.schema import (
 )
 from pydantic import ConfigDict, field_validator
 
-from llama_index_contextual.search.response import LEGS, BaseHit, Hit, LegScore, Mark, SearchResponse, Source
+from llama_index_contextual.search.response import INDEX_NAMES, BaseHit, Hit, IndexScore, Mark, SearchResponse, Source
 
 _NODE_CLASSES = {kind.class_name(): kind for kind in (TextNode, Node, IndexNode, ImageNode, Document, ImageDocument)}
 
@@ -36,11 +36,11 @@ class RetrievedChunk(BaseHit, NodeWithScore):
     """Estimated probability that the passage is relevant, calibrated with the local settings; never above the
     confidence of the search. None for retrievers that are not of a project.
     """
-    semantic: LegScore | None = None
+    semantic: IndexScore | None = None
     """Score and rank in the semantic index, or None if the chunk is not among its hits."""
-    lexical: LegScore | None = None
+    lexical: IndexScore | None = None
     """Score and rank in the lexical index, or None if the chunk is not among its hits."""
-    document: LegScore | None = None
+    document: IndexScore | None = None
     """Score and rank of the chunk's document, or None if documents are not searched or the document's name and opening
     have no term of the query.
     """
@@ -67,14 +67,13 @@ class RetrievedChunk(BaseHit, NodeWithScore):
     @classmethod
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
         """Create a result from a node returned by any retriever, keeping existing evidence."""
-        values = {name: getattr(scored, name, None) for name in ("relevance", "spotlight", *LEGS)}
-        return cls.model_construct(rank=rank, node=scored.node, score=float(scored.score or 0.0), **values)
+        values = {name: getattr(scored, name, None) for name in ("relevance", "spotlight", *INDEX_NAMES)}
+        return cls(rank=rank, node=scored.node, score=float(scored.score or 0.0), **values)
 
     @classmethod
     def of_hit(cls, hit: Hit) -> RetrievedChunk:
         """Create a result from a hit."""
-        # Skip validation, because it takes longer than the search.
-        return cls.model_construct(
+        return cls(
             rank=hit.rank,
             node=hit.chunk.node,
             score=hit.score,
@@ -102,9 +101,11 @@ class RetrievalResponse(SearchResponse):
 
     Attributes:
         results: The results, best first.
+        folded: The hits that are less likely to be relevant; see `SearchResponse`.
     """
 
     results: Sequence[RetrievedChunk]
+    folded: Sequence[RetrievedChunk] = ()
 
     def __iter__(self) -> Iterator[RetrievedChunk]:
         return iter(self.results)
@@ -115,9 +116,11 @@ class RetrievalResponse(SearchResponse):
     @classmethod
     def of(cls, response: SearchResponse) -> RetrievalResponse:
         """Convert the hits in a response to LlamaIndex nodes."""
-        values = {one.name: getattr(response, one.name) for one in fields(response)}
-        hits = cast("Sequence[Hit]", response.results)
-        return cls(**{**values, "results": tuple(map(RetrievedChunk.of_hit, hits))})
+        chunks = {
+            name: tuple(map(RetrievedChunk.of_hit, cast("Sequence[Hit]", getattr(response, name))))
+            for name in ("results", "folded")
+        }
+        return cls(**{**vars(response), **chunks})
 
     @classmethod
     def of_nodes(cls, query: str, hits: Sequence[NodeWithScore]) -> RetrievalResponse:

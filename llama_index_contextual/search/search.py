@@ -10,31 +10,51 @@ from __future__ import annotations
 import operator
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.redaction import get_logger
-from llama_index_contextual.config import SPOTLIGHT, Mode, ProjectConfig, RerankThreshold, default
+from llama_index_contextual.config import SPOTLIGHT, MinRelevance, Mode, ProjectConfig, RerankThreshold, default
 from llama_index_contextual.embeddings.batching import cut_to_input
+from llama_index_contextual.embeddings.languages import knows_language
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import cut_query, cut_text, normalise_query
 from llama_index_contextual.index.base import Chunk, ChunkIndex
+from llama_index_contextual.index.languages import foreign_language
 from llama_index_contextual.search.confidence import (
     RANKED,
-    READ,
     SCORED_HITS,
     ConfidenceEstimate,
     coverages,
     estimate_confidence,
+    unknown_words,
 )
-from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_reranked
-from llama_index_contextual.search.rank import Evidence, FusionSettings, Ranking, fused, lexical_leg, semantic_leg
-from llama_index_contextual.search.response import Explanation, Hit, Mark, QueryBlend, RerankerUse, SearchResponse
+from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_hit, explain_reranked
+from llama_index_contextual.search.rank import (
+    Evidence,
+    FusionSettings,
+    Ranking,
+    fuse_lists,
+    lexical_list,
+    semantic_list,
+)
+from llama_index_contextual.search.response import (
+    BaseHit,
+    Explanation,
+    Hit,
+    Mark,
+    QueryBlend,
+    RerankerUse,
+    SearchResponse,
+    Standing,
+    UnknownWord,
+)
 from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY, Spot, match_units, spotlight_shares
 
 if TYPE_CHECKING:
@@ -43,6 +63,9 @@ if TYPE_CHECKING:
     from llama_index_contextual.search.rerank import Reranked, Reranker
 
 logger = get_logger(__name__)
+
+DEPTH = 1_000
+"""Number of hits of each index among which the place of an expected document is looked for."""
 
 _WORD = re.compile(r"\w+")
 _POSSESSIVE = re.compile(r"['’]s$")
@@ -131,6 +154,8 @@ class SearchSettings:
         rerank_threshold: Probability from the reranker below which hits are dropped; None keeps all hits, and "auto"
             is 0.3 for models that return probabilities.
         min_confidence: Confidence below which the level is "low"; None uses the default.
+        min_relevance: Relevance that the last result reaches at least; "auto" uses a limit that keeps almost all of the
+            evidence, and None has no limit. If there is a reranker, only its own `rerank_threshold` applies.
         explain: Whether to explain the order of the results.
     """
 
@@ -143,13 +168,23 @@ class SearchSettings:
     rerank_candidates: int = default("rerank_candidates")
     rerank_threshold: RerankThreshold = default("rerank_threshold")
     min_confidence: float | None = default("min_confidence")
+    min_relevance: MinRelevance = None
     explain: bool = False
 
     @classmethod
     def of(
-        cls, config: ProjectConfig, *, mode: Mode, k: int, filters: MetadataFilters | None, explain: bool = False
+        cls,
+        config: ProjectConfig,
+        *,
+        mode: Mode,
+        k: int,
+        filters: MetadataFilters | None,
+        min_relevance: MinRelevance = None,
+        explain: bool = False,
     ) -> SearchSettings:
         """Return the settings for a search in a project."""
+        if min_relevance == "auto" and config.min_relevance is not None:
+            min_relevance = config.min_relevance
         return cls(
             mode=mode,
             k=k,
@@ -160,6 +195,7 @@ class SearchSettings:
             rerank_candidates=config.rerank_candidates,
             rerank_threshold=config.rerank_threshold,
             min_confidence=config.min_confidence,
+            min_relevance=min_relevance,
             explain=explain,
         )
 
@@ -216,10 +252,13 @@ class Candidates:
         estimate: The relevance of the hits, and the confidence.
         warnings: Messages about the mode and about parts of the query that were not used.
         explanations: Explanations of the hits and of the near misses; empty unless requested.
+        unknown_words: Words of the question that no document contains.
         blend: The texts that were searched for, or None if this was only the question.
         reranker: Reranker for the hits; None keeps their order.
         rerank_reason: Reason why this reranker was selected, or none.
         version: Name of the version, or None.
+        languages: Languages in which the texts are analysed; see `SearchResponse`.
+        foreign: Languages of the question and of the documents, if the search cannot relate them.
     """
 
     query: Query
@@ -229,10 +268,13 @@ class Candidates:
     estimate: ConfidenceEstimate
     warnings: Sequence[str]
     explanations: tuple[list[Explanation], list[Explanation]]
+    unknown_words: Sequence[UnknownWord]
     blend: QueryBlend | None
     reranker: Reranker | None
     rerank_reason: str
     version: str | None
+    languages: Sequence[str] = ()
+    foreign: tuple[str, str] | None = None
 
     def respond(self) -> SearchResponse:
         """Rerank the hits, if there is a reranker, and return the response."""
@@ -276,33 +318,45 @@ def find_candidates(
     depth = max(settings.fusion.candidates, k) if mode == "hybrid" else max(RANKED, count)
     expanded = _with_acronyms(query, settings.acronyms)
     model = "" if embedder is None else embedder.name
+    language = "" if index.lexical is None else foreign_language(query.text, index.lexical.analyzer)
     with slots or nullcontext():
-        ranking = rank(expanded or query, embedding, index, settings, mode, depth, model=model)
+        ranking = rank(expanded or query, embedding, index, settings, mode, depth, model=model, foreign=language)
         ranking, spots, covered = with_best_units(index, ranking, query.text, results=k, rerank=settings.spotlight)
-        evidence = ranking.evidence(max(SCORED_HITS, count))
+        evidence = ranking.evidence(count)
         hits = hits_of(ranking, index.fetch(ranking.hits.rows[:count].tolist()), evidence, spots)
+        unknown = [] if ranking.terms is None or language else unknown_words(ranking.terms, query.text)
         estimate = estimate_confidence(
             ranking,
             evidence,
             covered,
             question=query.text,
+            language=language,
+            unknown=unknown,
             is_filtered=settings.filters is not None,
             low=settings.min_confidence,
         )
     for hit, relevance in zip(hits, estimate.relevances, strict=False):
         hit.relevance = relevance
+    foreign = unrelated_languages(language, index, mode, model) if language else None
     return Candidates(
         query=query,
         settings=settings,
         mode=mode,
         hits=hits[:k],
         estimate=estimate,
-        warnings=[*warnings, *(warning for leg in ranking.legs for warning in leg.warnings)],
+        warnings=[
+            *warnings,
+            *_foreign_warning(foreign),
+            *(warning for ranked in ranking.lists for warning in ranked.warnings),
+        ],
         explanations=explain(ranking, hits, settings.k) if settings.explain else ([], []),
+        unknown_words=unknown,
         blend=None if expanded is None else QueryBlend(lexical=tuple(expanded.weighted)),
         reranker=reranker,
         rerank_reason=rerank_reason,
         version=version,
+        languages=() if index.lexical is None else index.lexical.analyzer.languages,
+        foreign=foreign,
     )
 
 
@@ -315,20 +369,57 @@ def rank(
     depth: int,
     *,
     model: str,
+    foreign: str = "",
 ) -> Ranking:
     """Rank the best chunks in each index that the mode uses, and fuse the rankings in hybrid mode.
 
-    `depth` is the number of chunks to rank in each index.
+    `depth` is the number of chunks to rank in each index, and `foreign` the language of the query if it is not one of
+    the documents.
     """
-    words, legs = query.lexical, []
+    words, lists = query.lexical, []
     if mode != "lexical":
-        legs.append(semantic_leg(index, embedding, depth, settings.filters, model=model))
+        lists.append(semantic_list(index, embedding, depth, settings.filters, model=model))
     if mode != "semantic":
-        legs.append(lexical_leg(index, words, depth, settings.filters))
+        lists.append(lexical_list(index, words, depth, settings.filters))
     if mode != "hybrid":
-        return Ranking(legs[0].hits, index.ids, legs)
-    fusion = replace(settings.fusion, candidates=depth)
-    return fused(legs, index.ids, fusion, documents=index.documents, query=words)
+        return Ranking(lists[0].hits, index.ids, lists)
+    fusion = settings.fusion
+    if index.lexical is not None:
+        analyzer = index.lexical.analyzer
+        has_lines = foreign in analyzer.context_languages
+        language = analyzer.language_among_texts(query.text)
+        fusion = fusion.for_language(model, language, "" if has_lines else foreign)
+    if fusion.candidates != depth:
+        fusion = replace(fusion, candidates=depth)
+    return fuse_lists(lists, index.ids, fusion, documents=index.documents, query=words)
+
+
+def find_standing(
+    query: Query, index: ChunkIndex, settings: SearchSettings, ids: Collection[str], *, embedder: Embeds | None = None
+) -> Standing:
+    """Find out where the best of some chunks stands in the ranking of a question before a model reranks it.
+
+    Args:
+        query: The question.
+        index: The index to search.
+        settings: Settings for the search.
+        ids: Ids of the chunks.
+        embedder: Embedder for the question.
+    """
+    mode, _ = usable_mode(index, settings.mode)
+    embedding = embedder.unit(query.embedded) if mode != "lexical" and embedder is not None else query.embedding
+    expanded = _with_acronyms(query, settings.acronyms) or query
+    depth = max(settings.fusion.candidates, settings.k, DEPTH)
+    ranking = rank(expanded, embedding, index, settings, mode, depth, model="" if embedder is None else embedder.name)
+    ranking, spots, _ = with_best_units(index, ranking, query.text, results=settings.k, rerank=settings.spotlight)
+    language = "" if index.lexical is None else foreign_language(query.text, index.lexical.analyzer)
+    unknown = [] if ranking.terms is None or language else unknown_words(ranking.terms, query.text)
+    rows = ranking.hits.rows.tolist()
+    at = next((at for at, row in enumerate(rows) if index.ids[row] in ids), None)
+    if at is None:
+        return Standing(query.text, None, len(rows), settings.k, tuple(unknown))
+    hits = hits_of(ranking, index.fetch(rows[: at + 1]), ranking.evidence(at + 1), spots)
+    return Standing(query.text, explain_hit(ranking, hits, settings.k), len(rows), settings.k, tuple(unknown))
 
 
 def with_best_units(
@@ -348,9 +439,9 @@ def with_best_units(
         the share of the question that one sentence or row covers.
     """
     compared = 0 if not rerank else COMPARED if results <= COMPARED else COMPARED_OF_MANY
-    rows = ranking.hits.rows[: max(compared, READ, results)]
+    rows = ranking.hits.rows[: max(compared, SCORED_HITS, results)]
     matches = match_units(ranking, index.units(rows), question, index.lexical)
-    spots, covered = matches.spots(), coverages(ranking, matches, question)
+    spots, covered = matches.spots(), coverages(ranking, matches)
     if rerank and spots:
         shares = spotlight_shares(ranking, spots[:compared], matches)
         ranking, before = ranking.with_spotlight(shares)
@@ -359,9 +450,7 @@ def with_best_units(
     return ranking, spots, covered
 
 
-def hits_of(
-    ranking: Ranking, chunks: Sequence[Chunk], evidence: Sequence[Evidence], spots: Sequence[Spot] = ()
-) -> list[Hit]:
+def hits_of(ranking: Ranking, chunks: Sequence[Chunk], evidence: Evidence, spots: Sequence[Spot] = ()) -> list[Hit]:
     """Build the hits for the first rows of a ranking.
 
     Args:
@@ -370,8 +459,18 @@ def hits_of(
         evidence: The evidence for at least these hits.
         spots: The best sentences or rows of the first chunks; other hits have no mark.
     """
-    rows = zip(chunks, ranking.hits.scores.tolist(), evidence, strict=False)
-    hits = [Hit(chunk=chunk, rank=rank, score=score, **legs) for rank, (chunk, score, legs) in enumerate(rows, start=1)]
+    rows = zip(chunks, ranking.hits.scores.tolist(), evidence.of_hits(), strict=False)
+    hits = [
+        Hit(
+            chunk=chunk,
+            rank=rank,
+            score=score,
+            semantic=scores.get("semantic"),
+            lexical=scores.get("lexical"),
+            document=scores.get("document"),
+        )
+        for rank, (chunk, score, scores) in enumerate(rows, start=1)
+    ]
     for hit, spot in zip(hits, spots, strict=False):
         if spot.end > spot.start:
             hit.spotlight = Mark.of(hit.chunk, spot.start, spot.end)
@@ -410,12 +509,17 @@ def _response(candidates: Candidates, reranked: Reranked | None, seconds: float)
         if settings.explain:
             explanations, near_misses = explain_reranked([*explanations, *near_misses], reranked, settings.k)
         hits = [replace(hit, rank=rank) for rank, hit in enumerate(reranked.hits, start=1)]
+    hits = hits[: settings.k]
+    cut = estimate.cut if settings.min_relevance == "auto" else settings.min_relevance
+    results = len(hits) if cut is None or reranked is not None else sure_results(hits, cut)
     return SearchResponse(
         query=candidates.query.text,
         mode_requested=settings.mode,
         mode_used=candidates.mode,
         warnings=tuple(notes),
-        results=tuple(hits[: settings.k]),
+        results=tuple(hits[:results]),
+        folded=tuple(hits[results:]),
+        unknown_words=tuple(candidates.unknown_words),
         confidence=estimate.confidence,
         confidence_level=estimate.level,
         version=candidates.version,
@@ -423,7 +527,15 @@ def _response(candidates: Candidates, reranked: Reranked | None, seconds: float)
         reranker=_use(candidates, reranked, seconds),
         explanations=tuple(explanations),
         near_misses=tuple(near_misses[:NEAR_MISSES]),
+        languages=candidates.languages,
+        foreign=candidates.foreign,
     )
+
+
+def sure_results(hits: Sequence[BaseHit], min_relevance: float) -> int:
+    """Return the number of hits up to the last one that is relevant enough."""
+    is_sure = ((hit.relevance or 0.0) >= min_relevance for hit in hits)
+    return max((number for number, sure in enumerate(is_sure, start=1) if sure), default=0)
 
 
 # ---- the query -------------------------------------------------------------------------------------------------------
@@ -452,12 +564,42 @@ def too_long(query: Query) -> list[str]:
     ]
 
 
+def unrelated_languages(language: str, index: ChunkIndex, mode: Mode, model: str) -> tuple[str, str] | None:
+    """Return the languages of a question and of the documents if the search cannot relate them, otherwise None.
+
+    They are related by an embedding model that knows both, or by lines of contexts in the language of the question.
+
+    Args:
+        language: Language of the question, which is not that of the documents.
+        index: The index.
+        mode: The mode of the search.
+        model: Name of the embedding model.
+    """
+    if index.lexical is None or language in index.lexical.analyzer.context_languages:
+        return None
+    of_documents = index.lexical.analyzer.languages[0]
+    is_known = mode != "lexical" and knows_language(model, language) and knows_language(model, of_documents)
+    return None if is_known else (language, of_documents)
+
+
+def _foreign_warning(languages: tuple[str, str] | None) -> list[str]:
+    if languages is None:
+        return []
+    of_question, of_documents = map(str.capitalize, languages)
+    return [
+        f"The question is in {of_question}, and most documents are in {of_documents}: ask in {of_documents}, set"
+        f" `context_languages`, or choose an `embed_model` that knows both languages."
+    ]
+
+
 def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
     """Add the missing forms of the acronyms in a query and return the new query, or None if no form is missing.
 
     Both forms have the same meaning, so the terms of an added form together have the weight of one term of the
     question.
     """
+    if not table:
+        return None
     added = [(text, round(1 / max(1, len(_WORD.findall(text))), 3)) for text in missing_forms(query.text, table)]
     return replace(query, lexical=(*query.weighted, *added)) if added else None
 
@@ -473,10 +615,16 @@ def missing_forms(question: str, table: Mapping[str, str]) -> tuple[str, ...]:
     """
     words = dict.fromkeys(_POSSESSIVE.sub("", word.strip(_PUNCTUATION)) for word in question.split())
     folded = f" {_folded(question)} "
-    present = {short for short, long in table.items() if f" {_folded(long)} " in folded}
+    present = {short for short, long in table.items() if f" {_folded_form(long)} " in folded}
     shown = {table[short] for short in present}
     longs = [table[word] for word in words if word in table and table[word] not in shown]
     return tuple(dict.fromkeys([*longs, *(short for short in table if short in present and short not in words)]))
+
+
+@lru_cache(maxsize=1_000)
+def _folded_form(long: str) -> str:
+    """Return the folded long form of an acronym, which is compared with every question."""
+    return _folded(long)
 
 
 def _folded(text: str) -> str:
@@ -530,6 +678,19 @@ def number_of_results(similarity_top_k: int | None, top_k: int | None, default: 
         )
     given = top_k if similarity_top_k is None else similarity_top_k
     return default if given is None else given
+
+
+def require_relevance(value: object) -> MinRelevance:
+    """Check that a value of `min_relevance` is a probability, "auto" or None, and return it.
+
+    Raises:
+        InputError: It is something else.
+    """
+    if value is None or value == "auto":
+        return cast("MinRelevance", value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InputError(f'min_relevance cannot be {value!r}: use a number from 0 to 1, "auto" or None.', value=value)
+    return float(value)
 
 
 def require_positive(k: object, name: str = "top_k", what: str = "result") -> int:

@@ -12,25 +12,25 @@ context. For the confidence, the context does not count.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import LOCAL
-from llama_index_contextual.embeddings.batching import cut_to_input, product_in_blocks, unit_vectors
+from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.embeddings.words import embedded
-from llama_index_contextual.index.analysis import Analyzer, cut_query
+from llama_index_contextual.index.analysis import cut_query
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.cutting import Kind
 from llama_index_contextual.index.units import DIMENSIONS, Units
 
 if TYPE_CHECKING:
     from llama_index_contextual.index.bm25 import LexicalIndex
-    from llama_index_contextual.search.rank import Leg, Ranking
+    from llama_index_contextual.search.rank import RankedList, Ranking
 
 Floats = NDArray[np.float32]
 
@@ -65,16 +65,26 @@ The first weight is small because the text before the passage applies to all uni
 tests.benchmarks.sentences` prints the effect.
 """
 
-OF_TABLE_HEAD = 0.99
-"""Weight of terms in the column headers above a table row, for choosing the unit to mark.
+OF_HEAD, HEADS = 0.95, 3
+"""Weight of terms in the units that head a table row, and how many of them are considered, one above another.
 
-A row with a term of its own is preferred to the column headers, and the column headers to a row without one. `python
--m tests.benchmarks.sentences` prints how often the right unit is marked.
+A row with a term of its own is preferred to its heads, and a head to rows without one. `python -m
+tests.benchmarks.sentences` prints how often the right unit is marked.
 """
 
-_FEW_TERMS = 3
-_QUESTION_PARTS = re.compile(r"(?<=[.!?;:。！？；：])\s*")
-_AVERAGE_LENGTH, _LENGTH_SHARE, _LENGTH_POWER = 40.0, 0.4, 0.25  # for length normalisation; lengths are in words
+OF_FIGURES = 1.05
+"""Factor for rows with figures, which answer more questions than other units with the same terms."""
+
+OF_PASSAGES, SIMILAR = 1 / 3, 0.75
+"""Limits from which a passage is one of several similar passages, such as handbooks with the same text for each site.
+
+In a similar passage, at least three of four terms also occur in a third of the compared passages. `python -m
+tests.benchmarks.policies` prints the effect.
+"""
+
+# NumPy compares arrays with plain integers several times as fast as with members of an enumeration.
+_TEXT, _HEADING, _ROW, _CODE, _FIGURES = map(int, (Kind.TEXT, Kind.HEADING, Kind.ROW, Kind.CODE, Kind.FIGURES))
+_LONGEST = 1_000  # units with more words are rare, and count as having this many
 
 
 class Spot(NamedTuple):
@@ -83,8 +93,7 @@ class Spot(NamedTuple):
     Attributes:
         start: Offset in the passage of the unit to mark.
         end: Offset after this unit; equal to `start` if no unit matches.
-        words: Largest total weight of the question's terms in any unit, including the text before the passage, on the
-            scale of BM25.
+        words: Largest total weight of the question's terms in any unit, including the text before the passage.
         meaning: Largest cosine similarity between any unit and the question.
     """
 
@@ -126,7 +135,10 @@ class Matches:
     @property
     def is_code(self) -> NDArray[np.bool_]:
         """Whether each passage is source code, for which the best unit is a poor indicator of relevance."""
-        return np.logical_or.reduceat(self.units.kinds == Kind.CODE, self.units.firsts[:-1])
+        is_code = self.units.kinds == _CODE
+        if not is_code.any():
+            return np.zeros(self.units.rows, dtype=np.bool_)
+        return np.logical_or.reduceat(is_code, self.units.firsts[:-1])
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -139,66 +151,111 @@ class Matches:
         units, firsts = self.units, self.units.firsts[:-1]
         if not len(firsts):
             return []
-        sizes = np.diff(units.firsts)
-        of_passage = np.repeat(np.arange(len(sizes)), sizes)
-        is_text = units.kinds >= Kind.TEXT
-        of_terms = np.array(list(self.weights.values()), dtype=np.float32)[:, None]
-        before = (self.contains[:, firsts] | self.contains[:, firsts + 1])[:, of_passage]
+        kinds, of_passage = units.kinds.copy(), self._of_passage
+        is_text = kinds >= _TEXT
+        of_terms = np.array(list(self.weights.values()), dtype=np.float32)
 
-        length = (1 - _LENGTH_SHARE + _LENGTH_SHARE * units.words / _AVERAGE_LENGTH) ** _LENGTH_POWER
-        words = np.where(is_text, (of_terms * (before | self.contains)).sum(axis=0) / length, 0.0)
+        before = self._in_header | self._in_context
+        words = np.where(is_text, _sums(of_terms, before | self.contains), 0.0)
         meaning = np.where(is_text, self.meaning, 0.0)
 
         # Mark the unit that contains most of the question's words; if several units tie, mark the longest. If no unit
         # contains any of these words, mark the unit that is closest in meaning.
-        equal = np.where(is_text, self.contains, False).astype(np.float32)
-        heads = np.arange(len(units.kinds)) - units.heads
-        near = np.maximum(_with_neighbours(equal), OF_TABLE_HEAD * equal[:, heads])
-        covered = np.where(is_text, (of_terms * np.where(before, OF_HEADER, 1.0) * near).sum(axis=0), -1.0)
-        most_words = np.lexsort((-units.words.astype(np.int64), -covered.round(5), of_passage))[firsts]
-        closest = np.lexsort((-meaning, ~is_text, of_passage))[firsts]
-        has_words = np.logical_or.reduceat(equal.any(axis=0), firsts)
-        has_mark = has_words | np.logical_or.reduceat(meaning != 0, firsts)
-        marked = np.where(has_words, most_words, closest)
-        starts, ends = units.starts[marked], units.ends[np.where(self._is_followed[marked], marked + 1, marked)]
+        equal = (is_text & self.contains).astype(np.float32)
+        near = _with_neighbours(equal)
+        is_row = (kinds == _ROW) | (kinds == _FIGURES)
+        if is_row.any() and (headed := np.flatnonzero(is_row & (units.heads > 0))).size:
+            of_rows, heads, above = near[:, headed], headed, units.heads
+            for _ in range(HEADS):
+                heads = heads - above[heads]
+                np.maximum(of_rows, OF_HEAD * equal[:, heads], out=of_rows)
+            near[:, headed] = of_rows
+        np.multiply(near, OF_HEADER, out=near, where=before)
+        covered = _sums(of_terms, near)
+        for passage in np.flatnonzero(units.shared(OF_PASSAGES) >= SIMILAR).tolist():
+            # Similar passages share most terms of the question, so that the terms' weights do not distinguish the units
+            # of one of them. A term in few of its units is more likely to belong to the answer than one in many.
+            own = slice(firsts[passage], units.firsts[passage + 1])
+            covered[own] = _sums(1 / np.maximum(equal[:, own].sum(axis=1), 1) ** 2, near[:, own])
+        covered[kinds == _FIGURES] *= OF_FIGURES
+        covered[~is_text] = -1.0
+        # Sums are compared up to rounding errors; units with equal sums, by their length.
+        lengths = np.minimum(units.words.astype(np.int64), _LONGEST)
+        most_words = _first_of_largest((covered * 1e5).round() * (_LONGEST + 1) + lengths, firsts, of_passage)
+        has_mark, marked = np.logical_or.reduceat(equal.any(axis=0), firsts), most_words
+        if not has_mark.all():
+            closest = _first_of_largest(np.where(is_text, self.meaning, -np.inf), firsts, of_passage)
+            marked = np.where(has_mark, most_words, closest)
+            has_mark |= np.logical_or.reduceat(meaning != 0, firsts)
+        is_heading = kinds == _HEADING
+        is_heading[units.firsts[1:] - 1] = False
+        last = marked + is_heading[marked]  # a heading is marked with the text below it
+        starts, ends = units.starts[marked] * has_mark, units.ends[last] * has_mark
         best = (np.maximum.reduceat(scores, firsts).tolist() for scores in (words, meaning))
-        return [
-            Spot(start, end, *scores) if is_marked else Spot(0, 0, *scores)
-            for is_marked, start, end, *scores in zip(
-                has_mark.tolist(), starts.tolist(), ends.tolist(), *best, strict=True
-            )
-        ]
+        return list(map(Spot._make, zip(starts.tolist(), ends.tolist(), *best, strict=True)))
+
+    @cached_property
+    def _sizes(self) -> NDArray[np.int64]:
+        """Number of units of each passage."""
+        sizes: NDArray[np.int64] = self.units.firsts[1:] - self.units.firsts[:-1]
+        return sizes
+
+    @cached_property
+    def _of_passage(self) -> NDArray[np.int64]:
+        """The passage of each unit."""
+        return np.repeat(np.arange(self.units.rows), self._sizes)
+
+    @cached_property
+    def _in_header(self) -> NDArray[np.bool_]:
+        """Whether the header of each unit's passage contains each term; shape (terms, units)."""
+        return self.contains.take(self.units.firsts[:-1], axis=1).take(self._of_passage, axis=1)
 
     @property
-    def _is_followed(self) -> NDArray[np.bool_]:
-        """Whether each unit is a heading with text below it, which is marked with it."""
-        is_heading: NDArray[np.bool_] = self.units.kinds == Kind.HEADING
-        is_heading[self.units.firsts[1:] - 1] = False
-        return is_heading
+    def _in_context(self) -> NDArray[np.bool_]:
+        """Whether the context of each unit's passage contains each term; shape (terms, units)."""
+        return self.contains.take(self.units.firsts[:-1] + 1, axis=1).take(self._of_passage, axis=1)
 
-    def coverage(self, parts: Sequence[Mapping[str, float]]) -> NDArray[np.float64]:
-        """Return the largest share of any part of the question that one unit of each passage covers, with its header.
+    def coverage(self, weights: Mapping[str, float], variants: Mapping[str, str] | None = None) -> NDArray[np.float64]:
+        """Return the largest share of the question that one unit of each passage covers, with its header.
 
         Args:
-            parts: Terms of the question with their weights, from `question_parts`.
+            weights: Weights of the terms to cover.
+            variants: Terms that cover another term of the question.
 
         Returns:
             The shares, from 0 to 1; shape (passages,).
         """
-        firsts = self.units.firsts[:-1]
-        if not len(firsts) or not self.weights:
+        firsts, total = self.units.firsts[:-1], sum(weights.values())
+        if not len(firsts) or not total:
             return np.zeros(len(firsts))
+        contains = self.contains | self._in_header
         rows = {term: row for row, term in enumerate(self.weights)}
-        shares = np.zeros((len(rows), len(parts)), dtype=np.float32)
-        for number, part in enumerate(parts):
-            total = sum(part.values())
-            for term, weight in part.items():
-                shares[rows[term], number] = weight / total if total else 0.0
-        of_header = np.repeat(self.contains[:, firsts], np.diff(self.units.firsts), axis=1)
-        contains = (self.contains | of_header).T.astype(np.float32)
-        covered = product_in_blocks(contains, shares).max(axis=1, initial=0.0).astype(np.float64)
-        covered[self.units.kinds < Kind.TEXT] = 0.0  # the texts before a passage do not answer the question alone
+        for variant, term in (variants or {}).items():
+            if variant in rows and term in rows:
+                contains[rows[term]] |= contains[rows[variant]]
+        shares = np.array([weights.get(term, 0.0) / total for term in self.weights], dtype=np.float32)
+        covered = _sums(shares, contains).astype(np.float64)
+        covered[self.units.kinds < _TEXT] = 0.0  # the texts before a passage do not answer the question alone
         return np.minimum(np.maximum.reduceat(covered, firsts), 1.0)
+
+
+def _sums(of_terms: Floats, units: NDArray[Any]) -> Floats:
+    """Return the weighted sum of the terms of each unit; unlike a product of matrices, this does not start threads.
+
+    Args:
+        of_terms: Weight of each term; shape (terms,).
+        units: Share of each term in each unit; shape (terms, units).
+    """
+    sums: Floats = np.einsum("t,tu->u", of_terms, units, dtype=np.float32, casting="unsafe")
+    return sums
+
+
+def _first_of_largest(
+    values: NDArray[Any], firsts: NDArray[np.int64], of_passage: NDArray[np.int64]
+) -> NDArray[np.intp]:
+    """Return the first unit of each passage that has the largest value in the passage."""
+    largest = np.flatnonzero(values == np.maximum.reduceat(values, firsts)[of_passage])
+    return largest[largest.searchsorted(firsts)]
 
 
 def _with_neighbours(equal: Floats) -> Floats:
@@ -229,7 +286,7 @@ def match_units(ranking: Ranking, units: Units, question: str, lexical: LexicalI
         lexical: Lexical index that provides the weights of the question's terms if the ranking is by meaning only. If
             it is None, only meanings are compared in that case.
     """
-    semantic, terms = ranking.leg("semantic"), ranking.terms
+    semantic, terms = ranking.list_of("semantic"), ranking.terms
     if terms is None and lexical is not None:
         terms = lexical.query(question)
     vector = None
@@ -249,8 +306,9 @@ def spotlight_shares(ranking: Ranking, spots: Sequence[Spot], matches: Matches) 
     """Return the numbers to add to the scores of the first hits for their best sentence or row.
 
     The numbers are on the scale of the ranking's scores. If two rankings were fused by score, the unit is the standard
-    deviation of BM25 or of the cosine similarity over all chunks. The numbers are 0 if the rankings were fused by
-    reciprocal ranks, or if at least half of the hits are source code.
+    deviation of BM25 or of the cosine similarity over all chunks. If they were fused by reciprocal ranks, the hits are
+    ranked by the words and by the meaning of their spots in the same way. The numbers are 0 if at least half of the
+    hits are source code.
 
     Args:
         ranking: The ranking.
@@ -262,45 +320,36 @@ def spotlight_shares(ranking: Ranking, spots: Sequence[Spot], matches: Matches) 
     """
     shares = np.zeros((len(spots), 2))
     fusion = ranking.fusion
-    if not spots or (fusion is not None and fusion.by != "score"):
+    if not spots or 2 * np.count_nonzero(matches.is_code[: len(spots)]) >= len(spots):
         return shares
-    if 2 * np.count_nonzero(matches.is_code[: len(spots)]) >= len(spots):
+    if fusion is not None and fusion.by == "rrf":
+        weights = {ranked.name: weight for ranked, weight in zip(ranking.lists, fusion.weights, strict=True)}
+        shares[:, 0] = weights["lexical"] * _reciprocal_ranks([spot.words for spot in spots], fusion.rrf_k)
+        shares[:, 1] = weights["semantic"] * _reciprocal_ranks([spot.meaning for spot in spots], fusion.rrf_k)
         return shares
-    for leg, weight in zip(ranking.legs, (1.0,) if fusion is None else fusion.weights, strict=True):
-        unit = leg.scale.unit
-        if leg.name == "lexical" and unit > 0:
+    for ranked, weight in zip(ranking.lists, (1.0,) if fusion is None else fusion.weights, strict=True):
+        unit = ranked.scale.unit
+        if ranked.name == "lexical" and unit > 0:
             shares[:, 0] = WORDS_WEIGHT * weight / (1.0 if fusion is None else unit)
             shares[:, 0] *= [spot.words for spot in spots]
-        elif leg.name == "semantic":
+        elif ranked.name == "semantic":
             shares[:, 1] = MEANING_WEIGHT * weight / DEVIATION * (unit if fusion is None else 1.0)
             shares[:, 1] *= [spot.meaning for spot in spots]
     return np.maximum(shares, 0.0) * min(1.0, float(matches.lengths[: len(spots)].mean()) / WHOLE_LENGTH)
 
 
-def _question_vector(leg: Leg, question: str) -> Floats:
+def _reciprocal_ranks(values: Sequence[float], k: float) -> NDArray[np.float64]:
+    """Return 1 / (k + rank) of each value, the largest first, or 0 for values that are not above 0."""
+    scores = np.array(values)
+    ranks = np.empty(len(scores))
+    ranks[np.argsort(-scores, kind="stable")] = np.arange(1, len(scores) + 1)
+    return np.where(scores > 0, 1.0 / (k + ranks), 0.0)
+
+
+def _question_vector(ranked: RankedList, question: str) -> Floats:
     """Return the unit vector of a question in WordLlama's vector space, regardless of the project's embedding model."""
-    if leg.model == LOCAL and leg.vector is not None:
-        vector = leg.vector
+    if ranked.model == LOCAL and ranked.vector is not None:
+        vector = ranked.vector[:DIMENSIONS]
     else:
-        vector = embedded([cut_to_input(cut_query(question))])[0]
-    direction: Floats = unit_vectors(vector[None, :DIMENSIONS])[0]
-    return direction
-
-
-def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyzer) -> list[dict[str, float]]:
-    """Return, for each sentence of a question, its terms with their weights.
-
-    A question is often followed by definitions and instructions ("Answer in millions."), which do not occur in
-    passages. Sentences with fewer than three terms are left out. If no sentence remains, all terms of the query form
-    the only part.
-
-    Args:
-        question: The question.
-        weights: Weights of all terms of the query, such as their idf.
-        analyzer: The analyzer of the index.
-    """
-    parts = []
-    for sentence in filter(None, _QUESTION_PARTS.split(question)):
-        terms = dict.fromkeys(term for term in analyzer.query_terms(sentence) if term in weights)
-        parts.append({term: weights[term] for term in terms})
-    return [part for part in parts if len(part) >= _FEW_TERMS] or [dict(weights)]
+        vector = embedded([cut_to_input(cut_query(question))])[0, :DIMENSIONS]
+    return vector / (np.linalg.norm(vector) or np.float32(1.0))

@@ -115,20 +115,21 @@ class DocumentTools:
             NoVersionError: Nothing has been ingested yet.
         """
         config = self._settings()
-        wanted = self._top_k or config.top_k if top_k is None else require_positive(top_k)
-        capped = top_k is not None and top_k > models.MAX_RESULTS
-        notes = [f"top_k is {top_k}: the {models.MAX_RESULTS} best passages are shown."] if capped else []
+        limit = self._top_k or config.top_k if top_k is None else require_positive(top_k)
+        is_capped = top_k is not None and top_k > models.MAX_RESULTS
+        notes = [f"top_k is {top_k}: the {models.MAX_RESULTS} best passages are shown."] if is_capped else []
 
         def search(version: SearchableVersion) -> models.SearchResult:
             retriever = ProjectRetriever(
                 self._indexes.pinned(version),
                 config,
                 mode=mode or self._mode,
-                similarity_top_k=min(wanted, models.MAX_RESULTS),
+                similarity_top_k=min(limit, models.MAX_RESULTS),
                 filters=_checked(version, filters),
+                min_relevance="auto",
             )
             response = retriever.respond(as_bundle(query))
-            return models.SearchResult.of(response, notes=notes)
+            return models.SearchResult.from_response(response, notes=notes)
 
         return self._indexes.run(search)
 
@@ -162,14 +163,14 @@ class DocumentTools:
             InputError: The pattern is empty, too long or invalid, or there is no such document.
             NoVersionError: Nothing has been ingested yet.
         """
-        compiled = compile_pattern(pattern, is_regex=regex, case_sensitive=case_sensitive)
+        expression = compile_pattern(pattern, is_regex=regex, case_sensitive=case_sensitive)
         limit = min(require_positive(limit, "limit", "line"), models.MAX_MATCHES)
 
         def grep(version: SearchableVersion) -> models.GrepResult:
             records = _records(version, filters)
             if doc_id is not None:
                 records = [find_record(records, doc_id, self.name)]
-            return find_lines(version, records, compiled, offset=max(0, offset), limit=limit)
+            return find_lines(version, records, expression, offset=max(0, offset), limit=limit)
 
         result = self._indexes.run(grep)
         result.pattern = pattern
@@ -191,22 +192,22 @@ class DocumentTools:
             InputError: There is no such document.
             NoVersionError: Nothing has been ingested yet.
         """
-        listed = slice(max(0, offset), max(0, offset) + MAX_LISTED)
+        window = slice(max(0, offset), max(0, offset) + MAX_LISTED)
 
         def outline(version: SearchableVersion) -> models.OutlineResult:
             records = _records(version, filters)
             if doc_id is None:
-                documents = [DocumentText(version, record).outlined() for record in records[listed]]
+                documents = [DocumentText(version, record).outlined() for record in records[window]]
                 result = models.OutlineResult(documents=documents, total=len(records), version=version.name)
             else:
                 original = DocumentText(version, find_record(records, doc_id, self.name))
                 result = models.OutlineResult(
                     document=original.outlined(),
-                    sections=original.sections[listed],
+                    sections=original.sections[window],
                     total=len(original.sections),
                     version=version.name,
                 )
-            result.next_offset = listed.stop if listed.stop < result.total else None
+            result.next_offset = window.stop if window.stop < result.total else None
             return result
 
         return self._indexes.run(outline)
@@ -239,10 +240,10 @@ class DocumentTools:
         """
         offset = start if start is not None else end
         places = {"section": section, "pages": pages, "start or end": offset}
-        chosen = [name for name, place in places.items() if place is not None]
-        if len(chosen) > 1:
-            raise InputError(f"Both {' and '.join(chosen)} are given: pass one of them.")
-        if neighbours and "start or end" not in chosen:
+        names = [name for name, place in places.items() if place is not None]
+        if len(names) > 1:
+            raise InputError(f"Both {' and '.join(names)} are given: pass one of them.")
+        if neighbours and "start or end" not in names:
             raise InputError("`neighbours` belongs to the offsets of a hit: pass its `start` and `end` too.")
 
         def read(version: SearchableVersion) -> models.ReadResult:
@@ -274,11 +275,11 @@ class DocumentTools:
             InputError: An argument is missing, unknown or invalid; the message contains its name.
             ContextualError: The call failed.
         """
-        checked = models.check_arguments(tool, models.INPUTS[tool], arguments)
+        values = models.check_arguments(tool, models.INPUTS[tool], arguments)
         if tool == "read":
-            return self.read(**checked)
-        max_tokens = checked.pop("max_tokens")
-        result: models.ToolResult = getattr(self, tool)(**checked)
+            return self.read(**values)
+        max_tokens = values.pop("max_tokens")
+        result: models.ToolResult = getattr(self, tool)(**values)
         result.limit(max_tokens)
         return result
 
@@ -292,8 +293,8 @@ class DocumentTools:
             listing: Whether to include the documents and filters of the live version.
         """
         if tool == "search" and listing:
-            described = [describe_documents(self.name, self._all_records()), self.describe_filters()]
-            return " ".join(filter(None, described))
+            parts = [describe_documents(self.name, self._all_records()), self.describe_filters()]
+            return " ".join(filter(None, parts))
         return _DESCRIPTIONS[tool].format(name=repr(self.name))
 
     def describe_filters(self) -> str:
@@ -311,19 +312,19 @@ class DocumentTools:
 
 def _records(version: SearchableVersion, filters: Filters | None) -> Sequence[DocumentRecord]:
     """Return the records of the documents with at least one passage that passes the filters."""
-    checked = _checked(version, filters)
-    if checked is None:
+    metadata_filters = _checked(version, filters)
+    if metadata_filters is None:
         return version.records
-    allowed = version.docstore.document_ids(checked)
-    return [record for record in version.records if record.doc_id in allowed]
+    ids = version.docstore.document_ids(metadata_filters)
+    return [record for record in version.records if record.doc_id in ids]
 
 
 def _checked(version: SearchableVersion, filters: Filters | None) -> MetadataFilters | None:
     """Convert the filters of a call, and reject keys and values that no passage has by mistake."""
-    given = to_filters(filters)
-    if given is not None:
-        require_usable(given, version.docstore)
-    return given
+    metadata_filters = to_filters(filters)
+    if metadata_filters is not None:
+        require_usable(metadata_filters, version.docstore)
+    return metadata_filters
 
 
 _SEARCH = (
@@ -353,12 +354,12 @@ def find_record(records: Sequence[DocumentRecord], name: str, project: str) -> D
         InputError: No document or more than one document matches.
     """
     for names in ("doc_id", "file_name", "title"):
-        named = [record for record in records if getattr(record, names) == name]
-        if len(named) == 1:
-            return named[0]
-        if named:
-            ids = ", ".join(repr(record.doc_id) for record in named[:_MAX_NAMED])
-            raise InputError(f"{len(named)} documents are called {name!r}: choose a doc_id of {ids}.", value=name)
+        matches = [record for record in records if getattr(record, names) == name]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            ids = ", ".join(repr(record.doc_id) for record in matches[:_MAX_NAMED])
+            raise InputError(f"{len(matches)} documents are called {name!r}: choose a doc_id of {ids}.", value=name)
     near = difflib.get_close_matches(name[:500], [record.doc_id for record in records], n=3, cutoff=0.5)
     advice = f"nearest: {', '.join(map(repr, near))}" if near else "`outline` lists the documents"
     raise InputError(f"Project {project!r} has no document {name!r}; {advice}.", value=name)
@@ -447,17 +448,17 @@ class DocumentText:
         Raises:
             InputError: No section or more than one section matches.
         """
-        doc_id, sections, wanted = self.record.doc_id, self.sections, _plain(name)
-        named = [section for section in sections if wanted in (f"#{section.number}", _plain(section.path))]
-        named = named or [section for section in sections if wanted and wanted in _plain(section.path)]
-        exact = [section for section in named if _plain(section.title) == wanted] or named
+        doc_id, sections, heading = self.record.doc_id, self.sections, _plain(name)
+        matches = [section for section in sections if heading in (f"#{section.number}", _plain(section.path))]
+        matches = matches or [section for section in sections if heading and heading in _plain(section.path)]
+        exact = [section for section in matches if _plain(section.title) == heading] or matches
         if len(exact) == 1:
             return exact[0].start, exact[0].end
         if exact:
             more = f"; and {len(exact) - _MAX_NAMED} more" if len(exact) > _MAX_NAMED else ""
-            listed = "; ".join(models.describe_section(section, section.path) for section in exact[:_MAX_NAMED])
+            choices = "; ".join(models.describe_section(section, section.path) for section in exact[:_MAX_NAMED])
             raise InputError(
-                f"{len(exact)} sections of {doc_id!r} match {name!r}: choose one by its number: {listed}{more}.",
+                f"{len(exact)} sections of {doc_id!r} match {name!r}: choose one by its number: {choices}{more}.",
                 value=name,
             )
         raise InputError(
@@ -485,16 +486,16 @@ class DocumentText:
         """Extend a span to whole chunks, plus a number of chunks before and after."""
         offsets = [(node.start_char_idx, node.end_char_idx) for node in self._nodes]
         places = sorted((start, end) for start, end in offsets if start is not None and end is not None)
-        touched = [at for at, (start, end) in enumerate(places) if start < max(span[1], span[0] + 1) and end > span[0]]
-        if not touched:
+        overlaps = [at for at, (start, end) in enumerate(places) if start < max(span[1], span[0] + 1) and end > span[0]]
+        if not overlaps:
             return span
-        around = places[max(0, touched[0] - number) : touched[-1] + number + 1]
+        around = places[max(0, overlaps[0] - number) : overlaps[-1] + number + 1]
         return min(start for start, _ in around), max(end for _, end in around)
 
     def read(self, start: int, end: int, *, max_tokens: int = models.MAX_TOKENS) -> models.ReadResult:
         """Return the text between two offsets, up to the maximum length; a longer text is cut at the end of a line."""
         text, record = self.text(start, min(end, start + MAX_CHARACTERS)), self.record
-        length = TokenMap.of(text).offset(max_tokens)
+        length = TokenMap.from_text(text).offset(max_tokens)
         stop = start + (length if start + length == end else text.rfind("\n", 0, length) + 1 or length)
         source = Source(doc_id=record.doc_id, file_name=record.file_name, title=record.title)
         source = source.at(start, stop, self.map.places(start, stop))
@@ -559,10 +560,10 @@ def compile_pattern(pattern: str, *, is_regex: bool, case_sensitive: bool) -> An
     expression = pattern if is_regex else _literal(pattern)
     flags = regex.MULTILINE | (0 if case_sensitive else regex.IGNORECASE | regex.FULLCASE)
     try:
-        compiled = regex.compile(expression, flags)
-        if compiled.flags & regex.REVERSE:
+        result = regex.compile(expression, flags)
+        if result.flags & regex.REVERSE:
             raise InputError("A regular expression must not search backwards, as with (?r).", value=pattern)
-        return compiled
+        return result
     except (regex.error, RecursionError, OverflowError, ValueError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InputError(
@@ -581,14 +582,14 @@ def _literal(text: str) -> str:
 
 
 def find_lines(
-    version: SearchableVersion, records: Sequence[DocumentRecord], compiled: Any, *, offset: int, limit: int
+    version: SearchableVersion, records: Sequence[DocumentRecord], expression: Any, *, offset: int, limit: int
 ) -> models.GrepResult:
     """Return the lines that match a pattern in the given documents.
 
     Args:
         version: The version with the documents.
         records: The documents to search.
-        compiled: The compiled pattern.
+        expression: The compiled pattern.
         offset: Number of lines to skip.
         limit: Maximum number of lines to return; further matches are only counted.
 
@@ -600,7 +601,7 @@ def find_lines(
     for number, record in enumerate(records):
         before = result.total
         try:
-            for match in _matching_lines(DocumentText(version, record), compiled, deadline):
+            for match in _matching_lines(DocumentText(version, record), expression, deadline):
                 if offset <= result.total < offset + limit:
                     result.matches.append(match)
                 result.total += 1
@@ -620,7 +621,7 @@ def find_lines(
     return result
 
 
-def _matching_lines(original: DocumentText, compiled: Any, deadline: float) -> Iterator[models.Match]:
+def _matching_lines(original: DocumentText, expression: Any, deadline: float) -> Iterator[models.Match]:
     """Yield each line in which a match starts, with the number of such matches.
 
     Raises:
@@ -628,9 +629,9 @@ def _matching_lines(original: DocumentText, compiled: Any, deadline: float) -> I
     """
     text = original.text()
     starts = [0, *(match.end() for match in re.finditer("\n", text))]
-    spans = _match_spans(text, compiled, deadline)
+    spans = _match_spans(text, expression, deadline)
     for number, in_line in itertools.groupby(spans, key=lambda span: bisect_right(starts, span[0])):
-        first, *others = in_line
+        first, *further = in_line
         end = starts[number] - 1 if number < len(starts) else len(text)
         yield models.Match(
             doc_id=original.record.doc_id,
@@ -639,12 +640,12 @@ def _matching_lines(original: DocumentText, compiled: Any, deadline: float) -> I
             line=number,
             page=original.map.page(first[0]),
             section=original.map.section(first[0]),
-            matches=1 + len(others),
+            matches=1 + len(further),
             text=_snippet(text, (starts[number - 1], end), first),
         )
 
 
-def _match_spans(text: str, compiled: Any, deadline: float) -> Iterator[Span]:
+def _match_spans(text: str, expression: Any, deadline: float) -> Iterator[Span]:
     """Yield the offsets of all matches that are not empty.
 
     The text is searched in overlapping windows, because the memory and time that an expression needs may grow with the
@@ -661,7 +662,7 @@ def _match_spans(text: str, compiled: Any, deadline: float) -> Iterator[Span]:
         if time.monotonic() >= deadline:
             raise TimeoutError
         try:
-            for match in compiled.finditer(text, max(begin, last), end + _OVERLAP, timeout=seconds, concurrent=True):
+            for match in expression.finditer(text, max(begin, last), end + _OVERLAP, timeout=seconds, concurrent=True):
                 start, stop = match.span()
                 if start >= end:
                     break
@@ -689,12 +690,12 @@ _LONGEST_TOOL_NAME = 64
 
 def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
     """Describe a project's search to a model that must choose a tool."""
-    named = (record.title or record.file_name or record.doc_id for record in documents)
-    titles = dict.fromkeys(" ".join(visible(name).split()) for name in named)
-    shown = list(map(models.clip, titles))
-    more = f", and {len(shown) - _MAX_DOCUMENTS} more" if len(shown) > _MAX_DOCUMENTS else ""
-    listed = f": {'; '.join(shown[:_MAX_DOCUMENTS])}{more}" if shown else ""
-    return f"Searches the {pluralize(len(documents), 'document')} of {_SEARCH.format(name=f'{name!r}{listed}')}"
+    names = (record.title or record.file_name or record.doc_id for record in documents)
+    titles = dict.fromkeys(" ".join(visible(name).split()) for name in names)
+    labels = list(map(models.clip, titles))
+    more = f", and {len(labels) - _MAX_DOCUMENTS} more" if len(labels) > _MAX_DOCUMENTS else ""
+    title_list = f": {'; '.join(labels[:_MAX_DOCUMENTS])}{more}" if labels else ""
+    return f"Searches the {pluralize(len(documents), 'document')} of {_SEARCH.format(name=f'{name!r}{title_list}')}"
 
 
 def tool_name(name: str) -> str:
@@ -798,7 +799,7 @@ def search_tool(name: str, description: str, retrieve: Callable[[str], Retrieval
 
     def as_text(output: Any) -> str:
         if isinstance(output, RetrievalResponse):
-            return models.SearchResult.of(output).text_for_model(places=False)
+            return models.SearchResult.from_response(output).text_for_model(places=False)
         return text_of("search", output)
 
     return FunctionTool.from_defaults(

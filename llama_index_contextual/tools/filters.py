@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Filters = MetadataFilters | Mapping[str, Any]
 """LlamaIndex filters, or a dict; see `to_filters`."""
 
-_OPERATORS = {operator.value: operator for operator in FilterOperator}
+_OPERATORS_BY_NAME = {operator.value: operator for operator in FilterOperator}
 _USELESS_KEYS = frozenset(
     {keys.CONTEXT, keys.SOURCE_LINE, keys.SEGMENT_START, keys.SEGMENT_END, keys.TOKEN_COUNT, keys.TABLE_HEAD}
     | {keys.FACTS}
@@ -67,23 +67,25 @@ def to_filters(filters: Filters | None) -> MetadataFilters | None:
         )
     if not filters:
         return None
-    parts = [one for key, value in filters.items() for one in _of_key(str(key), value)]
+    parts = [part for key, value in filters.items() for part in _of_key(str(key), value)]
     return MetadataFilters(filters=list(parts), condition=FilterCondition.AND)
 
 
 def _of_key(key: str, value: Any) -> Iterator[MetadataFilter | MetadataFilters]:
     if isinstance(value, Mapping):
         if not value:
-            raise InputError(f"Filter {key!r} has no operator: use one of {', '.join(_OPERATORS)}.", value=value)
+            raise InputError(
+                f"Filter {key!r} has no operator: use one of {', '.join(_OPERATORS_BY_NAME)}.", value=value
+            )
         for name, operand in value.items():
-            operator = _OPERATORS.get(str(name))
+            operator = _OPERATORS_BY_NAME.get(str(name))
             if operator is None:
                 raise InputError(
-                    f"Filter {key!r} has no operator {name!r}: use one of {', '.join(_OPERATORS)}.", value=value
+                    f"Filter {key!r} has no operator {name!r}: use one of {', '.join(_OPERATORS_BY_NAME)}.", value=value
                 )
-            one = metadata_filter(key, operand, operator)
+            condition = metadata_filter(key, operand, operator)
             is_negated = operator is FilterOperator.IS_EMPTY and operand is False  # LlamaIndex ignores the value
-            yield MetadataFilters(filters=[one], condition=FilterCondition.NOT) if is_negated else one
+            yield MetadataFilters(filters=[condition], condition=FilterCondition.NOT) if is_negated else condition
     else:
         is_list = isinstance(value, list | tuple | set | frozenset)
         operator = FilterOperator.IN if is_list else FilterOperator.EQ
@@ -97,7 +99,10 @@ def metadata_filter(key: str, value: Any, operator: FilterOperator) -> MetadataF
         InputError: The value is not a string, a number, or a list of strings and numbers.
     """
     # Booleans are stored as 0 and 1.
-    numbers = [int(one) if isinstance(one, bool) else one for one in (value if isinstance(value, list) else [value])]
+    numbers = [
+        int(number) if isinstance(number, bool) else number
+        for number in (value if isinstance(value, list) else [value])
+    ]
     try:
         return MetadataFilter(key=key, value=numbers if isinstance(value, list) else numbers[0], operator=operator)
     except ValueError as error:
@@ -139,17 +144,17 @@ def require_usable(filters: MetadataFilters, metadata: Metadata) -> None:
     Raises:
         InputError: A key does not exist in any passage, or a value differs from an existing value only in case or type.
     """
-    valid, wanted = usable_keys(metadata.metadata_keys()), filter_keys(filters)
-    if unknown := sorted(wanted - valid):
+    valid, fields = usable_keys(metadata.metadata_keys()), filter_keys(filters)
+    if unknown := sorted(fields - valid):
         raise InputError(
             f"No passage has the metadata key {unknown[0][:100]!r}. Valid keys: {', '.join(sorted(valid))}.",
             value=unknown,
         )
-    values = metadata.metadata_values(skip=[key for key in metadata.metadata_keys() if key not in wanted])
+    values = metadata.metadata_values(skip=[key for key in metadata.metadata_keys() if key not in fields])
     for key, value in _equal_values(filters):
-        known = values.get(key, ())
-        near = [one for one in known if str(one).casefold() == str(value).casefold()]
-        if near and value not in known:
+        field_values = values.get(key, ())
+        near = [candidate for candidate in field_values if str(candidate).casefold() == str(value).casefold()]
+        if near and value not in field_values:
             raise InputError(f"No passage has the value {value!r} for {key!r}; did you mean {near[0]!r}?", value=value)
 
 
@@ -168,15 +173,15 @@ def describe_filters(version: SearchableVersion) -> str:
     Args:
         version: The version.
     """
-    own = {key: values for key, values in version.metadata_values.items() if key not in keys.RUNNING_LINES}
-    described = [f"{key} ({_value_list(values)})" for key, values in own.items()]
-    return f"Filters narrow the search. Valid keys: {', '.join([*described, keys.FILE_NAME])}."
+    values_by_key = {key: values for key, values in version.metadata_values.items() if key not in keys.RUNNING_LINES}
+    parts = [f"{key} ({_value_list(values)})" for key, values in values_by_key.items()]
+    return f"Filters narrow the search. Valid keys: {', '.join([*parts, keys.FILE_NAME])}."
 
 
 def _value_list(values: Sequence[str | int | float]) -> str:
-    shown = ", ".join(visible(clip(str(value))) for value in values[:_SHOWN_VALUES])
+    text = ", ".join(visible(clip(str(value))) for value in values[:_SHOWN_VALUES])
     more = f", and {len(values) - _SHOWN_VALUES:,} more" if len(values) > _SHOWN_VALUES else ""
-    return f"{shown}{more}"
+    return f"{text}{more}"
 
 
 # ---- conditions and files --------------------------------------------------------------------------------------------
@@ -214,8 +219,8 @@ def parse_conditions(
     filters = _conditions(version, conditions or (), condition)
     if files:
         records = [record for record in version.records if record.file_name is not None]
-        wanted = [record.doc_id for file in files for record in documents_named(file, records, listing=listing)]
-        filters.append(MetadataFilter(key=keys.FILE_PATH, value=wanted, operator=FilterOperator.IN))
+        ids = [record.doc_id for file in files for record in documents_named(file, records, listing=listing)]
+        filters.append(MetadataFilter(key=keys.FILE_PATH, value=ids, operator=FilterOperator.IN))
     return MetadataFilters(filters=list(filters))
 
 
@@ -224,19 +229,21 @@ def _conditions(
 ) -> list[MetadataFilter | MetadataFilters]:
     equal: dict[str, list[Any]] = {}
     filters: list[MetadataFilter | MetadataFilters] = []
-    known = version.metadata_keys() if conditions else []
+    fields = version.metadata_keys() if conditions else []
     for condition in conditions:
         match = _CONDITION.fullmatch(condition)
         if match is None:
             raise InputError(f"{name} {condition!r} is not FIELD=VALUE, such as kind=report.", value=condition)
         field, sign, text = match[1].strip(), match[2], match[3].strip()
-        if field not in known:
-            close = nearest(field, known) or f"; there are: {clip(', '.join(sorted(known)))}."
+        if field not in fields:
+            close = nearest(field, fields) or f"; there are: {clip(', '.join(sorted(fields)))}."
             raise InputError(f"No document has the field {field!r}{close}", value=field)
         if sign in ("=", "=="):
             equal.setdefault(field, []).extend(_readings(text))
         elif sign == "!=":
-            filters += [MetadataFilter(key=field, value=one, operator=FilterOperator.NE) for one in _readings(text)]
+            filters += [
+                MetadataFilter(key=field, value=reading, operator=FilterOperator.NE) for reading in _readings(text)
+            ]
         else:
             value = text if sign == "~" else _readings(text)[0]
             filters.append(MetadataFilter(key=field, value=value, operator=FilterOperator(_SIGNS[sign])))

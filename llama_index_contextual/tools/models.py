@@ -15,7 +15,7 @@ from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import MAX_CHARACTERS
-from llama_index_contextual.metadata import CONTINUED_TABLE
+from llama_index_contextual.metadata import CONTINUED_TABLE, background
 from llama_index_contextual.search.response import Mark, Source, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
@@ -208,9 +208,9 @@ class ToolResult(Described):
 def _cut(entries: list[Any], text_of: Callable[[Any], str], max_tokens: int) -> list[Any]:
     """Remove and return the last entries if all together have more than `max_tokens` tokens; keep the first."""
     tokens = list(itertools.accumulate(count_tokens(text_of(entry)) for entry in entries))
-    rest = entries[max(1, bisect_right(tokens, max_tokens)) :]
-    del entries[len(entries) - len(rest) :]
-    return rest
+    remainder = entries[max(1, bisect_right(tokens, max_tokens)) :]
+    del entries[len(entries) - len(remainder) :]
+    return remainder
 
 
 class BestSentence(Described):
@@ -228,7 +228,7 @@ class BestSentence(Described):
     """Path of headings above it."""
 
     @classmethod
-    def of(cls, mark: Mark) -> BestSentence:
+    def from_mark(cls, mark: Mark) -> BestSentence:
         """Create an instance from the mark of a search result."""
         page, section = mark.source.page_start, mark.source.section
         return cls(text=mark.text, start=mark.start, end=mark.end, page_start=page, section=section)
@@ -265,7 +265,7 @@ class FoundPassage(Described):
     """The sentence or table row that matches the question best."""
 
     @classmethod
-    def of(cls, chunk: RetrievedChunk) -> FoundPassage:
+    def from_chunk(cls, chunk: RetrievedChunk) -> FoundPassage:
         """Create a passage from a search result."""
         source = chunk.source
         return cls(
@@ -278,10 +278,10 @@ class FoundPassage(Described):
             page_end=source.page_end,
             section=source.section,
             relevance=chunk.relevance,
-            background=chunk.written_context,
+            background=background(chunk.metadata) or None,
             table_head=chunk.table_head,
             text=chunk.text,
-            spotlight=None if chunk.spotlight is None else BestSentence.of(chunk.spotlight),
+            spotlight=None if chunk.spotlight is None else BestSentence.from_mark(chunk.spotlight),
         )
 
     def text_for_model(self, *, places: bool) -> str:
@@ -309,23 +309,25 @@ class SearchResult(ToolResult):
     """The passages, best first."""
 
     @classmethod
-    def of(cls, response: RetrievalResponse, *, notes: Sequence[str] = ()) -> SearchResult:
+    def from_response(cls, response: RetrievalResponse, *, notes: Sequence[str] = ()) -> SearchResult:
         """Create the result from a search response and additional notes."""
         return cls(
             query=clip(response.query),
             mode=response.mode_used,
             confidence=response.confidence,
             confidence_level=response.confidence_level,
-            notes=[*notes, *response.warnings, *confidence_warnings(response)],
-            passages=[FoundPassage.of(chunk) for chunk in response],
+            notes=[*notes, *response.warnings, *confidence_notes(response)],
+            passages=[FoundPassage.from_chunk(chunk) for chunk in response],
             version=response.version,
         )
 
     def limit(self, max_tokens: int) -> None:
         """Remove the last passages if all of them have more than `max_tokens` tokens, and note where they are."""
-        if rest := _cut(self.passages, lambda passage: passage.text_for_model(places=True), max_tokens):
-            places = "; ".join(_location(passage.doc_id, passage.start, passage.end) for passage in rest[:_MAX_PLACES])
-            left_out = f"{pluralize(len(rest), 'passage')} left out for the limit of {max_tokens:,} tokens"
+        if remainder := _cut(self.passages, lambda passage: passage.text_for_model(places=True), max_tokens):
+            places = "; ".join(
+                _location(passage.doc_id, passage.start, passage.end) for passage in remainder[:_MAX_PLACES]
+            )
+            left_out = f"{pluralize(len(remainder), 'passage')} left out for the limit of {max_tokens:,} tokens"
             self.notes.append(f"{left_out}. To read the first of them: {places}.")
 
     def text_for_model(self, *, places: bool) -> str:
@@ -382,8 +384,8 @@ class GrepResult(ToolResult):
 
     def limit(self, max_tokens: int) -> None:
         """Remove the last lines if all of them have more than `max_tokens` tokens."""
-        if rest := _cut(self.matches, _line_of, max_tokens):
-            self.next_offset = (self.next_offset or self.total) - len(rest)
+        if remainder := _cut(self.matches, _line_of, max_tokens):
+            self.next_offset = (self.next_offset or self.total) - len(remainder)
 
     def _blocks(self) -> Iterator[str]:
         yield from (f"Note: {note}" for note in self.notes)
@@ -462,9 +464,9 @@ class OutlineResult(ToolResult):
 
     def limit(self, max_tokens: int) -> None:
         """Remove the last entries if all of them have more than `max_tokens` tokens."""
-        rest = [*_cut(self.documents, _document_line, max_tokens), *_cut(self.sections, _section_line, max_tokens)]
-        if rest:
-            self.next_offset = (self.next_offset or self.total) - len(rest)
+        remainder = [*_cut(self.documents, _document_line, max_tokens), *_cut(self.sections, _section_line, max_tokens)]
+        if remainder:
+            self.next_offset = (self.next_offset or self.total) - len(remainder)
 
     def _blocks(self) -> Iterator[str]:
         if self.document is None:
@@ -477,8 +479,8 @@ class OutlineResult(ToolResult):
             else:
                 yield "\n".join(map(_section_line, self.sections))
         if self.next_offset is not None:
-            left = self.total - self.next_offset
-            yield f"{left:,} more: continue with offset={self.next_offset}."
+            remainder = self.total - self.next_offset
+            yield f"{remainder:,} more: continue with offset={self.next_offset}."
         yield _NEXT["outline"]
         yield MATERIAL
 
@@ -542,14 +544,15 @@ class ReadResult(ToolResult):
 # ---- sentences ----------------------------------------------------------------------------------------------------
 
 
-def confidence_warnings(response: RetrievalResponse) -> list[str]:
-    """Return warnings for an LLM if a search found nothing or its confidence is low."""
+def confidence_notes(response: RetrievalResponse) -> list[str]:
+    """Return notes for an LLM: whether a search found nothing, its confidence is low, or passages are left out."""
     if not response.results:
-        return ["Nothing was found: try other words, or say that the documents do not answer this."]
-    if doubt := response.doubt():
+        return [f"{response.verdict()} Try other words, or say that the documents do not answer this."]
+    notes = [f"Less likely passages that are left out: {len(response.folded)}."] if response.folded else []
+    if doubt := response.doubt() or response.missing:
         advice = "Decide by what the passages say; if they do not answer the question, try other words, or say so."
-        return [f"{doubt} {advice}"]
-    return []
+        notes.append(f"{doubt} {advice}")
+    return notes
 
 
 def check_arguments(tool: str, model: type[BaseModel], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -568,8 +571,8 @@ def check_arguments(tool: str, model: type[BaseModel], arguments: Mapping[str, A
     if wrong["type"] == "missing":
         problem = f"{tool} needs the argument `{argument}`."
     elif wrong["type"] == "extra_forbidden":
-        taken = ", ".join(f"`{name}`" for name in model.model_fields)
-        problem = f"{tool} has no argument `{argument}`: it takes {taken}."
+        names = ", ".join(f"`{name}`" for name in model.model_fields)
+        problem = f"{tool} has no argument `{argument}`: it takes {names}."
     else:
         value = clip(represent(wrong["input"]))
         problem = f"The argument `{argument}` of {tool} cannot be {value}: {message}."

@@ -38,10 +38,12 @@ from llama_index_contextual.answering.citations import (
     NO_CITATION,
     CitationReport,
     Quotation,
+    Statement,
     UnsupportedFigure,
     citations_of,
 )
 from llama_index_contextual.answering.response import GroundedResponse
+from llama_index_contextual.answering.support import SupportStatus
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError
 from llama_index_contextual.postprocessor import MergedChunk
@@ -122,25 +124,31 @@ class AskForm:
     after: str = ""
 
     @classmethod
-    def of(cls, fields: Mapping[str, Sequence[str]]) -> AskForm:
+    def from_fields(cls, fields: Mapping[str, Sequence[str]]) -> AskForm:
         """Return the question from form fields.
 
         Raises:
             InputError: A field is too long or unknown.
         """
-        one = {name: clean_value((fields.get(name) or [""])[0], name) for name in ("mode", "style", "after")}
-        for name, known in (("mode", get_args(Mode)), ("style", tuple(STYLE_LABELS))):
-            if one[name] and one[name] not in known:
-                raise InputError(f"The {name} {one[name][:40]!r} is unknown: choose {', '.join(known)}.")
+        choices = {name: clean_value((fields.get(name) or [""])[0], name) for name in ("mode", "style", "after")}
+        for name, values in (("mode", get_args(Mode)), ("style", tuple(STYLE_LABELS))):
+            if choices[name] and choices[name] not in values:
+                raise InputError(f"The {name} {choices[name][:40]!r} is unknown: choose {', '.join(values)}.")
         where = [value for item in fields.get("where") or () if (value := clean_value(item, "where"))]
         files = [value for item in fields.get("file") or () if (value := clean_value(item, "file"))]
         if len(where) + len(files) > MAX_CONDITIONS:
             raise InputError(f"There are {len(where) + len(files)} filters: use at most {MAX_CONDITIONS}.")
         text = clean_value((fields.get("q") or [""])[0], "question", limit=MAX_QUESTION)
-        return cls(text=text, where=tuple(where), files=tuple(files), **one)
+        return cls(text=text, where=tuple(where), files=tuple(files), **choices)
 
 
 # ---- an answer with its checks ----------------------------------------------------------------------------------
+
+_SUPPORT: Mapping[SupportStatus, str] = {
+    "supported": "supported by",
+    "elsewhere": "supported by a source that is not cited for it,",
+    "not_found": "found in no source",
+}
 
 _RESULTS = {
     "verified": ("verified", "A cited passage contains these words."),
@@ -172,7 +180,7 @@ class Excerpt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownSource:
+class SourceView:
     """A passage from the prompt, as listed with the answer.
 
     Attributes:
@@ -191,22 +199,45 @@ class ShownSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StatementView:
+    """A statement of the answer, with the sentence or row that supports it.
+
+    Attributes:
+        text: The statement.
+        verdict: Whether a source supports it, in words.
+        is_supported: Whether a source that it cites supports it, or any source if it cites none.
+        number: Number of the source that supports it, or None.
+        label: File, pages and section of the sentence.
+        quote: The sentence.
+        url: URL of the passage in which the sentence is highlighted.
+    """
+
+    text: str
+    verdict: str
+    is_supported: bool
+    number: int | None = None
+    label: str = ""
+    quote: str = ""
+    url: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """A result of the checks, expressed as a sentence.
 
     Attributes:
         kind: "good", "note" or "bad".
         text: The sentence.
-        quoted: The words of the answer that the result refers to.
+        quotations: The words of the answer that the result refers to.
     """
 
     kind: str
     text: str
-    quoted: Sequence[str] = ()
+    quotations: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownAnswer:
+class AnswerView:
     """An answer as displayed.
 
     Attributes:
@@ -216,6 +247,7 @@ class ShownAnswer:
         found: Whether the documents answer the question.
         findings: Results of the checks, as sentences.
         sources: The passages in the prompt.
+        statements: The statements of the answer, with the sentences that support them.
         reasoning: The reasoning before the answer, or None.
         usage: Model, tokens and price, as a sentence.
     """
@@ -225,37 +257,38 @@ class ShownAnswer:
     html: Markup
     found: bool
     findings: Sequence[Finding]
-    sources: Sequence[ShownSource]
+    sources: Sequence[SourceView]
+    statements: Sequence[StatementView]
     reasoning: str | None
     usage: str
 
     @property
-    def cited(self) -> list[ShownSource]:
+    def cited(self) -> list[SourceView]:
         """The sources that the answer cites."""
         return [source for source in self.sources if source.is_cited]
 
     @property
-    def uncited(self) -> list[ShownSource]:
+    def uncited(self) -> list[SourceView]:
         """The sources that the answer does not cite."""
         return [source for source in self.sources if not source.is_cited]
 
 
-def shown_sources(
+def source_views(
     hits: Sequence[NodeWithScore],
     link: Callable[..., str],
-    cited: Sequence[tuple[int, Source]] = (),
+    citations: Sequence[tuple[int, Source]] = (),
     mark_words: Callable[[str], Markup] = escape,
-) -> list[ShownSource]:
+) -> list[SourceView]:
     """Return passages as entries for the list of sources.
 
     Args:
         hits: The passages, in the order of the prompt.
         link: Function that returns the URL of a chunk; see `Links.passage`.
-        cited: For each citation, the number of the passage and the cited place in it.
+        citations: For each citation, the number of the passage and the cited place in it.
         mark_words: Function that highlights the words of the question in a passage that is not quoted.
     """
     places: dict[int, list[Source]] = {}
-    for number, place in cited:
+    for number, place in citations:
         places.setdefault(number, []).append(place)
     sources = []
     for at, hit in enumerate(hits, start=1):
@@ -263,8 +296,8 @@ def shown_sources(
         of_hit = places.get(at) or [best]
         excerpts = [_excerpt(hit, place, link, mark_words if place == best else None) for place in of_hit]
         label = " and ".join(map(str, of_hit))
-        shown = ShownSource(number=at, label=label, url=excerpts[0].url, is_cited=at in places, excerpts=excerpts)
-        sources.append(shown)
+        source = SourceView(number=at, label=label, url=excerpts[0].url, is_cited=at in places, excerpts=excerpts)
+        sources.append(source)
     return sources
 
 
@@ -326,6 +359,8 @@ def _warning_findings(answer: GroundedResponse) -> Iterator[Finding]:
         yield Finding(kind="bad", text=f"The answer is incomplete: {answer.partial}")
     for warning in retrieval.warnings if retrieval else ():
         yield Finding(kind="note", text=visible(warning))
+    if retrieval and retrieval.searched != retrieval.query:
+        yield Finding(kind="note", text=f"Searched for: {visible(retrieval.searched)}")
     if answer.found and retrieval and (doubt := retrieval.doubt()):
         yield Finding(kind="note", text=doubt)
     if verdict is not None:
@@ -354,12 +389,17 @@ def _citation_findings(report: CitationReport) -> Iterator[Finding]:
         if quotation.status != "verified":
             kinds.setdefault(_where_found(quotation), []).append(" ".join(quotation.text.split()))
     for where, texts in kinds.items():
-        yield Finding(kind="bad", text=f"{pluralize(len(texts), 'quotation')} {where}:", quoted=texts)
+        yield Finding(kind="bad", text=f"{pluralize(len(texts), 'quotation')} {where}:", quotations=texts)
     if figures := [figure.text for figure in report.unsupported]:
-        yield Finding(kind="bad", text=f"{pluralize(len(figures), 'figure')} in no cited passage:", quoted=figures)
-    verified = sum(quotation.status == "verified" for quotation in report.quotations)
-    if verified:
-        yield Finding(kind="good", text=f"{pluralize(verified, 'quotation')} verified word for word.")
+        yield Finding(kind="bad", text=f"{pluralize(len(figures), 'figure')} in no cited passage:", quotations=figures)
+    matches = sum(quotation.status == "verified" for quotation in report.quotations)
+    if matches:
+        yield Finding(kind="good", text=f"{pluralize(matches, 'quotation')} verified word for word.")
+    quoted = [(one.start, one.end) for one in report.quotations]
+    elsewhere = [one for one in report.statements if one.status == "elsewhere"]
+    if misplaced := [one.text for one in elsewhere if not any(a < one.end and one.start < b for a, b in quoted)]:
+        text = f"{pluralize(len(misplaced), 'statement')} supported by a source that is not cited there:"
+        yield Finding(kind="note", text=text, quotations=misplaced)
     if report.cites_nothing:
         yield Finding(kind="note", text=NO_CITATION)
     elif report.is_clean and not report.quotations:
@@ -383,7 +423,7 @@ _CITED = re.compile(r"<a (?:[^<]|<(?!a |/a>))*+</a>|<[^<>]*>|(?:\[Source \d{1,9}
 def answer_html(
     text: str,
     report: CitationReport | None,
-    sources: Sequence[ShownSource],
+    sources: Sequence[SourceView],
     link_quotation: Callable[[Quotation], str] = lambda _: "",
 ) -> Markup:
     """Return an answer as HTML, with citations as links and with checked quotations and figures highlighted.
@@ -397,7 +437,7 @@ def answer_html(
         link_quotation: Function that returns the URL of a verified quotation in its passage, or "".
 
     Example:
-        >>> source = ShownSource(number=1, label="manual.md", url="/p/a/passage/1", is_cited=True)
+        >>> source = SourceView(number=1, label="manual.md", url="/p/a/passage/1", is_cited=True)
         >>> print(answer_html("Three days [Source 1].", None, [source]))
         <p>Three days <a class="cite" href="/p/a/passage/1" title="manual.md" aria-label="Source 1">1</a>.</p>
     """
@@ -407,24 +447,24 @@ def answer_html(
         edits += _edits(html, text, quotation, quotation.status, link_quotation(quotation))
     for figure in report.unsupported if report else ():
         edits += _edits(html, text, figure, "unsupported")
-    for at, inserted in sorted(edits, reverse=True):
-        html = html[:at] + inserted + html[at:]
+    for at, markup in sorted(edits, reverse=True):
+        html = html[:at] + markup + html[at:]
     by_number = {source.number: source for source in sources}
     return Markup(_CITED.sub(lambda part: _linked(part[0], by_number), html))
 
 
 def _edits(
-    html: str, text: str, checked: Quotation | UnsupportedFigure, result: str, url: str = ""
+    html: str, text: str, claim: Quotation | UnsupportedFigure, result: str, url: str = ""
 ) -> list[tuple[int, str]]:
     """Return the insertions that highlight a checked quotation or figure.
 
     Each insertion is a tuple of an offset in `html` and the markup to insert there. The list is empty if the quotation
     or figure cannot be found in the HTML.
     """
-    part = text[checked.start : checked.end]
+    part = text[claim.start : claim.end]
     pattern = rf"<[^<>]*>|{re.escape(escape_html(part, quote=False))}"
     places = [place for place in re.finditer(pattern, html) if place[0][0] != "<"]
-    if (number := text[: checked.start].count(part)) >= len(places):
+    if (number := text[: claim.start].count(part)) >= len(places):
         return []
     label, explanation = _RESULTS[result]
     kind, element = result.replace("_", "-"), "a" if url else "span"
@@ -435,9 +475,9 @@ def _edits(
     return [(start, str(before)), (end, str(after.format(Markup(element), kind, link, explanation, label)))]
 
 
-def _linked(part: str, sources: Mapping[int, ShownSource]) -> str:
+def _linked(part: str, sources: Mapping[int, SourceView]) -> str:
     """Return a part of the HTML, with each source replaced by a link if the part is a citation."""
-    numbers = [] if part.startswith("<") else [number for _, _, listed in citations_of(part) for number in listed]
+    numbers = [] if part.startswith("<") else [number for _, _, citation in citations_of(part) for number in citation]
     if not numbers or not all(number in sources for number in numbers):
         return part
     link = Markup('<a class="cite" href="{}" title="{}" aria-label="Source {}">{}</a>')
@@ -448,33 +488,33 @@ def _linked(part: str, sources: Mapping[int, ShownSource]) -> str:
 
 
 @dataclass(frozen=True)
-class KeptAnswer:
+class StoredAnswer:
     """A finished answer in the server's memory.
 
     Attributes:
-        asked: The question with its options; `after` is the key of the previous answer.
+        question: The question with its options; `after` is the key of the previous answer.
         text: The answer in Markdown.
-        shown: The answer as displayed.
+        view: The answer as displayed.
     """
 
-    asked: AskForm
+    question: AskForm
     text: str
-    shown: ShownAnswer
+    view: AnswerView
 
 
 def show(request: Request) -> Response:
     """Show the form, and a conversation if the URL contains the id of its last answer; no model is called."""
     key = parameter(request, "answer")
     if not key:
-        return _form(request, AskForm.of({name: request.query_params.getlist(name) for name in FIELDS}))
+        return _form(request, AskForm.from_fields({name: request.query_params.getlist(name) for name in FIELDS}))
     turns = _conversation(request, key)
     if not turns:
         raise HTTPException(404, "This answer is no longer in memory: ask the question again.")
-    return _form(request, replace(turns[-1].asked, text="", after=key), turns=turns)
+    return _form(request, replace(turns[-1].question, text="", after=key), turns=turns)
 
 
 def _form(
-    request: Request, asked: AskForm, *, turns: Sequence[KeptAnswer] = (), problem: ProblemView | None = None
+    request: Request, question: AskForm, *, turns: Sequence[StoredAnswer] = (), problem: ProblemView | None = None
 ) -> Response:
     project, model, missing, passages = project_of(request), "", None, None
     try:
@@ -484,17 +524,17 @@ def _form(
     except ModelError as error:
         command = f"llama-index-contextual configure {quoted(project.name)} answer_llm=ollama:llama3.1"
         missing = missing or ProblemView(title="No model is configured", text=error.problem, command=command)
-        if asked.text:
-            hits = project.retrieve(asked.text, top_k=PASSAGES, filters=_filters(project, asked)).to_nodes()
-            link = partial(Links(project.name).passage, q=asked.text)
-            passages = shown_sources(hits, link, mark_words=_word_highlight(project, asked.text))
-    offered = facets_of(request.app.state.facets, project).facets(Selection())
+        if question.text:
+            hits = project.retrieve(question.text, top_k=PASSAGES, filters=_filters(project, question)).to_nodes()
+            link = partial(Links(project.name).passage, q=question.text)
+            passages = source_views(hits, link, mark_words=_word_highlight(project, question.text))
+    facets = facets_of(request.app.state.facets, project).facets(Selection())
     return page(
         request,
         "ask.html",
         status_code=problem.status if problem else 200,
-        question=asked,
-        turns=[turn.shown for turn in turns],
+        question=question,
+        turns=[turn.view for turn in turns],
         passages=passages,
         problem=problem,
         missing=missing,
@@ -504,7 +544,7 @@ def _form(
         default_mode=project.config.mode,
         default_style=STYLE_LABELS.get(project.config.style, "As set in the project"),
         documents=project.documents(),
-        conditions=[one.value for facet in offered if facet.parameter == "where" for one in facet.values],
+        conditions=[entry.value for facet in facets if facet.parameter == "where" for entry in facet.values],
         max_question=MAX_QUESTION,
     )
 
@@ -515,14 +555,14 @@ def _word_highlight(project: Project, question: str) -> Callable[[str], Markup]:
     return partial(highlight, terms=set(analyzer.query_terms(question)), analyzer=analyzer)
 
 
-def _conversation(request: Request, key: str) -> list[KeptAnswer]:
+def _conversation(request: Request, key: str) -> list[StoredAnswer]:
     """Return the answers of a conversation up to the one with this key, as far as they are in memory, oldest first."""
-    turns: list[KeptAnswer] = []
+    turns: list[StoredAnswer] = []
     while (
         key and len(turns) < MAX_TURNS and (turn := request.app.state.answers.get(f"{project_of(request).name} {key}"))
     ):
         turns.insert(0, turn)
-        key = turn.asked.after
+        key = turn.question.after
     return turns
 
 
@@ -534,36 +574,36 @@ async def answer(request: Request) -> Response:
 
     If the client disconnects, the call to the model is stopped.
     """
-    project, asked = project_of(request), AskForm()
+    project, question = project_of(request), AskForm()
     wants_events = EVENTS in request.headers.get("accept", "")
     try:
-        asked = AskForm.of(await _posted(request))
+        question = AskForm.from_fields(await _posted(request))
         if wants_events:
-            return StreamingResponse(_event_lines(request, project, asked), media_type=EVENTS)
-        answering = asyncio.create_task(_finished(request, project, asked))
-        leaving = asyncio.create_task(_wait_until_left(request))
+            return StreamingResponse(_event_lines(request, project, question), media_type=EVENTS)
+        answer_task = asyncio.create_task(_finished(request, project, question))
+        disconnect_task = asyncio.create_task(_wait_until_left(request))
         try:
-            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            has_left = not answering.done()
+            await asyncio.wait({answer_task, disconnect_task}, return_when=asyncio.FIRST_COMPLETED)
+            has_left = not answer_task.done()
         finally:
-            for task in (answering, leaving):
+            for task in (answer_task, disconnect_task):
                 task.cancel()  # without effect on a task that is done
-            await asyncio.gather(answering, leaving, return_exceptions=True)
+            await asyncio.gather(answer_task, disconnect_task, return_exceptions=True)
         if has_left:
             return Response(status_code=499)
-        url = answering.result()
+        url = answer_task.result()
     except ContextualError as error:
         problem = problem_of(error, project)
         if wants_events:
             return Response(_encode(_problem_event(problem)), media_type=EVENTS)
-        return await asyncio.to_thread(_form, request, asked, problem=problem)
+        return await asyncio.to_thread(_form, request, question, problem=problem)
     return RedirectResponse(url, status_code=303)
 
 
-async def _finished(request: Request, project: Project, asked: AskForm) -> str:
+async def _finished(request: Request, project: Project, question: AskForm) -> str:
     """Answer a question and return the URL of the answer."""
     url = ""
-    async with aclosing(_events(request, project, asked)) as events:
+    async with aclosing(_events(request, project, question)) as events:
         async for event in events:
             url = event.get("url", "")
     return url
@@ -592,10 +632,10 @@ async def _posted(request: Request) -> dict[str, list[str]]:
         raise InputError("The form has too many fields.") from error
 
 
-async def _event_lines(request: Request, project: Project, asked: AskForm) -> AsyncIterator[bytes]:
+async def _event_lines(request: Request, project: Project, question: AskForm) -> AsyncIterator[bytes]:
     """Yield the events of an answer as lines of JSON. If the client disconnects, the call to the model is stopped."""
     try:
-        async with aclosing(_events(request, project, asked)) as events:
+        async with aclosing(_events(request, project, question)) as events:
             async for event in events:
                 yield _encode(event)
     except ContextualError as error:
@@ -610,79 +650,91 @@ def _encode(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event).encode() + b"\n"
 
 
-async def _events(request: Request, project: Project, asked: AskForm) -> AsyncGenerator[dict[str, Any], None]:
+async def _events(request: Request, project: Project, question: AskForm) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the events of an answer: the passages, the pieces of the text, and the URL of the finished answer.
 
     Raises:
         InputError: The question is empty, or a filter matches nothing.
         ModelError: The model cannot be reached or does not start to answer in time.
     """
-    chat, turns = await asyncio.to_thread(_chat_engine, project, asked), _conversation(request, asked.after)
-    stream = await chat.astream_chat(asked.text, _history(turns))
-    link = partial(Links(project.name).passage, q=asked.text)
-    sources = shown_sources(stream.source_nodes, link)
+    chat, turns = await asyncio.to_thread(_chat_engine, project, question), _conversation(request, question.after)
+    stream = await chat.astream_chat(question.text, _history(turns))
+    link = partial(Links(project.name).passage, q=question.text)
+    sources = source_views(stream.source_nodes, link)
     yield {"event": "passages", "sources": [{"number": s.number, "label": s.label, "url": s.url} for s in sources]}
     async with aclosing(cast("AsyncGenerator[ChatResponse, None]", stream.achat_stream)) as pieces:
         async for piece in pieces:
             yield {"event": "text", "text": piece.delta}
     response, key = cast(GroundedResponse, stream.grounded), secrets.token_urlsafe(16)
-    shown = await asyncio.to_thread(_shown_answer, project, asked.text, key, response)
-    if asked.after and not turns:
-        lost = "The earlier answers are no longer in memory: this question was answered without them."
-        shown = replace(shown, findings=[Finding(kind="note", text=lost), *shown.findings])
+    view = await asyncio.to_thread(_answer_view, project, question.text, key, response)
+    if question.after and not turns:
+        note = "The earlier answers are no longer in memory: this question was answered without them."
+        view = replace(view, findings=[Finding(kind="note", text=note), *view.findings])
     request.app.state.answers.put(
-        f"{project.name} {key}", KeptAnswer(asked, "" if response.is_missing else str(response), shown)
+        f"{project.name} {key}", StoredAnswer(question, "" if response.is_missing else str(response), view)
     )
-    html = request.app.state.templates.get_template("_answer.html").render(shown=shown)
+    html = request.app.state.templates.get_template("_answer.html").render(answer=view)
     yield {"event": "answer", "key": key, "html": html, "url": f"{Links(project.name).ask()}?answer={key}"}
 
 
-def _chat_engine(project: Project, asked: AskForm) -> GroundedChatEngine:
-    if not asked.text:
+def _chat_engine(project: Project, question: AskForm) -> GroundedChatEngine:
+    if not question.text:
         raise InputError("The question is empty: write one.")
     return project.as_chat_engine(
-        search_mode=cast(Mode, asked.mode) or None, filters=_filters(project, asked), style=asked.style or None
+        search_mode=cast(Mode, question.mode) or None, filters=_filters(project, question), style=question.style or None
     )
 
 
-def _filters(project: Project, asked: AskForm) -> MetadataFilters | None:
+def _filters(project: Project, question: AskForm) -> MetadataFilters | None:
     return parse_conditions(
-        project.state.live, asked.where, asked.files, condition="The filter", listing="the view Project"
+        project.state.live, question.where, question.files, condition="The filter", listing="the view Project"
     )
 
 
-def _history(turns: Sequence[KeptAnswer]) -> list[ChatMessage]:
+def _history(turns: Sequence[StoredAnswer]) -> list[ChatMessage]:
     """Return the last exchanges of a conversation as messages."""
     return [
         ChatMessage(role=role, content=text)
         for turn in [turn for turn in turns if turn.text][-TURNS:]
-        for role, text in ((MessageRole.USER, turn.asked.text), (MessageRole.ASSISTANT, turn.text))
+        for role, text in ((MessageRole.USER, turn.question.text), (MessageRole.ASSISTANT, turn.text))
     ]
 
 
-def _shown_answer(project: Project, question: str, key: str, response: GroundedResponse) -> ShownAnswer:
+def _answer_view(project: Project, question: str, key: str, response: GroundedResponse) -> AnswerView:
     """Return a checked answer in the form in which it is displayed."""
     links, text, report = Links(project.name), response.response or "", response.citations
     hits = response.source_nodes
     link = partial(links.passage, q=question)
-    sources = shown_sources(hits, link, response.cited_sources, _word_highlight(project, question))
+    sources = source_views(hits, link, response.cited_sources, _word_highlight(project, question))
 
-    def link_quotation(quotation: Quotation) -> str:
-        if quotation.found_in is None:
+    def link_to(one: Quotation | Statement) -> str:
+        if one.found_in is None:
             return ""
-        hit = hits[quotation.found_in - 1]
-        return address_of(hit, quotation.source or Source.of(hit.node), partial(links.passage, q=quotation.text))
+        hit = hits[one.found_in - 1]
+        return address_of(hit, one.source or Source.of(hit.node), partial(links.passage, q=one.text))
 
     usage = "No model was called"
     if response.usage is not None:
         usage = str(response.usage) if response.usage.dollars is None else f"{response.usage}, at list prices"
-    return ShownAnswer(
+    return AnswerView(
         question=question,
         key=key,
-        html=answer_html(text, report, sources, link_quotation),
+        html=answer_html(text, report, sources, link_to),
         found=response.found,
         findings=findings_of(response),
         sources=sources,
+        statements=[
+            StatementView(
+                text=one.text,
+                verdict=_SUPPORT[one.status],
+                is_supported=one.status == "supported",
+                number=one.found_in,
+                label="" if one.source is None else str(one.source),
+                quote=visible(one.quote),
+                url=link_to(one),
+            )
+            for one in (report.statements if report else ())
+        ],
         reasoning=response.reasoning,
         usage=f"{usage}.",
     )

@@ -119,10 +119,10 @@ class BackgroundIngest:
             return f"Waiting for {pluralize(progress.batch_total, 'request')} to the provider"
         if progress.stage != "ingest":
             return "Writing the new version"
-        read = f"{progress.documents_read:,} of {pluralize(self.total, 'file')}"
+        progress_text = f"{progress.documents_read:,} of {pluralize(self.total, 'file')}"
         if progress.share_done < 0.05:
-            return read
+            return progress_text
         elapsed = time.monotonic() - self._started_at
         minutes = elapsed * (1 - progress.share_done) / progress.share_done / 60
-        left = "less than a minute" if minutes < 1 else f"about {pluralize(round(minutes), 'minute')}"
-        return f"{read}, {left} left"
+        remainder = "less than a minute" if minutes < 1 else f"about {pluralize(round(minutes), 'minute')}"
+        return f"{progress_text}, {remainder} left"

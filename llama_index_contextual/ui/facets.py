@@ -21,7 +21,6 @@ from llama_index.core.vector_stores.types import FilterCondition, FilterOperator
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.analysis import language_of
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.part import Part
 from llama_index_contextual.project.project import Project
@@ -42,8 +41,6 @@ OWN_VALUES = 12
 MAX_VALUES = 60
 """Maximum number of values of any other facet; the most frequent ones are offered."""
 
-OPENING = 800
-"""Number of characters from which the language of a document is recognised."""
 
 _TYPES = {
     "pdf": "PDF",
@@ -65,7 +62,7 @@ class DocumentFacts(NamedTuple):
     Attributes:
         record: The record of the document.
         path: The document's `file_path` in filters, or "" if it was not read from a file.
-        language: Language of the opening, or "".
+        language: Language of the document, or "".
         day: Date in the document's metadata, or of the last change of its file, or None.
         pages: Number of pages, sheets or slides, or 0.
     """
@@ -129,40 +126,44 @@ class VersionFacets:
     own: Mapping[str, Mapping[str | int | float, int]]
 
     @classmethod
-    def of(cls, version: SearchableVersion) -> VersionFacets:
+    def from_version(cls, version: SearchableVersion) -> VersionFacets:
         """Read the facets of a version; parts that other versions share are read only once."""
-        documents = [one for part in version.parts for one in part.shared("document facts", lambda: _read(part))]  # noqa: B023  # called at once
-        documents.sort(key=lambda one: one.day or date.min, reverse=True)
-        folders = [PurePosixPath(one.path).parts[:-1] for one in documents]
-        levels = zip(*(folder for one, folder in zip(documents, folders, strict=True) if one.path), strict=False)
+        documents = [
+            facts
+            for part in version.parts
+            for facts in part.shared("document facts", lambda: _read(part))  # noqa: B023 (called at once)
+        ]
+        documents.sort(key=lambda facts: facts.day or date.min, reverse=True)
+        folders = [PurePosixPath(facts.path).parts[:-1] for facts in documents]
+        levels = zip(*(folder for facts, folder in zip(documents, folders, strict=True) if facts.path), strict=False)
         depth = sum(1 for _ in takewhile(lambda level: len(set(level)) == 1, levels))
         paths: dict[str, dict[str, list[str]]] = {name: {} for name in NAMES}
-        for one, folder in zip(documents, folders, strict=True):
+        for facts, folder in zip(documents, folders, strict=True):
             values = {
-                "type": places.icon_of(one.record.file_name or one.path),
+                "type": places.icon_of(facts.record.file_name or facts.path),
                 "folder": "/".join(folder[: depth + 1]) if len(folder) > depth else "",
-                "date": str(one.day.year) if one.day else "",
-                "language": one.language,
+                "date": str(facts.day.year) if facts.day else "",
+                "language": facts.language,
             }
             for name, value in values.items():
-                if one.path and value:
-                    paths[name].setdefault(value, []).append(one.path)
+                if facts.path and value:
+                    paths[name].setdefault(value, []).append(facts.path)
         return cls(documents, paths, _count_own(version))
 
     def facets(self, selection: Selection) -> list[Facet]:
         """Return the facets with a choice: at least one of their values does not apply to all documents."""
         facets = []
         for name, title in NAMES.items():
-            counted = [(value, len(paths)) for value, paths in self.paths[name].items()]
-            chosen = selection.values.get(name, ())
-            if any(count < len(self.documents) for _, count in counted) or chosen:
-                most = sorted(counted, key=lambda one: (one[0] not in chosen, -one[1], one[0]))[:MAX_VALUES]
-                most.sort(key=(lambda one: one[0]) if name == "date" else (lambda one: one[1]), reverse=True)
-                values = [FacetValue(label_of(name, value), value, count, value in chosen) for value, count in most]
+            value_counts = [(value, len(paths)) for value, paths in self.paths[name].items()]
+            active = selection.values.get(name, ())
+            if any(count < len(self.documents) for _, count in value_counts) or active:
+                most = sorted(value_counts, key=lambda pair: (pair[0] not in active, -pair[1], pair[0]))[:MAX_VALUES]
+                most.sort(key=(lambda pair: pair[0]) if name == "date" else (lambda pair: pair[1]), reverse=True)
+                values = [FacetValue(label_of(name, value), value, count, value in active) for value, count in most]
                 facets.append(Facet(title, name, values))
         for key, counts in self.own.items():
             conditions = [(visible(str(value)), f"{key}={value}", count) for value, count in counts.items()]
-            facets.append(Facet(key, "where", [FacetValue(*one, one[1] in selection.where) for one in conditions]))
+            facets.append(Facet(key, "where", [FacetValue(*pair, pair[1] in selection.where) for pair in conditions]))
         return facets
 
 
@@ -184,7 +185,7 @@ def facets_of(cache: MutableMapping[SearchableVersion, VersionFacets], project: 
         return VersionFacets((), {name: {} for name in NAMES}, {})
     version = project.live_version
     if version not in cache:
-        cache[version] = VersionFacets.of(version)
+        cache[version] = VersionFacets.from_version(version)
     return cache[version]
 
 
@@ -197,7 +198,7 @@ def _read(part: Part) -> list[DocumentFacts]:
     for number, chunk in zip(numbers.tolist(), part.docstore.at(rows.tolist()), strict=True):
         record, path = part.records[number], chunk.metadata.get(keys.FILE_PATH)
         path, day = path if isinstance(path, str) else "", places.day_of(chunk.metadata) or _changed(record)
-        facts.append(DocumentFacts(record, path, language_of(chunk.text[:OPENING]), day, int(pages[number])))
+        facts.append(DocumentFacts(record, path, record.language, day, int(pages[number])))
     return facts
 
 
@@ -211,7 +212,7 @@ def _changed(record: DocumentRecord) -> date | None:
 
 def _count_own(version: SearchableVersion) -> dict[str, dict[str | int | float, int]]:
     """Return the number of documents with each value of the user's metadata keys that have few values."""
-    own = {}
+    counts_by_key = {}
     for key, values in version.metadata_values.items():
         is_usable = key not in keys.RUNNING_LINES and key.strip() == key and not set(key) & set("=!<>~")
         if is_usable and 1 < len(values) <= OWN_VALUES:
@@ -225,8 +226,8 @@ def _count_own(version: SearchableVersion) -> dict[str, dict[str | int | float, 
                     for code in with_value.tolist()
                     if not isinstance(column.values[code], list | dict)
                 )
-            own[key] = {value: counts[value] for value in values if len(str(value)) <= 80}
-    return own
+            counts_by_key[key] = {value: counts[value] for value in values if len(str(value)) <= 80}
+    return counts_by_key
 
 
 # ---- the selection of a request --------------------------------------------------------------------------------------
@@ -247,7 +248,7 @@ class Selection:
     values: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, parameter: Callable[[str], Sequence[str]]) -> Selection:
+    def from_parameters(cls, parameter: Callable[[str], Sequence[str]]) -> Selection:
         """Return the filters in the parameters of a request.
 
         Args:
@@ -256,14 +257,14 @@ class Selection:
         Raises:
             InputError: A value is too long, or there are too many values.
         """
-        raw = {name: [one for one in parameter(name) if one.strip()] for name in ("where", "file", *NAMES)}
+        raw = {name: [text for text in parameter(name) if text.strip()] for name in ("where", "file", *NAMES)}
         if (count := sum(map(len, raw.values()))) > MAX_CONDITIONS:
             raise InputError(f"There are {count} filters: use at most {MAX_CONDITIONS}.")
-        given = {
-            name: tuple(dict.fromkeys(views.clean_value(one, name) for one in values)) for name, values in raw.items()
+        values_by_name = {
+            name: tuple(dict.fromkeys(views.clean_value(text, name) for text in values)) for name, values in raw.items()
         }
-        values = {name: given[name] for name in NAMES if given[name]}
-        return cls(where=given["where"], files=given["file"], values=values)
+        values = {name: values_by_name[name] for name in NAMES if values_by_name[name]}
+        return cls(where=values_by_name["where"], files=values_by_name["file"], values=values)
 
     @property
     def parameters(self) -> dict[str, Sequence[str]]:
@@ -279,8 +280,8 @@ class Selection:
         """Return each selected value as text, with the request parameters for the selection without it."""
         chips = []
         for name, value in self.pairs:
-            rest = {**self.parameters, name: [one for one in self.parameters[name] if one != value]}
-            chips.append((label_of(name, value) if name in NAMES else value, rest))
+            parameters = {**self.parameters, name: [text for text in self.parameters[name] if text != value]}
+            chips.append((label_of(name, value) if name in NAMES else value, parameters))
         return chips
 
     def filters(self, project: Project, facets: VersionFacets) -> MetadataFilters | None:

@@ -93,5 +93,7 @@ def search_parameters(request: Request) -> dict[str, Any]:
     """Return the parameters of the search from which a page was opened, without empty ones."""
     query = request.query_params
     single = {name: query.get(name, "").strip() for name in ("q", "mode", "top_k")}
-    several = {name: [one.strip() for one in query.getlist(name) if one.strip()] for name in ("where", "file", *NAMES)}
+    several = {
+        name: [value.strip() for value in query.getlist(name) if value.strip()] for name in ("where", "file", *NAMES)
+    }
     return {name: value for name, value in (single | several).items() if value}

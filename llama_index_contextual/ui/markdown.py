@@ -116,11 +116,11 @@ def _mark_sentence(tokens: Sequence[Token], text: str, start: int, end: int) -> 
     breaks = [0, *(match.end() for match in re.finditer(r"\r\n?|\n", text)), len(text)]
     begin, finish = breaks[min(lines)], breaks[min(max(lines), len(breaks) - 1)]
     places = align("".join(piece.content for piece in pieces), text[begin:finish])
-    found = [place for place in places[max(0, start - begin) : end - begin] if place is not None]
+    offsets = [place for place in places[max(0, start - begin) : end - begin] if place is not None]
     at = 0
     for piece in pieces:
-        if found and at <= max(found) and min(found) < at + len(piece.content):
-            span = max(min(found) - at, 0), min(max(found) + 1 - at, len(piece.content))
+        if offsets and at <= max(offsets) and min(offsets) < at + len(piece.content):
+            span = max(min(offsets) - at, 0), min(max(offsets) + 1 - at, len(piece.content))
             piece.meta["sentence"] = _with_punctuation(piece.content, *span)
         at += len(piece.content)
 
@@ -222,8 +222,8 @@ def mark_sentence(text: str, sentence: Span, mark_words: Callable[[str], Markup]
     start, end = sentence
     if start >= end:
         return mark_words(text)
-    before, marked, after = mark_words(text[:start]), mark_words(text[start:end]), mark_words(text[end:])
-    return Markup('{}<mark class="{}">{}</mark>{}').format(before, SPOTLIGHT, marked, after)
+    before, middle, after = mark_words(text[:start]), mark_words(text[start:end]), mark_words(text[end:])
+    return Markup('{}<mark class="{}">{}</mark>{}').format(before, SPOTLIGHT, middle, after)
 
 
 def highlight(text: str, terms: Collection[str], analyzer: Analyzer) -> Markup:

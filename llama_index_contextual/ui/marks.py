@@ -167,10 +167,10 @@ class _Matching:
     def _equal(self, at: int, place: int) -> int:
         """Return the number of equal, unmatched letters from the positions `at` in the text and `place` on the page."""
         size = 0
-        for ours, theirs, matched, used in zip(
+        for ours, theirs, match, is_used in zip(
             self._text[at:], self._page[place:], self.places[at:], self._used[place:], strict=False
         ):
-            if ours != theirs or matched is not None or used:
+            if ours != theirs or match is not None or is_used:
                 break
             size += 1
         return size
@@ -207,8 +207,8 @@ class _Matching:
         for first, last in windows:
             # Replace letters that are already matched with a character that the text does not contain.
             page = "".join(
-                " " if used else letter
-                for letter, used in zip(self._page[first:last], self._used[first:last], strict=True)
+                " " if is_used else letter
+                for letter, is_used in zip(self._page[first:last], self._used[first:last], strict=True)
             )
             matcher = SequenceMatcher(None, self._text[start:end], page, autojunk=False)
             blocks = [
@@ -225,12 +225,12 @@ class _Matching:
 # ---- Boxes -----------------------------------------------------------------------------------------------------------
 
 
-def line_boxes(chars: Sequence[Char], marked: set[int]) -> list[Box]:
+def line_boxes(chars: Sequence[Char], indexes: set[int]) -> list[Box]:
     """Return the boxes of marked characters from top to bottom, with adjacent boxes on a line joined.
 
     Args:
         chars: The characters of the page in pdfium's order.
-        marked: Indexes of characters.
+        indexes: Indexes of characters.
     """
     boxes: list[Box] = []
     pending: list[int] = []  # unmarked characters since the last marked character
@@ -238,40 +238,40 @@ def line_boxes(chars: Sequence[Char], marked: set[int]) -> list[Box]:
     for at, char in enumerate(chars):
         if not char.text.strip() or char.x1 <= char.x0 or char.y1 <= char.y0:
             continue
-        if at not in marked:
+        if at not in indexes:
             if last is not None:
                 pending.append(at)
             continue
         letters = sum(chars[index].text.isalnum() for index in pending)
         steps = [] if last is None else pairwise(chars[index] for index in (last, *pending, at))
-        if last is not None and letters <= BRIDGE and all(_on_one_line(one, other) for one, other in steps):
+        if last is not None and letters <= BRIDGE and all(_on_one_line(char, next_char) for char, next_char in steps):
             boxes[-1] = _union(boxes[-1], *(chars[index] for index in pending), char)
         else:
             boxes.append(Box(char.x0, char.y0, char.x1, char.y1))
         last, pending = at, []
     boxes.sort(key=lambda box: (box.y0, box.x0))
-    for at, (box, following) in enumerate(pairwise(boxes)):
-        is_below = following.y0 > (box.y0 + box.y1) / 2 and following.x0 < box.x1 and box.x0 < following.x1
+    for at, (box, below) in enumerate(pairwise(boxes)):
+        is_below = below.y0 > (box.y0 + box.y1) / 2 and below.x0 < box.x1 and box.x0 < below.x1
         if is_below:  # in many fonts, glyph boxes extend into the next line
-            boxes[at] = box._replace(y1=min(box.y1, following.y0))
+            boxes[at] = box._replace(y1=min(box.y1, below.y0))
     return boxes
 
 
-def _on_one_line(one: Char, other: Char) -> bool:
+def _on_one_line(char: Char, next_char: Char) -> bool:
     """Return whether one character may follow the other on the same line, horizontally or vertically."""
-    height = min(one.y1 - one.y0, other.y1 - other.y0)
-    if min(one.y1, other.y1) - max(one.y0, other.y0) >= 0.5 * height:
+    height = min(char.y1 - char.y0, next_char.y1 - next_char.y0)
+    if min(char.y1, next_char.y1) - max(char.y0, next_char.y0) >= 0.5 * height:
         return True
-    width = min(one.x1 - one.x0, other.x1 - other.x0)
-    gap = max(one.y0, other.y0) - min(one.y1, other.y1)
-    is_above = min(one.x1, other.x1) - max(one.x0, other.x0) >= 0.5 * width
+    width = min(char.x1 - char.x0, next_char.x1 - next_char.x0)
+    gap = max(char.y0, next_char.y0) - min(char.y1, next_char.y1)
+    is_above = min(char.x1, next_char.x1) - max(char.x0, next_char.x0) >= 0.5 * width
     return is_above and gap <= 0.5 * height
 
 
-def _union(box: Box, *others: Box | Char) -> Box:
+def _union(box: Box, *shapes: Box | Char) -> Box:
     return Box(
-        min(box.x0, *(other.x0 for other in others)),
-        min(box.y0, *(other.y0 for other in others)),
-        max(box.x1, *(other.x1 for other in others)),
-        max(box.y1, *(other.y1 for other in others)),
+        min(box.x0, *(shape.x0 for shape in shapes)),
+        min(box.y0, *(shape.y0 for shape in shapes)),
+        max(box.x1, *(shape.x1 for shape in shapes)),
+        max(box.y1, *(shape.y1 for shape in shapes)),
     )

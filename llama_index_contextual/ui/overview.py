@@ -76,7 +76,7 @@ def overview(request: Request) -> Response:
     ingest = copy(request.app.state.ingests.get(project.name))  # a copy, because it may end while the page is made
     find = parameter(request, "find", limit=200)
     documents = facets_of(request.app.state.facets, project).documents
-    rows = [one for one in documents if find.casefold() in f"{one.record.doc_id}\n{one.record.title or ''}".casefold()]
+    rows = [doc for doc in documents if find.casefold() in f"{doc.record.doc_id}\n{doc.record.title or ''}".casefold()]
     start = start_of(request, len(rows), DOCUMENTS_PER_PAGE)
     return page(
         request,
@@ -136,16 +136,19 @@ def day(moment: str | float | None) -> str:
     return f"{at:%Y-%m-%d %H:%M}"
 
 
-def run_facts(run: Receipt) -> str:
+def run_facts(receipt: Receipt) -> str:
     """Describe the calls and tokens of a run in a few words."""
     facts = []
-    if run.calls:
-        facts.append(f"{run.calls:,} calls of {run.llm}, {run.input_tokens:,} tokens in, {run.output_tokens:,} out")
-    if run.cached_tokens:
-        facts.append(f"{run.cached_tokens:,} from the cache")
-    if run.embedding_tokens:
-        facts.append(f"{run.embedding_tokens:,} tokens embedded by {run.embed_model}")
-    if run.is_estimated:
+    if receipt.calls:
+        facts.append(
+            f"{receipt.calls:,} calls of {receipt.llm}, "
+            f"{receipt.input_tokens:,} tokens in, {receipt.output_tokens:,} out"
+        )
+    if receipt.cached_tokens:
+        facts.append(f"{receipt.cached_tokens:,} from the cache")
+    if receipt.embedding_tokens:
+        facts.append(f"{receipt.embedding_tokens:,} tokens embedded by {receipt.embed_model}")
+    if receipt.is_estimated:
         facts.append("estimated, because the provider did not report all tokens")
     return "; ".join(facts)
 
@@ -161,7 +164,7 @@ class ChunkView:
         node_id: Id of the chunk.
         source: Location of the chunk in the document.
         structure: The structural part of the context.
-        written: The part of the context written by an LLM or a person.
+        context: The part of the context written by an LLM or a person.
         writer: Author of this part: "llm", "given", …
         text: The text of the chunk.
         kind: How the text is shown.
@@ -174,7 +177,7 @@ class ChunkView:
     node_id: str
     source: Source
     structure: str
-    written: str
+    context: str
     writer: str
     text: str
     kind: TextKind
@@ -212,13 +215,13 @@ def segments_of(
 
 
 def _chunk(node: BaseNode, record: DocumentRecord, where: DocumentMap | None) -> ChunkView:
-    structure, written = keys.context_parts(node.metadata)
+    structure, context = keys.context_parts(node.metadata)
     text, start, kind = node.get_content(), getattr(node, "start_char_idx", None), kind_of(record.file_name)
     return ChunkView(
         node_id=node.node_id,
         source=Source.of(node),
         structure=structure,
-        written=written,
+        context=context,
         writer=str(node.metadata.get(keys.CONTEXT_SOURCE) or ""),
         text=text,
         kind=kind,
@@ -284,10 +287,12 @@ def inspection_page(
         for question in questions:
             response = project.retrieve(question, top_k=top_k, explain=True)
             pages = {hit.node_id: _pages(project, hit, question, originals) for hit in response}
-            searches.append(_Search(response, groups_of(response, project), confidence_words(response), pages))
+            searches.append(
+                _Search(response, groups_of(response, response.results, project), confidence_words(response), pages)
+            )
     finally:
         originals.renderer.close()
-    documents = [_Document(one, segments_of(project.chunks(one.doc_id), one)) for one in project.documents()]
+    documents = [_Document(doc, segments_of(project.chunks(doc.doc_id), doc)) for doc in project.documents()]
     static = package_files(__package__).joinpath("static")
     style = "".join(static.joinpath(name).read_text(encoding="utf-8") for name in STYLESHEETS)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -362,16 +367,16 @@ def _pages(project: Project, hit: RetrievedChunk, question: str, originals: Orig
     if view is None or view.original.kind != "pages":
         return []
     file = originals.find(view.record)
-    shown = []
-    for marked in view.original.pages:
-        if marked.marks is None:
+    images = []
+    for shot in view.original.pages:
+        if shot.marks is None:
             continue
         try:
-            image = base64.b64encode(originals.renderer.image(file, marked.number)).decode()
+            image = base64.b64encode(originals.renderer.image(file, shot.number)).decode()
         except ReadError:
             continue  # the text of the passage is shown in any case
-        shown.append(_PageView(marked, view.original.file_pages, view.file_name, f"data:image/png;base64,{image}"))
-    return shown
+        images.append(_PageView(shot, view.original.file_pages, view.file_name, f"data:image/png;base64,{image}"))
+    return images
 
 
 @dataclass(frozen=True)
@@ -399,8 +404,8 @@ class FileLinks(Links):
 
     def __init__(self, project: str, documents: Sequence[_Document]) -> None:
         super().__init__(project)
-        self._documents = {one.record.doc_id: f"document-{number}" for number, one in enumerate(documents, start=1)}
-        chunks = (chunk for one in documents for segment in one.segments for chunk in segment.chunks)
+        self._documents = {doc.record.doc_id: f"document-{number}" for number, doc in enumerate(documents, start=1)}
+        chunks = (chunk for doc in documents for segment in doc.segments for chunk in segment.chunks)
         self._chunks = {chunk.node_id: f"chunk-{number}" for number, chunk in enumerate(chunks, start=1)}
 
     def anchor(self, node_id: str) -> str:

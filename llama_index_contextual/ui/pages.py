@@ -25,7 +25,7 @@ from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile, SourceFinder
 from llama_index_contextual.readers.files import IMAGE_SUFFIXES, PDF_SUFFIXES
-from llama_index_contextual.readers.ocr import ImageFile, OpenFile, PdfFile, grey_page, image_hash
+from llama_index_contextual.readers.ocr import ImageFile, OpenFile, PdfFile, PictureFile, grey_page, image_hash
 from llama_index_contextual.readers.pdf.scans import Page
 from llama_index_contextual.readers.process import ChildProcess, answer_requests
 from llama_index_contextual.ui.marks import Box, Char, Span, align, mark_span, scan_chars
@@ -248,9 +248,9 @@ class PageWorker:
         if request["what"] == "hash":
             return {"hash": image_hash(grey_page(file, index)[0])}
         if isinstance(file, PdfFile):
-            found = self._chars.get((digest, index)) or _page_chars(file.pdf, index)
-            self._chars.put((digest, index), found)
-            size, chars = found
+            page_chars = self._chars.get((digest, index)) or _page_chars(file.pdf, index)
+            self._chars.put((digest, index), page_chars)
+            size, chars = page_chars
         else:
             image, _ = file.draw(index, DPI, MAX_PIXELS, "RGB")
             size, chars = (image.width * 72 / DPI, image.height * 72 / DPI), []
@@ -265,7 +265,7 @@ def _encoded(image: Image, kind: str, **options: int) -> dict[str, Any]:
     return {"image": base64.b64encode(data.getvalue()).decode("ascii")}
 
 
-def _picture(file: PdfFile | ImageFile, index: int, request: dict[str, Any]) -> Image:
+def _picture(file: PdfFile | ImageFile | PictureFile, index: int, request: dict[str, Any]) -> Image:
     """Return the part of a page around its marks, with the lines of the passage and of the sentence coloured."""
     from PIL import Image, ImageChops, ImageDraw
 
@@ -285,11 +285,11 @@ def _picture(file: PdfFile | ImageFile, index: int, request: dict[str, Any]) -> 
 
 def _picture_area(request: dict[str, Any]) -> tuple[float, float, float, float]:
     """Return the edges, in points, of the part of a page that a small picture shows."""
-    marked = request["mark"] or request["lines"] or [[0, 0, 0, 0]]
+    boxes = request["mark"] or request["lines"] or [[0, 0, 0, 0]]
     width, height = (min(edges) for edges in zip((request["width"], request["height"]), PICTURE, strict=True))
-    first, last = marked[0][1], marked[-1][3]
+    first, last = boxes[0][1], boxes[-1][3]
     middle = (first + last) / 2 if last - first < PICTURE[1] else first + PICTURE[1] / 3
-    left = min(max(0.0, min(box[0] for box in marked) - 12), request["width"] - width)
+    left = min(max(0.0, min(box[0] for box in boxes) - 12), request["width"] - width)
     top = min(max(0.0, middle - height / 2), request["height"] - height)
     return left, top, left + width, top + height
 

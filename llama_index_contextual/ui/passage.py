@@ -113,8 +113,8 @@ class MarkedPage:
     @property
     def description(self) -> str:
         """Page number and label as text."""
-        printed = f" (printed {visible(self.label)})" if self.label not in ("", str(self.number)) else ""
-        return f"Page {self.number}{printed}"
+        label = f" (printed {visible(self.label)})" if self.label not in ("", str(self.number)) else ""
+        return f"Page {self.number}{label}"
 
     @property
     def zoom(self) -> int:
@@ -137,10 +137,8 @@ class MarkedPage:
     def alternative(self, file_name: str) -> str:
         """Return the alternative text of the image."""
         lines = len(self.marks.lines) if self.marks else 0
-        marked = (
-            f"{pluralize(lines, 'line')} of the passage marked; its text follows" if lines else "with nothing marked"
-        )
-        return f"{self.description} of {file_name}, {marked}."
+        note = f"{pluralize(lines, 'line')} of the passage marked; its text follows" if lines else "with nothing marked"
+        return f"{self.description} of {file_name}, {note}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +186,7 @@ class PassageView:
         quotation: The marked sentence or row.
         text: The text of the chunk, with the sentence and the words of the question marked.
         structure: The structural part of the context, with marks.
-        written: The part of the context written by an LLM or a person, with marks.
+        context: The part of the context written by an LLM or a person, with marks.
         writer: Author of this part: "llm", "given", …
         is_fallback: Whether the LLM failed to write a context for the chunk.
         table_head: The column headers of the table that the chunk continues, or "".
@@ -211,7 +209,7 @@ class PassageView:
     quotation: Quote
     text: Markup
     structure: Markup
-    written: Markup
+    context: Markup
     writer: str
     is_fallback: bool
     table_head: str
@@ -272,14 +270,14 @@ def passage_view(
     if original is None:
         return None
     record, node, span, place = original.record, original.node, original.span, Source.of(original.node)
-    structure, written = keys.context_parts(node.metadata)
+    structure, context = keys.context_parts(node.metadata)
     ids = ["", *project.live_version.docstore.ids_of_document(record.doc_id), ""]
     at = ids.index(node_id) if node_id in ids else 0
     file = SourceFile(None) if originals is None else originals.find(record)
     if originals is not None and has_pages(record):
-        shown = original.as_pages(project, originals.renderer, file, page_number)
+        original_view = original.as_pages(project, originals.renderer, file, page_number)
     else:
-        shown = original.as_text()
+        original_view = original.as_text()
     return PassageView(
         node_id=node_id,
         record=record,
@@ -290,14 +288,14 @@ def passage_view(
         quotation=original.quotation(),
         text=original.chunk_text(),
         structure=original.mark_words(visible(structure)),
-        written=original.mark_words(visible(written)),
+        context=original.mark_words(visible(context)),
         writer=str(node.metadata.get(keys.CONTEXT_SOURCE) or ""),
         is_fallback=node_id in record.fallback_chunks,
         table_head=str(node.metadata.get(keys.TABLE_HEAD) or ""),
         tokens=node.metadata.get(keys.TOKEN_COUNT),
         confidence=node.metadata.get(keys.OCR_CONFIDENCE),
         facts=keys.user_metadata(node),
-        original=shown,
+        original=original_view,
         has_file=file.path is not None,
         before=ids[at - 1] if at else "",
         after=ids[at + 1] if at else "",
@@ -436,16 +434,19 @@ class _Original:
         if file.path is None:
             return self.as_text(*_no_file_reason(file, project, self.record))
         parts = parts_on_pages(self._chunk, self.where)
-        shown = self._parts_from_sentence()[:MAX_PAGES]
+        page_parts = self._parts_from_sentence()[:MAX_PAGES]
         if page_number is not None:
-            shown = [part for part in parts if part.page == page_number] or [PagePart(page_number, 0, 0)]
-        pages = [self._marked(project, renderer, file, part) for part in shown or [PagePart(1, 0, 0)]]
-        drawn = [page for page in pages if page.marks is not None]
-        if not drawn:
+            page_parts = [part for part in parts if part.page == page_number] or [PagePart(page_number, 0, 0)]
+        pages = [self._marked(project, renderer, file, part) for part in page_parts or [PagePart(1, 0, 0)]]
+        images = [page for page in pages if page.marks is not None]
+        if not images:
             return self.as_text(pages[0].note)
-        marked = [page for page in drawn if page.marks is not None and page.marks.lines]
-        first = next((page for page in marked if page.marks is not None and page.marks.mark), next(iter(marked), None))
-        file_pages = max(page.marks.pages for page in drawn if page.marks is not None)
+        marked_images = [page for page in images if page.marks is not None and page.marks.lines]
+        first = next(
+            (page for page in marked_images if page.marks is not None and page.marks.mark),
+            next(iter(marked_images), None),
+        )
+        file_pages = max(page.marks.pages for page in images if page.marks is not None)
         return OriginalView(
             kind="pages",
             position=f"{(first or pages[0]).description} of {file_pages:,}",
@@ -619,13 +620,13 @@ async def picture(request: Request) -> Response:
 
 def _picture(request: Request) -> Response:
     project, originals = views.project_of(request), request.app.state.originals
-    found = _Original.find(project, views.parameter(request, "chunk"), mark=requested_mark(request))
-    file = SourceFile(None) if found is None else originals.find(found.record)
-    page = None if found is None or file.path is None else found.marked_page(project, originals.renderer, file)
-    if found is None or page is None or page.marks is None:
+    original = _Original.find(project, views.parameter(request, "chunk"), mark=requested_mark(request))
+    file = SourceFile(None) if original is None else originals.find(original.record)
+    page = None if original is None or file.path is None else original.marked_page(project, originals.renderer, file)
+    if original is None or page is None or page.marks is None:
         return PlainTextResponse("There is no such picture.", 404)
     number, marks = page.number, page.marks
-    return _drawn(request, found.record, "image/jpeg", lambda: originals.renderer.picture(file, number, marks))
+    return _drawn(request, original.record, "image/jpeg", lambda: originals.renderer.picture(file, number, marks))
 
 
 def _drawn(request: Request, record: DocumentRecord, kind: str, draw: Callable[[], bytes]) -> Response:
@@ -648,11 +649,11 @@ def original(request: Request) -> Response:
     record = project.live_version.record(views.parameter(request, "doc"))
     if record is None:
         raise HTTPException(404, "There is no such document in the live version.")
-    found: SourceFile = request.app.state.originals.find(record)
-    file = None if found.path is None else _open_unchanged(found.path, record)
+    source: SourceFile = request.app.state.originals.find(record)
+    file = None if source.path is None else _open_unchanged(source.path, record)
     if file is None:
         raise HTTPException(
-            404, _no_file_reason(replace(found, problem=found.problem or "changed"), project, record)[0]
+            404, _no_file_reason(replace(source, problem=source.problem or "changed"), project, record)[0]
         )
     kind = INLINE.get(suffix_of(record.file_name))
     name = quote(record.file_name or "document", safe="", errors="replace")

@@ -71,18 +71,18 @@ def place_of(source: Source) -> PlaceWords:
     if word == "slide":
         name = f"Slide {first}"
         return PlaceWords("", name if section in ("", name) else f"{name}: {section}")
-    printed = f" (printed {label})" if label not in ("", str(first)) else ""
-    return PlaceWords(section, f"page {first}{printed}")
+    page_label = f" (printed {label})" if label not in ("", str(first)) else ""
+    return PlaceWords(section, f"page {first}{page_label}")
 
 
-def citation(quoted: str, file_name: str, *places: str) -> str:
+def citation(quotation: str, file_name: str, *places: str) -> str:
     """Return a quotation with its file and its place as text to copy.
 
     Example:
         >>> citation("It is due.", "lease.pdf", "page 21", "")
         '“It is due.” (lease.pdf, page 21)'
     """
-    return f"“{quoted}” ({', '.join(filter(None, (visible(file_name), *places)))})"
+    return f"“{quotation}” ({', '.join(filter(None, (visible(file_name), *places)))})"
 
 
 def day_of(metadata: Mapping[str, Any]) -> date | None:

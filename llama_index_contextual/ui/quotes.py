@@ -96,14 +96,18 @@ def quote_of(
         table_head: The column headers of the table that the passage continues, or "".
         file_name: Name of the file, whose type determines which Markdown markup is removed.
     """
-    (start, end), shown = span, partial(plain, file_name=file_name)
-    quoted = shown(text[start:end])
-    cut = quoted if len(quoted) <= LONGEST else f"{quoted[:LONGEST].rpartition(' ')[0] or quoted[:LONGEST]}\u00a0…"
-    if (grid := _grid(text, start, end, table_head, lambda cell: mark_words(shown(cell)))) is not None:
-        return Quote("; ".join(_labelled(grid)), mark_words(cut), grid)
+    (start, end), to_plain = span, partial(plain, file_name=file_name)
+    quotation = to_plain(text[start:end])
+    opening = (
+        quotation
+        if len(quotation) <= LONGEST
+        else f"{quotation[:LONGEST].rpartition(' ')[0] or quotation[:LONGEST]}\u00a0…"
+    )
+    if (grid := _grid(text, start, end, table_head, lambda cell: mark_words(to_plain(cell)))) is not None:
+        return Quote("; ".join(_labelled(grid)), mark_words(opening), grid)
     before = text[max(0, start - BEFORE) : start]
-    before, after = shown(before.partition(" ")[2] if start > BEFORE else before), shown(text[end : end + AFTER])
-    return Quote(quoted, mark_words(cut), before=before, after=after)
+    before, after = to_plain(before.partition(" ")[2] if start > BEFORE else before), to_plain(text[end : end + AFTER])
+    return Quote(quotation, mark_words(opening), before=before, after=after)
 
 
 def quote_around(
@@ -126,8 +130,8 @@ def quote_around(
     words = plain(text[slice(*span)], file_name)
 
     def mark_span(part: str) -> Markup:
-        before, found, after = part.partition(words) if words else (part, "", "")
-        return Markup("{}<mark>{}</mark>{}").format(before, found, after) if found else escape(part)
+        before, match, after = part.partition(words) if words else (part, "", "")
+        return Markup("{}<mark>{}</mark>{}").format(before, match, after) if match else escape(part)
 
     around = [unit for unit in spans_of(text) if unit[0] < span[1] and span[0] < unit[1]] or [span]
     whole = around[0][0], around[-1][1]
@@ -168,19 +172,25 @@ def _rows(lines: Iterable[str]) -> list[list[str]]:
 def _grid(text: str, start: int, end: int, table_head: str, mark_cell: MarkWords) -> Grid | None:
     """Return the row at a span with its column headers and the rows around it, or None if it is not a table row."""
     first, last = text.rfind("\n", 0, start) + 1, (text.find("\n", end) + 1 or len(text) + 1) - 1
-    lines_above, quoted = text[:first].splitlines(), text[first:last].strip().splitlines()
-    above, rows, below = _rows(reversed(lines_above))[::-1], _rows(quoted), _rows(text[last + 1 :].splitlines())
+    lines_above, row_lines = text[:first].splitlines(), text[first:last].strip().splitlines()
+    above, rows, below = _rows(reversed(lines_above))[::-1], _rows(row_lines), _rows(text[last + 1 :].splitlines())
     if table_head and len(above) == len(lines_above):  # the passage begins inside the table
         above = [next(iter(_rows(reversed(table_head.splitlines()))), []), *above]
-    if (above or below) and (title := _figure_head([*lines_above, *quoted], len(lines_above) - len(above))):
+    if (above or below) and (title := _figure_head([*lines_above, *row_lines], len(lines_above) - len(above))):
         above.insert(0, [title, *[""] * (len((above or rows)[0]) - 1)])
     head, *table = [*above, *rows] or [[]]
     rows = table[max(0, len(table) - len(rows)) :]  # without the headers, if they are quoted
-    if not 0 < len(rows) <= MOST_ROWS or len(_rows(quoted)) < len(quoted) or any(len(one) != len(head) for one in rows):
+    if (
+        not 0 < len(rows) <= MOST_ROWS
+        or len(_rows(row_lines)) < len(row_lines)
+        or any(len(row) != len(head) for row in rows)
+    ):
         return None
     before = table[: len(table) - len(rows)][-ROWS_AROUND:]
-    marked = [[[mark_cell(cell) for cell in cells] for cells in part] for part in (before, rows, below[:ROWS_AROUND])]
-    return Grid([mark_cell(cell) for cell in head], *marked)
+    row_groups = [
+        [[mark_cell(cell) for cell in cells] for cells in part] for part in (before, rows, below[:ROWS_AROUND])
+    ]
+    return Grid([mark_cell(cell) for cell in head], *row_groups)
 
 
 def _figure_head(lines: Sequence[str], at: int) -> str:

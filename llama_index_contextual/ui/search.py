@@ -18,7 +18,7 @@ from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.project.project import Project, SearchOptions
-from llama_index_contextual.search.response import Explanation, visible
+from llama_index_contextual.search.response import Explanation, visible, without_repetitions
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.ui import places, views
 from llama_index_contextual.ui.facets import Selection, VersionFacets, facets_of
@@ -38,7 +38,6 @@ _MATCHES = {
     "high": "A good match.",
     "medium": "A partial match.",
     "low": "A weak match: even the best passage has little in common with the question.",
-    "none": "No passage was found.",
 }
 """The confidence levels in words."""
 _WORDS = "Passages with words of the question."
@@ -63,9 +62,9 @@ class Result:
         date: Date of the document, or "".
         mark: Start and end of this sentence or row in the document's text, or None.
         quote: The sentence or row.
-        copied: The quotation with the file and the place, for copying.
+        citation: The quotation with the file and the place, for copying.
         structure: The structural part of the context, with marks.
-        written: The part of the context written by an LLM or a person, with marks.
+        context: The part of the context written by an LLM or a person, with marks.
         writer: Author of this part: "llm", "given", …
         relevance: The estimated relevance in words, or "".
         explanation: The reasons for the rank, or None.
@@ -78,9 +77,9 @@ class Result:
     date: str
     mark: Span | None
     quote: Quote
-    copied: str
+    citation: str
     structure: Markup
-    written: Markup
+    context: Markup
     writer: str
     relevance: str
     explanation: Explanation | None
@@ -106,29 +105,35 @@ class Group:
     results: Sequence[Result]
 
 
-def groups_of(response: RetrievalResponse, project: Project, originals: Originals | None = None) -> list[Group]:
+def groups_of(
+    response: RetrievalResponse,
+    hits: Sequence[RetrievedChunk],
+    project: Project,
+    originals: Originals | None = None,
+) -> list[Group]:
     """Return search results as displayed; the document with the best result comes first.
 
     Args:
-        response: The results.
+        response: The response of the search.
+        hits: The results to display.
         project: The project.
         originals: The original files, for pictures of their pages; without them, there are no pictures.
     """
     analyzer, version = views.analyzer_of(project), project.live_version
-    explanations = {one.node_id: one for one in response.explanations}
+    explanations = {explanation.node_id: explanation for explanation in response.explanations}
     terms = set(analyzer.query_terms(response.query))
     by_document: dict[str, list[RetrievedChunk]] = {}
-    for hit in response:
+    for hit in without_repetitions(hits):
         by_document.setdefault(hit.source.doc_id or "", []).append(hit)
     groups = []
-    for doc_id, hits in by_document.items():
+    for doc_id, of_document in by_document.items():
         record, results = version.record(doc_id), []
-        for hit in hits:
-            matched = terms | set(hit.lexical.matched_terms if hit.lexical else ())
-            mark_words = partial(highlight, terms=matched, analyzer=analyzer)
-            results.append(_result(hit, explanations.get(hit.node_id), matched, mark_words))
-        file_name = hits[0].source.file_name or doc_id
-        title = visible(hits[0].source.title or file_name or hits[0].node_id)
+        for hit in of_document:
+            matches = terms | set(hit.lexical.matched_terms if hit.lexical else ())
+            mark_words = partial(highlight, terms=matches, analyzer=analyzer)
+            results.append(_result(hit, explanations.get(hit.node_id), matches, mark_words))
+        file_name = of_document[0].source.file_name or doc_id
+        title = visible(of_document[0].source.title or file_name or of_document[0].node_id)
         has_pages = originals is not None and record is not None and originals.may_have_pages(record)
         groups.append(Group(doc_id, title, file_name, record.content_hash if record and has_pages else "", results))
     return groups
@@ -137,7 +142,7 @@ def groups_of(response: RetrievalResponse, project: Project, originals: Original
 def _result(
     hit: RetrievedChunk, explanation: Explanation | None, terms: set[str], mark_words: Callable[[str], Markup]
 ) -> Result:
-    structure, written = keys.context_parts(hit.node.metadata)
+    structure, context = keys.context_parts(hit.node.metadata)
     quote, place, date = _quote(hit, terms, mark_words), places.place_of(hit.place), places.date_of(hit.node.metadata)
     file_name = hit.source.file_name or hit.source.doc_id or hit.node_id
     return Result(
@@ -147,9 +152,9 @@ def _result(
         date=date,
         mark=(hit.spotlight.start, hit.spotlight.end) if hit.spotlight else None,
         quote=quote,
-        copied=places.citation(quote.text, file_name, str(place), date),
+        citation=places.citation(quote.text, file_name, str(place), date),
         structure=mark_words(visible(structure)),
-        written=mark_words(visible(written)),
+        context=mark_words(visible(context)),
         writer=str(hit.node.metadata.get(keys.CONTEXT_SOURCE) or ""),
         relevance="probably relevant" if (hit.relevance or 0.0) >= 0.5 else "",
         explanation=explanation,
@@ -170,8 +175,10 @@ def _quote(hit: RetrievedChunk, terms: set[str], mark_words: Callable[[str], Mar
 
 def confidence_words(response: RetrievalResponse) -> str:
     """Return a sentence that describes how well the passages match the question."""
-    level = "none" if not response.results else response.confidence_level or ""
-    return _MATCHES.get(level, _WORDS if response.mode_used == "lexical" else "The best passages.")
+    if not response.results:
+        return response.verdict()
+    other = _WORDS if response.mode_used == "lexical" else "The best passages."
+    return " ".join(filter(None, (_MATCHES.get(response.confidence_level or "", other), response.missing)))
 
 
 # ---- the view --------------------------------------------------------------------------------------------------------
@@ -184,23 +191,23 @@ def search(request: Request) -> Response:
     """
     project = views.project_of(request)
     facets = facets_of(request.app.state.facets, project)
-    selection = Selection.of(request.query_params.getlist)
+    selection = Selection.from_parameters(request.query_params.getlist)
     question, mode = request.query_params.get("q", "").strip(), views.parameter(request, "mode")
     top_k = views.parameter(request, "top_k")
     links, options = views.Links(project.name), {"mode": mode, "top_k": top_k}
-    asked = {"q": question[: views.MAX_QUESTION], **options}
+    query = {"q": question[: views.MAX_QUESTION], **options}
     is_part = bool(question) and "part" in request.query_params
     template = "_results.html" if is_part else "search.html"
-    offered = facets.facets(selection)
-    fields = {(facet.parameter, one.value) for facet in offered for one in facet.values}
+    facet_list = facets.facets(selection)
+    fields = {(facet.parameter, entry.value) for facet in facet_list for entry in facet.values}
     values: dict[str, Any] = {
         "q": question[: views.MAX_QUESTION + 1],
         "options": options,
         "modes": get_args(Mode),
-        "facets": offered,
+        "facets": facet_list,
         "selected": selection.pairs,
-        "kept": [pair for pair in selection.pairs if pair not in fields],
-        "chips": [(visible(text), links.search(**asked, **rest)) for text, rest in selection.chips()],
+        "other_filters": [pair for pair in selection.pairs if pair not in fields],
+        "chips": [(visible(text), links.search(**query, **others)) for text, others in selection.chips()],
         "total": len(facets.documents),
         "response": None,
         "problem": None,
@@ -211,16 +218,28 @@ def search(request: Request) -> Response:
         if not question:
             return views.page(request, template, documents=_documents(project, facets, filters), **values)
         count = views.number(request, "top_k", "The number of results", 1, MAX_RESULTS)
-        chosen: SearchOptions = {"mode": _mode(mode), "top_k": count, "filters": filters}
-        response = project.retrieve(question, explain=not is_part, **chosen)
+        search_options: SearchOptions = {
+            "mode": _mode(mode),
+            "top_k": count,
+            "filters": filters,
+            "min_relevance": "auto",
+        }
+        response = project.retrieve(question, explain=not is_part, **search_options)
     except ContextualError as error:
         values["problem"] = views.problem_of(error, project)
         return views.page(request, template, status_code=values["problem"].status, **values)
     parameters = search_parameters(request)
-    groups = groups_of(response, project, request.app.state.originals)
+    groups, folded = (
+        groups_of(response, hits, project, request.app.state.originals) for hits in (response.results, response.folded)
+    )
     if not is_part:
-        request.app.state.hits.remember(links, parameters, _recent_hits(groups))
-    values |= {"response": response, "groups": groups, "confidence": confidence_words(response)}
+        request.app.state.hits.remember(links, parameters, _recent_hits([*groups, *folded]))
+    values |= {
+        "response": response,
+        "groups": groups,
+        "folded": folded,
+        "confidence": confidence_words(response),
+    }
     return views.page(request, template, parameters=parameters, **values)
 
 
@@ -232,9 +251,9 @@ def _mode(mode: str) -> Any:
 
 def _documents(project: Project, facets: VersionFacets, filters: Any) -> list[tuple[DocumentRecord, str]]:
     """Return the newest documents that pass the filters, with their dates in words."""
-    passing = None if filters is None else project.live_version.docstore.document_ids(filters)
-    found = [one for one in facets.documents if passing is None or one.record.doc_id in passing]
-    return [(one.record, places.day_words(one.day)) for one in found]
+    ids = None if filters is None else project.live_version.docstore.document_ids(filters)
+    rows = [document for document in facets.documents if ids is None or document.record.doc_id in ids]
+    return [(document.record, places.day_words(document.day)) for document in rows]
 
 
 def _recent_hits(groups: Sequence[Group]) -> list[RecentHit]:

@@ -74,8 +74,8 @@ class TextMarks:
         return IN_PASSAGE if _overlap((start, end), self.passage) else ""
 
 
-def _overlap(one: Span, other: Span) -> bool:
-    return max(one[0], other[0]) < min(one[1], other[1])
+def _overlap(span: Span, other_span: Span) -> bool:
+    return max(span[0], other_span[0]) < min(span[1], other_span[1])
 
 
 def render_text(text: str, start: int, kind: TextKind, where: DocumentMap, marks: TextMarks) -> Markup:
@@ -157,8 +157,8 @@ class _Blocks:
         if kind == "mail":
             return Markup('<dl class="mail-head">{}</dl>').format(Markup("").join(map(self._mail_header, lines)))
         text = "\n".join(line.text for line in lines)
-        quoted = " quoted" if self._kind == "mail" and text.startswith(">") else ""
-        return Markup('<p class="lines{}">{}</p>').format(quoted, self._marks.html(text, lines[0].start))
+        quote_class = " quoted" if self._kind == "mail" and text.startswith(">") else ""
+        return Markup('<p class="lines{}">{}</p>').format(quote_class, self._marks.html(text, lines[0].start))
 
     def _heading(self, line: _Line) -> Markup:
         heading, number = self._headings[line.start], self._pages.get(line.start)

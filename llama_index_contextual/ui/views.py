@@ -112,8 +112,8 @@ class Links:
 
 
 def _with_query(path: str, parameters: Mapping[str, Any]) -> str:
-    given = {name: value for name, value in parameters.items() if value not in (None, "", [], ())}
-    return f"{path}?{urlencode(given, doseq=True, errors='replace')}" if given else path
+    values = {name: value for name, value in parameters.items() if value not in (None, "", [], ())}
+    return f"{path}?{urlencode(values, doseq=True, errors='replace')}" if values else path
 
 
 # ---- rendering -----------------------------------------------------------------------------------------------------

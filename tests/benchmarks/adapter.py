@@ -14,14 +14,13 @@ from llama_index.core.schema import BaseNode, Document
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual import ConversationalRetriever, Project, ProjectConfig, ProjectManager, RetrievalResponse
-from llama_index_contextual.evaluation.run import ndcg as ndcg
 from llama_index_contextual.evaluation.run import recall as recall
 from llama_index_contextual.readers.documents import read_documents as read_documents
 from llama_index_contextual.readers.pdf.pages import PdfEngine as PdfEngine
 from llama_index_contextual.retrievers import ConversationQuery
 from llama_index_contextual.search.results import RetrievedChunk as RetrievedChunk
 
-LEGS = ("semantic", "lexical", "document")
+INDEX_NAMES = ("semantic", "lexical", "document")
 SOURCE = ("doc_id", "file_name", "title", "section", "page_start", "page_end", "start_char", "end_char")
 
 
@@ -80,7 +79,7 @@ def evidence_of(response: RetrievalResponse) -> dict[str, Any]:
 def _hit(row: dict[str, Any], explanation: dict[str, Any]) -> dict[str, Any]:
     hit: dict[str, Any] = {"id": row["node_id"], "score": row["score"]}
     hit["source"] = {name: row["source"].get(name) for name in SOURCE}
-    for leg in LEGS:
+    for leg in INDEX_NAMES:
         if found := row.get(leg):
             terms = {"terms": sorted(found["matched_terms"])} if found.get("matched_terms") else {}
             hit[leg] = {"rank": found["rank"], "score": found["score"], **terms}

@@ -38,6 +38,12 @@ def fit(groups: Sequence[tuple[Features, Array]], names: Sequence[str], *, ridge
     return Logistic(float(result[0] - coefficients @ mean), dict(zip(names, coefficients.tolist(), strict=True)))
 
 
+def probabilities(model: Logistic, features: Features) -> Array:
+    """Return the probabilities of many samples by a model."""
+    linear = model.intercept + sum(value * features[name] for name, value in model.coefficients.items())
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(linear, -500.0, 500.0))))
+
+
 def brier_skill(outcomes: Array, probabilities: Array, reference: Array) -> float:
     """Return 1 - Brier score / Brier score of the reference: above 0 where the probabilities are better."""
     return 1 - float(np.mean((probabilities - outcomes) ** 2) / np.mean((reference - outcomes) ** 2))

@@ -27,7 +27,7 @@ from tests.benchmarks.sets import SETS, load, score
 from tests.support.examples import DATA, rows
 
 MODES = ("semantic", "lexical", "hybrid")
-LEGS = adapter.LEGS
+INDEX_NAMES = adapter.INDEX_NAMES
 DEPTH = 20
 TOLERANCE = 1e-5
 """Relative: processors add up single-precision products in different orders."""
@@ -167,14 +167,14 @@ def ranking_differences(before: Sequence[Record], after: Sequence[Record], at: s
 def _tied_ranks(hits: Sequence[Record]) -> Any:
     """Return a function that gives a result the best rank of those with an equal score, in each leg."""
     best: dict[tuple[str, str], int] = {}
-    for leg in LEGS:
+    for leg in INDEX_NAMES:
         found = sorted((hit[leg]["score"], hit[leg]["rank"]) for hit in hits if leg in hit)
         for value, rank in found:
             tied = [other for score, other in found if equal(score, value)]
             best[leg, repr(value)] = min([rank, *tied])
 
     def tied(hit: Record) -> Record:
-        legs = {leg: {**hit[leg], "rank": best[leg, repr(hit[leg]["score"])]} for leg in LEGS if leg in hit}
+        legs = {leg: {**hit[leg], "rank": best[leg, repr(hit[leg]["score"])]} for leg in INDEX_NAMES if leg in hit}
         return {**hit, **legs}
 
     return tied

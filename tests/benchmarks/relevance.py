@@ -7,7 +7,7 @@ with the following unanswerable questions:
 
 - `others`: 200 questions from other sets, in all files, and within randomly chosen files (seed 21).
 - `removed`: half of the documents (every second one by name) are omitted from the project; questions about them are
-  compared with questions about the rest.
+  compared with questions about the rest. `missing` are those of them with a word that only omitted documents contain.
 
 All sets have the same weight. The model and the thresholds used for a set are always fitted to the other sets. The
 AUROC of the greatest cosine similarity alone is shown in brackets. Relevance is measured for the first 20 hits of every
@@ -26,7 +26,7 @@ import math
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -37,15 +37,24 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search.confidence import MODELS, RANKED, SCORED_HITS, Logistic, hit_features, query_features
+from llama_index_contextual.search.confidence import (
+    MODELS,
+    RANKED,
+    SCORED_HITS,
+    Logistic,
+    Models,
+    query_features,
+    shares_of,
+    unknown_words,
+)
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.search.search import Query, SearchSettings, hits_of, rank, with_best_units
-from tests.benchmarks.calibration import Array, Features, auroc, calibration_error, fit, separation
+from tests.benchmarks.calibration import Array, Features, auroc, calibration_error, fit, probabilities, separation
 from tests.benchmarks.quality import options, settings_of
-from tests.benchmarks.sets import QuestionSet, covers, load
+from tests.benchmarks.sets import SENTENCE_SETS, SHORT_SETS, QuestionSet, covers, load
 
 SEED, OTHERS = 21, 200
-LOW, HIGH = 0.03, 0.03
+LOW, HIGH = 0.03, 0.025
 """Share of answerable questions below "low", and of other sets' questions that reach "high", in the sets of a fit."""
 PROMISE = 0.05
 """Share of answerable questions that may be "low" in sets left out; with more, a kind of search has no levels."""
@@ -53,13 +62,18 @@ RIDGE = 60.0
 """Of the fit of relevance: what is this near to 0 carries over best to a set left out; from 5 to 150 little differs."""
 
 CONFIDENCE: Mapping[Mode, Sequence[str]] = {"hybrid": ("near", "cover"), "semantic": ("near",), "lexical": ("cover",)}
-RELEVANCE: Mapping[Mode, Sequence[str]] = {
-    "hybrid": ("answer", "share", "covering", "rare", "agreed", "bm25", "cosine"),
-    "semantic": ("answer", "share", "cosine"),
-    "lexical": ("answer", "share", "covering", "rare", "bm25"),
-}
+RELEVANCE = ("share", "confidence")
 PAIRS = (("all", "others"), ("file", "others in file"), ("kept", "removed"), ("named kept", "named removed"))
 """Answerable questions, and those that they are told from."""
+
+FIRST, KEPT_FIRST, KEPT = 5, 0.975, 0.91
+"""Number of hits that the command line shows; shares of the evidence among them, and among 20 hits, that a cut keeps in
+the sets of a fit.
+"""
+CUTS = (0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.045, 0.05)
+
+INSIDE_ONLY = "manuals"
+"""The set whose questions are not about one file, unless they are limited to it."""
 
 NAMED = "contracts"
 """The set whose questions name their document: without the name, what another document says answers them as well."""
@@ -84,11 +98,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class Samples:
-    """Features of questions, and features and outcomes of their hits, which are numbered by question."""
+    """Features of questions, and shares and outcomes of their hits, which are numbered by question.
+
+    `has_unknown_name` says which questions contain a name that no document contains.
+    """
 
     questions: Features
+    has_unknown_name: Array
     cosine: Array
-    hits: Features
+    shares: Array
     relevant: Array
     ranks: Array
     numbers: Array
@@ -138,7 +156,7 @@ def ask(project: Project, mode: Mode, asked: Sequence[tuple[str, str | None, lis
     """Ask a project questions, each with the file that it is limited to, and its evidence."""
     current = project.state.live.current()
     embedder, index = current.embedder, current.index
-    answers, cosine, hits, relevant, ranks, numbers = [], [], list[Features](), [], [], []
+    answers, unknown, cosine, shares, relevant, ranks, numbers = [], [], [], list[float](), [], [], []
     for number, (text, file, evidence) in enumerate(asked):
         filters = MetadataFilters(filters=[MetadataFilter(key="file_name", value=file)]) if file else None
         settings = SearchSettings.of(project.config, mode=mode, k=SCORED_HITS, filters=filters)
@@ -150,16 +168,18 @@ def ask(project: Project, mode: Mode, asked: Sequence[tuple[str, str | None, lis
         first = index.fetch(ranking.hits.rows[:SCORED_HITS].tolist())
         chunks = [RetrievedChunk.of_hit(hit) for hit in hits_of(ranking, first, of_hits)]
         answers.append(query_features(ranking, covered, is_filtered=file is not None))
-        cosine.append(max((found["semantic"].score for found in of_hits if "semantic" in found), default=0.0))
-        if chunks:
-            hits.append(hit_features(ranking, of_hits, 0.5))
+        words = [] if ranking.terms is None else unknown_words(ranking.terms, text)
+        unknown.append(any(word.is_name for word in words))
+        cosine.append(float(of_hits.scores["semantic"].max(initial=0.0)) if "semantic" in of_hits.scores else 0.0)
+        shares += shares_of(ranking, covered)[: len(chunks)]
         relevant += [float(any(covers(chunk, item) for item in evidence)) for chunk in chunks]
         ranks += [chunk.rank for chunk in chunks]
         numbers += [number] * len(chunks)
     return Samples(
         {name: np.array([answer[name] for answer in answers]) for name in answers[0]},
+        np.array(unknown),
         np.array(cosine),
-        {name: np.concatenate([features[name] for features in hits]) for name in hits[0]},
+        np.array(shares),
         np.array(relevant),
         np.array(ranks, dtype=np.float64),
         np.array(numbers, dtype=np.int64),
@@ -183,11 +203,21 @@ def measure(
         "kept": ask(half, mode, [(one.text, None, one.evidence) for one in inside]),
         "removed": ask(half, mode, [(one.text, None, []) for one in outside]),
     }
+    if missing := [one.named for one in outside if _has_missing_word(one.named, whole, half)]:
+        samples["missing"] = ask(half, mode, [(text, None, []) for text in missing])
     if name == NAMED:
         samples["named"] = ask(whole, mode, [(one.named, None, one.evidence) for one in asked])
         samples["named kept"] = ask(half, mode, [(one.named, None, one.evidence) for one in inside])
         samples["named removed"] = ask(half, mode, [(one.named, None, []) for one in outside])
     return samples
+
+
+def _has_missing_word(text: str, whole: Project, half: Project) -> bool:
+    of_whole, of_half = (project.state.live.current().index.lexical for project in (whole, half))
+    if of_whole is None or of_half is None:
+        return False
+    terms = of_whole.query(text)
+    return any(of_half.holders(term) == 0 for term in terms.known if term not in terms.variants)
 
 
 def _files(project: Project) -> set[str]:
@@ -223,8 +253,12 @@ def confidence_of(sets: Sets, mode: Mode) -> Logistic:
 
 def limits_of(sets: Sets, model: Logistic) -> tuple[float, float]:
     """Return the limits of the levels "low" and "high" for some sets, each of which counts alike."""
-    answered = [model(samples[part].questions) for samples in sets.values() for part in ("all", "file")]
-    unanswered = [model(samples[part].questions) for samples in sets.values() for part in ("others", "others in file")]
+    answered = [probabilities(model, samples[part].questions) for samples in sets.values() for part in ("all", "file")]
+    unanswered = [
+        probabilities(model, samples[part].questions)
+        for samples in sets.values()
+        for part in ("others", "others in file")
+    ]
     return _quantile(answered, LOW), _quantile(unanswered, 1 - HIGH)
 
 
@@ -236,27 +270,41 @@ def _quantile(parts: Sequence[Array], share: float) -> float:
     return float(values[order][np.searchsorted(np.cumsum(weights[order]) / weights.sum(), share)])
 
 
-def relevance_of(sets: Sets, mode: Mode, confidence: Logistic) -> Logistic:
-    """Return the model of relevance fitted to some sets, given that of confidence."""
-    groups = [
-        (
-            {key: np.concatenate([with_answers(part, confidence)[key] for part in parts]) for key in RELEVANCE[mode]},
-            np.concatenate([part.relevant for part in parts]),
-        )
-        for parts in map(_judged, sets.values())
-    ]
-    return fit(groups, RELEVANCE[mode], ridge=RIDGE)
+def models_of(sets: Sets, mode: Mode) -> Models:
+    """Return the models and limits fitted to some sets, each of which counts alike."""
+    confidence = confidence_of(sets, mode)
+    low, high = limits_of(sets, confidence)
+    models = Models(confidence, Logistic(0.0, {}), 0.0, low, high)
+    groups = []
+    for parts in map(_judged, sets.values()):
+        features = [hit_features(part, models) for part in parts]
+        together = {key: np.concatenate([of_part[key] for of_part in features]) for key in RELEVANCE}
+        groups.append((together, np.concatenate([part.relevant for part in parts])))
+    models = replace(models, relevance=fit(groups, RELEVANCE, ridge=RIDGE))
+    return replace(models, cut=cut_of(sets, models))
+
+
+def confidences(samples: Samples, models: Models) -> Array:
+    """Return the confidence of each question, which does not reach the level "high" if a name is unknown."""
+    values = probabilities(models.confidence, samples.questions)
+    return np.where(samples.has_unknown_name, np.minimum(values, np.nextafter(models.high or 1.0, 0.0)), values)
+
+
+def hit_features(samples: Samples, models: Models) -> dict[str, Array]:
+    """Return the features of hits."""
+    values = confidences(samples, models)
+    return {"share": samples.shares, "confidence": np.log(values / (1 - values))[samples.numbers]}
+
+
+def relevances(samples: Samples, models: Models) -> Array:
+    """Return the relevance of each hit."""
+    values = probabilities(models.relevance, hit_features(samples, models))
+    return np.minimum(values, confidences(samples, models)[samples.numbers])
 
 
 def _judged(samples: Mapping[str, Samples]) -> tuple[Samples, Samples]:
     """Return the samples of a set whose hits are judged: questions that name their document if they can."""
     return samples.get("named", samples["all"]), samples.get("named removed", samples["removed"])
-
-
-def with_answers(part: Samples, confidence: Logistic) -> Features:
-    """Return the features of hits with that of the confidence."""
-    probabilities = np.clip(confidence(part.questions)[part.numbers], 1e-9, 1 - 1e-9)
-    return {**part.hits, "answer": np.log(probabilities / (1 - probabilities))}
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -265,17 +313,18 @@ def with_answers(part: Samples, confidence: Logistic) -> Features:
 def show(sets: Sets, mode: Mode, *, is_fitted: bool) -> None:
     """Print how the fits on the other sets hold for each one, or how the constants of the package do."""
     print(f"{mode}: AUROC (greatest cosine alone), and answerable questions that are low, others that are low and high")
-    areas: dict[str, list[tuple[float, float]]] = {answerable: [] for answerable, _ in PAIRS}
-    counts: dict[str, list[int]] = {"answerable": [0, 0], "others": [0, 0], "high": [0, 0]}
+    areas: dict[str, list[tuple[float, float]]] = {name: [] for name in (*(pair[0] for pair in PAIRS), "missing")}
+    cuts: list[list[float]] = []
+    counts: dict[str, list[int]] = {"answerable": [0, 0], "others": [0, 0], "high": [0, 0], "missing": [0, 0]}
     for name, samples in sets.items():
         rest = {other: part for other, part in sets.items() if other != name}
-        model = confidence_of(rest, mode) if is_fitted else MODELS[mode].confidence
-        low, high = limits_of(rest, model) if is_fitted else (MODELS[mode].low or 0.0, MODELS[mode].high or 1.0)
+        models = models_of(rest, mode) if is_fitted else MODELS[mode]
+        low, high = models.low or 0.0, models.high or 1.0
         for answerable, unanswerable in PAIRS:
             if answerable not in samples:
                 continue
             inside, outside = samples[answerable], samples[unanswerable]
-            values, strange = model(inside.questions), model(outside.questions)
+            values, strange = confidences(inside, models), confidences(outside, models)
             area, plain = separation(values, strange), separation(inside.cosine, outside.cosine)
             areas[answerable].append((area, plain))
             line = f"  {name:14s} {answerable:10s} / {unanswerable:14s} {area:.3f} ({plain:.3f})"
@@ -293,14 +342,32 @@ def show(sets: Sets, mode: Mode, *, is_fitted: bool) -> None:
                     f" high {np.mean(strange >= high):.0%}; answerable high {np.mean(values >= high):.0%}"
                 )
             print(line, flush=True)
-        _show_relevance(samples, rest, mode, model, is_fitted=is_fitted)
-    for answerable, unanswerable in PAIRS:
+        if (missing := samples.get("missing")) is not None:
+            values, rest_of_set = confidences(missing, models), samples.get("named kept", samples["kept"])
+            high_values = int(np.sum(values >= high))
+            area, plain = (
+                separation(confidences(rest_of_set, models), values),
+                separation(rest_of_set.cosine, missing.cosine),
+            )
+            print(f"      missing: AUROC {area:.3f} ({plain:.3f}), high {_share(high_values, len(values))}")
+            areas["missing"].append((area, plain))
+            counts["missing"][0] += high_values
+            counts["missing"][1] += len(values)
+        _show_relevance(samples, models)
+        cuts += _show_cut(name, samples, models)
+    for answerable, unanswerable in (*PAIRS, ("missing", "its rest")):
         if areas[answerable]:
             ours, plain = np.mean(areas[answerable], axis=0)
             print(f"  mean of {answerable} / {unanswerable}: {ours:.3f} ({plain:.3f})")
     removed = [pair for key in ("kept", "named kept") for pair in areas[key]]
     print(f"  mean of all removed: {np.mean(removed, axis=0)[0]:.3f} ({np.mean(removed, axis=0)[1]:.3f})")
-    for key, text in (("answerable", "answerable that are low"), ("others", "others low"), ("high", "others high")):
+    print(f"  mean above the cut: {_cut_text(np.mean(cuts, axis=0).tolist())}")
+    for key, text in (
+        ("answerable", "answerable that are low"),
+        ("others", "others low"),
+        ("high", "others high"),
+        ("missing", "missing high"),
+    ):
         print(f"  pooled, {text}: {_share(*counts[key])}")
     if is_fitted:
         _show_curve(sets, mode)
@@ -318,21 +385,20 @@ def _share(hits: int, size: int) -> str:
 def _show_curve(sets: Sets, mode: Mode) -> None:
     """Print what share of other questions a limit finds, by the share of answerable questions that it costs."""
     model = confidence_of(sets, mode)
-    answered = [model(samples[part].questions) for samples in sets.values() for part in ("all", "file")]
-    strange = [model(samples[part].questions) for samples in sets.values() for part in ("others", "others in file")]
+    answered = [probabilities(model, samples[part].questions) for samples in sets.values() for part in ("all", "file")]
+    strange = [
+        probabilities(model, samples[part].questions)
+        for samples in sets.values()
+        for part in ("others", "others in file")
+    ]
     points = ((cost, _quantile(answered, cost)) for cost in (0.01, 0.02, 0.03, 0.05, 0.1, 0.2))
     shares = (f"{cost:.1%}: {np.mean([np.mean(part < limit) for part in strange]):.0%}" for cost, limit in points)
     print(f"  answerable below a limit, and others below it (fitted on all): {', '.join(shares)}")
 
 
-def _show_relevance(
-    samples: Mapping[str, Samples], rest: Sets, mode: Mode, model: Logistic, *, is_fitted: bool
-) -> None:
+def _show_relevance(samples: Mapping[str, Samples], models: Models) -> None:
     parts = _judged(samples)
-    relevance = relevance_of(rest, mode, model) if is_fitted else MODELS[mode].relevance
-    estimates = [
-        np.minimum(relevance(with_answers(part, model)), model(part.questions)[part.numbers]) for part in parts
-    ]
+    estimates = [relevances(part, models) for part in parts]
     values, truth = np.concatenate(estimates), np.concatenate([part.relevant for part in parts])
     ranks = -np.concatenate([part.ranks for part in parts])
     first = [float(estimate[part.ranks == 1].mean()) for estimate, part in zip(estimates, parts, strict=True)]
@@ -343,19 +409,65 @@ def _show_relevance(
     )
 
 
+def kept_above(cut: float, samples: Samples, models: Models) -> tuple[float, float]:
+    """Return the shares of the evidence among the first 5 and 20 hits that are above a cut."""
+    is_kept = relevances(samples, models) >= cut
+    relevant, first = samples.relevant > 0, samples.ranks <= FIRST
+    return float(np.mean(is_kept[relevant & first])), float(np.mean(is_kept[relevant]))
+
+
+def searches_of(name: str, samples: Mapping[str, Samples]) -> list[tuple[Samples, Samples]]:
+    """Return the questions of a set and the other questions, over all files and within one."""
+    pairs = [(samples.get("named", samples["all"]), samples["others"]), (samples["file"], samples["others in file"])]
+    return pairs[name == INSIDE_ONLY :]
+
+
+def cut_of(sets: Sets, models: Models) -> float:
+    """Return the largest cut that keeps enough of the evidence in some sets, each of which counts alike."""
+    inside = [pair[0] for name, samples in sets.items() for pair in searches_of(name, samples)]
+
+    def keeps_enough(cut: float) -> bool:
+        first, every = np.mean([kept_above(cut, samples, models) for samples in inside], axis=0)
+        return bool(first >= KEPT_FIRST and every >= KEPT)
+
+    return max(filter(keeps_enough, CUTS), default=CUTS[0])
+
+
+def _show_cut(name: str, samples: Mapping[str, Samples], models: Models) -> list[list[float]]:
+    """Print and return what is above the cut, over all files and within one.
+
+    These are the shares of the evidence among the first 5 and 20 hits, the share of other questions without any hit,
+    and the number of hits of a question that is answered.
+    """
+    rows = []
+    for inside, outside in searches_of(name, samples):
+        best = np.zeros(len(outside.cosine))
+        np.maximum.at(best, outside.numbers, relevances(outside, models))
+        hits = np.sum(relevances(inside, models) >= models.cut) / len(inside.cosine)
+        rows.append([*kept_above(models.cut, inside, models), float(np.mean(best < models.cut)), float(hits)])
+    print(f"      above {models.cut}: {'; within a file '.join(map(_cut_text, rows))}")
+    return rows
+
+
+def _cut_text(row: Sequence[float]) -> str:
+    first, kept, nothing, hits = row
+    return f"{first:.1%} of the first {FIRST}, {kept:.1%} of 20, others without {nothing:.0%}, {hits:.1f} hits"
+
+
 def _show_constants(sets: Sets, mode: Mode, keeps_promise: bool) -> None:
-    confidence = confidence_of(sets, mode)
-    low, high = (f"{limit:.3f}" if keeps_promise else "None" for limit in limits_of(sets, confidence))
+    models = models_of(sets, mode)
+    low, high = (f"{limit:.3f}" if keeps_promise else "None" for limit in (models.low, models.high))
     print(f'    "{mode}": Models(')
-    for label, model in (("confidence", confidence), ("relevance", relevance_of(sets, mode, confidence))):
+    for label, model in (("confidence", models.confidence), ("relevance", models.relevance)):
         values = ", ".join(f'"{name}": {value:.4f}' for name, value in model.coefficients.items())
         print(f"        {label}=Logistic({model.intercept:.4f}, {{{values}}}),")
-    print(f"        low={low},\n        high={high},\n    ),", flush=True)
+    print(f"        cut={models.cut},\n        low={low},\n        high={high},\n    ),", flush=True)
 
 
 def main() -> None:
     """Fit and print."""
     parser = options(__doc__)
+    parser.set_defaults(sets=[*SHORT_SETS, *SENTENCE_SETS])
     parser.add_argument("--projects", type=Path, help="folder for the projects, kept for a later run")
     parser.add_argument("--modes", nargs="*", choices=get_args(Mode), default=list(get_args(Mode)))
     arguments: argparse.Namespace = parser.parse_args()

@@ -50,6 +50,7 @@ NEVER = ("never.pdf", "blank.md", "pipe.md")
 """Files that never become documents."""
 
 _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
+_VERSION = re.compile(r"v\d+ |no version ")
 
 
 class Clock:
@@ -369,9 +370,9 @@ class Simulation:
         self.faults += [f"a line without a time: {line}" for line in lines if not _LINE.match(line)]
         if lines != sorted(lines, key=lambda line: line[:19]):
             self.faults.append("the times in the log are not in order")
-        kinds = Counter(line[20:].split()[0] for line in lines)
         counts = self.counts
-        counts["lines"], counts["lines of changes"] = len(lines), sum(n for kind, n in kinds.items() if kind[0] == "v")
+        counts["lines"] = len(lines)
+        counts["lines of changes"] = sum(bool(_VERSION.match(line[20:])) for line in lines)
         counts["lines of problems"] = counts["lines"] - counts["lines of changes"]
         reports = [report for report in self.reports if isinstance(report, IngestReport)]
         errors = [key for key, _ in groupby(r if isinstance(r, str) else "" for r in self.reports) if key]

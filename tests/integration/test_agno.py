@@ -42,10 +42,10 @@ def facts_of(path: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project of three documents, each with a kind of its own; no test changes it."""
+    """A project of three documents, each with a kind of its own, in which no result is folded away."""
     folder = write_texts(tmp_path_factory.mktemp("agno") / "reports")
     (folder / "tariff.pdf").write_bytes(pdf_bytes())
-    project = ProjectManager(folder.parent / "knowledge").create("reports", ProjectConfig.local())
+    project = ProjectManager(folder.parent / "knowledge").create("reports", ProjectConfig.local(min_relevance=0))
     project.ingest([folder], file_metadata=facts_of)
     return project
 
@@ -382,3 +382,12 @@ def test_instructions_and_descriptions_name_the_tools_that_are_offered(filled: P
     assert named <= set(tools.functions)
     plain = ContextualTools(filled, suffix="")
     assert "`outline` lists documents" in (plain.instructions or "")
+
+
+def test_a_model_reads_that_nothing_was_found_and_which_word_is_missing(filled: Project) -> None:
+    knowledge = ContextualKnowledge(filled)
+    assert knowledge.search("zembla", filters={"kind": "none of these"}) == []
+    [document] = knowledge.retrieve("zembla", filters={"kind": "none of these"})
+    assert document.name == "nothing found"
+    assert "No document mentions “zembla”." in document.content
+    assert "say that the documents do not answer this" in document.content

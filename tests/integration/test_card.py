@@ -85,7 +85,7 @@ def test_a_query_fusion_retriever_over_the_faiss_and_bm25_retrievers_answers_as_
 def test_llama_indexs_own_query_fusion_retriever_answers_as_reciprocal_rank_fusion_does(project: Project) -> None:
     settings = {"fusion": "rrf", "semantic_weight": 0.5, "document_weight": 0.0}
     # LlamaIndex counts ranks from 0 with the constant 60, which is ranks from 1 with 59; its weights are 1 and 1.
-    retriever = project.as_retriever(top_k=100).changed(**settings, rrf_k=59)
+    retriever = project.as_retriever(top_k=100).changed(**settings, rrf_k=59, rerank=None)
     stock = QueryFusionRetriever(
         [*legs(project, similarity_top_k=CANDIDATES, spotlight=False)],
         mode="reciprocal_rerank",

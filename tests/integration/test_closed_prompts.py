@@ -102,6 +102,16 @@ def rephrased(project: Project, text: str, template: PromptTemplate | None = Non
     return llm.history[1:2]
 
 
+def translated(project: Project, text: str) -> Sequence[str]:
+    llm = ScriptedLLM()
+    chat = project.as_chat_engine(llm=llm, search_mode="lexical")
+    llm.enqueue(f"{text}\nIt runs dry [Source 1].", QUESTION, "Because.")
+    chat.chat(QUESTION)
+    chat.chat("Und warum ist das so?")
+    assert llm.history[1].startswith("Translate")
+    return llm.history[1:2]
+
+
 def continued(project: Project, text: str) -> Sequence[str]:
     llm = ScriptedLLM(default=f"{text}\nIt runs dry [Source 1].")
     chat = project.as_chat_engine(llm=llm)
@@ -177,6 +187,7 @@ DOORS = {
     "rephrasing in tags": Door(
         lambda project, text: rephrased(project, text, REPHRASE), f"{tag('material')}|{MESSAGES}"
     ),
+    "translation": Door(translated, f"{LINES}|{MESSAGES}", ("answering.query_engine._translate_messages",)),
     "intent": Door(classified, f"{tag('material')}|{LINES}|{MESSAGES}", ("answering.intent.intent_messages",)),
     "reranking": Door(sorted_by_llm, rf'{tag("material")}|{MESSAGES}|^\{{"id"', ("search.rerank._ask",)),
     "questions": Door(asked, rf"{MESSAGES}|-{{21}}", ("evaluation.questions._ask_llm",)),

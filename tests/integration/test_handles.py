@@ -50,13 +50,13 @@ from llama_index_contextual import (
 )
 from llama_index_contextual.answering.intent import INTENT_PROMPT
 from llama_index_contextual.answering.judge import JUDGE_PROMPT, Judge
-from llama_index_contextual.answering.prompts import ANSWER, CLARIFY, CONDENSE, NOT_FOUND, STYLES
+from llama_index_contextual.answering.prompts import ANSWER, CLARIFY, CONDENSE, NOT_FOUND, STYLES, TRANSLATE
 from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.evaluation.compare import compare_variants, sweep_answers, sweep_variants
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.versions import current_name
-from llama_index_contextual.search.response import LegScore
+from llama_index_contextual.search.response import IndexScore
 from tests.support.documents import pdf_bytes, write_texts
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.replies import Reply
@@ -271,7 +271,12 @@ def test_prompts_of_a_query_engine(reports: Project) -> None:
     """`engine.get_prompts()`"""
     engine = reports.as_query_engine(llm=ScriptedLLM(), style="persona")
     texts = {name: template.get_template() for name, template in engine.get_prompts().items()}
-    assert texts == {"system_prompt": STYLES["persona"], "text_qa_template": ANSWER, "clarify_prompt": CLARIFY}
+    assert texts == {
+        "system_prompt": STYLES["persona"],
+        "text_qa_template": ANSWER,
+        "clarify_prompt": CLARIFY,
+        "translate_prompt": TRANSLATE,
+    }
     full = reports.as_query_engine(llm=ScriptedLLM(), intents="llm", judge=True).get_prompts()
     assert full["intent_prompt"] == INTENT_PROMPT
     assert full["judge_prompt"] == JUDGE_PROMPT
@@ -284,7 +289,7 @@ def test_prompts_of_a_chat_engine(reports: Project) -> None:
     prompts = chat.get_prompts()
     assert prompts["condense_prompt"].get_template() == CONDENSE
     assert set(prompts) - {"condense_prompt"} == {
-        f"query_engine:{name}" for name in ("system_prompt", "text_qa_template", "clarify_prompt")
+        f"query_engine:{name}" for name in ("system_prompt", "text_qa_template", "clarify_prompt", "translate_prompt")
     }
     chat.update_prompts(
         {
@@ -603,7 +608,7 @@ def samples(tmp_path: Path) -> dict[str, BaseComponent]:
         ),
         "RelevancePostprocessor": RelevancePostprocessor(relevance_cutoff=0.2),
         "RetrievedChunk": RetrievedChunk(
-            node=node, score=1.5, rank=2, relevance=0.3, lexical=LegScore(2.5, 1, ("pump",))
+            node=node, score=1.5, rank=2, relevance=0.3, lexical=IndexScore(2.5, 1, ("pump",))
         ),
         "SegmentNodeParser": SegmentNodeParser(segment_size=999, segment_overlap=9),
         "StructuralContextualizer": package.StructuralContextualizer(max_tokens=50),

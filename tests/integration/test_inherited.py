@@ -29,6 +29,7 @@ from llama_index_contextual import (
     WordLlamaEmbedding,
 )
 from llama_index_contextual.cli.demo import RecordedLLM
+from llama_index_contextual.embeddings.openai_like import PrefixedEmbedding
 from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.postprocessor import MergedChunk, SpotlightRerank
@@ -49,6 +50,7 @@ COMPONENTS: Mapping[type, Callable[[], Any]] = {
     ContextWindowPacker: lambda: ContextWindowPacker(max_tokens=500),
     LLMContextualizer: lambda: LLMContextualizer(llm=MockLLM(), model_id="openai:m"),
     MergedChunk: lambda: MergedChunk(node=TextNode(text="a"), score=1.0, chunks=[]),
+    PrefixedEmbedding: lambda: PrefixedEmbedding(model_name="e5", api_key="k", query_instruction="query: "),
     RecordedLLM: RecordedLLM,
     RelevancePostprocessor: lambda: RelevancePostprocessor(relevance_cutoff=0.5),
     RetrievedChunk: lambda: RetrievedChunk(node=TextNode(text="a"), score=1.0, rank=2),

@@ -99,7 +99,7 @@ class TestTool:
 
     async def test_a_search_without_results_says_so(self, filled: Project) -> None:
         result = await filled.as_tool(mode="lexical").acall(query="zebra")
-        assert str(result).startswith("Note: Nothing was found")
+        assert str(result).startswith("Note: No passage was found. No document mentions “zebra”.")
 
     async def test_a_function_agent_calls_it(self, filled: Project) -> None:
         def reply(request: Request) -> Reply | str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -99,6 +98,10 @@ def test_a_provider_without_the_kind_is_refused(monkeypatch: pytest.MonkeyPatch)
         ("llm", "ollama:llama", "llama_index.llms.ollama", "llama-index-llms-ollama$"),
         ("embed_model", "ollama:nomic", "llama_index.embeddings.ollama", "llama-index-embeddings-ollama$"),
         ("llm", "openai-like:x", "llama_index.llms.openai_like", "llama-index-llms-openai-like"),
+        (
+            *("embed_model", "openai-like:x"),
+            *("llama_index.embeddings.openai_like", "llama-index-embeddings-openai-like$"),
+        ),
         ("embed_model", "huggingface:x", "llama_index.embeddings.huggingface", '"llama-index-contextual.huggingface.'),
         ("embed_model", "fastembed:x", "fastembed", '"llama-index-contextual.fastembed.'),
     ],
@@ -107,7 +110,7 @@ def test_a_missing_package_is_named_with_its_pip_command(
     setting: str, name: str, module: str, packages: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    for own in ("huggingface", "fastembed"):
+    for own in ("huggingface", "fastembed", "openai_like"):
         monkeypatch.delitem(sys.modules, f"llama_index_contextual.embeddings.{own}", raising=False)
     with pytest.raises(
         ModelError, match=f"'{name}' needs a package that is not installed: pip install {packages}"
@@ -191,15 +194,11 @@ def test_a_new_embedding_model_is_accepted_although_llama_index_refuses_it() -> 
 def test_an_openai_like_server_needs_no_key_and_gets_one_that_is_set(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for part, name in (("llms", "OpenAILike"), ("embeddings", "OpenAILikeEmbedding")):
-        module = ModuleType(f"llama_index.{part}.openai_like")
-        setattr(module, name, dict)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:8000/v1")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert made("openai-like:my-own-7b")["api_key"] == "-"
+    assert made("openai-like:my-own-7b").api_key == "-"
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    assert "api_key" not in made("openai-like:my-own-7b")
+    assert made("openai-like:my-own-7b").api_key != "-"
 
 
 @pytest.mark.parametrize("made", [load_llm, load_embed_model])
@@ -444,6 +443,9 @@ def test_vectors_of_an_unnamed_embedding_model_are_not_stored(manager: ProjectMa
         ({"llm": "openai-like:qwen", "service_tier": "flex"}, "'openai-like:qwen' has no service tier 'flex'"),
         ({"service_tier": "flex"}, None),
         ({"llm": "openai-like:qwen", "service_tier": "flex", "context": "structural"}, None),
+        ({"embed_prefixes": ("query: ", "passage: ")}, "embed_prefixes has no effect"),
+        ({"embed_prefixes": ("query: ", "passage: "), "embed_model": "ollama:e5"}, None),
+        ({"embed_prefixes": None}, None),
     ],
 )
 def test_a_setting_that_a_model_cannot_take_is_reported(settings: dict[str, Any], words: str | None) -> None:

@@ -43,6 +43,7 @@ ROOMS = {
     "aanswer_many": "answering.batch",
     "answer_many": "answering.batch",
     "assert_recall": "evaluation.run",
+    "calibrate": "evaluation.calibrate",
     "check_citations": "answering.citations",
     "compare": "evaluation.compare",
     "compare_variants": "evaluation.compare",

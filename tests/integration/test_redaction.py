@@ -22,7 +22,7 @@ from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.schema import Document, QueryBundle
 from llama_index.llms.openai import OpenAI
 
-from llama_index_contextual._utils.calls import stand_in
+from llama_index_contextual._utils.calls import redacted_error
 from llama_index_contextual._utils.redaction import REMOVED, KeyFilter, get_logger, keys_in_use, scrub, watch
 from llama_index_contextual.agno import ContextualKnowledge
 from llama_index_contextual.answering.judge import Judge
@@ -251,7 +251,7 @@ def test_copied_errors_and_their_causes_contain_no_key() -> None:
     response = httpx.Response(401, headers={"x-echo": KEY, "retry-after": "3"}, request=request)
     original = openai.AuthenticationError(f"Bearer {KEY}", response=response, body={"code": KEY, "message": KEY})
     original.__cause__ = httpx.LocalProtocolError(f"Illegal header value b'Bearer {KEY}'")
-    other = stand_in(original)
+    other = redacted_error(original)
     assert leaks("\n".join(all_of(original)))
     assert not leaks("\n".join(all_of(other)))
     assert type(other).__name__ == "AuthenticationError"

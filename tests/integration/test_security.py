@@ -180,6 +180,7 @@ import os, sys
 from pathlib import Path
 from llama_index.core.schema import Document
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index.languages import detect_language
 from llama_index_contextual.project.manager import ProjectManager
 from tests.support.models import CountingEmbedding
 from tests.support.source import ROOT
@@ -193,6 +194,7 @@ def note(event, arguments):
         opened.append(os.fsdecode(arguments[0]))
 
 ProjectConfig.local()
+detect_language("pump")  # py3langid unpacks its model into a temporary file without a name
 sys.addaudithook(note)
 for umask in sys.argv[2:]:
     os.umask(int(umask, 8))

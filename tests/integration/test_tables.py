@@ -137,7 +137,7 @@ def test_a_model_reads_the_head_above_the_text(project: Project) -> None:
     continued = [chunk for chunk in response if chunk.table_head]
     assert continued
     project.as_query_engine(llm=llm, answer_tokens=30_000).query(response.query)
-    shown = SearchResult.of(response).text_for_model(places=False)
+    shown = SearchResult.from_response(response).text_for_model(places=False)
     for chunk in continued:
         above = f"{CONTINUED_TABLE}:\n{chunk.table_head}\nText:\n{chunk.text}"
         assert above in shown

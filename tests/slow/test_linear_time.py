@@ -38,7 +38,9 @@ LOCAL = {
     "_utils.redaction._pattern": {"forms": ["sk-0123456789"]},
     "_utils.templates._marks_of": {"marks": [_marks_of(TEMPLATE).pattern]},
     "_utils.text.excerpt": {"term": "ts-999"},
+    "contextualizer.prompts._split_lines": {"codes": ["de", "german"]},
     "cli.doctor._writer": {"lock": Path(__file__)},
+    "embeddings.languages.knows_language": {"names": "de|fr"},
     "tools.document_tools.compile_pattern": {"expression": "pump", "flags": 0},  # a user's expression has a time limit
     "ui.ask._edits": {"pattern": r"<[^<>]*>|1,204"},
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from llama_index_contextual.index.manifest import BM25_DIRECTORY, MANIFEST, PART
 from llama_index_contextual.index.part_writer import _describe_files
 from llama_index_contextual.index.versions import version_directory, version_names
 
-_TERMS = (f"{BM25_DIRECTORY}/terms.json", f"{BM25_DIRECTORY}/documents/terms.json")
+_TERMS = (f"{BM25_DIRECTORY}/terms.bin", f"{BM25_DIRECTORY}/documents/terms.bin")
 
 
 def make_outdated(project_dir: Path, *, has_files: bool = True) -> None:
@@ -19,7 +18,7 @@ def make_outdated(project_dir: Path, *, has_files: bool = True) -> None:
 
     Args:
         project_dir: The project.
-        has_files: Whether the earlier release had files for them; the terms in them end in "_".
+        has_files: Whether the earlier release had files for them; the terms in them begin with "_".
     """
     parts: dict[str, PartEntry] = {}
     for name in version_names(project_dir):
@@ -37,7 +36,7 @@ def _outdated(part: Path, entry: PartEntry, *, has_files: bool) -> PartEntry:
         shutil.rmtree(part / BM25_DIRECTORY)
         (part / UNITS_FILE).unlink()
     for file in _TERMS if has_files else ():
-        terms = [f"{term}_" for term in json.loads((part / file).read_text("utf-8"))]
-        (part / file).write_text(json.dumps(terms), "utf-8")
+        terms = (part / file).read_text("utf-8").split("\n")
+        (part / file).write_text("\n".join(f"_{term}" for term in terms), "utf-8")
     derived = entry.derived.model_copy(update={"edition": DERIVED - 1})
     return entry.model_copy(update={"files": _describe_files(part), "derived": derived})

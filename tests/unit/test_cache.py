@@ -34,3 +34,12 @@ def test_the_least_recently_used_values_are_dropped_until_the_rest_is_light_enou
     assert (cache.get("aa"), cache.get("dd")) == ("aa", "ddd")
     cache.put("e", "e" * 6)
     assert len(cache) == 0
+
+
+def test_several_entries_are_looked_up_and_used_together() -> None:
+    cache = LRUCache[str, int](3)
+    for key in "abc":
+        cache.put(key, ord(key))
+    assert cache.get_all(["c", "d", "a"]) == [99, None, 97]
+    cache.put("e", 101)
+    assert cache.get_all("abce") == [97, None, 99, 101]

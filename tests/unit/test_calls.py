@@ -34,9 +34,9 @@ from llama_index_contextual._utils.calls import (
     is_connection_error,
     is_retryable,
     may_be_charged,
+    redacted_error,
     retry_after,
     run_sync,
-    stand_in,
     twin,
 )
 from llama_index_contextual.errors import InputError
@@ -177,7 +177,7 @@ def test_a_call_is_repeated_until_it_succeeds(run: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("run", runs(), ids=["sync", "async"])
-def test_a_failed_call_raises_the_stand_in_of_the_last_error(run: Callable[..., str]) -> None:
+def test_a_failed_call_raises_a_redacted_copy_of_the_last_error(run: Callable[..., str]) -> None:
     flaky = Flaky(*[TimeoutError()] * 3, api_error(503))
     with pytest.raises(ProviderError, match=r"The provider's own words\.") as raised:
         run(flaky, QUICK)
@@ -318,8 +318,8 @@ async def test_a_call_whose_client_turned_the_cancellation_into_an_error_is_not_
     ],
     ids=repr,
 )
-def test_a_stand_in_is_treated_like_its_original(error: Exception) -> None:
-    other = stand_in(error)
+def test_a_redacted_error_is_treated_like_its_original(error: Exception) -> None:
+    other = redacted_error(error)
     assert (type(other).__name__, type(other).__module__) == (type(error).__name__, type(error).__module__)
     assert str(other) == str(error)
     assert is_retryable(other) == is_retryable(error)
@@ -328,20 +328,20 @@ def test_a_stand_in_is_treated_like_its_original(error: Exception) -> None:
     assert describe(other, setting="llm", model=MODEL) == describe(error, setting="llm", model=MODEL)
 
 
-def test_a_stand_in_keeps_the_causes_and_the_traceback() -> None:
+def test_a_redacted_error_keeps_the_causes_and_the_traceback() -> None:
     def fail() -> None:
         raise CONNECTION from httpx.ConnectError("name not known")
 
     with pytest.raises(openai.APIConnectionError) as raised:
         fail()
-    other = stand_in(raised.value)
+    other = redacted_error(raised.value)
     assert other.__traceback__ is raised.value.__traceback__
     assert repr(other.__cause__) == "ConnectError('name not known')"
 
 
 def test_an_error_of_the_package_is_not_replaced() -> None:
     error = InputError("Ask something.")
-    assert stand_in(error) is error
+    assert redacted_error(error) is error
 
 
 # ---- sentences -------------------------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def test_the_words_of_a_server_decide_between_the_model_the_address_and_the_leng
 
 @pytest.mark.parametrize("body", ["", '{"id": '])
 def test_an_unreadable_response_is_a_fault_of_the_server(body: str) -> None:
-    error = stand_in(json.JSONDecodeError("Expecting value", body, 0))
+    error = redacted_error(json.JSONDecodeError("Expecting value", body, 0))
     assert "keeps returning nothing, or text that is not valid JSON" in describe(error, setting="llm", model=MODEL)
 
 
@@ -407,8 +407,8 @@ def test_an_error_within_a_reply_is_shown_with_its_message_alone() -> None:
     class APIStatusError(Exception):
         status_code, body = 200, {"type": "error", "error": {"type": "server_error", "message": "No GPU is free"}}
 
-    within_a_stream = describe(stand_in(APIStatusError("{'type': 'error'}")), setting="llm", model=MODEL)
-    sentence = describe(stand_in(ResponseError("No GPU is free (status code: -1)")), setting="llm", model=MODEL)
+    within_a_stream = describe(redacted_error(APIStatusError("{'type': 'error'}")), setting="llm", model=MODEL)
+    sentence = describe(redacted_error(ResponseError("No GPU is free (status code: -1)")), setting="llm", model=MODEL)
     expected = "The server of 'openai:gpt-4.1' returned an error instead of a reply: No GPU is free."
     assert sentence == within_a_stream == expected
 

@@ -113,7 +113,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"prices": {"x": {"input": 1}}}, "prices", "'x' is not provider:name"),
     ({"context": "gpt"}, "context", "it must be 'llm', 'structural' or 'none'"),
     ({"fusion": "max"}, "fusion", "it must be 'rrf' or 'score'"),
-    ({"language": "klingon"}, "language", "Setting 'language' cannot be 'klingon': must be one of arabic, "),
+    ({"language": "klingon"}, "language", "Setting 'language' cannot be 'klingon': must be one of auto, arabic, "),
     ({"embed_model": None}, "embed_model", "Setting 'embed_model' cannot be None: "),
     (
         {"chunk_sise": 1},

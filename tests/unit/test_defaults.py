@@ -30,12 +30,17 @@ SAME_NAME = {
     "SearchPlan.top_k": "the number of passages for an intent",
     "Judge.min_confidence": "the confidence of a verdict",
     "Ranking.document_weight": "a result",
-    "_Rung.__new__.rerank": "a step of a comparison",
+    "_Step.__new__.rerank": "a step of a comparison",
     "GroundedChatEngine.mode": "how follow-up questions are searched",
     "Project.as_chat_engine.mode": "how follow-up questions are searched",
     **dict.fromkeys(("AnswerOptions.context", "passages_prompt.context"), "whether contexts are shown"),
     **dict.fromkeys(("sweep_answers.context", "Project.as_query_engine.context"), "whether contexts are shown"),
     "Project.as_chat_engine.context": "whether contexts are shown",
+    **dict.fromkeys(("Analyzer.language", "LexicalIndexBuilder.language"), "the language of the texts"),
+    **dict.fromkeys(("LexicalIndex.build.language", "DocumentIndex.build.language"), "the language of the texts"),
+    **dict.fromkeys(
+        ("SearchResponse.languages", "RetrievalResponse.languages", "Candidates.languages"), "those of the documents"
+    ),
 }
 """Arguments and fields that have the name of a setting and mean something else."""
 

@@ -25,7 +25,13 @@ WORD_GAP = 0.5  # times the width of a space
 MAX_KERNING = 0.5  # times the font size: a larger step back starts a new word
 CELL_GAP = 1.2  # times the font size: a wider gap is not a word space and begins a new cell
 WIDE_GLYPHS = 0x2E80  # first code point of the scripts that have no spaces between words
+RAISED = 0.15  # times the font size: minimum height of a superscript above the baseline
+RAISED_SIZE = 0.92  # times the font size: maximum size of a superscript
 MAX_CELLS = 30  # maximum number of cells in a row that are compared with the next cell
+
+_DIGIT = re.compile(r"[+\-−–]?\d")
+
+_RAISED_NUMERATOR = re.compile(r"\^(\d+)\Z")
 
 # ---- Text pieces -----------------------------------------------------------------------------------------------------
 
@@ -74,9 +80,12 @@ Row = list[Cell]
 
 
 def page_lines(runs: Sequence[Run]) -> list[Line]:
-    """Return the lines of a page in reading order; `y` is NaN for lines that do not run in the main direction."""
-    upright = main_angle(runs)
-    rows = rows_of(cell for cell in cells_of(runs) if cell.text.strip())
+    """Return the lines of a page in the stored order."""
+    return lines_of(rows_of(cell for cell in cells_of(runs) if cell.text.strip()), main_angle(runs))
+
+
+def lines_of(rows: list[Row], upright: int) -> list[Line]:
+    """Return rows as lines; `y` is NaN for lines that do not run in the main direction."""
     return [_line(row, upright) for row in with_blanks(rows)]
 
 
@@ -100,6 +109,8 @@ def _line(row: Row, upright: int) -> Line:
         row[0].x0,
         max(cell.x1 for cell in row),
         2 * sum(cell.bold for cell in row) > sum(len(cell.text) for cell in row),
+        spaced=row[0].text.startswith(" "),
+        upright=largest.angle == upright,
     )
 
 
@@ -116,15 +127,16 @@ def cells_of(runs: Iterable[Run]) -> list[Cell]:
     cells: list[Cell] = []
     last: Run | None = None
     for run in runs:
-        if last is not None and _is_double_strike(last, run):
+        if last is not None and is_double_strike(last, run):
             continue
         cell = cells[-1] if cells else None
         gap = run.x0 - last.x1 if last is not None else 0.0
         if cell is None or last is None or not _same_line(cell, run) or abs(gap) > CELL_GAP * max(run.size, last.size):
             cells.append(Cell(run.text, run.x0, run.x1, run.y, run.size, run.angle, run.bold * len(run.text)))
         else:
-            if _is_word_gap(gap, last, run):
-                cell.text += " "
+            if run.text.startswith(("/", "⁄")):
+                cell.text = _RAISED_NUMERATOR.sub(r" \1", cell.text)
+            cell.text += " " if _is_word_gap(gap, last, run) else raised_mark(last, run)
             cell.text += run.text
             cell.bold += run.bold * len(run.text)
             cell.x0, cell.x1 = min(cell.x0, run.x0), max(cell.x1, run.x1)
@@ -138,7 +150,7 @@ def _same_line(cell: Cell, run: Run) -> bool:
     return cell.angle == run.angle and abs(cell.y - run.y) <= SAME_LINE * min(cell.size, run.size)
 
 
-def _is_double_strike(last: Run, run: Run) -> bool:
+def is_double_strike(last: Run, run: Run) -> bool:
     """Return whether a run repeats the previous run at a tiny offset, as some programs do to imitate bold text."""
     is_near = abs(run.x0 - last.x0) + abs(run.y - last.y) < 0.2 * run.size
     return is_near and run.text == last.text and bool(run.text.strip())
@@ -150,6 +162,18 @@ def _is_word_gap(gap: float, last: Run, run: Run) -> bool:
     if ord(last.text[-1]) >= WIDE_GLYPHS and ord(run.text[0]) >= WIDE_GLYPHS:
         return gap > 0.5 * run.size
     return gap > WORD_GAP * min(last.space, run.space) or gap < -MAX_KERNING * run.size
+
+
+def raised_mark(last: Run, run: Run) -> str:
+    """Return a separator between digits of which the first or the second are raised, and otherwise an empty string.
+
+    Without a separator, 10 with a raised 6 would become 106.
+    """
+    if not (last.text[-1:].isdigit() and _DIGIT.match(run.text)):
+        return ""
+    if run.size <= RAISED_SIZE * last.size and run.y - last.y >= RAISED * last.size:
+        return "^"
+    return " " if last.size <= RAISED_SIZE * run.size and last.y - run.y >= RAISED * run.size else ""
 
 
 def is_beside(one: Cell, other: Cell) -> bool:
@@ -266,9 +290,15 @@ def _blank(column: tuple[float, float], row: Row) -> Cell:
 
 PdfEngine = Literal["pypdf", "pdfium"]
 
+MAX_STAMP = 200  # maximum number of characters on a scanned page that are stamps, page numbers and the like
+MAX_MARGIN_TEXT = 1_000  # maximum number if all of them are in the upper or lower margin
+COVERED = 0.5  # minimum share of the area of such a page that pictures cover
+COVERED_BESIDE_MARGINS = 0.2  # minimum share if all the text is in the margins
+MARGIN = 0.1  # height of a margin, as a share of the height of the page
 MIN_PATHS = 100  # for a page without text: fewer paths are frames and backgrounds, more paths may be letters
 WRONG_PASSWORD = "the PDF is encrypted, and the password given for it does not open it: give the right one"
 NO_PASSWORD = "the PDF is encrypted: give its password (`passwords`, or `ingest --password`)"
+XFA = "the file is an XFA form, whose fields are not read: open it in Adobe Acrobat Reader and print it to a PDF file"
 
 BOLD_NAME = re.compile(r"(?i)bold|black|heavy|[,-]b(?:i|old)?$")  # matches the names of bold fonts
 RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufefc]")  # letters of right-to-left scripts
@@ -297,11 +327,13 @@ class PageContent(NamedTuple):
         lines: The lines in reading order.
         span: The lower and upper edges of the page, in the units of `Line.y`.
         is_drawn: Whether the page has images or many paths; if such a page has no text, it is a scan.
+        is_covered: Whether a picture covers most of the page and there is hardly any text, as on a scan with a stamp.
     """
 
     lines: Sequence[Line]
     is_drawn: bool
     span: tuple[float, float]
+    is_covered: bool = False
 
 
 class PageSource:
@@ -329,8 +361,25 @@ class PageSource:
         """Return the bookmarks that point to a page, in order."""
         return []
 
+    def notes(self) -> list[str]:
+        """Return warnings about contents of the file that are not read, such as embedded files."""
+        return []
+
     def close(self) -> None:
         """Close the file."""
+
+
+def embedded_note(names: Sequence[str]) -> list[str]:
+    """Return a warning that lists embedded files, or an empty list if there are none."""
+    if not names:
+        return []
+    some = ", ".join(repr(name) for name in names[:MAX_NAMES])
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    files = "1 embedded file is" if len(names) == 1 else f"{len(names)} embedded files are"
+    return [f"{files} not read: save and ingest {some}{more}"]
+
+
+MAX_NAMES = 5  # maximum number of names of embedded files in a warning
 
 
 def page_span(box: tuple[float, float, float, float], angle: int) -> tuple[float, float]:

@@ -11,6 +11,8 @@ import ctypes
 import math
 import re
 from collections.abc import Iterator
+from functools import partial
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,30 +20,52 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 from llama_index_contextual.errors import ReadError
+from llama_index_contextual.readers.files import one_line
 from llama_index_contextual.readers.lines import Line
+from llama_index_contextual.readers.pdf.annotations import draw_stamps, page_annotations, with_annotations
+from llama_index_contextual.readers.pdf.grid import Rule, Rules
+from llama_index_contextual.readers.pdf.layers import (
+    MAX_UNKNOWN,
+    count_lost_letters,
+    decoded,
+    find_false_spaces,
+    unknown_share,
+    with_accents,
+)
+from llama_index_contextual.readers.pdf.order import ordered_rows, with_watermarks_apart
 from llama_index_contextual.readers.pdf.pages import (
     BOLD_NAME,
+    COVERED,
+    COVERED_BESIDE_MARGINS,
+    MARGIN,
+    MAX_MARGIN_TEXT,
+    MAX_STAMP,
     MIN_PATHS,
     NO_PASSWORD,
     RIGHT_TO_LEFT,
     WRONG_PASSWORD,
+    XFA,
     OutlineEntry,
     PageContent,
     PageSource,
     Run,
+    embedded_note,
+    lines_of,
     main_angle,
-    page_lines,
     page_span,
 )
+from llama_index_contextual.readers.pdf.scans import unreadable_notes
 
 FORCE_BOLD = 1 << 18  # font flag (ISO 32000-2, table 121)
 MIN_BOLD_WEIGHT = 700  # pdfium estimates weights from the width of stems; its estimates for italics reach 610
 SPACE = 0.25  # times the font size; only used where pdfium does not report whether there is a space
 WIDE_SPACE = 0.55  # times the font size: a wider space may leave room for a footnote mark that is drawn later
 SAME_BASELINE = 0.1  # times the font size
+MAX_ATTACHMENTS = 1_000
 DOWN = 270  # direction in degrees in which text runs down the displayed page; pdfium returns its lines in reverse order
 
 _HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # characters that pdfium returns for a hyphen at the end of a line
+_DIGITS_INSIDE = re.compile(r"\d\d[^\d\s]{1,12}\Z")
 _WORD = re.compile(r"[^\s\x02\ufffe]+[\x02\ufffe]?|[\x02\ufffe]")
 
 
@@ -58,12 +82,26 @@ _origin_of = _function(pdfium.FPDFText_GetCharOrigin, ctypes.c_int, *_AT, ctypes
 _box_of = _function(pdfium.FPDFText_GetLooseCharBox, ctypes.c_int, *_AT, ctypes.c_void_p)
 _matrix_of = _function(pdfium.FPDFText_GetMatrix, ctypes.c_int, *_AT, ctypes.c_void_p)
 _size_of = _function(pdfium.FPDFText_GetFontSize, ctypes.c_double, *_AT)
+_is_inserted = _function(pdfium.FPDFText_IsGenerated, ctypes.c_int, *_AT)
 _font_of = _function(pdfium.FPDFTextObj_GetFont, ctypes.c_void_p, ctypes.c_void_p)
 _font_flags = _function(pdfium.FPDFFont_GetFlags, ctypes.c_int, ctypes.c_void_p)
 _font_weight = _function(pdfium.FPDFFont_GetWeight, ctypes.c_int, ctypes.c_void_p)
 _font_name = _function(
     pdfium.FPDFFont_GetBaseFontName, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 )
+
+_OBJECT = (ctypes.c_void_p,)
+_count_objects = _function(pdfium.FPDFPage_CountObjects, ctypes.c_int, *_OBJECT)
+_get_object = _function(pdfium.FPDFPage_GetObject, ctypes.c_void_p, *_AT)
+_type_of = _function(pdfium.FPDFPageObj_GetType, ctypes.c_int, *_OBJECT)
+_bounds_of = _function(pdfium.FPDFPageObj_GetBounds, ctypes.c_int, ctypes.c_void_p, *[ctypes.c_void_p] * 4)
+_draw_mode = _function(pdfium.FPDFPath_GetDrawMode, ctypes.c_int, *[ctypes.c_void_p] * 3)
+_count_segments = _function(pdfium.FPDFPath_CountSegments, ctypes.c_int, *_OBJECT)
+_segment_of = _function(pdfium.FPDFPath_GetPathSegment, ctypes.c_void_p, *_AT)
+_segment_type = _function(pdfium.FPDFPathSegment_GetType, ctypes.c_int, *_OBJECT)
+_segment_closes = _function(pdfium.FPDFPathSegment_GetClose, ctypes.c_int, *_OBJECT)
+_segment_point = _function(pdfium.FPDFPathSegment_GetPoint, ctypes.c_int, *[ctypes.c_void_p] * 3)
+_path_matrix = _function(pdfium.FPDFPageObj_GetMatrix, ctypes.c_int, *[ctypes.c_void_p] * 2)
 
 
 class PdfiumSource(PageSource):
@@ -87,29 +125,55 @@ class PdfiumSource(PageSource):
                 raise ReadError(self._path, WRONG_PASSWORD if password else NO_PASSWORD) from error
             raise ReadError(self._path, f"the PDF is damaged or truncated ({error})") from error
         self.page_count = len(self._pdf)
+        self._unreadable: list[int] = []
+        self._files: list[str] = []  # attached to pages
+        self._lost_letters: dict[int, int] = {}
+        self._form: Any = None
+        if self._pdf.get_formtype() != pdfium.FORMTYPE_NONE:
+            self._pdf.init_forms()
+            self._form = self._pdf.formenv
 
     def page(self, index: int) -> PageContent:
         """Return the page with the given index."""
         try:
             page = self._pdf[index]
+            notes = page_annotations(page, self._form, self._files)
+            if draw_stamps(page, self._form):
+                page.close()
+                page = self._pdf[index]
             text = page.get_textpage()
+            box = _visible_box(page)
             reader = _PageText(text)
-            runs = reader.runs()
+            runs = _visible(reader.runs(), box)
             angle = main_angle(runs)
             if (angle - page.get_rotation()) % 360 == DOWN:
                 text.close()
                 page.set_rotation(angle % 360)
                 text = page.get_textpage()
                 reader = _PageText(text)
-                runs = reader.runs()
-            lines = page_lines(runs) if runs and not reader.has_own_order else _plain_lines(reader.text)
+                runs = _visible(reader.runs(), box)
+            if notes and angle == 0:
+                runs = with_annotations(runs, notes)
+            if runs and not reader.has_own_order:
+                runs = with_watermarks_apart(runs, angle)
+                lines = lines_of(ordered_rows(runs, angle, partial(_rules, page, angle)), angle)
+            else:
+                lines = _plain_lines("\n".join([reader.text, *(note.text for note in notes)]))
             is_drawn = not lines and _is_drawn(page)
-            span = page_span(page.get_mediabox(), angle)
+            span = page_span(box, angle)
+            is_in_margins = all(_is_in_margin(line, span) for line in lines)
+            most, share = (MAX_MARGIN_TEXT, COVERED_BESIDE_MARGINS) if is_in_margins else (MAX_STAMP, COVERED)
+            is_covered = 0 < sum(len(line.text) for line in lines) <= most and _covered_share(page, box) >= share
+            if unknown_share(reader.text) > MAX_UNKNOWN:
+                self._unreadable.append(index + 1)
+                lines, is_drawn, is_covered = [], True, False
+            elif count := count_lost_letters(reader.text):
+                self._lost_letters[index + 1] = count
             text.close()
             page.close()
         except pypdfium2.PdfiumError as error:
             raise ReadError(self._path, f"pdfium cannot parse it ({error})") from error
-        return PageContent(lines, is_drawn, span)
+        return PageContent(lines, is_drawn, span, is_covered)
 
     def title(self) -> str | None:
         """Return the title in the document information."""
@@ -126,6 +190,20 @@ class PdfiumSource(PageSource):
             return [entry for mark in self._pdf.get_toc() if (entry := _outline_entry(mark)) is not None]
         except pypdfium2.PdfiumError as error:
             raise ReadError(self._path, f"the outline cannot be read ({error})") from error
+
+    def notes(self) -> list[str]:
+        """Return warnings about an XFA form, letters that the fonts do not name, and embedded files."""
+        try:
+            count = self._pdf.count_attachments()
+            names = [one_line(self._pdf.get_attachment(at).get_name()) for at in range(min(count, MAX_ATTACHMENTS))]
+        except pypdfium2.PdfiumError as error:
+            raise ReadError(self._path, f"the embedded files cannot be listed ({error})") from error
+        form = [XFA] if self._pdf.get_formtype() == pdfium.FORMTYPE_XFA_FULL else []
+        return [
+            *form,
+            *unreadable_notes(self._unreadable, self._lost_letters),
+            *embedded_note([*names, *map(one_line, self._files)]),
+        ]
 
     def close(self) -> None:
         """Close the file."""
@@ -167,8 +245,6 @@ class _PageText:
 
     def __init__(self, page: Any) -> None:
         self._page = ctypes.cast(page.raw, ctypes.c_void_p).value
-        self.text = _characters(page)
-        self.has_own_order = RIGHT_TO_LEFT.search(self.text) is not None
         self._styles: dict[tuple[Any, ...], _Style] = {}
         self._bold: dict[int | None, bool] = {}
         self._point = (ctypes.c_double * 2)()
@@ -178,6 +254,9 @@ class _PageText:
         self._corners = ctypes.addressof(self._box)
         self._matrix = (ctypes.c_float * 6)()
         self._factors = ctypes.addressof(self._matrix)
+        self.text = with_accents(decoded(_characters(page), self._font), self._edges)
+        self.has_own_order = RIGHT_TO_LEFT.search(self.text) is not None
+        self._false_spaces = find_false_spaces(self.text, partial(_is_inserted, self._page), self._edges)
 
     def runs(self) -> list[Run]:
         """Return the runs in pdfium's order, which is from left to right for text on the same baseline.
@@ -187,24 +266,25 @@ class _PageText:
         """
         runs: list[Run] = []
         parts: list[str] = []
-        text = self.text
+        text, false_spaces = self.text, self._false_spaces
         style, start, end, y, done = _NO_STYLE, 0.0, 0.0, 0.0, 0
         tolerance = widest = narrowest = 0.0
         for first, last, new, (x0, x1, new_y) in self._pieces():
             gap = text[done:first]
+            is_inside = done in false_spaces
             done = last
             # pdfium ends lines with "\r\n"; other line feeds are spaces in fonts that encode a space as a line feed
-            is_new_line = "\r" in gap
+            is_new_line = "\r" in gap and not is_inside
             is_same_line = -tolerance <= new_y - y <= tolerance and not is_new_line
-            if new is style and is_same_line and -widest <= x0 - end <= (widest if gap else narrowest):
-                if gap:
+            if new is style and is_same_line and (is_inside or -widest <= x0 - end <= (widest if gap else narrowest)):
+                if gap and not is_inside:
                     parts.append(" ")
                 parts.append(text[first:last])
                 end = x1
                 continue
             if parts:
                 runs.append(_run(parts, start, end, y, style))
-            parts = [" ", text[first:last]] if gap and not is_new_line else [text[first:last]]
+            parts = [" ", text[first:last]] if gap.strip("\r\n") or (gap and not is_new_line) else [text[first:last]]
             style, start, end, y = new, x0, x1, new_y
             tolerance, widest, narrowest = SAME_BASELINE * new.size, WIDE_SPACE * new.size, SPACE * new.size
         if parts:
@@ -240,10 +320,20 @@ class _PageText:
                 if last - first > 1:
                     box_of(page, last - 1, corners)
                     _left, this_top, right, this_bottom = box
-                if this_bottom == bottom and this_top == top:
+                if this_bottom == bottom and this_top == top and not self._has_raised_digit(first, last, bottom):
                     yield first, last, style, (left, right, y)
                     continue
             yield from self._letters(first, last)
+
+    def _has_raised_digit(self, first: int, last: int, bottom: float) -> bool:
+        """Return whether the last digit of a word that does not end with a digit is raised."""
+        if last - first < 3 or self.text[last - 1].isdigit():
+            return False
+        digits = _DIGITS_INSIDE.search(self.text, first, last)
+        if digits is None:
+            return False
+        _box_of(self._page, digits.start() + 1, self._corners)
+        return self._box[3] != bottom
 
     def _letters(self, first: int, last: int) -> Iterator[_Piece]:
         """Split a word wherever the style or the baseline changes, and yield its parts."""
@@ -259,8 +349,7 @@ class _PageText:
 
     def _letter(self, at: int) -> tuple[_Style, _Place]:
         page = self._page
-        shape = _object_of(page, at)
-        style = self._style(at, _font_of(shape) if shape else None)
+        style = self._style(at, self._font(at))
         _origin_of(page, at, self._x, self._y)
         _box_of(page, at, self._corners)
         x, y = self._point
@@ -268,6 +357,15 @@ class _PageText:
         along, across = style.along, style.across
         end = max(a * along + b * across for a in (left, right) for b in (bottom, top))
         return style, (x * along + y * across, end, y * along - x * across)
+
+    def _font(self, at: int) -> int | None:
+        shape = _object_of(self._page, at)
+        return _font_of(shape) if shape else None
+
+    def _edges(self, at: int) -> _Edges:
+        _box_of(self._page, at, self._corners)
+        left, top, right, bottom = self._box
+        return left, bottom, right, top
 
     def _style(self, at: int, font: int | None) -> _Style:
         _matrix_of(self._page, at, self._factors)
@@ -300,6 +398,37 @@ class _PageText:
         return self._bold.get(font, False)
 
 
+_Edges = tuple[float, float, float, float]  # left, lower, right and upper edge
+
+
+def _visible_box(page: Any) -> _Edges:
+    """Return the edges of the visible part of a page."""
+    media, crop = page.get_mediabox(), page.get_cropbox()
+    left, bottom = max(media[0], crop[0]), max(media[1], crop[1])
+    right, top = min(media[2], crop[2]), min(media[3], crop[3])
+    return (left, bottom, right, top) if left < right and bottom < top else media
+
+
+def _visible(runs: list[Run], box: _Edges) -> list[Run]:
+    """Return the runs whose middle is in the visible part of the page."""
+    left, bottom, right, top = box
+    return [
+        run
+        for run in runs
+        if (not run.angle and left <= run.x0 and run.x1 <= right and bottom <= run.y and run.y + run.size <= top)
+        or _is_visible(run, box)
+    ]
+
+
+def _is_visible(run: Run, box: _Edges) -> bool:
+    x, y = (run.x0 + run.x1) / 2, run.y + 0.3 * run.size
+    if run.angle:
+        along, across = math.cos(math.radians(run.angle)), math.sin(math.radians(run.angle))
+        x, y = x * along - y * across, x * across + y * along
+    left, bottom, right, top = box
+    return left <= x <= right and bottom <= y <= top
+
+
 def _run(parts: list[str], start: float, end: float, y: float, style: _Style) -> Run:
     text = "".join(parts).translate(_HYPHENS)
     return Run(text, start, end, y, style.size, SPACE * style.size, style.angle, style.bold)
@@ -323,6 +452,116 @@ def _plain_lines(text: str) -> list[Line]:
 def _is_drawn(page: Any) -> bool:
     kinds = [shape.type for shape in page.get_objects()]
     return pdfium.FPDF_PAGEOBJ_IMAGE in kinds or len(kinds) >= MIN_PATHS
+
+
+# ---- Rules -----------------------------------------------------------------------------------------------------------
+
+MAX_PATHS = 3_000  # maximum number of objects on a page that are searched for rules
+MAX_SEGMENTS = 2_000  # maximum number of segments in a path that are searched for rules
+THICK = 3.0  # in points: maximum thickness of a rule
+MIN_LENGTH = 4.0  # in points: minimum length of a rule
+
+_Point = tuple[float, float]
+
+
+def _rules(page: Any, angle: int) -> Rules:
+    """Return the horizontal and vertical lines that are drawn on a page, as seen in the direction of its text."""
+    address = ctypes.cast(page.raw, ctypes.c_void_p).value
+    count = _count_objects(address)
+    if angle % 90 or count > MAX_PATHS:
+        return Rules()
+    horizontal: list[Rule] = []
+    vertical: list[Rule] = []
+    along, across = round(math.cos(math.radians(angle))), round(math.sin(math.radians(angle)))
+    for at in range(count):
+        shape = _get_object(address, at)
+        if _type_of(shape) != pdfium.FPDF_PAGEOBJ_PATH:
+            continue
+        for (ax, ay), (bx, by) in _path_lines(shape):
+            x0, x1 = sorted((ax * along + ay * across, bx * along + by * across))
+            y0, y1 = sorted((ay * along - ax * across, by * along - bx * across))
+            if y1 - y0 <= THICK and x1 - x0 >= MIN_LENGTH:
+                horizontal.append(Rule((y0 + y1) / 2, x0, x1))
+            elif x1 - x0 <= THICK and y1 - y0 >= MIN_LENGTH:
+                vertical.append(Rule((x0 + x1) / 2, y0, y1))
+    return Rules(horizontal, vertical)
+
+
+def _path_lines(shape: int) -> Iterator[tuple[_Point, _Point]]:
+    """Yield the straight lines of a path: the strokes of a stroked path, and the diagonals of thin filled parts."""
+    fill, stroke = ctypes.c_int(), ctypes.c_int()
+    _draw_mode(shape, ctypes.addressof(fill), ctypes.addressof(stroke))
+    count = _count_segments(shape)
+    if not stroke.value and count <= SINGLE_RECTANGLE:
+        corners = (ctypes.c_float * 4)()
+        at = ctypes.addressof(corners)
+        if fill.value and _bounds_of(shape, *(at + 4 * number for number in range(4))):
+            left, bottom, right, top = corners
+            yield (left, bottom), (right, top)
+        return
+    if count > MAX_SEGMENTS:
+        return
+    for points in _subpaths(shape, count):
+        if stroke.value:
+            yield from pairwise(points)
+        else:
+            xs, ys = zip(*points, strict=True)
+            yield (min(xs), min(ys)), (max(xs), max(ys))
+
+
+MAX_FORMS = 10  # maximum number of nested forms that are searched for pictures
+SINGLE_RECTANGLE = 6  # maximum number of segments in a path that is a single rectangle
+
+
+def _subpaths(shape: int, count: int) -> Iterator[list[_Point]]:
+    """Yield the points of each part of a path on the page."""
+    matrix, point = (ctypes.c_float * 6)(), (ctypes.c_float * 2)()
+    _path_matrix(shape, ctypes.addressof(matrix))
+    a, b, c, d, e, f = matrix
+    x, y = ctypes.addressof(point), ctypes.addressof(point) + ctypes.sizeof(ctypes.c_float)
+    points: list[_Point] = []
+    for at in range(count):
+        segment = _segment_of(shape, at)
+        if _segment_type(segment) == pdfium.FPDF_SEGMENT_MOVETO and points:
+            yield points
+            points = []
+        _segment_point(segment, x, y)
+        points.append((a * point[0] + c * point[1] + e, b * point[0] + d * point[1] + f))
+        if _segment_closes(segment):
+            yield [*points, points[0]]
+            points = []
+    if points:
+        yield points
+
+
+def _is_in_margin(line: Line, span: tuple[float, float]) -> bool:
+    bottom, top = span
+    return not bottom + MARGIN * (top - bottom) < line.y < top - MARGIN * (top - bottom)
+
+
+def _covered_share(page: Any, box: _Edges) -> float:
+    """Return the share of the visible part of a page that pictures cover; it may exceed 1 if they overlap."""
+    left, bottom, right, top = box
+    area = 0.0
+    for shape in islice(page.get_objects(max_depth=1), MAX_PATHS):
+        if shape.type == pdfium.FPDF_PAGEOBJ_IMAGE or (shape.type == pdfium.FPDF_PAGEOBJ_FORM and _has_image(shape)):
+            x0, y0, x1, y1 = shape.get_bounds()
+            area += max(0.0, min(x1, right) - max(x0, left)) * max(0.0, min(y1, top) - max(y0, bottom))
+    return area / ((right - left) * (top - bottom) or 1.0)
+
+
+def _has_image(form: Any) -> bool:
+    """Return whether a form, or a form inside it, contains a picture."""
+    forms = [form.raw]
+    for outer in islice(iter(forms), MAX_FORMS):
+        for at in range(min(pdfium.FPDFFormObj_CountObjects(outer), MAX_PATHS)):
+            shape = pdfium.FPDFFormObj_GetObject(outer, at)
+            kind = pdfium.FPDFPageObj_GetType(shape)
+            if kind == pdfium.FPDF_PAGEOBJ_IMAGE:
+                return True
+            if kind == pdfium.FPDF_PAGEOBJ_FORM:
+                forms.append(shape)
+    return False
 
 
 def _outline_entry(mark: Any) -> OutlineEntry | None:

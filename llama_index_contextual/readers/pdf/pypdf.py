@@ -23,9 +23,11 @@ from llama_index_contextual.readers.pdf.pages import (
     BOLD_NAME,
     NO_PASSWORD,
     WRONG_PASSWORD,
+    XFA,
     OutlineEntry,
     PageContent,
     PageSource,
+    embedded_note,
 )
 
 # pypdf's own limits against malicious files apply, except for damaged data: it is inflated at 2 s per megabyte.
@@ -100,6 +102,13 @@ class PypdfSource(PageSource):
                     yield OutlineEntry(
                         str(item.title), level, page, float(top) if isinstance(top, (int, float)) else None
                     )
+
+    def notes(self) -> list[str]:
+        """Return warnings about an XFA form and embedded files."""
+        with self._reading("the embedded files cannot be listed"):
+            root = self._pdf.root_object
+            is_xfa = bool(root.get("/NeedsRendering")) and "/XFA" in root.get("/AcroForm", {})
+            return [*([XFA] if is_xfa else []), *embedded_note([one_line(name) for name in self._pdf.attachments])]
 
     def close(self) -> None:
         """Close the file."""

@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import RUNNING_LINES, DocumentMap
 from llama_index_contextual.readers.files import FileSource, ParsedFile, has_text
-from llama_index_contextual.readers.lines import Line
+from llama_index_contextual.readers.lines import HANGUL, NO_SPACE, Line, joint
 from llama_index_contextual.readers.pdf.pages import PageContent, PageSource, PdfEngine
 from llama_index_contextual.readers.pdf.running import strip_running
-from llama_index_contextual.readers.pdf.scans import no_text_note, page_content
+from llama_index_contextual.readers.pdf.scans import covered_note, no_text_note, page_content, with_own_lines
 from llama_index_contextual.readers.pdf.sections import headings
 from llama_index_contextual.readers.pdf.title import document_title, sensible_title
 from llama_index_contextual.readers.tables import pdf_tables
@@ -89,8 +89,9 @@ def read_source(
         if not source.page_count:
             raise file.error("the PDF has no pages")
         file.account.add_pages(source.page_count)
-        pages, warnings, scanned = _read_pages(source, file, scans, on_page)
-        parsed = replace(_assemble(pages, notes + warnings, source), scanned=scanned, digest=file.digest)
+        pages, warnings, scanned, covered = _read_pages(source, file, scans, on_page)
+        parsed = _assemble(pages, notes + warnings, source)
+        parsed = replace(parsed, scanned=scanned, covered=covered, digest=file.digest)
         if not has_text(parsed.text) and not scanned and not scans:
             raise file.error(SCANNED if any(page.is_drawn for page in pages) else NO_TEXT)
         return parsed
@@ -103,13 +104,17 @@ def _read_pages(
     file: FileSource,
     scans: Mapping[int, Mapping[str, Any]] | None,
     on_page: Callable[[int, int], None] | None,
-) -> tuple[list[PageContent], list[str], tuple[int, ...]]:
-    """Return the pages, warnings about them, and the numbers of the pages that the caller should read by OCR."""
+) -> tuple[list[PageContent], list[str], tuple[int, ...], tuple[int, ...]]:
+    """Return the pages, warnings about them, and the numbers of the pages that the caller should read by OCR.
+
+    These are the pages without text, and the pages with hardly any text that a picture covers.
+    """
     seconds = file.account.limits.max_seconds
     deadline = time.monotonic() + seconds
     pages: list[PageContent] = []
     failed: list[str] = []
     scanned: list[int] = []
+    covered: list[int] = []
     blank: list[int] = []
     for number in range(1, source.page_count + 1):
         if time.monotonic() >= deadline:
@@ -120,23 +125,25 @@ def _read_pages(
             failed.append(f"page {number} was left out: {error.reason}")
             page = NO_PAGE
         else:
-            if not page.lines and scans is not None and number in scans:
-                page = page_content(scans[number])
+            if (not page.lines or page.is_covered) and scans is not None and number in scans:
+                page = with_own_lines(page_content(scans[number]), page.lines)
             cleaned = (replace(line, text=clean(line.text).strip()) for line in page.lines)
             page = page._replace(lines=[line for line in cleaned if line.text])
             if not page.lines:
                 (scanned if page.is_drawn else blank).append(number)
+            elif page.is_covered:
+                covered.append(number)
         pages.append(page)
         file.account.add_text(sum(len(line.text) + 1 for line in page.lines))
         if on_page is not None:
-            on_page(number - len(scanned), source.page_count)
+            on_page(number - len(scanned) - len(covered), source.page_count)
     if len(failed) == len(pages):
         raise file.error(f"no page could be read; {failed[0]}")
     to_read = () if scans is None else tuple(number for number in scanned if number not in scans)
-    warned = scanned if scans is None else ()
-    notes = [no_text_note(warned)] if warned else []
+    notes = [no_text_note(scanned)] if scanned and scans is None else []
+    notes += [covered_note(covered)] if covered and scans is None else []
     notes += [no_text_note(blank, " unless blank")] if blank else []
-    return pages, [*failed, *notes], to_read
+    return pages, [*failed, *notes], to_read, () if scans is None else tuple(covered)
 
 
 def _assemble(content: Sequence[PageContent], warnings: list[str], source: PageSource) -> ParsedFile:
@@ -144,6 +151,7 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PageS
     pages = _place_lines(running.pages)
     labels = _optional(source.labels, warnings) or running.labels
     outline = _optional(source.outline, warnings) or []
+    warnings += _optional(source.notes, warnings) or []
     marks = [entry._replace(title=clean(entry.title)) for entry in outline]
     title, front = document_title(pages, sensible_title(clean(_optional(source.title, warnings) or "")))
     section_headings = headings(marks, pages, title=front)
@@ -166,6 +174,7 @@ def _place_lines(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
 
     The separator (`Line.end`) is a space within a paragraph, and a line feed at the end of a paragraph.
     """
+    separator = _hangul_separator(pages)
     joiner = HyphenJoiner([[line.text for line in page] for page in pages])
     placed: list[list[Line]] = []
     start = 0
@@ -174,7 +183,15 @@ def _place_lines(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
         texts = joiner.join([line.text for line in page])
         for line, text, flows in zip(page, texts, continuations(page), strict=True):
             end = " " if flows else "\n"
-            if text:
+            if (
+                text
+                and lines
+                and lines[-1].end == " "
+                and not (separator(lines[-1], line) and joint(lines[-1].text, text))
+            ):
+                lines[-1] = replace(lines[-1], text=lines[-1].text + text, end=end)
+                start += len(text)
+            elif text:
                 lines.append(replace(line, text=text, start=start, end=end))
                 start += len(text) + 1
             elif lines:
@@ -182,6 +199,30 @@ def _place_lines(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
         start += not lines
         placed.append(lines)
     return placed
+
+
+def _hangul_separator(pages: Sequence[Sequence[Line]]) -> Callable[[Line, Line], str]:
+    """Return a function that returns the separator between two lines of a paragraph, one of which may be Korean.
+
+    Korean lines may end inside a word. If the file stores spaces between some lines, there is no space between the
+    others. If it stores none, there is none if the lines are full to the last letter.
+    """
+    breaks = [
+        (line, following, max(other.x1 for other in page))
+        for page in pages
+        for line, following in pairwise(page)
+        if HANGUL.match(line.text[-1:]) and HANGUL.match(following.text[:1])
+    ]
+    stores_spaces = any(following.spaced for _line, following, _edge in breaks)
+    full = sum(edge - line.x1 < FULL_LINE * line.size for line, _following, edge in breaks)
+    is_full = full >= MIN_FULL_LINES * len(breaks)
+
+    def separator(line: Line, following: Line) -> str:
+        if not (HANGUL.match(line.text[-1:]) and HANGUL.match(following.text[:1])):
+            return " "
+        return " " if following.spaced or not (stores_spaces or is_full) else ""
+
+    return separator
 
 
 def _text(pages: Sequence[Sequence[Line]], heads: set[int]) -> str:
@@ -220,7 +261,11 @@ SAME_SIZE = 0.1  # times the font size: maximum difference in size between lines
 MAX_SHIFT = 6.0  # times the font size: maximum distance between the left ends of lines of one paragraph
 INDENT = 1.0  # times the font size: a line that is indented further starts a paragraph
 MIN_CHARACTERS = 28  # minimum length of a line that can continue on the next line
+MIN_WIDE = 10  # minimum length of a Chinese, Japanese or Korean line that can continue on the next line
+WIDE_STEP = 3  # Chinese and Japanese lines may be this many letters short, because of rules for punctuation
 NEAR_EDGE = 8.0  # times the font size: maximum distance of a line end from the right edge
+FULL_LINE = 0.7  # times the font size: maximum distance of a line end from the right edge if lines end inside words
+MIN_FULL_LINES = 0.7  # minimum share of such lines
 MIN_NEAR_EDGE = 1 / 3  # minimum share of lines that end near the edge; if it is lower, the block is a list
 
 _ITEM = re.compile(r"(?:[•●▪■◦‣·–—*o-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}(?:\.\d{1,3})+\.?|§+)(?=\s|$)")
@@ -269,9 +314,11 @@ def _evenly_set(line: Line, following: Line, largest: float) -> bool:
 
 def _is_full(line: Line, following: Line, edge: float) -> bool:
     """Return whether the first word of the next line would not have fitted on this line."""
-    word = len(following.text.split(maxsplit=1)[0]) + 1
+    is_wide = NO_SPACE.match(following.text) is not None
+    word = WIDE_STEP if is_wide else len(following.text.split(maxsplit=1)[0]) + 1
     width = word * (following.x1 - following.x0) / len(following.text)
-    return len(line.text) >= MIN_CHARACTERS and line.x1 + width > edge
+    minimum = MIN_WIDE if is_wide or HANGUL.match(following.text) else MIN_CHARACTERS
+    return len(line.text) >= minimum and line.x1 + width > edge
 
 
 def _begins_paragraph(line: Line, following: Line) -> bool:

@@ -10,13 +10,17 @@ A repeated line is a running header or footer in three cases:
 - It is in the margin, separated from the body by more than the usual line spacing.
 - It is on most pages, these pages are not copies of each other, and the line is in the margin or near another running
   line.
+
+A running line with a name or a number that is nowhere else in the document, such as the number of a contract, stays in
+the text on its first page. Text in another direction, such as a watermark, stays only on the first of the pages that
+repeat it.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
@@ -40,6 +44,11 @@ NEAR = 4.0  # times the font size: maximum distance between neighbouring running
 MIN_YEAR, MAX_YEAR = 1900, 2100
 
 _WORD = re.compile(r"\w+")
+_CONTENTS = re.compile(r"(?i)\btable of contents\b")
+_NAME = re.compile(
+    r"\b[^\W\d_a-zß-ÿ][\w’'&.-]{0,40}(?: (?:(?:and|of|und|&|de|von) )?[^\W\d_a-zß-ÿ][\w’'&.-]{0,40}){1,20}"
+)
+_ADDRESS = re.compile(r"(?<!\S)(?:\S{1,60}@|www\.|https?://)\S{3,60}")
 _DIGITS = re.compile(r"\d{1,9}")
 _ROMAN = re.compile(r"(?i)([\W_]*)(c{0,3}(?:x[cl]|l?x{0,3})(?:i[xv]|v?i{0,3}))([\W_]*)")
 _PAGE_NUMBER = re.compile(r"(?:# )?(?:(?:page|pg|p|seite|página|pagina) )?#(?: (?:of|von|de|di|sur) #)?(?: page)?")
@@ -89,9 +98,68 @@ def strip_running(pages: Sequence[PageContent]) -> Running:
     labels = [""] * len(pages)
     footer, below = _chain_texts(_running_lines(pages, foot=True), labels)
     header, above = _chain_texts(_running_lines(pages, foot=False), labels)
-    running = below | above
+    running = (below | above) - _first_with_facts(pages, below | above)
+    running |= _watermarks(pages)
     left = [[line for line in page.lines if (at, id(line)) not in running] for at, page in enumerate(pages)]
     return Running(left, " | ".join(header), " | ".join(reversed(footer)), labels)
+
+
+def _first_with_facts(pages: Sequence[PageContent], running: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Return the running lines to keep: the first line with each name or number that is not in the rest of the text.
+
+    The result contains pairs of a page index and an `id()`, like `running`.
+    """
+    if not running:
+        return set()
+    known: set[str] = set()
+    for at, page in enumerate(pages):
+        for line in page.lines:
+            if (at, id(line)) not in running:
+                known.update(_WORD.findall(line.text.casefold()))
+    copies = Counter(line.text for at, page in enumerate(pages) for line in page.lines if (at, id(line)) in running)
+    kept: set[tuple[int, int]] = set()
+    shapes: set[str] = set()
+    for at, page in enumerate(pages):
+        for line in page.lines:
+            if (at, id(line)) not in running or _is_page_number(key := _shape(line.text)[0]) or key in shapes:
+                continue
+            shapes.add(key)
+            if any(word.casefold() not in known for word in _facts(line.text, is_same=copies[line.text] > 1)):
+                kept.add((at, id(line)))
+                known.update(_WORD.findall(line.text.casefold()))
+    return kept
+
+
+def _facts(text: str, *, is_same: bool) -> list[str]:
+    """Return the words of names and the numbers in a running line.
+
+    A name is an address, or has at least two words with capitals. A number at either end is omitted if it may be a page
+    number, because other pages do not have the same line, or if it is a year.
+    """
+    if _CONTENTS.search(text):
+        return []
+    words = _WORD.findall(text)
+    first = 1 if words[:1] and _may_count_pages(words[0], is_same=is_same) else 0
+    last = len(words) - (1 if words[-1:] and _may_count_pages(words[-1], is_same=is_same) else 0)
+    facts = [word for word in words[first:last] if len(word) > 1 and any(map(str.isdigit, word))]
+    names = _NAME.findall(text) + _ADDRESS.findall(text)
+    return facts + [word for name in names for word in _WORD.findall(name) if len(word) > 1]
+
+
+def _may_count_pages(word: str, *, is_same: bool) -> bool:
+    """Return whether a word at an end of a running line may be a page number or is a year."""
+    return word.isdigit() and (not is_same or (len(word) == 4 and MIN_YEAR <= int(word) <= MAX_YEAR))
+
+
+def _watermarks(pages: Sequence[PageContent]) -> set[tuple[int, int]]:
+    """Return the lines in another direction that repeat a line of an earlier page, if most pages have the line."""
+    lines: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for at, page in enumerate(pages):
+        for line in page.lines:
+            if not line.upright:
+                lines[line.text].append((at, id(line)))
+    groups = (group for group in lines.values() if len({at for at, _line in group}) >= max(MIN_PAGES, len(pages) / 2))
+    return {place for group in groups for place in group[1:]}
 
 
 def _chain_texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[tuple[int, int]]]:

@@ -9,10 +9,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from statistics import median, median_low
 from typing import Any, NamedTuple
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.readers.files import ParsedFile
+from llama_index_contextual.readers.lines import Line
 from llama_index_contextual.readers.pdf.pages import Cell, PageContent, PageSource, Row, Run, page_lines
 
 LOW_CONFIDENCE = 0.8  # pages with a lower confidence are reported as hard to read
@@ -20,6 +23,8 @@ MAX_RANGES = 10  # maximum number of page ranges in a warning
 FONT_SIZE = 0.72  # times the height of a box, which has a margin around ascenders and descenders
 BASELINE = 0.28  # times the height of a box, from its lower edge
 SPACE = 0.28  # times the font size
+SIMILAR = 0.7  # minimum similarity of a line to the same line as read by OCR
+MAX_OWN = 400  # maximum number of characters of a line that are compared
 SAME_SIZE = 1.3  # boxes whose heights differ by up to this factor have the same font size
 VERTICAL = 1.5  # minimum ratio of height to width of a box whose text runs up or down
 MAX_SKEW = 5  # in degrees
@@ -72,13 +77,14 @@ def with_ocr_notes(parsed: ParsedFile, scans: OcrPages) -> ParsedFile:
     scores = {number: mean_confidence(page["boxes"]) for number, page in scans.pages.items() if page["boxes"]}
     confidences = tuple(round(scores[number], 3) if number in scores else None for number in range(1, scans.total + 1))
     notes = list(_confidence_notes(scores)) if scores else []
-    if empty := [number for number, page in scans.pages.items() if not page["boxes"]]:
+    if empty := [n for n, page in scans.pages.items() if not page["boxes"] and n not in parsed.covered]:
         notes.append(f"{page_ranges(empty)} {'has' if len(empty) == 1 else 'have'} no text: OCR found none")
     return replace(
         parsed,
         map=replace(parsed.map, page_confidences=confidences if scores else ()),
         warnings=(*notes, *scans.failed, *parsed.warnings),
         scanned=(),
+        covered=(),
     )
 
 
@@ -98,6 +104,49 @@ def no_text_note(pages: Sequence[int], addition: str = "") -> str:
     """Return a warning about pages without text, followed by `addition`."""
     have, need = ("has", "it needs") if len(pages) == 1 else ("have", "they need")
     return f"{page_ranges(pages)} {have} no text: {need} OCR{addition}"
+
+
+def unread_pictures_note(pictures: Sequence[int], remedy: str) -> str:
+    """Return a warning about pictures that OCR could read; `remedy` says how to have it read them."""
+    verb, them = ("was", "it") if len(pictures) == 1 else ("were", "them")
+    return f"{pluralize(len(pictures), 'picture')} {verb} not read: {remedy} to have {them} read by OCR"
+
+
+def picture_notes(scans: OcrPages) -> Iterator[str]:
+    """Yield warnings about the pictures of an Office file or an email that OCR has read, or could not read."""
+    scores = [mean_confidence(page["boxes"]) for page in scans.pages.values() if page["boxes"]]
+    if scores:
+        verb = "was" if len(scores) == 1 else "were"
+        mean = sum(scores) / len(scores)
+        yield f"{pluralize(len(scores), 'picture')} with text {verb} read by OCR (confidence {mean:.2f})"
+    if low := [score for score in scores if score < LOW_CONFIDENCE]:
+        verb = "is" if len(low) == 1 else "are"
+        yield f"{pluralize(len(low), 'picture')} {verb} hard to read (confidence {min(low):.2f}): check the text"
+    yield from (f"picture {note.removeprefix('page ')}" for note in scans.failed)
+
+
+def covered_note(pages: Sequence[int], addition: str = "") -> str:
+    """Return a warning about pages that a picture covers, followed by `addition`."""
+    are, need = ("is a picture", "it needs") if len(pages) == 1 else ("are pictures", "they need")
+    return f"{page_ranges(pages)} {are} with hardly any text: {need} OCR{addition}"
+
+
+def unreadable_notes(pages: Sequence[int], lost: Mapping[int, int]) -> Iterator[str]:
+    """Yield warnings about letters without a Unicode character.
+
+    Args:
+        pages: The pages whose text consists of such letters, and was left out.
+        lost: Number of such letters in the text of other pages.
+    """
+    reason = "the fonts do not say which letters they show"
+    if pages:
+        yield f"the text of {page_ranges(pages)} was left out: {reason}"
+    if lost:
+        number = pluralize(sum(lost.values()), "letter")
+        yield (
+            f"{number} on {page_ranges(lost)} cannot be decoded: {reason}; try the setting pdf_engine: pypdf, or save"
+            " the file again as PDF from the program that made it"
+        )
 
 
 def page_ranges(pages: Iterable[int]) -> str:
@@ -129,6 +178,28 @@ def page_content(page: Page) -> PageContent:
     _set_font_sizes(cells)
     runs = [Run(cell.text, cell.x0, cell.x1, cell.y, cell.size, SPACE * cell.size, cell.angle) for cell in cells]
     return PageContent(page_lines(runs), True, (0.0, page["height"] * scale))
+
+
+def with_own_lines(content: PageContent, own: Sequence[Line]) -> PageContent:
+    """Return a scanned page with the page's own lines, such as a stamp, in place of similar lines that OCR found.
+
+    Lines that OCR did not find are added at the beginning.
+    """
+    lines = list(content.lines)
+    missing: list[Line] = []
+    for line in own:
+        matcher = SequenceMatcher(b=line.text.casefold(), autojunk=False)
+        at = next((at for at, other in enumerate(lines) if _is_similar(matcher, other.text)), None)
+        if at is None:
+            missing.append(replace(line, y=math.nan))
+        else:
+            lines[at] = replace(lines[at], text=line.text)
+    return content._replace(lines=[*missing, *lines])
+
+
+def _is_similar(matcher: SequenceMatcher[str], text: str) -> bool:
+    matcher.set_seq1(text.casefold()[:MAX_OWN])
+    return matcher.real_quick_ratio() >= SIMILAR and matcher.quick_ratio() >= SIMILAR and matcher.ratio() >= SIMILAR
 
 
 def mean_confidence(boxes: Sequence[Sequence[Any]]) -> float:

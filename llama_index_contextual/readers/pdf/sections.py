@@ -366,7 +366,7 @@ def _is_prose(placed: Line) -> bool:
 
 
 def _style(pages: Pages) -> _BodyStyle:
-    lines = [line for page in pages for line in page]
+    lines = [line for page in pages for line in page if line.upright]
     gaps = ((a.y - b.y, a.size or 1) for page in pages for a, b in pairwise(page))
     steps = Counter(round(gap / size, 1) for gap, size in gaps if 0 < gap < 3 * size)
     long_lines = [line for line in lines if len(line.text) >= MIN_PROSE]
@@ -506,7 +506,7 @@ class _Page:
 
     def _candidate(self, at: int, *, is_free: bool) -> _Candidate | None:
         line, before = self.lines[at], self.lines[at - 1] if at else None
-        if not 3 <= len(line.text) <= 2_000:
+        if not 3 <= len(line.text) <= 2_000 or not line.upright:
             return None
         bold, larger = self.style.is_bolder(line), self.style.is_larger(line)
         if before is not None and before.end == " ":  # the line is in the middle of a paragraph
@@ -514,7 +514,8 @@ class _Page:
             if alike or not (larger or bold):
                 return None
         label = label_in(line.text)
-        if label is not None and (is_free or label.family != "bare"):
+        is_first = label is not None and label.numbers == ("1",) and (bold or larger)
+        if label is not None and (is_free or is_first or label.family != "bare"):
             numbered = self._numbered(at, label)
             if numbered is not None or label.family != "bare":
                 return numbered

@@ -90,7 +90,8 @@ def document_title(pages: Sequence[Sequence[Line]], stored: str | None) -> tuple
         pages: The lines of each page.
         stored: The title in the file's metadata, which is used if the first pages do not contain a different title.
     """
-    front = [page for page in pages[:FRONT] if page]
+    upright = ([line for line in page if line.upright] for page in pages[:FRONT])
+    front = [page for page in upright if page]
     stated = (_filing(front) or _contract(front) or _prominent(front[0])) if front else None
     if stated is None:
         return stored, None

@@ -142,7 +142,7 @@ def test_the_engines_of_a_project_share_its_cache(reports: Project) -> None:
     llm = ScriptedLLM(default="It means “the pump runs dry” [Source 1].")
     calls = [reports.as_query_engine(llm=llm, cache=True).query(QUESTION) for _ in range(2)]
     assert [answer.from_cache for answer in calls] == [False, True]  # type: ignore[union-attr]
-    kept = AnswerCache.of(reports.directory)
+    kept = AnswerCache.from_project(reports.directory)
     assert len(kept) == len(llm.history) == 1
     assert grounded(reports).cache is None
     assert isinstance(grounded(configured(reports, answer_cache=True)).cache, AnswerCache)

@@ -173,7 +173,7 @@ def test_model_and_version_are_part_of_the_key_and_only_the_live_version_is_kept
     engines = [GroundedQueryEngine(FixedRetriever([]), ScriptedLLM(model_name=model)) for model in "ab"]
     found = [replace(RetrievalResponse.of_nodes("Why?", []), version=version) for version in ("v1", "v2", None)]
     messages = [ChatMessage(role="user", content="Why?")]
-    assert len({engine._key(messages, response, "Why?") for engine in engines for response in found}) == 6
+    assert len({engine._key(messages, response.version, "Why?") for engine in engines for response in found}) == 6
     cache = AnswerCache(tmp_path / "answers.sqlite", current=lambda: "v000002")
     cache.put("a", ANSWER, version="v000001")
     cache.put("b", ANSWER, version="v000002")
@@ -264,13 +264,13 @@ def test_a_project_clears_its_answers_when_documents_are_removed_or_forgotten(tm
     project.ingest([write_texts(tmp_path / "texts")])
     llm = ScriptedLLM(default="The pump runs dry.")
     project.as_query_engine(llm=llm, cache=True).query(QUESTION)
-    assert len(AnswerCache.of(project.directory)) == 1
+    assert len(AnswerCache.from_project(project.directory)) == 1
     assert project.as_query_engine(llm=llm, cache=True).query(QUESTION).from_cache  # type: ignore[union-attr]
     if how == "remove":
         project.remove(project.documents()[0].doc_id)
     else:
         project.forget()
-    assert len(AnswerCache.of(project.directory)) == 0
+    assert len(AnswerCache.from_project(project.directory)) == 0
     assert b"runs dry" not in (project.directory / "answers.sqlite").read_bytes()
     assert project.verify().sound
 

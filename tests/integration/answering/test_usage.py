@@ -14,11 +14,12 @@ from llama_index.llms.openai import OpenAI
 from llama_index.llms.openai_like import OpenAILike
 
 from llama_index_contextual._utils.tokens import count_tokens
-from llama_index_contextual.answering.response import GroundedResponse, Meter
+from llama_index_contextual.answering.response import GroundedResponse, record_call
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.money.price import Prices
 from llama_index_contextual.money.receipt import Receipt
+from llama_index_contextual.money.tokens import Usage
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.answering.conftest import QUESTION
@@ -239,9 +240,8 @@ def test_a_response_mode_warns_of_a_call_for_each_passage_and_of_their_price(rep
 @pytest.mark.parametrize("count", [0, -5, 10**30, None, "many", True])
 @pytest.mark.parametrize("names", [("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens")])
 def test_implausible_counts_of_an_answer_are_replaced_by_an_estimate(names: tuple[str, str], count: Any) -> None:
-    meter = Meter("openai:gpt-4o-mini", [ChatMessage("Which pump?")])
-    meter.read_usage({"usage": dict.fromkeys(names, count)})
-    usage = meter.record(GOOD)
+    reported = Usage().updated({"usage": dict.fromkeys(names, count)})
+    usage = record_call("openai:gpt-4o-mini", [ChatMessage("Which pump?")], reported, GOOD)
     assert usage.is_estimated
     assert usage.input_tokens > 0
     assert usage.output_tokens == count_tokens(GOOD)

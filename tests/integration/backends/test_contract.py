@@ -270,7 +270,7 @@ def test_outdated_derived_data_are_made_again_by_the_next_change(site: Site) -> 
     assert answers(project) == before
     project.update_config(language="german")
     project.rebuild()
-    project.update_config(language="english")
+    project.update_config(language="auto")
     project.remove([])
     project.rebuild(derived=True)
     assert answers(site.load()) == before

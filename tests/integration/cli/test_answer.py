@@ -71,7 +71,12 @@ def test_an_answer_is_shown_with_its_sources_and_problems(provider: LoopbackProv
     provider.enqueue("“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1] [Source 8].")
     result = ask("--llm", "openai:gpt-4o-mini")
     cited = "“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1].\n[Source 1] manual.txt\n"
-    assert result.out == f"{cited}{READ}"
+    supported = (
+        "Statements and the sentences that support them:\n"
+        "  “the pump runs dry”. → [Source 1] manual.txt: “the pump runs dry”\n"
+        "  “It costs a lot now” 77. → no source\n"
+    )
+    assert result.out == f"{cited}{READ}{supported}"
     *findings, usage = result.err.splitlines()
     assert findings == [
         "A citation of Source 8, which does not exist, was removed.",
@@ -86,7 +91,8 @@ def test_an_answer_that_cites_nothing_says_so_and_lists_no_sources(provider: Loo
     provider.enqueue("The pump runs dry.")
     result = ask()
     assert result.out.startswith("The pump runs dry.\nRead, but not cited:\n  1. manual.txt\n  2. quarter.md")
-    assert "[Source" not in result.out
+    assert "\n[Source" not in result.out
+    assert "\n  The pump runs dry. → [Source 1] manual.txt: “Error TS-999 means that the pump runs dry." in result.out
     assert result.err.startswith("The answer cites no source.\n")
 
 
@@ -243,7 +249,8 @@ def test_a_conversation_answers_line_by_line(provider: LoopbackProvider) -> None
     result = chat(QUESTION, "", "And why does it?", "/quit", "never")
     assert result.code == 0
     first = f"The pump runs dry [Source 1].\n[Source 1] manual.txt\n{READ}"
-    assert result.out.startswith(f"{first}Because of V2 [Source 1].\n")
+    assert result.out.startswith(first)
+    assert "\nBecause of V2 [Source 1].\n[Source 1] manual.txt\n" in result.out
     assert QUESTION in prompt(provider, 1)
 
 

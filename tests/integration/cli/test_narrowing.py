@@ -87,7 +87,7 @@ def test_a_slip_is_named_with_what_exists(root: Path, options: list[str], messag
 def test_no_results_of_a_filter_with_a_pattern_name_what_to_use(root: Path, condition: str, is_hinted: bool) -> None:
     result = run("search", "p", "pump", "--root", root, "--filter", condition)
     assert ("use FIELD~PART for a part of it, or --file" in result.err) == is_hinted
-    assert result.out == "No results.\n"
+    assert result.out == "No passage was found.\n\n"
 
 
 def test_ask_without_an_llm_shows_passages_that_pass_the_filter(root: Path) -> None:

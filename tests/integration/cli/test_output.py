@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_on_a_terminal_a_passage_is_wrapped_at_words_and_indented(hostile: Proje
     file.write_text(f"Unique marker. {long}", encoding="utf-8")
     hostile.ingest([file])
     contexts = [chunk.context or "" for chunk in hostile.retrieve("Unique marker, beginning")]
-    lines = screen(columns, "search", "a", "Unique marker, beginning")
+    lines = screen(columns, "search", "a", "Unique marker, beginning", "-n", "20")
     assert all(cell_len(line) <= columns for line in lines)
     passage = [line for line in lines if line.startswith("    ") and ("pump" in line or "shipyard" in line)]
     assert len(passage) > 1
@@ -74,23 +75,79 @@ def test_on_a_terminal_a_passage_is_wrapped_at_words_and_indented(hostile: Proje
     assert not CONTROLS.search("".join(lines))
 
 
-def test_a_terminal_shows_the_results_that_fit_and_how_to_see_all(root: Path, screen: Screen) -> None:
+def test_five_results_are_shown_and_how_to_see_all(root: Path, screen: Screen) -> None:
     project = ProjectManager(root).create("many", ProjectConfig.local(indexes="lexical", mode="lexical"))
     project.ingest([Document(text=f"Pump {number} runs. " * 20, doc_id=f"pump {number}") for number in range(20)])
 
     def ranks(lines: Sequence[str]) -> list[str]:
         return [line.split(".")[0].strip() for line in lines if re.match(r" ?\d+\. pump", line)]
 
-    lines, everything = screen(80, "search", "many", "pump"), [str(rank) for rank in range(1, 21)]
-    fitting = ranks(lines)
-    assert fitting == everything[: len(fitting)]
-    assert 3 <= len(fitting) < 20
-    assert f"{20 - len(fitting)} more: repeat the search with -k 20 to see all" in lines
-    assert len(lines) < 24
-    assert ranks(screen(80, "search", "many", "pump", "-k", "20")) == everything
-    piped = run("search", "many", "pump")
-    assert ranks(piped.out.splitlines()) == everything
-    assert "more:" not in piped.out
+    everything = [str(rank) for rank in range(1, 21)]
+    for lines in (screen(80, "search", "many", "pump"), run("search", "many", "pump").out.splitlines()):
+        assert ranks(lines) == everything[:5]
+        assert "15 more: -n 20 shows all" in lines
+    for option in ("-n", "-k", "--top-k"):
+        lines = screen(80, "search", "many", "pump", option, "20")
+        assert ranks(lines) == everything
+        assert not any("more:" in line for line in lines)
+
+
+def test_results_that_are_less_likely_are_folded_away(root: Path) -> None:
+    project = ProjectManager(root).create("a", ProjectConfig.local(context="none"))
+    texts = [f"Chapter {number} describes valves, filters and seals of kind {number}." for number in range(19)]
+    project.ingest([Document(text=text, doc_id=f"{number}") for number, text in enumerate(texts)])
+    project.ingest([Document(text="Error TS-999 means that the pump runs dry.", doc_id="manual")])
+    question = "What does error TS-999 mean?"
+    lines = run("search", "a", question).out.splitlines()
+    assert lines[0].startswith("1 result. High confidence")
+    assert lines[-1] == "19 less likely: -n 20 shows all"
+    whole = run("search", "a", question, "-n", "20").out.splitlines()
+    assert whole.index("Less likely") > next(at for at, line in enumerate(whole) if line.startswith(" 1. manual"))
+    assert sum(bool(re.match(r" ?\d+\. ", line)) for line in whole) == 20
+    rows = json.loads(run("search", "a", question, "--json").out)
+    assert (len(rows["results"]), len(rows["folded"])) == (1, 19)
+
+    nothing = run("search", "a", "xyzzyqq").out.splitlines()
+    assert nothing[0] == "Nothing found: no passage is likely to answer this. No document mentions “xyzzyqq”."
+    assert nothing[-1] == "20 less likely: -n 20 shows all"
+
+
+def test_a_sentence_of_two_overlapping_chunks_is_shown_once(root: Path) -> None:
+    config = ProjectConfig.local(context="none", chunk_size=60, chunk_overlap=30)
+    project = ProjectManager(root).create("a", config)
+    before = "".join(f"Nothing of note was seen on day {number}. " for number in range(5))
+    after = "".join(f" All was quiet on day {number}." for number in range(9))
+    sentence = "Error TS-999 means that it runs dry."
+    project.ingest([Document(text=f"{before}The pump was built in spring. {sentence}{after}", doc_id="log")])
+    marks = [hit.spotlight.text for hit in project.retrieve("TS-999") if hit.spotlight]
+    assert marks.count(sentence) == 2
+    assert run("search", "a", "TS-999").out.count(sentence) == 1
+
+
+def test_why_not_shows_the_rank_of_an_expected_document_and_what_it_lacks(root: Path) -> None:
+    project = ProjectManager(root).create("a", ProjectConfig.local(context="none"))
+    names = ("pumps.txt", "valves.txt", "leave.txt")
+    texts = ("The pump of the ferry runs dry.", "The valve of the pump is closed.", "Thirty days of leave.")
+    documents = [
+        Document(text=text, doc_id=f"manuals/{name}", metadata={"file_name": name})
+        for name, text in zip(names, texts, strict=True)
+    ]
+    project.ingest(documents)
+    standing = project.why_not("Which pump runs dry on the Zembla?", "valves.txt", top_k=1)
+    assert standing.rank == 2
+    assert [str(word) for word in standing.unknown_words] == ["Zembla"]
+    explanation = standing.explanation
+    assert explanation is not None
+    assert set(explanation.missing) >= {"run", "dri"}
+    assert "below result 1" in (explanation.why_not or "")
+    assert project.why_not("Which pump runs dry?", "manuals/pumps.txt").rank == 1
+
+    lines = run("search", "a", "Which pump runs dry?", "--why-not", "valves.txt", "-n", "1").out.splitlines()
+    assert lines[0] == "Rank 2 of 3, not among the first 1."
+    assert any(line.strip().startswith("why not: ") for line in lines)
+    assert run("search", "a", "pump", "--why-not", "valve.txt").err == (
+        "Error: Project 'a' has no document 'valve.txt'; did you mean 'manuals/valves.txt'?\n"
+    )
 
 
 def test_a_passage_begins_near_the_rarest_word_of_the_question_and_explains_its_score(root: Path) -> None:
@@ -101,7 +158,8 @@ def test_a_passage_begins_near_the_rarest_word_of_the_question_and_explains_its_
     assert lines[3].strip().startswith("… Then Ukraine was named. The pump")
     assert len(lines[3].strip()) <= 320
     assert any(line.endswith("in the text: pump, inspect, ukrain") for line in lines)
-    assert run("search", "a", "zebra", "--mode", "lexical").out == "No results.\n"
+    nothing = run("search", "a", "zebra", "--mode", "lexical").out
+    assert nothing == "No passage was found. No document mentions “zebra”.\n\n"
 
 
 @pytest.mark.parametrize("columns", [50, 80, 200])

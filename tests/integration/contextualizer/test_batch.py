@@ -322,7 +322,7 @@ async def test_replies_that_can_be_read_later_are_read(desk: Desk, monkeypatch: 
     desk.start_process()
     await desk.collect()
     assert (desk.runner.unread, desk.journal.open_batches()) == ({}, [])
-    assert len(desk.replies.booked) == unread, "each reply is booked once"
+    assert len(desk.replies.recorded) == unread, "each reply is recorded once"
     assert all(desk.answered(*range(6)))
 
 

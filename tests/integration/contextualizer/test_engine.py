@@ -485,7 +485,7 @@ async def test_token_counts_equal_those_of_the_provider(provider: LoopbackProvid
         first = await send(provider, requests[0])
         sent = [first, *await asyncio.gather(*(send(provider, request) for request in requests[1:]))]
         actual = sum(sent, Tokens())
-        counted = count_segment(requests, TokenCounter.of("openai:gpt-4.1"))
+        counted = count_segment(requests, TokenCounter.for_model("openai:gpt-4.1"))
         assert counted.calls == actual.calls == len(requests)
         # A word at the seam of prefix and suffix may be one token more or less.
         assert counted.input_tokens == pytest.approx(actual.input_tokens, abs=2 * len(requests))

@@ -84,7 +84,10 @@ def test_a_new_context_replaces_both_parts() -> None:
 
 def test_the_answering_prompt_and_the_tools_show_the_sentences_of_the_llm_only(project: Project) -> None:
     response = project.retrieve("valve")
-    for text in (passages_prompt(response.to_nodes()), SearchResult.of(response).text_for_model(places=False)):
+    for text in (
+        passages_prompt(response.to_nodes()),
+        SearchResult.from_response(response).text_for_model(places=False),
+    ):
         assert f"Background: {ANSWER}" in text
         assert "Terms:" not in text
 

@@ -64,7 +64,7 @@ def test_openai_requests_have_one_text_and_a_cache_key_per_segment() -> None:
 
 
 def options_of(llm: LLM) -> dict[str, Any]:
-    request = SimpleNamespace(prefix=SimpleNamespace(cache_key="k"))
+    request = SimpleNamespace(prefix=SimpleNamespace(cache_key="k"), answer_tokens=None, line_languages=())
     return LiveSender(llm)._options(request)  # type: ignore[arg-type]
 
 
@@ -127,7 +127,7 @@ def test_a_call_with_a_long_answer_does_not_exceed_max_cost() -> None:
 def test_flex_calls_have_a_longer_timeout() -> None:
     sender = LiveSender(OpenAI(model="gpt-4o-mini", api_key="k"), service_tier="flex")
     assert FLEX_TIMEOUT >= 600
-    request = SimpleNamespace(prefix=SimpleNamespace(cache_key="k"))
+    request = SimpleNamespace(prefix=SimpleNamespace(cache_key="k"), answer_tokens=None, line_languages=())
     assert "timeout" in sender._options(request)  # type: ignore[arg-type]
 
 
@@ -171,7 +171,7 @@ def test_a_prefix_too_short_for_the_model_is_not_marked_for_caching(model: str, 
         request = SimpleNamespace(prefix=prefix, suffix="Own.", prompt="Shared.Own.")
         blocks[tokens] = len(sender._message(request).blocks)  # type: ignore[arg-type]
     assert blocks == {least - 1: 1, least: 3}
-    assert TokenCounter.of(f"anthropic:{model}").cache == CacheRules(least, 1)
+    assert TokenCounter.for_model(f"anthropic:{model}").cache == CacheRules(least, 1)
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(Like, {"max_tokens": 400}), (Ollama, {}), (Recording, {})])

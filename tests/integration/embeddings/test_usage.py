@@ -163,11 +163,8 @@ async def test_concurrent_runs_with_one_model_object_get_their_own_counts(provid
     accounts = [Account(Prices({"m": PRICE})) for _ in range(6)]
 
     async def embed(number: int) -> None:
-        def booking(tokens: int) -> Any:
-            return accounts[number].embedding("m", tokens)
-
         texts = [[f"text {number} " + "word " * number] for _ in range(12)]
-        async for _ in aembed_groups(model, texts, name="m", booking=booking):
+        async for _ in aembed_groups(model, texts, name="m", account=accounts[number]):
             await asyncio.sleep(0)
 
     await asyncio.gather(*(embed(number) for number in range(6)))
@@ -238,17 +235,17 @@ def test_a_run_stops_before_its_limit_is_exceeded_by_more_than_the_call_in_fligh
 
 
 def test_the_tokens_of_one_model_do_not_raise_the_reserves_of_another() -> None:
-    spending = Account(Prices({"a": PRICE, "b": PRICE}), max_cost=1.0)
+    account = Account(Prices({"a": PRICE, "b": PRICE}), max_cost=1.0)
 
     async def embed() -> None:
-        async with spending.embedding("a", 1_000) as first:
+        async with account.embedding("a", 1_000) as first:
             first.counts.append(100_000)
-        async with spending.embedding("a", 1_000) as second:
-            assert spending._in_flight == pytest.approx(100_000 * PER_TOKEN)
+        async with account.embedding("a", 1_000) as second:
+            assert account._in_flight == pytest.approx(100_000 * PER_TOKEN)
             second.counts.append(1_000)
-        async with spending.embedding("b", 1_000) as third:
-            assert spending._in_flight == pytest.approx(1_000 * PER_TOKEN)
+        async with account.embedding("b", 1_000) as third:
+            assert account._in_flight == pytest.approx(1_000 * PER_TOKEN)
             third.counts.append(1_000)
 
     asyncio.run(embed())
-    assert spending.actual.embedding_tokens == 102_000
+    assert account.actual.embedding_tokens == 102_000

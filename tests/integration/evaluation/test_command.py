@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -253,3 +254,18 @@ def test_without_a_file_questions_are_generated_and_saved(
     assert "The LLM is writing 3 questions" in err
     assert len(load_questions(tmp_path / "written.jsonl")) == 3
     assert " of 3 questions." in out
+
+
+def test_the_limits_of_relevance_are_chosen_and_stored(questions: Path, filled: Project) -> None:
+    _, err = run("--calibrate", code=1)
+    assert "--calibrate needs a file of questions" in err
+    _, err = run(questions, "--calibrate", "--steps", code=1)
+    assert "omit --compare, --steps, --sweep and --sample" in err
+    _, err = run(questions, "--calibrate", code=1)
+    assert "at least 30 are needed" in err
+    write_questions([replace(QUESTIONS[0], id=str(number)) for number in range(30)], questions)
+    out, err = run(questions, "--calibrate")
+    stored = ProjectManager(filled.directory.parent).load(filled.name).config
+    assert stored.min_relevance is not None
+    assert out.startswith(f"min_relevance={stored.min_relevance:g} keeps 100.0% of the evidence among the first 5")
+    assert "Stored in the settings" in err

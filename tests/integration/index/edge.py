@@ -16,7 +16,7 @@ from qdrant_client import models
 from llama_index_contextual.index import qdrant
 
 _CLAUSES = ("must", "should", "must_not")
-_FIELDS = {"born": "integer", "died": "integer", "facets": "integer", "doc_id": "keyword"}
+_FIELDS = {"added_in": "integer", "removed_in": "integer", "facets": "integer", "doc_id": "keyword"}
 _SCHEMAS = {"integer": edge.PayloadSchemaType.Integer, "keyword": edge.PayloadSchemaType.Keyword}
 
 

@@ -121,7 +121,7 @@ def test_the_next_write_makes_outdated_derived_data_again_without_a_model(
         write(folder / "new.md", "# New\n\nA page.")
     report = write_version(old, folder)
     assert report.version == current_name(project.directory) == "v000003"
-    assert set(editions(project)) == {(DERIVED, "english")}
+    assert set(editions(project)) == {(DERIVED, "auto")}
     new_chunks = len(vectors(project).keys() - stored.keys())
     assert calls(old) == (new_chunks, new_chunks)
     assert {name: vector for name, vector in vectors(project).items() if name in stored}.items() <= stored.items()
@@ -140,14 +140,14 @@ def test_a_project_with_current_derived_data_is_not_written_again(project: Proje
 def test_a_dry_run_does_not_write_derived_data(project: Project, tmp_path: Path) -> None:
     make_outdated(project.directory)
     assert load(project).sync_folders([tmp_path / "files"], dry_run=True).version == "v000002"
-    assert set(editions(project)) == {(DERIVED - 1, "english")}
+    assert set(editions(project)) == {(DERIVED - 1, "auto")}
 
 
 def test_other_versions_keep_their_derived_data(project: Project) -> None:
     make_outdated(project.directory)
     load(project).rebuild(derived=True)
     load(project).rollback("v000002")
-    assert set(editions(project)) == {(DERIVED - 1, "english")}
+    assert set(editions(project)) == {(DERIVED - 1, "auto")}
     assert ranking(load(project), "semantic")
 
 
@@ -183,9 +183,9 @@ def test_lexical_indexes_are_added_and_removed_without_a_model(project: Project)
     assert set(editions(project)) == {(DERIVED, None)}
     assert not list(project.directory.glob("parts/p000003*/bm25"))
     assert other.update_config(language="german") == []  # without a lexical index, it has no effect
-    other.update_config(indexes="hybrid", language="english")
+    other.update_config(indexes="hybrid", language="auto")
     other.rebuild()
-    assert set(editions(project)) == {(DERIVED, "english")}
+    assert set(editions(project)) == {(DERIVED, "auto")}
     assert (calls(other), ranking(load(project)), vectors(project)) == ((0, 0), before, stored)
 
 
@@ -200,7 +200,7 @@ def test_settings_that_need_a_model_are_not_applied_with_the_derived_data(projec
 
 def test_damaged_derived_data_are_made_again_by_a_repair(project: Project) -> None:
     before, stored = ranking(project), vectors(project)
-    for name in ("p000001/bm25/counts.bin", "p000001/units.bin", "p000002/bm25/documents/terms.json"):
+    for name in ("p000001/bm25/counts.bin", "p000001/units.bin", "p000002/bm25/documents/terms.bin"):
         (project.directory / "parts" / name).write_bytes(b"")
     result = run("verify", "plant", "--repair", "--root", project.directory.parent)
     assert result.code == 0

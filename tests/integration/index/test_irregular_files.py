@@ -87,8 +87,8 @@ PLACES = (
     *("project.json", "CURRENT", "ledger.sqlite", "versions/v000001/manifest.json", "versions/v000002/manifest.json"),
     *(f"parts/p000001/{name}" for name in ("documents.json", "docstore.sqlite", "default__vector_store.faiss")),
     "parts/p000001/units.bin",
-    *(f"parts/p000001/bm25/{name}" for name in ("terms.json", "counts.bin")),
-    *(f"parts/p000001/bm25/documents/{name}" for name in ("terms.json", "counts.bin")),
+    *(f"parts/p000001/bm25/{name}" for name in ("terms.bin", "counts.bin")),
+    *(f"parts/p000001/bm25/documents/{name}" for name in ("terms.bin", "counts.bin")),
 )
 
 

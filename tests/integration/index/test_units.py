@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ from llama_index.core.schema import Document
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.words import words_identity
 from llama_index_contextual.errors import CorruptVersionError
+from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.derived import is_outdated
 from llama_index_contextual.index.manifest import UNITS_FILE, DerivedEntry, read_manifest, read_records
-from llama_index_contextual.index.units import Units
+from llama_index_contextual.index.units import Units, UnitsBuilder
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.metadata import CONTEXT
 from llama_index_contextual.project.manager import ProjectManager
@@ -66,16 +66,20 @@ def assert_units_are_those_of_the_chunks(project: Project) -> None:
     index = version.index
     rows = np.arange(len(index.ids))
     for some in (rows, rows[::-1], rows[1::2], rows[:0], np.repeat(rows[:2], 2)):
-        passages = [(chunk.text, chunk.metadata) for chunk in index.fetch(some.tolist())]
-        analyzer = None if index.lexical is None else index.lexical.analyzer
-        assert_equal(index.units(some), Units.of(passages, analyzer))
+        expected = UnitsBuilder(None)
+        for chunk in index.fetch(some.tolist()):
+            language = version.records.by_id[chunk.doc_id].language
+            analyzer = None if index.lexical is None else Analyzer(language, has_periods=True)
+            expected.add(chunk.text, chunk.metadata, analyzer)
+        assert_equal(index.units(some), expected.build())
 
 
 def assert_equal(units: Units, expected: Units) -> None:
-    for each in fields(Units):
-        one, other = getattr(units, each.name), getattr(expected, each.name)
-        assert one.shape == other.shape or not len(one) == len(other) == 0, each.name
-        assert one.tolist() == other.tolist(), each.name
+    assert units.table.dtype.names is not None
+    for name in ("firsts", "term_firsts", "terms", *units.table.dtype.names):
+        values, expected_values = getattr(units, name), getattr(expected, name)
+        assert values.shape == expected_values.shape or not len(values) == len(expected_values) == 0, name
+        assert values.tolist() == expected_values.tolist(), name
 
 
 def files_of(project: Project) -> dict[str, bytes]:

@@ -17,8 +17,8 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.ingestion import run
+from llama_index_contextual.ingestion.pipeline import Pipeline
 from llama_index_contextual.ingestion.plan import Job
-from llama_index_contextual.ingestion.stages import Stages
 from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -69,7 +69,7 @@ def test_concurrent_batches_give_the_same_version_as_sequential_ones(
     one = manager.create("one", CONFIG.changed(llm_concurrency=1))
     one.ingest(inputs)
     expected = [(node.node_id, node.metadata["context"]) for node in nodes_of(one)]
-    monkeypatch.setattr(run, "BATCH_CHUNKS", 2)
+    monkeypatch.setattr(run, "GROUP_CHUNKS", 2)
     many = manager.create("many", CONFIG.changed(llm_concurrency=16))
     provider.clear_history()
     with ThreadPoolExecutor(1) as thread:
@@ -83,15 +83,15 @@ def test_concurrent_batches_give_the_same_version_as_sequential_ones(
 def test_documents_are_read_only_when_their_chunks_can_be_processed(
     project: Project, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "BATCH_CHUNKS", 1)
+    monkeypatch.setattr(run, "GROUP_CHUNKS", 1)
     parsed: list[str] = []
-    parse = Stages.parse
+    parse = Pipeline.parse
 
-    def noted(stages: Stages, job: Job, **options: Any) -> list[BaseNode]:
+    def noted(pipeline: Pipeline, job: Job, **options: Any) -> list[BaseNode]:
         parsed.append(job.doc_id)
-        return parse(stages, job, **options)
+        return parse(pipeline, job, **options)
 
-    monkeypatch.setattr(Stages, "parse", noted)
+    monkeypatch.setattr(Pipeline, "parse", noted)
     with ThreadPoolExecutor(1) as thread:
         with provider.hold():
             running = thread.submit(project.ingest, documents(12))

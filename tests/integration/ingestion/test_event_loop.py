@@ -101,7 +101,7 @@ async def test_the_event_loop_is_not_blocked_during_an_ingest(
 @pytest.mark.parametrize(
     ("watched", "work"),
     [
-        ([(state, "make_stages"), (state, "OpenVersion")], lambda project: rebuild(project)),
+        ([(state, "make_pipeline"), (state, "OpenVersion")], lambda project: rebuild(project)),
         ([(state, "OpenVersion")], lambda project: project.aretry_failed()),
         ([(estimate, "estimate")], lambda project: project.aestimate(DOCUMENTS)),
         ([(VersionBuilder, "publish")], lambda project: project.aremove("a")),

@@ -54,7 +54,7 @@ def test_a_changed_document_is_sent_and_the_others_are_not(project: Project, mon
     monkeypatch.setattr(qdrant.QdrantEngine, "write", watched)
     project.ingest([Document(text="new report", id_="d3")])
     assert [vector.doc_id for vector in sent] == ["d3"]
-    assert [vector.born for vector in sent] == [2]
+    assert [vector.added_in for vector in sent] == [2]
     assert everything(project) == 7
     assert project.read("d3") == "new report"
 

@@ -73,7 +73,7 @@ def test_a_second_run_over_unchanged_files_reads_publishes_and_loads_nothing(
     read.clear()
     before = files_of(counted.directory / "versions")
     fresh = manager.load("counted", embed_model=CountingEmbedding())
-    monkeypatch.setattr(state, "make_stages", lambda *_args, **_options: pytest.fail("models were loaded"))
+    monkeypatch.setattr(state, "make_pipeline", lambda *_args, **_options: pytest.fail("models were loaded"))
     report = fresh.ingest([text_folder])
     assert (report.version, list(report.unchanged)) == ("v000001", [MANUAL, QUARTER])
     assert (report.added, report.updated, report.contexts_paid) == ((), (), 0)

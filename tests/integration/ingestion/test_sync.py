@@ -316,7 +316,7 @@ def test_a_watching_sync_publishes_small_files_before_large_ones(
     counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted.sync_folders([folder])
-    monkeypatch.setattr(run, "BATCH_BYTES", 200)
+    monkeypatch.setattr(run, "SYNC_BYTES", 200)
     for name in ("a", "b"):
         write(folder / f"large-{name}.md", f"# Large {name}\n\n" + f"The text of {name}. " * 50)
     write(folder / "one.md", "# Large one\n\n" + "It has become large. " * 50)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +12,8 @@ from typer.testing import CliRunner
 from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BudgetExceededError
+from llama_index_contextual.index.ledger_lines import export_ledger, import_ledger
+from llama_index_contextual.metadata import context_parts
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import documents
@@ -75,7 +78,7 @@ def test_a_rebuild_with_other_chunks_costs_what_the_estimate_says(former: Projec
     assert len(provider.history) == report.contexts_paid == expected.contexts.calls
 
 
-def test_contexts_of_text_that_is_read_better_are_requested_again_at_the_estimated_price(
+def test_only_chunks_whose_own_text_is_read_better_are_paid_for_again(
     former: Project, provider: LoopbackProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "documents"
@@ -83,18 +86,81 @@ def test_contexts_of_text_that_is_read_better_are_requested_again_at_the_estimat
     known = former.estimate([folder], reread=True)
     again = former.ingest([folder], reread=True)
     assert sorted(again.updated) == ["documents/handbook.md", "documents/lease.pdf"]
-    sent = len(provider.history)
-    assert again.contexts_paid == sent == known.contexts.calls
-    # The reader of Markdown gives the same text as ever.
-    assert "handbook" not in "".join(str(request.body) for request in provider.history).lower()
+    assert again.contexts_paid == again.contexts_kept == len(provider.history) == known.contexts.calls == 0
+    before = contexts_of(former, "documents/handbook.md")
     better(monkeypatch)
     assert list(former.ingest([folder]).updated) == []  # an upgrade alone changes nothing
     expected = former.estimate([folder], reread=True)
+    assert f"kept from before: {len(before) - 1} contexts, $0.00; a rebuild with `renew`" in str(expected)
     report = former.ingest([folder], reread=True)
-    assert len(provider.history) - sent == report.contexts_paid == expected.contexts.calls > 0
+    assert len(provider.history) == report.contexts_paid == expected.contexts.calls == 1
+    assert report.contexts_kept == expected.kept_contexts == len(before) - 1
+    assert f"kept from before: {len(before) - 1} contexts" in str(report)
+    after = contexts_of(former, "documents/handbook.md")
     assert "It was not read before." in former.read("documents/handbook.md")
-    assert former.ingest([folder], reread=True).contexts_paid == 0
-    assert len(provider.history) - sent == len(former.chunks("documents/handbook.md"))
+    assert after[:-1] == before[:-1]
+    assert after[-1] != before[-1]
+    again = former.ingest([folder], reread=True)
+    assert (again.contexts_paid, again.contexts_kept) == (0, len(before) - 1)
+
+
+def test_contexts_are_kept_in_another_project_and_after_other_settings(
+    former: Project, provider: LoopbackProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = len(former.chunks("documents/handbook.md"))
+    export_ledger(former.directory, tmp_path / "paid.jsonl")
+    better(monkeypatch)
+    second = ProjectManager(tmp_path / "projects").create("second", former.config)
+    import_ledger(second.directory, tmp_path / "paid.jsonl")
+    report = second.ingest([tmp_path / "documents"])
+    assert (report.contexts_paid, report.contexts_kept, len(provider.history)) == (1, chunks - 1, 1)
+    second.update_config(embed_model="local", context_neighbours=True)
+    report = second.rebuild(max_cost=0.0)
+    assert (report.contexts_paid, report.contexts_kept, len(provider.history)) == (0, chunks - 1, 1)
+
+
+def test_a_rebuild_replaces_kept_contexts_only_on_request(
+    former: Project, provider: LoopbackProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    better(monkeypatch)
+    kept = former.ingest([tmp_path / "documents"], reread=True).contexts_kept
+    provider.history.clear()
+    former.rebuild()
+    assert len(provider.history) == 0
+    expected = former.estimate(renew=True)
+    assert (expected.contexts.calls, expected.kept_contexts) == (kept, 0)
+    done = CliRunner().invoke(app, ["rebuild", "first", "--renew", "--root", str(former.directory.parent)])
+    assert done.exit_code == 0
+    assert expected.summary() in " ".join(done.output.split())
+    assert len(provider.history) == kept
+    again = former.ingest([tmp_path / "documents"], reread=True)
+    assert (again.contexts_paid, again.contexts_kept) == (0, 0)
+
+
+@pytest.mark.parametrize("setting", [{"context_prompt": "{segment}\nSituate: {chunk}"}, {"segment_size": 2000}])
+def test_no_context_is_kept_after_the_settings_for_contexts_have_changed(
+    setting: dict[str, Any], former: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    better(monkeypatch)
+    former.update_config(**setting)
+    report = former.ingest([tmp_path / "documents"], reread=True)
+    assert report.contexts_kept == 0
+    assert report.contexts_paid >= len(former.chunks("documents/handbook.md"))
+
+
+def test_no_context_is_kept_after_a_person_has_edited_the_segment(
+    former: Project, provider: LoopbackProvider, tmp_path: Path
+) -> None:
+    path = tmp_path / "documents" / "handbook.md"
+    path.write_text(f"{path.read_text().rstrip()} This sentence is new.\n")
+    report = former.ingest([tmp_path / "documents"])
+    assert report.contexts_kept == 0
+    assert report.contexts_paid == len(provider.history) == len(former.chunks("documents/handbook.md"))
+
+
+def contexts_of(project: Project, doc_id: str) -> list[str]:
+    """Return what an LLM wrote for each chunk of a document."""
+    return [context_parts(chunk.metadata)[1] for chunk in project.chunks(doc_id)]
 
 
 def test_the_command_says_the_price_of_a_rebuild_before(former: Project, provider: LoopbackProvider) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
-from llama_index_contextual.search.response import LegScore
+from llama_index_contextual.search.response import IndexScore
 from llama_index_contextual.search.results import RetrievedChunk
 
 
@@ -37,7 +37,7 @@ def chunks_of(text: str, spans: Sequence[tuple[int, int]], *, doc_id: str = "doc
     return results
 
 
-def hit(node: TextNode, score: float | None = 1.0, **evidence: LegScore) -> RetrievedChunk:
+def hit(node: TextNode, score: float | None = 1.0, **evidence: IndexScore) -> RetrievedChunk:
     """Return a chunk as a result."""
     return RetrievedChunk(node=node, score=score, **evidence)
 

@@ -42,6 +42,26 @@ class TestWhatLeadsOutOfAFolder:
             ".secret.txt": "is hidden: name it directly to read it",
         }
 
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("~$plan.docx", ".~lock.plan.odt#", "._plan.docx", "plan.tmp", "~WRL0001.TMP", "film.mp4.crdownload"),
+            *("a.part", ".DS_Store", "Thumbs.db", "desktop.ini", "__MACOSX/plan.docx"),
+        ],
+    )
+    def test_lock_files_and_files_of_the_system_are_passed_over_without_a_word(self, tmp_path: Path, name: str) -> None:
+        write(tmp_path / "docs/a.txt", "x")
+        write(tmp_path / "docs" / name, "x")
+        for item in (tmp_path / "docs", tmp_path / "docs/**/*"):
+            found = discover([item])
+            assert (len(found.files), found.skipped) == (1, [])
+
+    def test_names_that_only_look_like_those_are_reported(self, tmp_path: Path) -> None:
+        for name in ("a.txt", "part.txt", "x.parts", "Thumbs.db.bak"):
+            write(tmp_path / "docs" / name, "x")
+        found = discover([tmp_path / "docs"])
+        assert (len(found.files), set(reasons(found))) == (2, {"x.parts", "Thumbs.db.bak"})
+
     def test_links_in_a_folder_are_not_followed(self, contracts: Path, tmp_path: Path) -> None:
         outside = write(tmp_path / "outside/secret.txt", "x")
         (contracts / "file.txt").symlink_to(outside)

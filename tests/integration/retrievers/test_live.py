@@ -115,7 +115,7 @@ def test_filters_count_in_every_mode(built: Project, mode: Mode) -> None:
 
 def test_settings_of_the_fusion_have_an_effect_at_the_next_query(tmp_path: Path) -> None:
     weights = {"semantic_weight": 0.0, "document_weight": 0.0}
-    project = project_of(tmp_path, fusion="rrf", rrf_k=1.0, **weights)
+    project = project_of(tmp_path, fusion="rrf", rrf_k=1.0, rerank=None, **weights)
     assert project.retrieve("TS-999", mode="hybrid")[0].score == 0.5
     project.update_config(rrf_k=3.0)
     assert project.retrieve("TS-999", mode="hybrid")[0].score == 0.25

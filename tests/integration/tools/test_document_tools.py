@@ -67,10 +67,10 @@ def slowed(seconds: float, monkeypatch: pytest.MonkeyPatch) -> Callable[[], floa
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project of three documents, each with a kind of its own; tests do not change it."""
+    """A project of three documents, each with a kind of its own, in which no result is folded away."""
     folder = write_texts(tmp_path_factory.mktemp("tools") / "reports")
     (folder / "tariff.pdf").write_bytes(pdf_bytes())
-    project = ProjectManager(folder.parent / "knowledge").create("reports", ProjectConfig.local())
+    project = ProjectManager(folder.parent / "knowledge").create("reports", ProjectConfig.local(min_relevance=0))
     project.ingest([folder], file_metadata=facts_of)
     return project
 

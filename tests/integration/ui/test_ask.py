@@ -65,6 +65,9 @@ def test_citations_and_sources_open_at_the_sentence(root: Path) -> None:
         assert citation.endswith(span)
         assert others
         assert all(re.search(r"&mark=\d+-\d+#passage$", link) for link in others)
+        statements = shown.partition("and the sentences that support them</summary>")[2]
+        assert "supported by" in statements
+        assert f"<q>{html.escape(quoted, quote=False)}</q>" in statements
         page = client.get(citation).text
         app.state.originals.renderer.close()
     marked = page.partition('<mark id="passage" class="spotlight">')[2].partition("\n")[0]

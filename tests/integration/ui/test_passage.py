@@ -505,7 +505,7 @@ def test_contexts_of_the_structure_and_of_an_llm_are_told_apart(tmp_path: Path) 
     project.ingest([TextNode(text="Rent is due.", id_="one", metadata={**given, "fund": "Halpha"})])
     view = passage_view(project, "one", question="rent")
     assert view is not None
-    assert (view.structure, view.written) == ("The lease of ACME.", "It concerns the <mark>rent</mark>.")
+    assert (view.structure, view.context) == ("The lease of ACME.", "It concerns the <mark>rent</mark>.")
     assert view.facts == {"fund": "Halpha"}
 
 

@@ -93,9 +93,17 @@ def test_scores_and_contexts_are_shown_under_why_and_nowhere_else(browser: TestC
 def test_the_results_of_a_document_stand_together_below_its_name(browser: TestClient) -> None:
     page = browser.get("/p/reports/?q=pump+water+report").text
     assert len(files_of(page)) == len(set(files_of(page))) == 3
-    assert words(page).count("3 documents") == 1
     long = browser.get("/p/long/?q=valve&mode=lexical&top_k=100&file=valves").text
     assert long.count('<details class="more">') == 0  # all results of the only document
+
+
+def test_passages_that_are_less_likely_are_folded_away(browser: TestClient, root: Path) -> None:
+    everything = ProjectManager(root).load("reports").retrieve("xyzzyqq")
+    page = browser.get("/p/reports/?q=xyzzyqq").text
+    before, _, folded = page.partition('<details class="misses folded">')
+    assert "Nothing found: no passage is likely to answer this. No document mentions “xyzzyqq”." in words(before)
+    assert (before.count('<li class="result">'), folded.count('<li class="result">')) == (0, len(everything))
+    assert words(folded).startswith(f"{len(everything)} passages less likely to answer this")
 
 
 def test_a_table_row_is_shown_as_cells_under_its_column_headers(project: Project, tmp_path: Path) -> None:

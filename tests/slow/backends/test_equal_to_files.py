@@ -13,7 +13,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.compare import compare_variants, sweep_variants
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search.response import LEGS, Explanation, LegScore
+from llama_index_contextual.search.response import INDEX_NAMES, Explanation, IndexScore
 from llama_index_contextual.search.results import RetrievalResponse
 from tests.integration.backends.site import QUERIES, Site, documents
 from tests.integration.backends.test_contract import FILTERS, MODES, facts, require_passing
@@ -38,11 +38,11 @@ def require_equal_evidence(one: RetrievalResponse, other: RetrievalResponse) -> 
         assert hit.get_score() == pytest.approx(twin.get_score(), rel=1e-4, abs=1e-4)
         assert (hit.relevance is None) == (twin.relevance is None)
         assert hit.relevance is None or hit.relevance == pytest.approx(twin.relevance, abs=1e-4)
-        for leg in LEGS:
+        for leg in INDEX_NAMES:
             require_equal_legs(getattr(hit, leg), getattr(twin, leg), leg)
 
 
-def require_equal_legs(one: LegScore | None, other: LegScore | None, leg: str) -> None:
+def require_equal_legs(one: IndexScore | None, other: IndexScore | None, leg: str) -> None:
     """Check that score, rank and matched terms of a chunk in an index are the same."""
     assert (one is None) == (other is None), leg
     if one is not None and other is not None:

@@ -108,7 +108,7 @@ def indexes(server: QdrantServer) -> list[set[str]]:
     return [set(fields) for fields in server.indexes.values()]
 
 
-FIELDS = {"born", "died", "facets", "doc_id"}
+FIELDS = {"added_in", "removed_in", "facets", "doc_id"}
 
 
 def test_every_call_is_understood_by_a_server(server: QdrantServer, tmp_path: Path) -> None:

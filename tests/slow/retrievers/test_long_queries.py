@@ -21,7 +21,7 @@ from llama_index_contextual.answering.intent import aspects_of, guess_intent
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.batching import cut_to_input, embedding_tokens
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index import bm25 as lexical_index
+from llama_index_contextual.index import variants
 from llama_index_contextual.index.analysis import Analyzer, Memory, normalise_query
 from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.index.figures import figures_of, numbers_in
@@ -55,13 +55,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def respelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the words whose spelling candidates are computed."""
     tried: list[str] = []
-    real = lexical_index.edit_distance_one
+    real = variants.edit_distance_one
 
     def spellings(word: str) -> set[str]:
         tried.append(word)
         return real(word) if len(word) < 100 else set()
 
-    monkeypatch.setattr(lexical_index, "edit_distance_one", spellings)
+    monkeypatch.setattr(variants, "edit_distance_one", spellings)
     return tried
 
 

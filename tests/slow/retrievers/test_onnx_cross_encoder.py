@@ -130,7 +130,7 @@ def test_auto_takes_the_best_cached_model_or_the_preferred_one(tmp_path: Path, e
     assert str(project.info().reranker) == f"{mini} on cpu ({choice.reason})"
 
     better = cached(empty_cache, "BAAI/bge-reranker-base")
-    assert Rerankers().of("auto", ProjectConfig.local(rerank="auto")).choice.name == better
+    assert Rerankers().of("auto", ProjectConfig.local(rerank="auto", language="english")).choice.name == better
     german = Rerankers().of("auto", ProjectConfig.local(rerank="auto", language="german"))
     assert german.reranker is None  # both read only English
     preferred = Rerankers().of(f"auto:{model}", ProjectConfig.local(rerank=f"auto:{model}"))
@@ -141,7 +141,7 @@ def test_auto_skips_a_model_that_cannot_be_loaded_and_says_why(empty_cache: Path
     better = cached(empty_cache, "BAAI/bge-reranker-base")
     (damaged,) = empty_cache.glob("*/snapshots/*/onnx/model.onnx")
     damaged.write_bytes(b"damaged")
-    auto = ProjectConfig.local(rerank="auto")
+    auto = ProjectConfig.local(rerank="auto", language="english")
     alone = Rerankers().of("auto", auto)
     assert alone.reranker is None
     assert alone.reason.startswith(f"The reranker {better!r} cannot be loaded")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.answering.citations import CitationReport, Passage, check_citations
+from llama_index_contextual.answering.citations import CitationReport, FoldedText, Passage, check_citations, locate
 from llama_index_contextual.search.response import Source
 from tests.support.planted import measure
 
@@ -134,6 +135,31 @@ PAGES = Passage("See pages 3-4 to 6 of it, and 3 4 to 6.")
 )
 def test_a_quotation_has_its_status(answer: str, passages: tuple[Passage, ...], expected: list[str]) -> None:
     assert statuses(answer, *passages) == expected
+
+
+FAR = "Canned goods keep for two years. " + "Store them in a dry place. " * 40 + "Boil all water for one minute."
+
+
+@pytest.mark.parametrize(
+    ("quotation", "text", "expected"),
+    [
+        ("Canned goods keep … for one minute", FAR, "stitched"),
+        ("Store them in … all water for one", FAR, "verified"),  # a later place of the first part
+        ("Canned goods keep … are never opened", FAR, "not_found"),
+        ("Canned goods keep and boil all water", FAR, "stitched"),
+        ("Canned goods keep whereas boil all water", FAR, "not_found"),
+        ("and boil all water", FAR, "not_found"),
+    ],
+)
+def test_the_parts_of_a_quotation_are_close_together(quotation: str, text: str, expected: str) -> None:
+    assert statuses(f"“{quotation}” [Source 1].", Passage(text)) == [expected]
+
+
+def test_a_repeated_part_of_a_quotation_is_looked_up_in_linear_time() -> None:
+    text = FoldedText("Boil all water. " * 20_000 + "x" * 400 + " Keep calm always.")
+    started = time.process_time()
+    assert locate("boil all water … keep calm always", text) is None
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize(

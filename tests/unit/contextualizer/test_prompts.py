@@ -295,3 +295,44 @@ def test_colours_of_a_terminal_are_removed() -> None:
 @pytest.mark.parametrize("odd", ["\0", "\ud800", "\x1b", "\x07", "\x7f", "\x9b", "\x85"], ids=ascii)
 def test_characters_that_cannot_be_stored_are_removed_from_an_answer(odd: str) -> None:
     assert extract_context(f"{odd}{GOOD[:9]}{odd}{GOOD[9:]}{odd}", CHUNK).context in (GOOD, f"{GOOD[:9]} {GOOD[9:]}")
+
+
+# ---- lines in other languages ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Of the lease.\nde: Miete, Frist\nnl: huur",
+        "Of the lease.\n\n**de (German):** Miete, Frist\n\n**nl (Dutch):** huur\n",
+        "<context>Of the lease.\n- German: Miete, Frist\n- Dutch: huur</context>",
+        "<think>\nde: nothing yet\n</think>\nContext: Of the lease.\nnl：huur\n[de]: Miete, Frist\nde: again",
+    ],
+)
+def test_lines_in_other_languages_come_below_the_context_in_the_order_of_the_request(answer: str) -> None:
+    extraction = extract_context(answer, "The text.", line_languages=["de", "nl"])
+    assert extraction.context == "Of the lease.\nde: Miete, Frist\nnl: huur"
+    assert extraction.tokens == count_tokens("Of the lease.")
+
+
+def test_a_cut_answer_with_a_line_has_a_complete_context() -> None:
+    extraction = extract_context(
+        "Of the lease and its terms\nde: Miete, Fr", "The text.", "length", line_languages=["de"]
+    )
+    assert extraction.context == "Of the lease and its terms\nde: Miete, Fr"
+
+
+def test_a_long_line_is_shortened_and_an_empty_one_left_out() -> None:
+    answer = f"Of the lease.\nde: {'Kündigungsfrist, ' * 90}\nnl:"
+    context = extract_context(answer, "The text.", line_languages=["de", "nl"]).context or ""
+    text, line = context.split("\n")
+    assert text == "Of the lease."
+    assert count_tokens(line.removeprefix("de: ")) <= 60
+
+
+def test_only_lines_alone_are_no_context() -> None:
+    assert extract_context("de: Miete", "The text.", line_languages=["de"]).problem == "answered with an empty context"
+
+
+def test_without_languages_a_line_is_a_part_of_the_context() -> None:
+    assert extract_context("Of the lease.\nde: Miete", "The text.").context == "Of the lease. de: Miete"

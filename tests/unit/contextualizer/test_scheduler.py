@@ -276,7 +276,7 @@ def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -
     writer = LLMContextualizer(model=MODEL)
     calls = [
         request
-        for segment, chunks, _ in writer.missing(nodes[:60], ledger)
+        for segment, chunks, *_ in writer.missing(nodes[:60], ledger)
         for request in writer.requests(segment, chunks)
     ]
     ledger.batches.closed(

@@ -10,7 +10,7 @@ from llama_index_contextual.contextualizer.tokens import CacheRules, TokenCounte
 from tests.integration.contextualizer.segments_of import planned
 
 MODEL = "openai:gpt-4.1"
-OPENAI = TokenCounter.of(MODEL)
+OPENAI = TokenCounter.for_model(MODEL)
 
 
 def test_the_first_call_of_a_segment_reads_nothing_from_the_cache() -> None:
@@ -28,17 +28,17 @@ def test_cached_prefixes_grow_in_steps(prefix: int, cached: int) -> None:
 
 
 def test_the_form_of_calls_follows_the_provider() -> None:
-    assert TokenCounter.of("openai:gpt-4.1") == TokenCounter(CacheRules(1024, 128), sends_limit=True)
-    assert TokenCounter.of("anthropic:claude-sonnet-4-5").cache == CacheRules(1024, 1)
-    assert TokenCounter.of("ScriptedLLM:x") == TokenCounter()
+    assert TokenCounter.for_model("openai:gpt-4.1") == TokenCounter(CacheRules(1024, 128), sends_limit=True)
+    assert TokenCounter.for_model("anthropic:claude-sonnet-4-5").cache == CacheRules(1024, 1)
+    assert TokenCounter.for_model("ScriptedLLM:x") == TokenCounter()
 
 
 @pytest.mark.parametrize("model", ["ollama:llama3", "openai-like:qwen"])
 def test_a_model_that_may_reason_gets_a_limit_and_much_more_room_after_it(model: str) -> None:
-    form = TokenCounter.of(model)
+    form = TokenCounter.for_model(model)
     assert (form.sends_limit, form.max_tokens, form.more_tokens) == (True, 400, 8_000)
     for name in ("max_tokens", "num_predict"):
-        own = TokenCounter.of(model, SimpleNamespace(additional_kwargs={name: 150}))  # type: ignore[arg-type]
+        own = TokenCounter.for_model(model, SimpleNamespace(additional_kwargs={name: 150}))  # type: ignore[arg-type]
         assert (own.sends_limit, own.max_tokens, own.more_tokens) == (False, 150, None)
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.embeddings import contextual
-from llama_index_contextual.embeddings.batching import as_row, fault_of, pack, product_in_blocks, unit_vectors
+from llama_index_contextual.embeddings.batching import as_row, fault_of, pack, unit_vectors
 from llama_index_contextual.embeddings.contextual import GroupVectors, aembed, aembed_groups
 from llama_index_contextual.errors import InputError, ModelError
 from tests.support.models import CountingEmbedding
@@ -200,37 +200,3 @@ async def test_a_failure_is_a_message_that_names_the_model(error: Exception, mon
 async def test_a_vector_of_the_local_model_may_be_zero() -> None:
     result = await aembed(Crooked(vectors={"odd": [0.0, 0.0]}), ["pump", "odd"], name="local")
     assert result.any(axis=1).tolist() == [True, False]
-
-
-# ---- products --------------------------------------------------------------------------------------------------------
-
-THREADS = 262_144  # OpenBLAS: SMP_THRESHOLD_MIN × GEMM_MULTITHREAD_THRESHOLD multiplications
-
-
-@pytest.fixture
-def multiplications(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of multiplications in each product that NumPy passes to OpenBLAS."""
-    sizes: list[int] = []
-    matmul = np.matmul
-
-    def count(left: Any, right: Any) -> Any:
-        sizes.append(math.prod(left.shape[-2:]) * right.shape[-1])
-        return matmul(left, right)
-
-    monkeypatch.setattr(np, "matmul", count)
-    return sizes
-
-
-@pytest.mark.parametrize("count", [1, 9, 64])
-@pytest.mark.parametrize("rows", [0, 1, 23, 24, 1_562, 1_563, 5_000])
-def test_a_product_in_blocks_is_the_product_and_no_block_starts_threads(
-    rows: int, count: int, multiplications: list[int]
-) -> None:
-    draw = np.random.default_rng(rows + count)
-    left = draw.standard_normal((rows, 128), dtype=np.float32)
-    right = draw.standard_normal((count, 128), dtype=np.float32).T
-    result = product_in_blocks(left, right)
-    assert result.shape == (rows, count)
-    assert result.dtype == np.float32
-    np.testing.assert_allclose(result, left.astype(np.float64) @ right, rtol=1e-5, atol=1e-5)
-    assert 0 <= max(multiplications) < THREADS

@@ -19,6 +19,8 @@ from llama_index_contextual import ContextualEmbedding
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.embeddings.contextual import aembed_groups, document_parts
 from llama_index_contextual.errors import InputError, ModelError
+from llama_index_contextual.money.account import Account
+from llama_index_contextual.money.price import Prices
 from llama_index_contextual.money.tokens import EmbeddingUsage
 from tests.support.voyage import contextual_vectors
 
@@ -182,18 +184,20 @@ async def rows(model: ContextualEmbedding, documents: list[list[str]], **options
     return found
 
 
-async def test_unit_vectors_are_yielded_request_by_request_and_each_is_booked() -> None:
+async def test_unit_vectors_are_yielded_request_by_request_and_each_is_charged() -> None:
     model = Neighbours(max_tokens_per_request=4)
-    booked: list[int] = []
+    charges: list[int] = []
 
-    @asynccontextmanager
-    async def booking(tokens: int) -> AsyncIterator[EmbeddingUsage]:
-        booked.append(tokens)
-        yield EmbeddingUsage()
+    class RecordingAccount(Account):
+        @asynccontextmanager
+        async def embedding(self, model: str, tokens: int) -> AsyncIterator[EmbeddingUsage]:
+            charges.append(tokens)
+            async with super().embedding(model, tokens) as usage:
+                yield usage
 
     documents = [["a b"], ["c", "d"], ["e f g"]]
-    found = await rows(model, documents, booking=booking)
-    assert booked == [4, 3], "as counted by OpenAI's embedding models"
+    found = await rows(model, documents, account=RecordingAccount(Prices()))
+    assert charges == [4, 3], "as counted by OpenAI's embedding models"
     assert sorted(found) == [0, 1, 2]
     for at, texts in enumerate(documents):
         assert found[at].rows == pytest.approx(np.array(contextual_vectors(texts, 16)), abs=1e-6)

@@ -36,19 +36,29 @@ def test_the_reciprocal_rank_is_that_of_the_first_relevant_result() -> None:
     assert metrics.reciprocal_rank([7, 3, None]) == 1 / 3
 
 
-def test_ndcg_discounts_by_the_logarithm_of_the_rank() -> None:
+def test_ndcg_discounts_each_piece_of_evidence_by_the_logarithm_of_its_rank() -> None:
     gained = 1 / math.log2(2) + 1 / math.log2(5)  # ranks 1 and 4
     best = 1 / math.log2(2) + 1 / math.log2(3) + 1 / math.log2(4)  # three items
     assert metrics.ndcg([1, 4, None], 10) == pytest.approx(gained / best)
     assert metrics.ndcg([1, 4, None], 3) == pytest.approx(1 / best)
+    assert metrics.ndcg([3, 3, None], 10) == pytest.approx(2 / math.log2(4) / best)
 
 
-def test_ndcg_counts_a_result_with_two_items_once() -> None:
-    assert metrics.ndcg([1, 1], 10) == pytest.approx(1 / (1 + 1 / math.log2(3)))
+def test_a_first_result_with_all_evidence_is_a_full_hit() -> None:
+    assert metrics.ndcg([1, 1, 1]) == metrics.ndcg([1, 2, 3]) == metrics.ndcg([1]) == 1
+    assert metrics.ndcg([1, 1, None]) == pytest.approx(2 / (1 + 1 / math.log2(3) + 1 / 2))
+    assert metrics.ndcg([2, 2, 2]) < 1
 
 
 def test_the_ideal_ranking_has_at_most_k_results() -> None:
     assert metrics.ndcg([1, 2, 3], 2) == pytest.approx(1)
+
+
+@given(ranks_of_items, ks, st.data())
+def test_ndcg_does_not_fall_if_a_piece_is_found_earlier(ranks: list[int | None], k: int, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(ranks) - 1))
+    earlier = [*ranks[:at], data.draw(st.integers(1, ranks[at] or 20)), *ranks[at + 1 :]]
+    assert metrics.ndcg(earlier, k) >= metrics.ndcg(ranks, k) - 1e-12
 
 
 @given(ks, st.integers(1, 6))
@@ -61,7 +71,7 @@ def test_an_empty_retrieval_scores_zero(k: int, items: int) -> None:
 @given(st.integers(1, 6), ks)
 def test_the_best_ranking_scores_one(items: int, k: int) -> None:
     best = list(range(1, items + 1))
-    assert metrics.ndcg(best, k) == pytest.approx(1)
+    assert metrics.ndcg(best, k) == metrics.ndcg([1] * items, k) == pytest.approx(1)
     assert metrics.reciprocal_rank(best) == metrics.recall(best, items) == 1
 
 

@@ -58,9 +58,14 @@ FIVE = Evidence(file="a.pdf", text="one two three four five")
         (Evidence(file="a.pdf", pages=(1, 4)), passage(page_start=3, page_end=4), True),
         (Evidence(file="a.pdf", pages=(1, 5)), passage(page_start=3, page_end=4), False),
         (Evidence(file="a.pdf", pages=(3, 3)), passage(), False),
-        # four fifths of the words, whatever the white space, letter case and order
-        (FIVE, passage("Five FOUR\n\nthree, two!"), True),
-        (FIVE, passage("five four three"), False),
+        # the text, or four fifths of its pairs of neighbouring words, whatever the white space and letter case
+        (FIVE, passage("Zero ONE\n\ntwo, three four FIVE six"), True),
+        (FIVE, passage("one two three four"), False),
+        (FIVE, passage("Five FOUR\n\nthree, two one!"), False),
+        (Evidence(text="zero one two three four five"), passage("One two, three four five."), True),
+        (Evidence(text="The information is kept by us"), passage("So the infor-\nmation is kept by us all"), True),
+        (Evidence(text="revenue"), passage("Revenue grew."), True),
+        (Evidence(text="revenue"), passage("Revenues grew."), False),
         (Evidence(text="to to to"), passage("to to to be"), True),
         (Evidence(text="to to to to to"), passage("to be"), False),
         (Evidence(text="revenue grew"), passage(file="other.pdf"), True),

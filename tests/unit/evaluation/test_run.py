@@ -24,6 +24,11 @@ def test_every_figure_follows_from_the_ranks() -> None:
     assert evaluation.mean("recall@5") == pytest.approx((1 + 1 / 2 + 0) / 3)
     assert evaluation.mean("precision@5") == pytest.approx((1 / 5 + 1 / 5 + 0) / 3)
     assert evaluation.mean("MRR") == pytest.approx((1 + 1 / 2 + 0) / 3)
+    assert evaluation.mean("ndcg@5") == evaluation.mean("NDCG@5") == evaluation.mean("nDCG@5")
+    assert (evaluation.mean("mrr"), evaluation.mean("Recall@5")) == (
+        evaluation.mean("MRR"),
+        evaluation.mean("recall@5"),
+    )
     assert list(evaluation.values("recall@5")) == [1, 0.5, 0]
     assert evaluation.context_relevance is None, "without an embedding model"
     empty = evaluate(FixedRetriever({}), ASKED)

@@ -49,7 +49,7 @@ def test_the_scores_of_parts_equal_those_of_all_texts(parts: list[list[list[int]
     assert index.size == whole.size == len(together)
     assert index.scores(QUERY).tolist() == whole.scores(QUERY).tolist()
     for term in VOCABULARY:
-        one, other = index.postings(term), whole.postings(term)
+        [one], [other] = index.postings([term]), whole.postings([term])
         assert (one is None) == (other is None)
         if one is not None and other is not None:
             assert [values.tolist() for values in one] == [values.tolist() for values in other]
@@ -67,9 +67,9 @@ def test_merged_parts_equal_the_remaining_texts(parts: list[list[list[int]]], ke
         remaining += [row for row, is_live in zip(rows, live, strict=True) if is_live]
         builder.add_counts(counted(rows), np.array(live, dtype=np.bool_))
     merged, whole = builder.build(), counted(remaining)
-    assert set(merged.vocabulary) == set(whole.vocabulary)
+    assert merged.terms == whole.terms
     assert merged.lengths.tolist() == whole.lengths.tolist()
-    for term in whole.vocabulary:
+    for term in whole.terms:
         assert [a.tolist() for a in merged.frequencies_of(term) or ()] == [
             a.tolist() for a in whole.frequencies_of(term) or ()
         ]
@@ -80,7 +80,7 @@ def test_occurrences_are_counted_block_by_block(monkeypatch) -> None:  # type: i
     whole = counted(rows)
     monkeypatch.setattr("llama_index_contextual.index.bm25._PENDING", 2)
     blocks = counted(rows)
-    for name in ("pointers", "holders", "frequencies", "lengths"):
+    for name in ("by_ending", "pointers", "holders", "frequencies", "lengths"):
         assert getattr(blocks, name).tolist() == getattr(whole, name).tolist()
 
 
@@ -94,8 +94,8 @@ def test_the_weight_of_a_term_is_lucenes() -> None:
 def test_numbers_do_not_count_in_the_length_of_a_text() -> None:
     builder = LexicalIndexBuilder()
     builder.add_texts(["Net sales $ 1,234 (5,678) 2023", "Net sales", "TS-999 pump of 2023", "FY2018 12 %", "12.5"])
-    # "TS-999" has the terms ts-999, ts and 999, and "FY2018" has fy2018 and 2018.
-    assert builder.build().lengths.tolist() == [2, 2, 4, 2, 0]
+    # "TS-999" has the terms ts-999, ts999, ts and 999, and "FY2018" has fy2018 and 2018.
+    assert builder.build().lengths.tolist() == [2, 2, 5, 2, 0]
 
 
 def test_the_words_of_a_table_weigh_as_much_as_those_of_a_sentence() -> None:
@@ -104,3 +104,18 @@ def test_the_words_of_a_table_weigh_as_much_as_those_of_a_sentence() -> None:
     scores = index.scores("sales").tolist()
     assert scores[0] == scores[1] > scores[2] == 0
     assert index.scores("499")[1] > 0, "numbers are still found"
+
+
+@given(st.lists(st.text("abß😀", min_size=1, max_size=4), unique=True), st.text("abß😀", min_size=1, max_size=3))
+def test_the_terms_that_begin_or_end_with_a_string_are_all_that_do(terms: list[str], part: str) -> None:
+    builder = TermCountsBuilder()
+    builder.add(np.array([builder.vocabulary[term] for term in terms], dtype=np.int32))
+    counts = builder.build()
+    others = [term for term in terms if term != part]
+    assert counts.beginning_with(part) == sorted(term for term in terms if term.startswith(part))
+    assert sorted(counts.containing(part, is_first=True)) == sorted(
+        (term, term.removeprefix(part)) for term in others if term.startswith(part)
+    )
+    assert sorted(counts.containing(part, is_first=False)) == sorted(
+        (term, term.removesuffix(part)) for term in others if term.endswith(part)
+    )

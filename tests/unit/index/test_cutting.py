@@ -38,7 +38,7 @@ def test_a_unit_has_the_text_of_its_span_and_a_head_among_the_units_of_the_passa
         assert unit.text == text[unit.start : unit.end]
         assert unit.kind >= Kind.TEXT
         assert unit.head == 0 or (
-            at - unit.head >= FIRST_OF_TEXT and units[at - unit.head].kind == unit.kind == Kind.ROW
+            at - unit.head >= FIRST_OF_TEXT and units[at - unit.head].kind in (Kind.ROW, Kind.HEADING, Kind.TEXT)
         )
 
 
@@ -104,8 +104,16 @@ def test_a_wrapped_sentence_continues_with_a_figure_but_not_with_an_item_or_row(
         ("P1 dry 41 5.5 within limit", Kind.TEXT),  # several figures
         ("Dry running of the pumps of the upper zone", Kind.TEXT),  # 42 characters
         ("The pump stops.", Kind.TEXT),
-        ("Running dry 2,100", Kind.TEXT),
-        ("| dry | 3 |", Kind.ROW),
+        ("Running dry 2,100", Kind.FIGURES),
+        ("Net sales $ 14,694 $ 14,544", Kind.FIGURES),
+        ("Operating income as a percentage of net sales 10.3 % (8.5) %", Kind.FIGURES),
+        ("Long-term debt, less current portion — 319", Kind.FIGURES),
+        ("($ in millions, except per share data) 2023 2022", Kind.ROW),
+        ("It was sold in 2019", Kind.TEXT),
+        ("The contract has 12 pages - see page 3", Kind.TEXT),
+        ("$ 11,511 $ 9,888", Kind.TEXT),  # without a name, it is not a row of its own
+        ("| dry | 3 |", Kind.FIGURES),
+        ("| dry | 2023 | 31.12.2024 |", Kind.ROW),
         ("Dry pump  Lena", Kind.ROW),
         ("Dry pump\tLena", Kind.ROW),
     ],
@@ -118,14 +126,23 @@ def test_all_units_of_source_code_are_lines_of_code() -> None:
     assert kinds("import os\n\nThe path\nos.remove(path)  # now\n") == [Kind.CODE] * 3
 
 
-def test_the_head_of_a_table_is_its_first_row_if_it_has_no_figures_but_years() -> None:
-    tables = {
-        "The fees.\nZone  2023  31.12.2024\nVale  1  2\nCoast  3  4\n\nThe end.": [0, 0, 1, 2, 0],
-        "cash  1,234  987\ndebt  12  13": [0, 0],  # the first row has figures
-        "a | b\n1 | 2\nThe end.\nc | d\n3 | 4": [0, 1, 0, 0, 1],  # a text between rows ends a table
-    }
-    for text, heads in tables.items():
-        assert [unit.head for unit in units_of(text, {})[FIRST_OF_TEXT:]] == heads
+@pytest.mark.parametrize(
+    ("text", "heads"),
+    [
+        ("The fees.\nZone  2023  31.12.2024\nVale  1  2\nCoast  3  4\n\nThe end.", [0, 0, 1, 2, 0]),
+        ("cash  1,234  987\ndebt  12  13", [0, 0]),  # the first row has figures
+        ("a | b\n1 | 2\nThe end.\nc | d\n3 | 4", [0, 1, 0, 0, 1]),  # a text between rows ends a table
+        ("The fees are:\n| Zone | Fee |\n| Vale | 3 |\n| Coast | 4 |", [0, 1, 1, 2]),
+        ("Fees  Vale  Coast\nhouses:\nsmall  1  2\nboats:\nsmall  3  4", [0, 1, 1, 3, 1]),  # groups
+        ("Fees\n| a | 1 |\n## Costs\n| b | 2 |", [0, 1, 0, 1]),
+        ("| a | b |\n| 1 | 2 |\n# Costs\n## Of staff\n| b | 2 |", [0, 1, 0, 1, 1]),
+        ("Fees in 2023 2022\nVale 1.00 1.10\nCosts in 2023 2022\nVale 0.50 0.60", [0, 1, 0, 1]),  # two tables
+    ],
+)
+def test_a_row_is_headed_by_the_row_or_heading_above_it_which_may_have_a_head_itself(
+    text: str, heads: list[int]
+) -> None:
+    assert [unit.head for unit in units_of(text, {})[FIRST_OF_TEXT:]] == heads
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
 @given(TEXTS, st.fixed_dictionaries({}, optional={TITLE: TEXTS, CONTEXT: TEXTS}))
 def test_the_lexical_index_of_chunks_is_that_of_their_embedded_texts(text: str, metadata: dict[str, str]) -> None:
     node = TextNode(text=text, metadata=metadata)
-    builder, expected = DerivedBuilder("english"), LexicalIndexBuilder(language="english")
-    builder.add([node])
+    builder, expected = DerivedBuilder(has_terms=True), LexicalIndexBuilder(language="english")
+    builder.add([node], "english")
     expected.add_texts([node.get_content(metadata_mode=MetadataMode.EMBED)])
     assert counts(builder.terms[BM25_DIRECTORY]) == counts(expected)
 
@@ -59,8 +59,8 @@ def test_a_text_that_is_also_in_the_metadata_is_indexed_as_it_is_embedded(
     text: str, metadata: dict[str, str], template: str
 ) -> None:
     node = TextNode(text=text, metadata=metadata, text_template=template)
-    builder, expected = DerivedBuilder("none"), LexicalIndexBuilder(language="none")
-    builder.add([node])
+    builder, expected = DerivedBuilder(has_terms=True), LexicalIndexBuilder(language="none")
+    builder.add([node], "none")
     expected.add_texts([node.get_content(metadata_mode=MetadataMode.EMBED)])
     assert counts(builder.terms[BM25_DIRECTORY]) == counts(expected)
 

@@ -57,6 +57,7 @@ def path(tmp_path: Path) -> Path:
         ledger.batches.closed("other", [BatchReply(custom_id="done", text="A reply.", output_tokens=3)])
         ledger.receipts.write(Receipt(paid=0.5))
         ledger.add_page("scan", '{"boxes": []}', "rapidocr 3.10.0")
+        ledger.add_chunk_contexts("m", {"chunk": "The context of a chunk."})
     return tmp_path / "ledger.sqlite"
 
 
@@ -97,6 +98,33 @@ def test_reading_a_missing_or_empty_ledger_does_not_create_one(content: bytes | 
     assert (path.read_bytes() if path.exists() else None) == content
 
 
+def test_a_ledger_without_the_tables_of_later_releases_is_read_as_it_is_and_completed_when_it_is_written(
+    path: Path,
+) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DROP TABLE chunk_contexts")
+    before = path.read_bytes()
+    with closing(Ledger(path, read_only=True)) as ledger:
+        assert ledger.chunk_contexts(["chunk"]) == ledger.damaged_rows() == {}
+        assert list(ledger.iterate("chunk_contexts")) == []
+        assert ledger.info().contexts == 20
+        ledger.add_page("another scan", '{"boxes": []}', "rapidocr 3.10.0")  # as in an estimate, which writes nothing
+    assert path.read_bytes() == before
+    with closing(Ledger(path)) as ledger:
+        ledger.add_chunk_contexts("m", {"chunk": "A context."})
+        assert ledger.chunk_contexts(["chunk"]) == {"chunk": "A context."}
+        assert ledger.info().contexts == 20
+
+
+def test_text_that_is_forgotten_is_also_gone_from_the_contexts_of_chunks(path: Path) -> None:
+    with closing(Ledger(path)) as ledger:
+        ledger.add_chunk_contexts("m", {"chunk": "Context 1. " * 9, "other": "A context that no chunk has."})
+        ledger.keep_only(["Context 1. " * 9], [], dry_run=True)
+        assert ledger.chunk_contexts(["chunk", "other"]).keys() == {"chunk", "other"}
+        ledger.keep_only(["Context 1. " * 9], [])
+        assert ledger.chunk_contexts(["chunk", "other"]).keys() == {"chunk"}
+
+
 # ---- checksums -----------------------------------------------------------------------------------------------------
 
 
@@ -122,6 +150,7 @@ def test_a_modified_row_is_reported_and_never_returned(table: str, column: str, 
             "batch_replies": lambda: ledger.batches.reply(first),
             "runs": lambda: next(iter(ledger.receipts.cost().runs), None),
             "pages": lambda: ledger.page(first),
+            "chunk_contexts": lambda: ledger.chunk_contexts([first]).get(first),
         }
         assert known[table]() is None
         assert ledger.contexts([content_key("7")]).get(content_key("7")) == "Context 7. " * 9

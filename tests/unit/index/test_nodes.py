@@ -138,3 +138,43 @@ def test_the_nodes_are_persisted_for_the_stock_store(tmp_path: Path) -> None:
     store = filled(*NODES)
     store.persist(str(tmp_path / "docstore.json"))
     assert SimpleDocumentStore.from_persist_path(str(tmp_path / "docstore.json")).docs == store.docs
+
+
+# ---- cached chunks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metadata", [{"dept": "hr"}, {"tags": ["a", "b"]}, {"size": {"width": 3}}], ids=str)
+def test_a_change_of_a_chunk_does_not_reach_the_next_one(metadata: dict[str, Any]) -> None:
+    table = NodeTable()
+    table.add([TextNode(id_="a", text="The pump.", metadata=metadata), TextNode(id_="b", text="The valve.")])
+    for _ in range(3):
+        first, second = table.at([0, 1])
+        assert (first.metadata, first.node.metadata, second.node_id) == (metadata, metadata, "b")
+        for found in (first.metadata, first.node.metadata):
+            found["new"] = 1
+            for value in found.values():
+                if isinstance(value, list):
+                    value.append("c")
+                elif isinstance(value, dict):
+                    value["height"] = 5
+
+
+def test_a_node_that_is_added_is_not_hidden_by_the_cache() -> None:
+    table = NodeTable()
+    table.add([TextNode(id_="a", text="The pump.")])
+    assert [chunk.node_id for chunk in table.at([0])] == ["a"]
+    table.add([TextNode(id_="b", text="The valve.")])
+    assert [chunk.node_id for chunk in table.at([1, 0, 1])] == ["b", "a", "b"]
+
+
+def test_fields_that_nodes_share_are_stored_once() -> None:
+    table = NodeTable()
+    table.add(
+        [
+            TextNode(id_=str(number), text=f"Pump {number}.", excluded_embed_metadata_keys=["page"])
+            for number in range(9)
+        ]
+    )
+    table.add([TextNode(id_="other", text="A pump.", excluded_embed_metadata_keys=["title"])])
+    assert table._kv.query("SELECT count(*) FROM forms") == [(2,)]
+    assert [node.excluded_embed_metadata_keys for node in table.find_nodes(["3", "other"])] == [["page"], ["title"]]

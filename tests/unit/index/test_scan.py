@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import faiss
 import numpy as np
 import pytest
 
+from llama_index_contextual._utils.locks import Slots
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index import vectors
 from llama_index_contextual.index.hits import top
 from llama_index_contextual.index.vectors import products
 
@@ -37,6 +40,26 @@ def test_sixteen_callers_scan_the_same_rows() -> None:
     expected = [products(rows, query).tolist() for query in queries]
     with ThreadPoolExecutor(16) as threads:
         assert [scores.tolist() for scores in threads.map(lambda query: products(rows, query), queries)] == expected
+
+
+@pytest.mark.parametrize("shift", [0, 1, 45])
+def test_a_large_matrix_is_shared_between_two_threads(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = bytearray(shift) + bytearray(ROWS[:299].tobytes())
+    matrix = np.frombuffer(memory, dtype=np.float32, offset=shift).reshape(299, 17)
+    expected = products(matrix, QUERIES[0])
+    sizes: list[int] = []
+    compute = vectors._compute
+    monkeypatch.setattr(vectors, "_LARGE", 1)
+    monkeypatch.setattr(vectors, "_compute", lambda scores, *rest: (sizes.append(len(scores)), compute(scores, *rest)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert products(matrix, QUERIES[0]).tolist() == expected.tolist()
+    assert sorted(sizes) == [149, 150]
+    sizes.clear()
+    with Slots(2), Slots(2):  # two searches at a time use both cores anyway
+        assert products(matrix, QUERIES[0]).tolist() == expected.tolist()
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    assert products(matrix, QUERIES[0]).tolist() == expected.tolist()
+    assert sizes == [299, 299]
 
 
 def test_thread_settings_are_not_changed() -> None:

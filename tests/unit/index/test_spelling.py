@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.index.analysis import edit_distance_one, may_be_misspelt
 from llama_index_contextual.index.bm25 import LexicalIndex
+from llama_index_contextual.index.variants import _errors
 
 words = st.text("abc", min_size=1, max_size=5)
 
@@ -78,4 +80,67 @@ def test_candidates_share_half_the_weight_of_their_text_by_the_number_of_their_t
 def test_the_misspelt_word_is_listed_as_missing() -> None:
     terms = index("formal", "format").query("pump formak")
     assert terms.weights["formak"] == terms.weights["pump"] == math.log(1 + 2.5 / 0.5)
-    assert terms.matched([0, 1]) == [("formal",), ("format",)]
+    assert terms.known == ("formal", "format")
+    assert terms.contain(np.arange(2)).tolist() == [[True, False], [False, True]]
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("The diaphragm of the pump.", "diafragm"),
+        ("The accommodation is paid.", "acomodation"),
+        ("The environmental report.", "enviromnetal"),
+        ("Two maintenances a year.", "maintainance"),
+        ("The reconciliation of accounts.", "reconcilliaton"),
+        ("An administrator signs.", "adminstrater"),
+    ],
+)
+def test_two_errors_in_a_long_word_are_corrected(text: str, query: str) -> None:
+    terms = index(text, "A valve.").query(query)
+    assert len(terms.known) == 1
+    assert terms.variants[terms.known[0]].kind == "spelling"
+
+
+def test_long_words_with_umlauts_are_corrected() -> None:
+    found = LexicalIndex.build(["Die Kündigungsfrist ist lang.", "Die Pumpe."], language="german")
+    assert found.scores("Kündigungsfrsit").tolist()[0] > 0
+    assert found.query("Kündigungsfrsit").variants["kundigungsfrist"].word == "kündigungsfrist"
+
+
+@pytest.mark.parametrize(
+    ("query", "word"),
+    [
+        ("Möglicee", "mögliche"),
+        ("Prüfng", "prüfung"),
+        ("Abmcahung", "abmachung"),  # "hung" is a word of another text
+        ("Geschwindikeitsbegrentzung", "geschwindigkeitsbegrenzung"),
+    ],
+)
+def test_german_words_are_corrected(query: str, word: str) -> None:
+    texts = ("Mögliche Fehler.", "Die Prüfung endet.", "Die Abmachung gilt.", "Hung ist da.")
+    index = LexicalIndex.build([*texts, "Die Geschwindigkeitsbegrenzung gilt."], language="german")
+    assert word in {one.word for one in index.query(query).variants.values()}
+
+
+def test_a_part_of_a_compound_is_a_word_and_not_corrected() -> None:
+    index = LexicalIndex.build(["Die Lieferkosten steigen.", "Der Kasten ist leer."], language="german")
+    assert {one.kind for one in index.query("Kosten").variants.values()} == {"compound"}
+
+
+def test_a_compound_of_known_words_is_not_corrected_by_two_letters() -> None:
+    index = LexicalIndex.build(["Die Lieferliste liegt bei.", "Die Frist endet."], language="german")
+    assert {one.kind for one in index.query("Lieferfrist").variants.values()} == {"compound"}
+
+
+@pytest.mark.parametrize(
+    ("text", "query"), [("format", "farnet"), ("environment", "anvironmemt"), ("formal", "fxrmxl")]
+)
+def test_two_errors_in_a_short_word_or_in_the_first_letter_are_not_corrected(text: str, query: str) -> None:
+    assert index(text).query(query).known == ()
+
+
+@given(words, words)
+def test_the_errors_of_a_term_are_the_distance_to_each_beginning_of_the_word(term: str, word: str) -> None:
+    for most in (1, 2):
+        errors = [distance(term, word[:length]) for length in range(len(word) + 1)]
+        assert [min(number, most + 1) for number in _errors(term, word, most)] == [min(one, most + 1) for one in errors]

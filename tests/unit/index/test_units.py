@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,7 +171,12 @@ def test_a_direction_is_read_from_numbers_of_two_bits() -> None:
     units = Units.of([("The pump.", {})], None, has_vectors=False)
     # Each byte has four numbers from 0 to 3, the first in its lowest bits, which stand for -3, -1, 1 and 3.
     byte = 0 | 1 << 2 | 2 << 4 | 3 << 6
-    units = Units(**{**vars(units), "directions": np.array([[byte]] * 3, dtype=np.uint8)})
+    columns = {name: units.table[name] for name in units.table.dtype.names if name != "directions"}
+    table = np.zeros(3, dtype=[*((name, column.dtype) for name, column in columns.items()), ("directions", "u1", (1,))])
+    for name, column in columns.items():
+        table[name] = column
+    table["directions"] = byte
+    units = replace(units, table=table)
     of_axes = [units.similarities(axis)[-1] for axis in np.eye(4, dtype=np.float32)]
     assert of_axes == pytest.approx([number / 20**0.5 for number in (-3, -1, 1, 3)])
     assert not units.similarities(np.eye(4, dtype=np.float32)[0])[:2].any()  # the texts before it are empty
@@ -182,6 +188,26 @@ def test_without_wordllama_units_have_terms_but_no_directions(monkeypatch: pytes
     assert units.directions.shape == (3, 0)
     assert units.similarities(np.ones(DIMENSIONS, dtype=np.float32)).tolist() == [0.0] * 3
     assert units.contain(["pump"]).tolist() == [[True, False, True]]
+
+
+def test_the_share_of_terms_that_other_rows_contain_as_well() -> None:
+    texts = ["Pumps lift water. The pump hums.", "Water for pumps.", "A valve.", "", "Water pumps"]
+    units = Units.of([(text, {}) for text in texts], ENGLISH, has_vectors=False)
+    assert units.shared(0.5).tolist() == pytest.approx([2 / 4, 1.0, 0.0, 0.0, 1.0])  # pump, lift, water, hum
+    assert units.shared(0.8).tolist() == [0.0] * 5
+    alike = Units.of([(texts[0], {}), (texts[0], {})], ENGLISH, has_vectors=False)
+    assert alike.shared(0.1).tolist() == [1.0, 1.0]
+    assert alike.take(np.array([0])).shared(0.1).tolist() == [0.0]
+    assert alike.take(np.zeros(0, dtype=np.int64)).shared(0.1).tolist() == []
+
+
+def test_the_share_of_terms_of_many_is_estimated() -> None:
+    chance = random.Random(3)
+    words = ["".join(chance.choices("bcdfghjklmnpqrtvwxz", k=8)) for _ in range(2_300)]
+    common, own = words[:300], [words[start : start + 100] for start in range(300, 2_300, 100)]
+    units = Units.of([(" ".join(common + others), {}) for others in own], ENGLISH, has_vectors=False)
+    assert units.shared(0.5) == pytest.approx(np.full(20, 0.75), abs=0.25)
+    assert units.shared(0.5).mean() == pytest.approx(0.75, abs=0.1)
 
 
 def test_no_units_have_no_similarities() -> None:
@@ -207,3 +233,14 @@ def test_terms_with_the_same_checksum_are_found_alike(monkeypatch: pytest.Monkey
         [False, False, False, True],
         [False, False, True, False],
     ]
+
+
+def test_a_file_of_the_second_edition_has_its_sketches_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    units = Units.of([("The pump runs dry. Close the valve.", {}), ("", {}), ("A pump.", {})], ENGLISH)
+    old = [each for each in fields(Units) if each.name != "sketches"]
+    with monkeypatch.context() as patch:
+        patch.setattr("llama_index_contextual.index.units.fields", lambda _: old)
+        units.save(tmp_path / "units.bin")
+    loaded = Units.load(tmp_path / "units.bin")
+    assert loaded.sketches.tolist() == units.sketches.tolist()
+    assert loaded.terms.tolist() == units.terms.tolist()

@@ -182,7 +182,7 @@ def test_metadata_is_of_json_scalars_and_what_the_user_excluded_stays_excluded()
         assert chunk.get_content(MetadataMode.LLM).startswith("Source: a.md, page")
         assert "secret" not in chunk.get_content(MetadataMode.LLM)
         assert not any(key.startswith("_contextual") for key in chunk.metadata)
-        assert not any(key == "_contextual_segment_core" for key in chunk.excluded_embed_metadata_keys)
+        assert not any(key == "_contextual_segment_own_start" for key in chunk.excluded_embed_metadata_keys)
         assert {PAGES, HEADINGS}.isdisjoint(chunk.metadata)
     first = chunks[0].metadata
     assert (first["page_start"], first["page_label"], first["section"]) == (1, "i", "Intro")

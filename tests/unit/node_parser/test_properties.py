@@ -52,20 +52,20 @@ def test_real_documents_put_together_at_random_are_cut_without_loss(
     check_segment_nodes(text, segments, size=segment_size, overlap=segment_size // 10)  # type: ignore[arg-type]
     chunks = ChunkNodeParser(chunk_size=size, chunk_overlap=size // 10)(segments)
     check_chunks(text, chunks, size=size, overlap=size // 10)  # type: ignore[arg-type]
-    assert TokenMap.of(text, piece_size=piece).ends.tolist() == TokenMap.of(text).ends.tolist()
+    assert TokenMap.from_text(text, piece_size=piece).ends.tolist() == TokenMap.from_text(text).ends.tolist()
 
 
 @settings(max_examples=100)
 @given(text=texts, bounds=st.tuples(st.integers(0, 500), st.integers(0, 500)))
 def test_tokens_of_a_slice_are_counted_exactly_without_encoding_it(text: str, bounds: tuple[int, int]) -> None:
     start, end = sorted(min(bound, len(text)) for bound in bounds)
-    assert TokenMap.of(text).count(start, end) == tokens(text[start:end])
+    assert TokenMap.from_text(text).count(start, end) == tokens(text[start:end])
 
 
 @settings(max_examples=60)
 @given(text=texts, piece=st.integers(1, 3_000))
 def test_the_tokens_are_the_same_for_any_piece_size_fed_to_the_tokenizer(text: str, piece: int) -> None:
-    assert TokenMap.of(text, piece_size=piece).ends.tolist() == TokenMap.of(text).ends.tolist()
+    assert TokenMap.from_text(text, piece_size=piece).ends.tolist() == TokenMap.from_text(text).ends.tolist()
 
 
 @settings(max_examples=40)

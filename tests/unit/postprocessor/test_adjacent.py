@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, MergedChunk, joint_section
-from llama_index_contextual.search.response import LegScore
+from llama_index_contextual.search.response import IndexScore
 from llama_index_contextual.search.results import RetrievedChunk
 from tests.integration.postprocessor.documents import chunks_of, cut_documents, hit
 
@@ -47,7 +47,7 @@ def test_score_evidence_context_and_position_are_those_of_the_best_hit() -> None
     nodes = chunks_of(TEXT, SPANS)
     nodes[1].metadata["context"] = "About gamma."
     other = chunks_of("Something else.", [(0, 15)], doc_id="other")[0]
-    leg = LegScore(score=7.5, rank=2, matched_terms=("gamma",))
+    leg = IndexScore(score=7.5, rank=2, matched_terms=("gamma",))
     given_hits = [hit(other, 0.9), hit(nodes[1], 0.8, lexical=leg), hit(nodes[0], 0.1)]
     passages = AdjacentChunkMerger().postprocess_nodes(given_hits)
     assert passages[0] is given_hits[0]

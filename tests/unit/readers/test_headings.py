@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,17 @@ def lines_of(page: str) -> list[Line]:
         lines.append(Line(text, start=at, cells=len(cells), x0=float(len(line) - len(line.lstrip()))))
         at += len(text) + 1
     return lines
+
+
+@pytest.mark.parametrize("pattern", [(3, 2, 2), (3, 3, 1, 1), (9, 8, 7, 6, 5, 4, 3)])
+def test_lines_that_may_begin_a_table_take_no_longer_than_their_number(pattern: tuple[int, ...]) -> None:
+    def seconds(count: int) -> float:
+        lines = [Line("Ann Alder Kern", start=15 * at, cells=pattern[at % len(pattern)]) for at in range(count)]
+        start = time.process_time()
+        figure_tables(lines)
+        return time.process_time() - start
+
+    assert min(seconds(16_000) for _ in range(3)) < 8 * min(seconds(4_000) for _ in range(3)) + 0.01
 
 
 TABLES = sections("tables")

@@ -60,6 +60,26 @@ class TestHeadings:
         heading, _, title = example.partition("\n")
         assert titles(f"{heading}\n") == [(1, title)]
 
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("<h2>Terms &amp; fees</h2>\n\ntext", [(2, "Terms & fees")]),
+            ('text\n\n<h1 align="center">\n  <b>The</b> tool\n</h1>\n', [(1, "The tool")]),
+            ("<div>\n<H3>One</H3>\n<h4>Two</h4>\n</div>\n", [(3, "One"), (4, "Two")]),
+            ("<!-- <h2>comment</h2> -->\n\n<pre>\n<h2>code</h2>\n</pre>\n", []),
+            ("> <h2>quoted</h2>\n\n- <h2>item</h2>\n\n    <h2>code</h2>\n", []),
+            ("<h2>never closed\n\n<h2></h2>\n", []),
+        ],
+    )
+    def test_headings_in_html(self, read: Reader, text: str, expected: list[tuple[int, str]]) -> None:
+        assert titles(text) == expected
+        assert all(text[heading.start :].lower().startswith("<h") for heading in read(text).map.headings)
+
+    def test_superscripts_in_a_heading(self) -> None:
+        assert titles("# 10<sup>6</sup> litres of H<sub>2</sub>O on the 1<sup>st</sup>\n") == [
+            (1, "10^6 litres of H2O on the 1st")
+        ]
+
     @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
     def test_offsets_are_those_of_the_file(self, read: Reader, newline: str) -> None:
         text = "---\ntitle: T\n---\nIntro 😀\x0b\u2028\n\n# One\n\ntext\n\nTwo\nlines\n---\ntext".replace("\n", newline)
@@ -96,12 +116,15 @@ class TestTitle:
         [
             ("---\ntitle: From *YAML*\n---\n# Heading\n", "From *YAML*"),
             ("## Second\n\n# First\n", "First"),
-            ("## Second\n\n### Third\n", "Second"),
+            ("# First\n\n# Another\n", "First"),
+            ("## Second\n\n### Third\n\n### Another\n", "Second"),
+            ("## Section\n\n### Third\n\n## Another section\n", None),
+            ("## Early\n" + "text\n" * TITLE_REACH + "# Late\n", None),
             ("no heading\n", None),
             ("text\n" * TITLE_REACH + "# Late\n", None),
         ],
     )
-    def test_it_is_that_of_the_front_matter_or_an_early_heading(
+    def test_it_is_that_of_the_front_matter_or_an_early_heading_above_all_others(
         self, read: Reader, text: str, title: str | None
     ) -> None:
         assert read(text).title == title
@@ -150,9 +173,11 @@ folded: >
             "folded": "two lines",
         }
 
-    def test_lists_and_mappings_stay_in_the_text(self, read: Reader) -> None:
-        parsed = read("---\ntags: [a, b]\nnested:\n  a: 1\nkept: x\n---\ntext")
-        assert parsed.metadata == {"kept": "x"}
+    def test_lists_are_metadata_and_mappings_stay_in_the_text(self, read: Reader) -> None:
+        parsed = read(
+            "---\ntags: [a, b]\nmore:\n- 1.10\n- {x: 1}\n- no\nempty: []\nnested:\n  a: 1\nkept: x\n---\ntext"
+        )
+        assert parsed.metadata == {"tags": ["a", "b"], "more": ["1.10", "no"], "kept": "x"}
         assert "tags: [a, b]" in parsed.text
 
     @pytest.mark.parametrize("end", ["---", "...", "---  "])
@@ -160,6 +185,25 @@ folded: >
         parsed = read(f"---\ntitle: T\n# comment\nkey: value\n{end}\n# Heading\n")
         assert [heading.title for heading in parsed.map.headings] == ["Heading"]
         assert parsed.text.startswith("---\ntitle: T\n")
+
+    @pytest.mark.parametrize("newline", ["\n", "\r\n"])
+    def test_toml_between_plus_signs(self, read: Reader, newline: str) -> None:
+        lines = (
+            'title = "Plan"',
+            "day = 2024-01-31",
+            'tags = ["a", 2]',
+            "draft = false",
+            'empty = ""',
+            "[params]",
+            "x = 1",
+        )
+        parsed = read(newline.join(["+++", *lines, "+++", "# H", ""]))
+        assert parsed.title == "Plan"
+        assert parsed.metadata == {"day": "2024-01-31", "tags": ["a", 2], "draft": False}
+        assert [heading.title for heading in parsed.map.headings] == ["H"]
+
+    def test_plus_signs_around_other_text_are_no_front_matter(self) -> None:
+        assert read_front_matter("+++\nnot toml at all\n+++\ntext") is None
 
     def test_yaml_that_is_not_quite_valid_is_read_line_by_line(self) -> None:
         matter = read_front_matter('---\ntitle: Rome: a history\nauthor: "Jane"\nkey: @x\n# comment\n---\n')

@@ -16,7 +16,7 @@ from pptx.enum.chart import XL_CHART_TYPE
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.builder import DocumentBuilder
 from llama_index_contextual.readers.files import FileAccount, ParsedFile, ReadLimits
-from llama_index_contextual.readers.office import _number_text
+from llama_index_contextual.readers.number_formats import number_text
 from tests.integration.readers.office_files import docx, mail, pptx, read, replaced, saved, workbook, xlsx
 from tests.support.pdf_files import lines, pdf_of
 from tests.unit.readers.examples import EXAMPLES, sections
@@ -64,7 +64,7 @@ class TestWord:
             table.cell(*cell).text = text
         assert read("a.docx", saved(document)).text == "- one\n- two\n\n1. first\n\nNorth  a\nNorth  b\nSouth  c"
 
-    def test_headers_footers_and_deleted_text_are_left_out_and_images_named(self) -> None:
+    def test_deleted_text_is_left_out_and_a_header_is_read_once_at_the_end(self) -> None:
 
         word = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
         document = Document()
@@ -72,7 +72,9 @@ class TestWord:
         paragraph = document.add_paragraph("Kept")
         paragraph._p.append(parse_xml(f"<w:del {word}><w:r><w:delText> deleted</w:delText></w:r></w:del>"))
         paragraph._p.append(parse_xml(f"<w:ins {word}><w:r><w:t> inserted</w:t></w:r></w:ins>"))
-        assert read("a.docx", saved(document)).text == "Kept inserted"
+        parsed = read("a.docx", saved(document))
+        assert parsed.text == "Kept inserted\n\nPage header: HEADER"
+        assert parsed.warnings == ("1 deletion is left out, which Word tracks: accept or reject the changes in Word",)
 
 
 class TestPowerPoint:
@@ -137,8 +139,8 @@ class TestExcel:
     @pytest.mark.parametrize("example", sections("excel_numbers")["numbers"][0].split("\n"))
     def test_numbers_are_read_as_excel_shows_them(self, example: str) -> None:
         value, code, shown = example.split(" | ")
-        assert _number_text(float(value) if "." in value or value == "inf" else int(value), code) == shown
-        assert _number_text(None, code) == ""
+        assert number_text(float(value) if "." in value or value == "inf" else int(value), code) == shown
+        assert number_text(None, code) == ""
 
     def test_blocks_between_blank_rows_are_tables(self) -> None:
         rows = [["Sales report"], [], [None, "Region", "Sum"], [None, "East", 1], [], [None, "West", 2]]
@@ -180,6 +182,20 @@ class TestCsv:
         parsed = read("a.csv", "Straße\nGrößenwahn\nÄrger\n".encode("cp1252"))
         assert parsed.text == "Straße\nGrößenwahn\nÄrger"
         assert parsed.warnings == ("is not UTF-8: read as cp1252; save it as UTF-8 if letters look wrong",)
+
+    @pytest.mark.parametrize(
+        ("data", "text"),
+        [
+            ("sep=;\r\nItem;Price\r\nTea;1,50\r\n", "Item  Price\nTea  1,50"),
+            ("\ufeffSEP=|\nItem|a,b\n1|2,3\n", "Item  a,b\n1  2,3"),
+            ('"sep=\t"\nItem\tPrice\n', "Item  Price"),
+            ("sep=,\nonly one column\n", "only one column"),
+            ("sep=;;\nItem;Price\n", "Item  Price"),
+            ("separator;x\nItem;Price\n", "separator  x\nItem  Price"),
+        ],
+    )
+    def test_the_line_that_declares_the_delimiter_is_no_row(self, data: str, text: str) -> None:
+        assert read("a.csv", data.encode()).text == text
 
     def test_sparse_rows_have_no_placeholders(self) -> None:
         assert read("a.csv", b"a,b,c,d,e,f,g,h\n1,,,,,,,8\n,,,x,,,,\n").text == "a  b  c  d  e  f  g  h\n1  8\nx"
@@ -336,10 +352,10 @@ def test_attachments_are_sections_with_their_own_below() -> None:
         "A page": "Attachment: scan.pdf",
     }
     assert parsed.warnings == (
-        "attachment 'photo.jpg' was left out: it has the type .jpg and is not read: convert it to PDF, HTML or text",
         "attachment 'broken.xlsx' was left out: it is damaged and cannot be read (File is not a zip file): open it, "
         "repair it and save it",
         "attachment 'empty.txt' was left out: it is empty",
+        "1 picture is damaged and left out (attachment 'photo.jpg'): insert it again",
     )
 
 

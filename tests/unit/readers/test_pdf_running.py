@@ -34,17 +34,25 @@ def bodies(found: Running) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("head", "foot", "labels"),
+    ("head", "foot", "labels", "kept"),
     [
-        (["ACME Corp"], ["{n}"], ["1", "2", "3", "4"]),
-        (["ACME Corp", "Annual Report 2023"], ["Page {n} of 4"], ["1", "2", "3", "4"]),
-        ([], ["Confidential", "- {n} -"], ["1", "2", "3", "4"]),
-        (["{n} | ACME Corp"], [], ["1", "2", "3", "4"]),
-        ([], ["{roman}"], ["i", "ii", "iii", "iv"]),
-        (["Source: ACME, 10-K, 3/2/2020"], [], ["", "", "", ""]),
+        (["Confidential"], ["{n}"], ["1", "2", "3", "4"], []),
+        (["ACME Corp"], ["{n}"], ["1", "2", "3", "4"], ["ACME Corp"]),
+        (["ACME Corp", "fruit trees"], ["Page {n} of 4"], ["1", "2", "3", "4"], ["ACME Corp"]),
+        ([], ["Confidential", "- {n} -"], ["1", "2", "3", "4"], []),
+        (["{n} | ACME Corp"], [], ["1", "2", "3", "4"], ["1 | ACME Corp"]),
+        ([], ["{roman}"], ["i", "ii", "iii", "iv"], []),
+        (["Source: ACME, 10-K, 3/2/2020"], [], ["", "", "", ""], ["Source: ACME, 10-K, 3/2/2020"]),
+        (["contract no. 9302-K"], [], ["", "", "", ""], ["contract no. 9302-K"]),
+        (["contract 77120"], [], ["", "", "", ""], ["contract 77120"]),
+        (["77120 contract"], [], ["", "", "", ""], ["77120 contract"]),
+        (["contract of 2021"], [], ["", "", "", ""], []),
+        (["contract: office@marigold.example"], [], ["", "", "", ""], ["contract: office@marigold.example"]),
     ],
 )
-def test_what_every_page_repeats_is_left_out(head: list[str], foot: list[str], labels: list[str]) -> None:
+def test_what_every_page_repeats_is_kept_once_if_it_has_a_name_or_number_of_its_own(
+    head: list[str], foot: list[str], labels: list[str], kept: list[str]
+) -> None:
     roman = ["i", "ii", "iii", "iv"]
     pages = [
         page(
@@ -56,21 +64,21 @@ def test_what_every_page_repeats_is_left_out(head: list[str], foot: list[str], l
     ]
     found = strip_running(pages)
 
-    assert bodies(found) == [body(at) for at in range(4)]
+    assert bodies(found) == [[*kept, *body(0)], *(body(at) for at in range(1, 4))]
     assert found.labels == labels
-    texts = [text for text in (*head, *foot) if any(word in text for word in ("ACME", "Annual", "Conf"))]
+    texts = [text for text in (*head, *foot) if any(word in text for word in ("ACME", "fruit", "Conf", "contract"))]
     assert " | ".join(filter(None, (found.header, found.footer))) == " | ".join(texts).format(n=1)
 
 
 def test_left_and_right_pages_may_differ() -> None:
-    found = strip_running([page(body(at), head=[("ACME Corp", "Annual Report")[at % 2]]) for at in range(8)])
+    found = strip_running([page(body(at), head=[("ACME Corp", "yearly report")[at % 2]]) for at in range(8)])
 
-    assert bodies(found) == [body(at) for at in range(8)]
-    assert found.header == "ACME Corp | Annual Report"
+    assert bodies(found) == [["ACME Corp", *body(0)], *(body(at) for at in range(1, 8))]
+    assert found.header == "ACME Corp | yearly report"
 
 
 def test_pages_without_the_header_are_left_alone() -> None:
-    heads = [["ACME Corp"] if at not in (0, 4) else [] for at in range(8)]
+    heads = [["fruit trees"] if at not in (0, 4) else [] for at in range(8)]
 
     assert bodies(strip_running([page(body(at), head=heads[at]) for at in range(8)])) == [body(at) for at in range(8)]
 
@@ -84,7 +92,7 @@ def test_a_number_that_starts_again_is_still_a_page_number() -> None:
 
 
 def test_pages_that_differ_in_numbers_only_lose_header_and_page_number_only() -> None:
-    pages = [page([f"Text of page {at}", "same"], head=["ACME Corp"], foot=[f"Page {at}"]) for at in range(1, 6)]
+    pages = [page([f"Text of page {at}", "same"], head=["same text"], foot=[f"Page {at}"]) for at in range(1, 6)]
 
     assert bodies(strip_running(pages)) == [[f"Text of page {at}", "same"] for at in range(1, 6)]
 

@@ -66,6 +66,18 @@ class TestUnicode:
     def test_a_byte_order_mark_is_dropped(self, read: Reader, text: str, mark: str) -> None:
         assert read(("\ufeff" + text).encode(mark)).text == text
 
+    @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+    @pytest.mark.parametrize(
+        "text", ["a", "Größe 12\n", GERMAN, RUSSIAN, f"{CHINESE}\n12", "line\r\n" * 40_000, f"{'word ' * 20_000}😀"]
+    )
+    def test_wide_text_needs_no_byte_order_mark(self, read: Reader, text: str, encoding: str) -> None:
+        parsed = read(text.encode(encoding))
+        assert (parsed.text, parsed.warnings) == (text, ())
+
+    @pytest.mark.parametrize("encoding", ["utf-32-le", "utf-32-be"])
+    def test_utf_32_with_a_byte_order_mark(self, read: Reader, encoding: str) -> None:
+        assert read(f"\ufeff{GERMAN}".encode(encoding)).text == GERMAN
+
     def test_a_few_damaged_characters_do_not_change_the_encoding(self, read: Reader) -> None:
         parsed = read(RUSSIAN.encode() + b"\xff" + RUSSIAN.encode()[:-3])
         assert parsed.text == RUSSIAN + "\ufffd" + RUSSIAN[:-3] + "\ufffd"
@@ -92,6 +104,38 @@ class TestLegacyEncodings:
         assert parsed.text == text * 3
         assert len(parsed.warnings) == 1
         assert "read as" in parsed.warnings[0]
+
+    @pytest.mark.parametrize(
+        ("text", "encoding"),
+        [
+            ("Größe und Übergabe: das Gerät kostet 12 Mark, Fläche schön.", "cp850"),
+            ("Größe und Übergabe: das Gerät kostet 12 Mark, Fläche schön.", "mac_roman"),
+            ("Le loyer est payé à l'avance, même en été.", "cp850"),
+            ("חוזה שכירות לדירה בתל אביב", "cp1255"),
+            ("שלום עולם, המחיר הוא 300 שקל לחודש", "cp1255"),
+            ("Привет, мир. Цена 300 рублей", "cp1251"),
+            ("Договорът влиза в сила от датата на подписване.", "cp1251"),
+            ("Sözleşme 3 Mayıs günü biter; ücret 500 liradır. Şehir: İstanbul.", "cp1254"),
+            ("A szerződés az aláírás napján lép hatályba.", "cp1250"),
+            ("A szerződés az aláírás napján lép hatályba.", "cp852"),
+            ("Každá strana může smlouvu vypovědět.", "cp852"),
+            ("合約第五條：租金為每月三千元，押金為一個月租金。", "big5"),
+            ("Договор аренды заключён между сторонами.", "koi8_r"),
+            ("賃貸借契約書。遅延損害金は年十四パーセントとする。", "euc_jp"),
+            ("支払期日は毎月末日です。", "cp932"),
+            ("Каждая из сторон", "cp866"),
+        ],
+    )
+    def test_a_short_text_is_enough(self, read: Reader, text: str, encoding: str) -> None:
+        assert read(text.encode(encoding)).text == text
+
+    @pytest.mark.parametrize("encoding", ["iso2022_jp", "iso2022_jp_2"])
+    def test_escape_sequences_switch_to_japanese_letters(self, read: Reader, encoding: str) -> None:
+        parsed = read("遅延損害金は\n年 14 % です。".encode(encoding))
+        assert (parsed.text, parsed.warnings) == ("遅延損害金は\n年 14 % です。", ())
+
+    def test_escape_sequences_for_colours_are_kept(self, read: Reader) -> None:
+        assert read(b"\x1b$x (1) \x1b(0").text == "\x1b$x (1) \x1b(0"
 
     def test_the_only_foreign_letter_may_stand_far_behind(self, read: Reader) -> None:
         text = "The rent is due on Monday.\n" * 100_000 + "It is paid at the café.\n"

@@ -21,7 +21,7 @@ from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.retrievers import HybridRetriever
 from llama_index_contextual.search import search
-from llama_index_contextual.search.response import LegScore
+from llama_index_contextual.search.response import IndexScore
 from llama_index_contextual.search.results import RetrievedChunk
 from tests.integration.retrievers.corpus import FixedRetriever, PassageIndex, both_legs, hits, passages, ranking
 from tests.support.models import CountingEmbedding, ScriptedLLM
@@ -47,7 +47,7 @@ def ranked(retriever: Any, query: str = QUERY, filters: MetadataFilters | None =
 
 def test_the_result_is_the_fusion_of_the_ranks() -> None:
     semantic, lexical = both_legs()
-    hybrid = HybridRetriever([semantic, lexical], retriever_weights=[3, 1], fusion="rrf", rrf_k=7)
+    hybrid = HybridRetriever([semantic, lexical], retriever_weights=[3, 1], fusion="rrf", rrf_k=7, spotlight=False)
     by_meaning, by_words = ({name: at for at, name in enumerate(ranked(leg), start=1)} for leg in (semantic, lexical))
     assert len(by_meaning) == 5
     assert list(by_words) == ["dry", "sensor", "valve"]
@@ -121,7 +121,7 @@ def test_every_result_carries_score_and_rank_in_each_leg() -> None:
         wanted = {key: (rank, score) for rank, (key, score) in enumerate(ranked(leg).items(), start=1)}
         carried = {hit.node.node_id: getattr(hit, name) for hit in found}
         assert {key: (score.rank, score.score) for key, score in carried.items() if score is not None} == wanted
-    assert found[0].lexical.matched_terms == ("error", "ts-999", "ts", "999", "pump")  # type: ignore[attr-defined]
+    assert found[0].lexical.matched_terms == ("error", "ts-999", "ts999", "ts", "999", "pump")  # type: ignore[attr-defined]
 
 
 def test_each_leg_is_asked_once_for_the_number_of_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def test_a_leg_of_this_package_keeps_its_evidence_next_to_a_foreign_one(use_asyn
 
 
 def test_evidence_that_a_foreign_leg_carries_is_kept() -> None:
-    evidence = {leg: LegScore(score=1.0, rank=1) for leg in ("semantic", "lexical", "document")}
+    evidence = {leg: IndexScore(score=1.0, rank=1) for leg in ("semantic", "lexical", "document")}
     leg = FixedRetriever([RetrievedChunk(node=TextNode(id_="a", text="a"), score=1.0, **evidence)])
     (hit,) = HybridRetriever([leg]).retrieve("q")
     assert {name: getattr(hit, name) for name in evidence} == evidence

@@ -18,7 +18,7 @@ from llama_index_contextual.embeddings import queries
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.retrievers import SemanticRetriever
-from llama_index_contextual.search.rank import semantic_leg
+from llama_index_contextual.search.rank import semantic_list
 from tests.integration.retrievers.corpus import PASSAGES, PassageIndex, by_meaning, passages, ranking
 from tests.support.models import CountingEmbedding
 
@@ -56,7 +56,7 @@ def test_the_scale_is_that_of_the_similarities_to_all_chunks(
     retriever: SemanticRetriever, index: PassageIndex, embedding: CountingEmbedding
 ) -> None:
     similarities = [score for _, score in ranking(retriever, QUERY, 5)]
-    leg = semantic_leg(index, embedding.vector(QUERY), 1, model="counting")
+    leg = semantic_list(index, embedding.vector(QUERY), 1, model="counting")
     assert leg.scale == pytest.approx((np.mean(similarities), np.std(similarities)), abs=1e-6)
 
 
@@ -244,7 +244,7 @@ def test_an_embedding_that_does_not_fit_is_refused(retriever: SemanticRetriever,
 def test_an_embedding_of_zeros_finds_nothing_and_says_so(retriever: SemanticRetriever) -> None:
     assert retriever.retrieve(QueryBundle(QUERY, embedding=[0.0] * 64)) == []
     assert retriever.chunk_index is not None
-    (warning,) = semantic_leg(retriever.chunk_index, [0.0] * 64, 3, model=retriever.embedder.name).warnings
+    (warning,) = semantic_list(retriever.chunk_index, [0.0] * 64, 3, model=retriever.embedder.name).warnings
     assert "embedding by 'CountingEmbedding:counting' is zero: the semantic index finds nothing for it" in warning
 
 

@@ -22,26 +22,28 @@ from llama_index_contextual.search.confidence import (
     READ,
     coverages,
     estimate_confidence,
-    hit_features,
     query_features,
+    shares_of,
+    unknown_words,
 )
-from llama_index_contextual.search.rank import Leg, Ranking
+from llama_index_contextual.search.rank import RankedList, Ranking
+from llama_index_contextual.search.response import UnknownWord
 from llama_index_contextual.search.spotlight import Matches
 
-NOTHING = np.zeros(0)
-"""Coverages of no hits."""
+NOTHING = np.zeros(2)
+"""Two hits that cover no word of the question."""
 
 
 def hits(rows: Sequence[int], scores: Sequence[float]) -> Hits:
     return Hits(np.array(rows, dtype=np.int64), np.array(scores, dtype=np.float64))
 
 
-def fused(*legs: Leg, rows: Sequence[int] = (0, 1), scores: Sequence[float] = (1.1, 0.0)) -> Ranking:
+def fused(*legs: RankedList, rows: Sequence[int] = (0, 1), scores: Sequence[float] = (1.1, 0.0)) -> Ranking:
     """Return a ranking of three chunks."""
     return Ranking(hits(rows, scores), ["a", "b", "c"], legs)
 
 
-def alone(leg: Leg) -> Ranking:
+def alone(leg: RankedList) -> Ranking:
     """Return the ranking of a search in a single index."""
     return Ranking(leg.hits, ["a", "b", "c"], [leg])
 
@@ -50,7 +52,7 @@ def covered(ranking: Ranking, *passages: tuple[str, str]) -> NDArray[np.float64]
     """Return the coverage of "pump motor" by passages, given as their texts and titles."""
     units = Units.of([(text, {TITLE: title}) for text, title in passages], Analyzer("none"), has_vectors=False)
     weights = {} if ranking.terms is None else ranking.terms.weights
-    return coverages(ranking, Matches.of(units, weights), "pump motor")
+    return coverages(ranking, Matches.of(units, weights))
 
 
 def trace(query: LexicalQuery = "pump motor") -> Ranking:
@@ -59,50 +61,35 @@ def trace(query: LexicalQuery = "pump motor") -> Ranking:
     The scores of all chunks vary by 2 (BM25) and 0.2 (cosine, about 0.3).
     """
     index = LexicalIndex.build(["pump motor", "motor", "valve"], language="none")
-    semantic = Leg("semantic", hits([0, 1], [0.9, 0.1]), Scale(0.3, 0.2))
-    lexical = Leg("lexical", hits([0, 1], [3.0, 1.0]), Scale(0.0, 2.0), index.query(query))
+    semantic = RankedList("semantic", hits([0, 1], [0.9, 0.1]), Scale(0.3, 0.2))
+    lexical = RankedList("lexical", hits([0, 1], [3.0, 1.0]), Scale(0.0, 2.0), index.query(query))
     return fused(semantic, lexical)
 
 
-def test_the_features_of_hits_match_their_description() -> None:
-    found = trace()
-    features = hit_features(found, found.evidence(20), 0.8)
-    # The mean of the fused scores 1.1 and 0 is 0.55: strengths 1 and 0. Row 0 holds both terms, row 1 the more frequent
-    # one. Both indexes have both rows. The cosine similarities are 3 standard deviations above the mean, and 1 below.
-    pump, motor = (math.log1p((3 - n + 0.5) / (n + 0.5)) for n in (1, 2))
-    rarity, covered = (pump + motor) / 2 / math.log1p(3), motor / (pump + motor)
-    all_bids = math.log(math.exp(8 + 1.5) + math.exp(1.5 * covered))
-    first, second = 8 + 1.5 - all_bids, 1.5 * covered - all_bids
-    assert {name: values.tolist() for name, values in features.items()} == {
-        "answer": pytest.approx([math.log(4), math.log(4)]),
-        "share": pytest.approx([first, second]),
-        "covering": pytest.approx([first, second * covered]),
-        "rare": pytest.approx([first * rarity, second * rarity]),
-        "agreed": pytest.approx([math.exp(first), math.exp(second)]),
-        "bm25": pytest.approx([1.5, 0.5]),
-        "cosine": pytest.approx([3, -1]),
-    }
+def test_the_shares_of_hits_match_their_description() -> None:
+    # 98 missing scores count as 0, so the mean of the fused scores 1.1 and 0 is 0.011: strengths 1 and 0.
+    both = math.log(math.exp(8 + 1.5) + math.exp(1.5 * 0.25))
+    assert shares_of(trace(), np.array([1.0, 0.25])) == pytest.approx([8 + 1.5 - both, 1.5 * 0.25 - both])
+    assert shares_of(trace(), np.zeros(0)) == []
 
 
 def test_hits_below_the_mean_are_as_strong_as_the_mean() -> None:
-    found = fused(*trace("sensor").legs, rows=[0, 1, 2, 3], scores=[1.1, 0.6, -0.5, -0.9])
-    competing = hit_features(found, found.evidence(20), 0.5)["share"]
+    ranking = fused(*trace("sensor").lists, rows=[0, 1, 2, 3], scores=[1.1, 0.6, -0.5, -0.9])
+    competing = shares_of(ranking, np.zeros(4))
     assert competing[2] == competing[3] < competing[1] < competing[0]
 
 
-def test_the_overlap_of_the_indexes_is_relative_to_the_longest_list() -> None:
-    _, lexical = trace().legs
-    semantic = Leg("semantic", hits([0, 5, 6, 7], [0.9, 0.8, 0.7, 0.1]), NO_SCALE)
-    found = fused(semantic, lexical)
-    assert hit_features(found, found.evidence(20), 0.5)["agreed"][0] == pytest.approx(1 / 4, rel=1e-3)
+def test_two_good_hits_of_a_small_file_are_both_strong() -> None:
+    ranking = fused(*trace("sensor").lists, rows=[0, 1], scores=[3.0, 2.7])
+    first, second = np.exp(shares_of(ranking, np.zeros(2)))
+    assert 0.25 < second < first < 0.75
 
 
-def test_features_are_always_finite() -> None:
-    semantic, lexical = trace().legs
+def test_shares_are_always_finite() -> None:
+    semantic, lexical = trace().lists
     flat, nothing = replace(semantic, scale=NO_SCALE), replace(lexical, hits=NO_HITS)
     negative = fused(flat, nothing, scores=[-0.1, -0.9])
-    features = hit_features(negative, negative.evidence(20), 0.5)
-    assert all(np.isfinite(values).all() for values in features.values())
+    assert all(map(math.isfinite, shares_of(negative, np.zeros(2))))
     assert query_features(negative, NOTHING) == {"near": 0.9, "cover": 0.0}
 
 
@@ -116,7 +103,7 @@ def test_nearness_is_the_best_similarity_less_half_of_what_chance_reaches() -> N
 
 
 def test_a_model_that_finds_everything_similar_is_measured_from_where_its_similarities_begin() -> None:
-    semantic, lexical = trace().legs
+    semantic, lexical = trace().lists
     found = fused(replace(semantic, scale=Scale(0.7, 0.02)), lexical)
     begin = 0.7 - 3.5 * 0.02
     chance = 0.5 * 0.02 * math.sqrt(2 * math.log(3))
@@ -132,11 +119,11 @@ def test_coverage_is_that_of_the_best_hit_with_its_header() -> None:
     titled = covered(found, ("The pump.", "Motor"), ("The valve.", ""))
     assert query_features(found, titled)["cover"] == pytest.approx(1)
     assert query_features(found, np.array([0.2] * READ + [0.9]))["cover"] == 0.2  # only the first hits are read
-    assert query_features(alone(found.legs[0]), covered(alone(found.legs[0]), ("The pump.", ""))).keys() == {"near"}
+    assert query_features(alone(found.lists[0]), covered(alone(found.lists[0]), ("The pump.", ""))).keys() == {"near"}
 
 
 def test_a_follow_up_without_words_of_its_own_is_judged_by_those_of_the_conversation() -> None:
-    semantic, lexical = trace().legs
+    semantic, lexical = trace().lists
     terms = LexicalIndex.build(["the pump", "motor"]).query((("And why?", 1.0), ("pump motor", 0.5)))
     found = fused(semantic, replace(lexical, terms=terms))
     estimate = estimate_confidence(found, found.evidence(20), np.ones(1), question="And why?")
@@ -146,21 +133,58 @@ def test_a_follow_up_without_words_of_its_own_is_judged_by_those_of_the_conversa
 
 def test_no_hit_is_more_relevant_than_the_documents_answer() -> None:
     found = trace("valve")
-    estimate = estimate_confidence(found, found.evidence(20), np.zeros(1), question="valve")
+    estimate = estimate_confidence(found, found.evidence(20), np.zeros(2), question="valve")
     assert max(estimate.relevances) <= estimate.confidence
+
+
+def unknown(texts: list[str], question: str, language: str = "english") -> dict[str, bool]:
+    """Return the words of a question that no text contains, with whether each is written like a name."""
+    terms = LexicalIndex.build(texts, language=language).query(question)
+    return {str(word): word.is_name for word in unknown_words(terms, question)}
+
+
+def test_words_that_no_document_contains_are_listed_and_names_are_recognised() -> None:
+    texts = ["The notice period of the lease is three months.", "Error TS-999: watchdog reset.", "Urlaubsregelung"]
+    assert unknown(texts, "What is the notice period?") == {}
+    assert unknown(texts, "What is the notice period at Zembla?") == {"Zembla": True}
+    assert unknown(texts, "how long is the notice at zembla.com?") == {"long": False, "zembla.com": True}
+    assert unknown(texts, "Cancellation of the lease") == {"Cancellation": False}, "the first word of a sentence"
+    assert unknown(texts, "lease? Cancellation") == {"Cancellation": False}
+    assert unknown(texts, "What does TS-998 mean? And TS-999?") == {"TS-998": True, "mean": False}
+    assert unknown(texts, "NOTICE AT ZEMBLA") == {"ZEMBLA": False}, "nothing is a name if all letters are capitals"
+    assert unknown(texts, "ts 999") == {}, "a code in another spelling"
+    assert unknown(texts, "the notize period") == {"notize": False}, "a corrected word may be another one"
+    assert unknown(texts, "Regelung", "german") == {}, "a part of a compound"
+
+
+def test_a_name_that_no_document_contains_prevents_the_level_high() -> None:
+    ranking = trace("pump motor")
+    evidence, covering = ranking.evidence(20), np.ones(2)
+    sure = estimate_confidence(ranking, evidence, covering, question="pump motor")
+    assert sure.level == "high"
+    capped = estimate_confidence(
+        ranking, evidence, covering, question="pump motor", unknown=[UnknownWord("Zembla", is_name=True)]
+    )
+    assert capped.level == "medium"
+    assert capped.confidence < MODELS["hybrid"].high <= sure.confidence  # type: ignore[operator]
+    assert max(capped.relevances) <= capped.confidence
+    ordinary = estimate_confidence(
+        ranking, evidence, covering, question="pump motor", unknown=[UnknownWord("mean", is_name=False)]
+    )
+    assert ordinary == sure
 
 
 def test_more_evidence_is_more_confidence() -> None:
     for mode, models in MODELS.items():
         assert min(models.confidence.coefficients.values()) > 0
-        assert models.relevance.coefficients["answer"] > 0
+        assert min(models.relevance.coefficients.values()) > 0
         assert mode == "lexical" or 0 < (models.low or 0) < (models.high or 0) < 1
 
 
 @pytest.mark.parametrize("mode", get_args(Mode))
 def test_every_mode_is_judged_by_the_features_of_its_indexes(mode: Mode) -> None:
     found = trace()
-    ranking = found if mode == "hybrid" else alone(next(leg for leg in found.legs if leg.name == mode))
+    ranking = found if mode == "hybrid" else alone(next(leg for leg in found.lists if leg.name == mode))
     estimate = estimate_confidence(ranking, ranking.evidence(20), NOTHING, question="pump motor")
     features, model = query_features(ranking, NOTHING), MODELS[mode].confidence
     logit = model.intercept + sum(model.coefficients[name] * features[name] for name in model.coefficients)
@@ -169,26 +193,25 @@ def test_every_mode_is_judged_by_the_features_of_its_indexes(mode: Mode) -> None
 
 
 def test_a_question_in_another_language_is_judged_by_the_semantic_ranking() -> None:
-    semantic, lexical = trace("pumpe").legs
+    semantic, lexical = trace("pumpe").lists
     lexical = replace(lexical, terms=LexicalIndex.build(["the pump", "motor"]).query("Wie groß ist die Pumpe?"))
     found = fused(semantic, lexical)
-    evidence = found.evidence(20)
     german, english = (
-        estimate_confidence(found, evidence, NOTHING, question=text)
-        for text in ("Wie groß ist die Pumpe?", "The pump?")
+        estimate_confidence(found, found.evidence(20), NOTHING, question=text, language=language)
+        for text, language in (("Wie groß ist die Pumpe?", "german"), ("The pump?", ""))
     )
     assert german.confidence == MODELS["semantic"].confidence(query_features(found, NOTHING))
     assert english.confidence == MODELS["hybrid"].confidence(query_features(found, NOTHING))
 
 
 def test_without_results_there_is_no_confidence() -> None:
-    legs = (replace(leg, hits=NO_HITS) for leg in trace("sensor").legs)
-    estimate = estimate_confidence(fused(*legs, rows=[], scores=[]), [], NOTHING)
+    empty = fused(*(replace(leg, hits=NO_HITS) for leg in trace("sensor").lists), rows=[], scores=[])
+    estimate = estimate_confidence(empty, empty.evidence(20), NOTHING)
     assert (estimate.confidence, estimate.level) == (0.0, "none")
 
 
 def test_overwhelming_evidence_is_not_a_division_by_zero() -> None:
-    semantic = alone(replace(trace().legs[0], scale=Scale(0.3, 1e-4)))
+    semantic = alone(replace(trace().lists[0], scale=Scale(0.3, 1e-4)))
     estimate = estimate_confidence(semantic, semantic.evidence(20), NOTHING)
     assert 0.99 < estimate.confidence < 1
     assert np.isfinite(estimate.relevances).all()

@@ -22,8 +22,8 @@ from llama_index_contextual.search.rank import (
     FusionSettings,
     add_support,
     best_of_group,
-    fused,
-    lexical_leg,
+    fuse_lists,
+    lexical_list,
     reciprocal_shares,
     scaled_shares,
 )
@@ -61,7 +61,7 @@ def search(query: str, *documents: list[TextNode], **settings: Any) -> list[Hit]
     index = NodeIndex(list(itertools.chain(*documents or (A, B, C))))
     support = index_of(*documents or (A, B, C))
     fusion = FusionSettings(weights=(1.0,), **settings)
-    ranking = fused([lexical_leg(index, query, 100)], index.ids, fusion, documents=support, query=query)
+    ranking = fuse_lists([lexical_list(index, query, 100)], index.ids, fusion, documents=support, query=query)
     count = len(ranking.hits.rows)
     return hits_of(ranking, index.fetch(ranking.hits.rows.tolist()), ranking.evidence(count))
 

@@ -10,7 +10,7 @@ from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNode
 
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.metadata import Place
-from llama_index_contextual.search.response import LegScore, Mark, Source
+from llama_index_contextual.search.response import IndexScore, Mark, Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
 ATTACK = "<script>alert(1)</script> & \"quoted\" 'too' \x1b[31mred\x1b[0m \u202ecba"
@@ -43,8 +43,8 @@ def hit(**changes: object) -> RetrievedChunk:
     values = {
         "node": node(),
         "score": 0.5,
-        "semantic": LegScore(score=0.8, rank=2),
-        "lexical": LegScore(score=3.25, rank=1, matched_terms=("revenu",)),
+        "semantic": IndexScore(score=0.8, rank=2),
+        "lexical": IndexScore(score=3.25, rank=1, matched_terms=("revenu",)),
     }
     return RetrievedChunk(**{**values, **changes})  # type: ignore[arg-type]
 

@@ -12,12 +12,12 @@ from llama_index_contextual.answering.citations import Passage, check_citations
 from llama_index_contextual.answering.response import GroundedResponse
 
 nh3 = pytest.importorskip("nh3", reason="needs the extra ui")
-from llama_index_contextual.ui.ask import ShownSource, answer_html, findings_of  # noqa: E402
+from llama_index_contextual.ui.ask import SourceView, answer_html, findings_of  # noqa: E402
 from llama_index_contextual.ui.markdown import render_markdown  # noqa: E402
 
 PASSAGES = [Passage("Food keeps for three days in the <cold> room."), Passage("Boil all water for 5 minutes & wait.")]
 SOURCES = [
-    ShownSource(number=number, label=f"manual & notes {number}.md", url=f"/p/a/passage/{number}?q=a&b", is_cited=True)
+    SourceView(number=number, label=f"manual & notes {number}.md", url=f"/p/a/passage/{number}?q=a&b", is_cited=True)
     for number in (1, 2)
 ]
 
@@ -150,13 +150,21 @@ def test_findings_are_sentences_with_the_words_concerned() -> None:
     text = "“it never ends at all” 77 [Source 1] [Source 9]. “boil all water” [Source 1]. “for three days” [Source 1]"
     report = check_citations(text, PASSAGES)
     answer = GroundedResponse(report.text, [], citations=report, partial="The model sent nothing for 10 seconds.")
-    assert [(one.kind, one.text, list(one.quoted)) for one in findings_of(answer)] == [
+    assert [(one.kind, one.text, list(one.quotations)) for one in findings_of(answer)] == [
         ("bad", "The answer is incomplete: The model sent nothing for 10 seconds.", []),
         ("bad", "A citation of Source 9, which does not exist, was removed.", []),
         ("bad", "1 quotation in no passage:", ["it never ends at all"]),
         ("bad", "1 quotation in Source 2, which is not cited for it:", ["boil all water"]),
         ("bad", "1 figure in no cited passage:", ["77"]),
         ("good", "1 quotation verified word for word.", []),
+    ]
+
+
+def test_a_statement_that_a_source_supports_which_it_does_not_cite_is_noted() -> None:
+    report = check_citations("You should boil all water for 5 minutes [Source 1].", PASSAGES)
+    notes = [one for one in findings_of(GroundedResponse(report.text, [], citations=report)) if one.kind == "note"]
+    assert [(one.text, list(one.quotations)) for one in notes] == [
+        ("1 statement supported by a source that is not cited there:", ["You should boil all water for 5 minutes."])
     ]
 
 

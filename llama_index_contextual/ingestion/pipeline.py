@@ -1,8 +1,8 @@
 """Components that process a document: parsers, contextualizer and embedding model.
 
-`Stages` holds them as the settings select them: ordinary LlamaIndex components, connected to the ledger. An `Embedder`
-embeds the chunks of one run and charges the run's account. An `Executor` reads files and embeds texts in this process;
-a subclass can do this elsewhere.
+`Pipeline` holds them as the settings select them: ordinary LlamaIndex components, connected to the ledger. An
+`Embedder` embeds the chunks of one run and charges the run's account. An `Executor` reads files and embeds texts in
+this process; a subclass can do this elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -25,7 +24,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual.config import DEFAULT_LLM, LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
-from llama_index_contextual.contextualizer.base import ChunkContext, ChunkFailure
+from llama_index_contextual.contextualizer.base import ChunkFailure, chunk_places
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
 from llama_index_contextual.embeddings.batching import fault_of
@@ -40,12 +39,11 @@ from llama_index_contextual.embeddings.contextual import (
     unusable_error,
 )
 from llama_index_contextual.embeddings.windows import Window, WindowSplitter, average, window_splitter
-from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
-from llama_index_contextual.ingestion.plan import FileReader, Inputs, Job, span_of
+from llama_index_contextual.index.ledger import Ledger, document_keys, stored_name, vector_key
+from llama_index_contextual.ingestion.plan import FileReader, Inputs, Job
 from llama_index_contextual.ingestion.report import ProgressCounter
-from llama_index_contextual.models import embedding_identity
+from llama_index_contextual.models import embedding_identity, own_prefixes
 from llama_index_contextual.money.account import Account
-from llama_index_contextual.money.price import is_in_process
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.readers import DocumentReader
 from llama_index_contextual.readers.ocr import PageStore
@@ -84,7 +82,7 @@ class _Unit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stages:
+class Pipeline:
     """Components that process a document.
 
     Attributes:
@@ -104,7 +102,7 @@ class Stages:
     splitter: WindowSplitter | None = None
 
     def parse(self, job: Job, *, seconds: float = math.inf, check: Callable[[], None] | None = None) -> list[BaseNode]:
-        """Return the chunks of a document, including contexts that an LLM wrote earlier.
+        """Return the chunks of a document; `FORMER_CONTEXT` is the context that an LLM wrote for the same chunk.
 
         Args:
             job: The document.
@@ -117,13 +115,13 @@ class Stages:
         if job.document is None:
             return list(job.nodes or [])
         nodes = cut(job.document, self.parsers, seconds=seconds, check=check) if job.nodes is None else job.nodes
-        written = {node.node_id: job.contexts[span] for node in nodes if (span := span_of(node)) in job.contexts}
-        for node in nodes:
-            if node.node_id in written:
-                node.metadata |= ChunkContext(written[node.node_id], "llm").to_metadata() | {keys.CONTEXT_GIVEN: True}
-        lines = self.contextualizer.lines if isinstance(self.contextualizer, LLMContextualizer) else None
-        if written and lines is not None:
-            lines.put_below(nodes, written)
+        if isinstance(self.contextualizer, LLMContextualizer):
+            chunk_keys = self.contextualizer.chunk_keys(nodes, job.source)
+            former = self.ledger.chunk_contexts(chunk_keys)
+            for node, key, place in zip(nodes, chunk_keys, chunk_places(nodes), strict=True):
+                node.metadata[keys.CHUNK_KEY] = key
+                if context := former.get(key) or job.former.get(place):
+                    node.metadata[keys.FORMER_CONTEXT] = context
         return list(nodes)
 
 
@@ -135,7 +133,7 @@ class Embedder:
         model: Embedding model, or None if there is no semantic index.
         name: Name of the embedding model.
         ledger: Store of vectors that have already been paid for.
-        spending: Account of the run.
+        account: Account of the run.
         splitter: Splitter for texts that are too long for the embedding model, or None.
         dimensions: Length of the vectors in the previous version, or None.
     """
@@ -143,7 +141,7 @@ class Embedder:
     model: BaseEmbedding | None
     name: str | None
     ledger: Ledger
-    spending: Account
+    account: Account
     splitter: WindowSplitter | None = None
     dimensions: int | None = None
 
@@ -164,46 +162,47 @@ class Embedder:
         units = await asyncio.to_thread(self._units, nodes, model, name)
         every = [key for unit in units for key in unit.keys]
         length = getattr(model, "dimensions", None)  # length requested from the model, if any
-        known = await asyncio.to_thread(self.ledger.vectors, every, dimensions=length)
+        vectors = await asyncio.to_thread(self.ledger.vectors, every, dimensions=length)
         faults: dict[str, str] = {}
-        if missing := [unit for unit in units if not known.keys() >= set(unit.keys)]:
+        if missing := [unit for unit in units if not vectors.keys() >= set(unit.keys)]:
             new = await self._aembed_new(model, name, missing, faults)
-            known.update(new)
+            vectors.update(new)
             # Stored vectors of a different length cannot be in the same index as vectors that the model returns now.
             length = next(map(len, new.values()), None)
-            other = {key for key, vector in known.items() if len(vector) != (length or len(vector))}
-            if others := [unit for unit in units if not other.isdisjoint(unit.keys)]:
-                known = {key: vector for key, vector in known.items() if key not in other}
-                known.update(await self._aembed_new(model, name, others, faults))
-        if not known and self.dimensions is None:
+            foreign_keys = {key for key, vector in vectors.items() if len(vector) != (length or len(vector))}
+            if foreign_units := [unit for unit in units if not foreign_keys.isdisjoint(unit.keys)]:
+                vectors = {key: vector for key, vector in vectors.items() if key not in foreign_keys}
+                vectors.update(await self._aembed_new(model, name, foreign_units, faults))
+        if not vectors and self.dimensions is None:
             raise unusable_error(name, next(iter(faults.values())))
-        zeros = np.zeros(next(map(len, known.values()), self.dimensions or 0), dtype=np.float32)
+        zeros = np.zeros(next(map(len, vectors.values()), self.dimensions or 0), dtype=np.float32)
         places = {place: key for unit in units for place, key in zip(unit.places, unit.keys, strict=True)}
         failures = [
             ChunkFailure(node.node_id, node.ref_doc_id or "", unusable(name, faults[key]), step="embedding")
             for place, node in enumerate(nodes)
-            if (key := places[place]) not in known
+            if (key := places[place]) not in vectors
         ]
-        return np.stack([known.get(places[place], zeros) for place in range(len(nodes))]), failures
+        return np.stack([vectors.get(places[place], zeros) for place in range(len(nodes))]), failures
 
     def _units(self, nodes: Sequence[BaseNode], model: BaseEmbedding, name: str) -> list[_Unit]:
         """Group the texts of chunks, including their contexts, into units that are embedded together."""
         length = getattr(model, "dimensions", None)
         texts = [node.get_content(MetadataMode.EMBED) for node in nodes]
+        name = stored_name(name, own_prefixes(model)[1])
         if isinstance(model, ContextualEmbedding):
             parts = [(part, [texts[at] for at in part]) for part in document_parts(model, nodes, texts)]
             return [
-                _Unit(part, tuple(document_keys(sent, name, length)), [Window(text, 1) for text in sent], name)
-                for part, sent in parts
+                _Unit(part, tuple(document_keys(group, name, length)), [Window(text, 1) for text in group], name)
+                for part, group in parts
             ]
         units = []
         for at, (node, text) in enumerate(zip(nodes, texts, strict=True)):
-            windows, stored_name = [Window(text, 1)], name
+            windows, model_key = [Window(text, 1)], name
             if self.splitter is not None:
                 body = len(node.get_content(MetadataMode.NONE).rstrip())
                 windows = self.splitter.split(text, max(0, len(text) - body))
-                stored_name = name if len(windows) == 1 else self.splitter.name(name)
-            units.append(_Unit([at], (vector_key(text, stored_name, length),), windows, stored_name))
+                model_key = name if len(windows) == 1 else self.splitter.name(name)
+            units.append(_Unit([at], (vector_key(text, model_key, length),), windows, model_key))
         return units
 
     async def _aembed_new(
@@ -217,8 +216,7 @@ class Embedder:
         units = list({unit.keys: unit for unit in units}.values())
         vectors: dict[str, Vectors] = {}
         texts = [[window.text for window in unit.windows] for unit in units]
-        booking = self.spending.free_call if is_in_process(name) else partial(self.spending.embedding, name)
-        async with aclosing(aembed_groups(model, texts, name=name, booking=booking)) as answers:
+        async with aclosing(aembed_groups(model, texts, name=name, account=self.account)) as answers:
             async for answer in answers:
                 by_model: dict[str, dict[str, Vectors]] = defaultdict(dict)
                 for at, group in answer.items():
@@ -289,7 +287,7 @@ class InterruptibleNodes(list[BaseNode]):
             yield node
 
 
-def make_stages(
+def make_pipeline(
     config: ProjectConfig,
     *,
     ledger: Ledger,
@@ -297,8 +295,9 @@ def make_stages(
     embed_model: BaseEmbedding | None,
     model_id: str | None = None,
     retries_refused: bool = False,
-) -> Stages:
-    """Return the stages for the settings of a project.
+    renews_kept: bool = False,
+) -> Pipeline:
+    """Return the pipeline for the settings of a project.
 
     Args:
         config: Settings of the project.
@@ -307,6 +306,7 @@ def make_stages(
         embed_model: Embedding model, or None if there is no semantic index.
         model_id: Name for the model in `llm`; None uses the model's own name.
         retries_refused: Whether to request contexts again that the LLM refused to write in earlier runs.
+        renews_kept: Whether to request contexts again that were written when their file was read differently.
 
     Raises:
         ModelError: A model has no name that distinguishes it from other models.
@@ -317,9 +317,9 @@ def make_stages(
     is_divided = embed_model_name == LOCAL or isinstance(embed_model, ContextualEmbedding)
     if embed_model is not None and embed_model_name is not None and not is_divided:
         splitter = window_splitter(embed_model, embed_model_name, config.embed_window)
-    return Stages(
+    return Pipeline(
         parsers=make_parsers(config),
-        contextualizer=_contextualizer(config, llm, model_id, retries_refused=retries_refused),
+        contextualizer=_contextualizer(config, llm, model_id, retries_refused=retries_refused, renews_kept=renews_kept),
         embed_model=embed_model,
         embed_model_name=embed_model_name,
         ledger=ledger,
@@ -328,7 +328,7 @@ def make_stages(
 
 
 def _contextualizer(
-    config: ProjectConfig, llm: LLM | None, model_id: str | None, *, retries_refused: bool
+    config: ProjectConfig, llm: LLM | None, model_id: str | None, *, retries_refused: bool, renews_kept: bool
 ) -> Contextualizer | None:
     if config.context == "none":
         return None
@@ -340,6 +340,7 @@ def _contextualizer(
         model=DEFAULT_LLM if config.llm is None else config.llm,
         prompt=config.context_prompt or DEFAULT_PROMPT,
         neighbours=config.context_neighbours,
+        context_languages=config.context_languages,
         num_workers=config.llm_concurrency,
         call_timeout=config.call_timeout,
         requests_per_minute=config.requests_per_minute,
@@ -347,6 +348,7 @@ def _contextualizer(
         service_tier=config.service_tier,
         segment_size=config.segment_size,
         retries_refused=retries_refused,
+        renews_kept=renews_kept,
     )
 
 
@@ -357,10 +359,10 @@ class Executor:
     all calls to providers, and the version that is built.
 
     Attributes:
-        batches_ahead: Minimum number of batches of chunks to start ahead of the current batch.
+        groups_ahead: Minimum number of groups of chunks to start ahead of the current group.
     """
 
-    batches_ahead = 0
+    groups_ahead = 0
 
     def reader(
         self, inputs: Inputs, config: ProjectConfig, page_store: PageStore, progress: ProgressCounter
@@ -374,9 +376,9 @@ class Executor:
             ocr=config.ocr,
             page_store=page_store,
             on_file=progress.reading,
-            on_page=lambda done, total: progress.set(pages_done=done, pages_total=total),
+            on_page=lambda pages, total: progress.set(pages_done=pages, pages_total=total),
         )
 
-    def embed_model(self, stages: Stages) -> BaseEmbedding | None:
+    def embed_model(self, pipeline: Pipeline) -> BaseEmbedding | None:
         """Return the embedding model of a run, which runs on this executor."""
-        return stages.embed_model
+        return pipeline.embed_model
