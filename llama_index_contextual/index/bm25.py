@@ -102,10 +102,11 @@ class TermCounts:
     @cached_property
     def _numbers(self) -> Memory[int | None]:
         """The numbers of the terms that were looked up."""
+        terms = self.terms  # not `self`: a reference cycle would keep the files of the arrays open
 
         def find(term: str) -> int | None:
-            number = bisect_left(self.terms, term)
-            return number if number < len(self.terms) and self.terms[number] == term else None
+            number = bisect_left(terms, term)
+            return number if number < len(terms) and terms[number] == term else None
 
         return Memory(find)
 

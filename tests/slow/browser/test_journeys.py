@@ -171,8 +171,14 @@ def test_on_a_phone_the_facets_are_a_sheet(pages: Pages, served: Served) -> None
     expect(page.get_by_role("button", name="Filters 2")).to_be_visible()
 
 
+def unfold(page: Page) -> None:
+    """Show all results: those that are less likely to answer the question, and the further ones of a document."""
+    page.locator("details.folded, details.more").evaluate_all("all => all.forEach((one) => { one.open = true; })")
+
+
 def test_a_quotation_is_copied_with_its_file_and_page(pages: Pages, served: Served) -> None:
     page = pages.open(f"/p/examples/?q={quote_plus(LEAKAGE)}", permissions=["clipboard-read", "clipboard-write"])
+    unfold(page)
     result = page.locator(
         ".result:not(:has(.row))", has_text="page"
     ).first  # the copied text of a row names its columns
@@ -187,6 +193,7 @@ def test_a_quotation_is_copied_with_its_file_and_page(pages: Pages, served: Serv
 def test_the_quotation_of_a_passage_is_copied_and_its_link_opens_the_same_mark(pages: Pages, served: Served) -> None:
     page = pages.open(permissions=["clipboard-read", "clipboard-write"])
     search(page, served, LEAKAGE)
+    unfold(page)
     follow(page.locator(".group", has_text=PDF).locator(".result:not(:has(.row)) .result-link").first)
     quoted = page.locator(".beside .quote").inner_text()
     page.get_by_role("button", name="Copy quotation").click()
