@@ -164,8 +164,10 @@ def quotations_of(answer: str) -> list[Quotation]:
     for start, end in blocks:
         text = re.sub(r"(?<!\s)\s*\[Sources? [^\[\]]*\]\s*", " ", _BLOCK_MARK.sub("", answer[start:end])).strip()
         quotations.append(Quotation(text=text, start=start, end=end))
+    starts = [start for start, _ in blocks]
     for match in _MARKED.finditer(answer):
-        if not any(start <= match.start() < end for start, end in blocks):
+        before = bisect_right(starts, match.start())  # number of blocks that begin before the quotation marks
+        if not before or blocks[before - 1][1] <= match.start():
             text = next(group for group in match.groups() if group is not None)
             quotations.append(Quotation(text=text, start=match.start(), end=match.end()))
     long_enough = (quotation for quotation in quotations if _count_words(quotation.text) >= MIN_WORDS)

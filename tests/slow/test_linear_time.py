@@ -147,7 +147,10 @@ FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     ),
     "prompt tags": (neutralise, [Run("<", " "), Run("", "< /"), Run("<", "\u3000", "document")]),
     "citations": (uncited, [Run("", " "), Run("", "[Source "), Run("", " [Source 1")]),
-    "quotations": (quotations_of, [Run("", "“"), Run("> ", " "), Run('"', "a "), Run("", '"a ')]),
+    "quotations": (
+        quotations_of,
+        [Run("", "“"), Run("> ", " "), Run('"', "a "), Run("", '"a '), Run("", '> a\n\n"b c d"\n\n')],
+    ),
     "parts of keys": (
         lambda text: _without_parts(text, _secrets(frozenset({"aaaaaaaaaaaaaaaab1aaaaaaaaaaaaa"}))),
         [
