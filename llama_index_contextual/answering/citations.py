@@ -45,17 +45,18 @@ _DROPPED = frozenset("\"'`´*_“”„‟‘’‚‛«»‹›\u00ad\u200b\u20
 _DASHES = frozenset("-‐‑‒–—―−")
 _SIGN = r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]"  # scripts in which each character counts as a word
 _WORD = re.compile(rf"{_SIGN}|(?:(?!{_SIGN})\w)+(?:[-‐‑.,'’](?:(?!{_SIGN})\w)+)*")
-_PARAGRAPH = r"(?:[^{marks}\n]|\n(?![ \t]*\n))+?"
+_LINE_END = r"\n(?![ \t]*\n)"  # within a paragraph
 _MARKED = re.compile(
     "|".join(
         [
-            f"“({_PARAGRAPH.format(marks='“”')})”",
-            f"„({_PARAGRAPH.format(marks='„“”')})[“”]",
-            f"«({_PARAGRAPH.format(marks='«»')})»",
+            f"“((?:[^“”\\n]++|{_LINE_END})++)”",
+            f"„((?:[^„“”\\n]++|{_LINE_END})++)[“”]",
+            f"«((?:[^«»\\n]++|{_LINE_END})++)»",
             # A quotation mark after a digit is an inch sign and does not open a quotation.
-            f'(?<![\\w"])"({_PARAGRAPH.format(marks=chr(34))})"(?!\\w)',
-            f"(?<!\\w)‘({_PARAGRAPH.format(marks='‘')})’(?!\\w)",
-            f"(?<!\\w)'({_PARAGRAPH.format(marks='')})'(?!\\w)",
+            f'(?<![\\w"])"((?:[^"\\n]++|{_LINE_END})++)"(?!\\w)',
+            # Within a word, a single quotation mark is an apostrophe.
+            f"(?<!\\w)‘((?:[^‘’\\n]++|’(?=\\w)|{_LINE_END})++)’(?!\\w)",
+            f"(?<!\\w)'((?:[^'\\n]++|(?<=\\w)'(?=\\w)|{_LINE_END})++)'(?!\\w)",
         ]
     )
 )
@@ -222,10 +223,16 @@ def is_stitched(text: str, texts: Sequence[FoldedText]) -> bool:
     if len(pieces) > 1 and all(any(passage.find(piece, 0) for passage in texts) for piece in pieces):
         return True
     words, first = list(_WORD.finditer(text)), 0
+
+    def is_found(last: int) -> bool:
+        span = text[words[first].start() : words[last - 1].end()]
+        return any(passage.find(span, 0) for passage in texts)
+
     while first < len(words):
-        spans = ((last, text[words[first].start() : words[last - 1].end()]) for last in range(len(words), first, -1))
-        last = next((last for last, span in spans if any(passage.find(span, 0) for passage in texts)), first)
-        if last - first >= MIN_WORDS:
+        last = first + MIN_WORDS
+        if last <= len(words) and is_found(last):
+            while last < len(words) and is_found(last + 1):
+                last += 1
             first = last
         elif first and is_function_word(words[first][0].casefold()):
             first += 1

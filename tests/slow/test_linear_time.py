@@ -14,7 +14,14 @@ from llama_index.core.schema import Document, TextNode
 from llama_index_contextual import ChunkNodeParser
 from llama_index_contextual._utils.redaction import _secrets, _without_parts
 from llama_index_contextual._utils.templates import _marks_of
-from llama_index_contextual.answering.citations import Passage, check_citations, quotations_of, uncited
+from llama_index_contextual.answering.citations import (
+    FoldedText,
+    Passage,
+    check_citations,
+    is_stitched,
+    quotations_of,
+    uncited,
+)
 from llama_index_contextual.answering.guards import Guards, is_safe, mask_personal_data
 from llama_index_contextual.answering.intent import aspects_of
 from llama_index_contextual.answering.prompts import defused
@@ -149,7 +156,11 @@ FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     "citations": (uncited, [Run("", " "), Run("", "[Source "), Run("", " [Source 1")]),
     "quotations": (
         quotations_of,
-        [Run("", "“"), Run("> ", " "), Run('"', "a "), Run("", '"a '), Run("", '> a\n\n"b c d"\n\n')],
+        [Run("", "“"), Run("> ", " "), Run('"', "a "), Run("", '"a '), Run("", "'a "), Run("", '> a\n\n"b c d"\n\n')],
+    ),
+    "stitched quotations": (
+        lambda text: is_stitched(text, [FoldedText("a b c"), FoldedText("d e f")]),
+        [Run("", "a b c ")],
     ),
     "parts of keys": (
         lambda text: _without_parts(text, _secrets(frozenset({"aaaaaaaaaaaaaaaab1aaaaaaaaaaaaa"}))),
