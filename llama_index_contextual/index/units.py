@@ -190,11 +190,13 @@ class Units:
         Args:
             share: Share of the rows in which a term must occur, and at least in two.
         """
+        least = max(2, math.ceil(share * self.rows))
         ordered = np.sort(self.sketches, axis=None)
-        counts = ordered.searchsorted(self.sketches, "right") - ordered.searchsorted(self.sketches)
-        exists = self.sketches != _NO_TERM
-        is_shared = exists & (counts >= max(2, share * self.rows))
-        shares: NDArray[np.float64] = is_shared.sum(axis=1) / np.maximum(exists.sum(axis=1), 1)
+        is_shared = np.zeros(_NO_TERM + 1, dtype=np.bool_)
+        is_shared[ordered[least - 1 :][ordered[least - 1 :] == ordered[: len(ordered) - least + 1]]] = True
+        is_shared[_NO_TERM] = False
+        shared, terms = is_shared.take(self.sketches), self.sketches != _NO_TERM
+        shares: NDArray[np.float64] = shared.sum(axis=1) / np.maximum(terms.sum(axis=1), 1)
         return shares
 
     def similarities(self, vector: Floats) -> Floats:
