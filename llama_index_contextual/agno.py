@@ -319,7 +319,7 @@ def _agno_document(chunk: RetrievedChunk, response: RetrievalResponse) -> Docume
         "confidence": response.confidence,
         "context": chunk.context,
         keys.TABLE_HEAD: chunk.table_head,
-        "spotlight": None if chunk.spotlight is None else chunk.spotlight.to_dict(),
+        "spotlight": chunk.spotlight_dict(),
         **asdict(chunk.source),
     }
     return Document(

@@ -256,7 +256,7 @@ class GroundedResponse(Response):
             "label": str(hit.place),
             "cited": self.citations is not None and number in self.citations.cited,
             **asdict(hit.source),
-            "spotlight": None if hit.spotlight is None else hit.spotlight.to_dict(),
+            "spotlight": hit.spotlight_dict(),
             "excerpt": text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 2]} …",
         }
 

@@ -170,7 +170,7 @@ def estimate_confidence(
     if mode == "hybrid" and (terms := ranking.terms) is not None:
         if not terms.counts or language:
             mode = "semantic"
-        elif not terms.analyzer.query_terms(question):
+        elif not any(of_word for _, of_word, _ in terms.analyzer.own_terms(question)):
             mode = "lexical"
     models, of_query = MODELS[mode], query_features(ranking, covered, is_filtered=is_filtered)
     most = 1 - _NEARLY

@@ -138,34 +138,17 @@ class Mark(NamedTuple):
         start: Offset of the first character in the document's text, or in the passage if the passage has no offsets.
         end: Offset after the last character.
         text: Text of the sentence or row.
-        source: Pages and section of the sentence or row.
     """
 
     start: int
     end: int
     text: str
-    source: Source
 
     @classmethod
     def of(cls, chunk: Chunk, start: int, end: int) -> Mark:
         """Return the mark for a span of a chunk's text."""
         base = chunk.start or 0
-        first, after = base + start, base + end
-        source = Source.from_place(chunk.metadata, chunk.doc_id, first, after)
-        if places := keys.places_of(chunk.metadata):
-            for name, value in _values_at(places, first, after).items():
-                setattr(source, name, value)
-        return cls(first, after, chunk.text[start:end], source)
-
-    def to_dict(self, *, texts: bool = True) -> dict[str, Any]:
-        """Return the mark as a dict that can be written as JSON.
-
-        Args:
-            texts: Whether to include the text.
-        """
-        names = ("page_start", "page_end", "page_label", "section")
-        text = {"text": self.text} if texts else {}
-        return {"start": self.start, "end": self.end, **text, **{name: getattr(self.source, name) for name in names}}
+        return cls(base + start, base + end, chunk.text[start:end])
 
 
 def _values_at(places: Sequence[keys.Place], start: int, end: int) -> dict[str, Any]:
@@ -216,7 +199,21 @@ class BaseHit:
     @property
     def place(self) -> Source:
         """The location to show: that of the best-matching sentence or row, or that of the passage if there is none."""
-        return self.source if self.spotlight is None else self.spotlight.source
+        source, mark = self.source, self.spotlight
+        return source if mark is None else source.at(mark.start, mark.end, keys.places_of(self.metadata))
+
+    def spotlight_dict(self, *, texts: bool = True) -> dict[str, Any] | None:
+        """Return the mark, with its pages and section, as a dict that can be written as JSON, or None.
+
+        Args:
+            texts: Whether to include the text.
+        """
+        mark, place = self.spotlight, self.place
+        if mark is None:
+            return None
+        names = ("page_start", "page_end", "page_label", "section")
+        text = {"text": mark.text} if texts else {}
+        return {"start": mark.start, "end": mark.end, **text, **{name: getattr(place, name) for name in names}}
 
     @property
     def context(self) -> str | None:
@@ -719,7 +716,7 @@ def _result_dict(chunk: BaseHit, *, texts: bool) -> dict[str, Any]:
     if chunk.lexical is not None:
         out["lexical"]["matched_terms"] = list(chunk.lexical.matched_terms)
     out["source"] = asdict(chunk.source)
-    out["spotlight"] = None if chunk.spotlight is None else chunk.spotlight.to_dict(texts=texts)
+    out["spotlight"] = chunk.spotlight_dict(texts=texts)
     return out
 
 

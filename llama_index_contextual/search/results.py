@@ -45,8 +45,8 @@ class RetrievedChunk(BaseHit, NodeWithScore):
     have no term of the query.
     """
     spotlight: Mark | None = None
-    """The sentence or table row that matches the question best, with its offsets in the document, its pages and its
-    section; None if nothing in the passage matches.
+    """The sentence or table row that matches the question best, with its offsets in the document; `place` has its
+    pages and section. None if nothing in the passage matches.
     """
 
     @classmethod

@@ -16,7 +16,7 @@ from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import MAX_CHARACTERS
 from llama_index_contextual.metadata import CONTINUED_TABLE, background
-from llama_index_contextual.search.response import Mark, Source, visible
+from llama_index_contextual.search.response import BaseHit, Source, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
 ToolName = Literal["search", "grep", "outline", "read"]
@@ -228,10 +228,12 @@ class BestSentence(Described):
     """Path of headings above it."""
 
     @classmethod
-    def from_mark(cls, mark: Mark) -> BestSentence:
-        """Create an instance from the mark of a search result."""
-        page, section = mark.source.page_start, mark.source.section
-        return cls(text=mark.text, start=mark.start, end=mark.end, page_start=page, section=section)
+    def from_hit(cls, hit: BaseHit) -> BestSentence | None:
+        """Create an instance from the mark of a search result; the result is None if there is no mark."""
+        mark, place = hit.spotlight, hit.place
+        if mark is None:
+            return None
+        return cls(text=mark.text, start=mark.start, end=mark.end, page_start=place.page_start, section=place.section)
 
 
 class FoundPassage(Described):
@@ -281,7 +283,7 @@ class FoundPassage(Described):
             background=background(chunk.metadata) or None,
             table_head=chunk.table_head,
             text=chunk.text,
-            spotlight=None if chunk.spotlight is None else BestSentence.from_mark(chunk.spotlight),
+            spotlight=BestSentence.from_hit(chunk),
         )
 
     def text_for_model(self, *, places: bool) -> str:

@@ -109,7 +109,7 @@ def main() -> None:
         shares = f"first {first:.1f} %, first two {second:.1f} %"
         print(f"{name}: {len(rows)} results, {shares}, median {length:.0f} characters")
         for row in random.Random(options.seed).sample(rows, min(options.sample, len(rows))):
-            print(f"  {row.question[:200]!r}\n    {row.mark.source}\n    {row.mark.text[:300]!r}")
+            print(f"  {row.question[:200]!r}\n    {row.mark.text[:300]!r}")
 
 
 if __name__ == "__main__":
