@@ -67,7 +67,7 @@ def add_sheets(builder: DocumentBuilder, source: FileSource) -> None:
             builder.heading(1, name)
             _add_drawings(builder, package, name, sheets, source.pictures)
     builder.page_texts(text for part in sheets.values() for text in part.page_texts)
-    builder.warnings += _notes(sheets)
+    builder.warnings += [*_notes(sheets), *package.warnings()]
     counts = Counter(
         one_line(str(message.message)) for message in messages if not _IRRELEVANT.search(str(message.message))
     )
@@ -221,7 +221,11 @@ def _sheets_of(package: Package) -> dict[str, _Sheet]:
     for element in [] if root is None else root.iter():
         to = relations.get(relation_id(element, "id")) if local(element) == "sheet" else None
         is_visible_chart = to is not None and to.kind == "chartsheet" and element.get("state", "visible") == "visible"
-        if to is not None and to.target in package.names and (to.kind == "worksheet" or is_visible_chart):
+        if to is None or not (to.kind == "worksheet" or is_visible_chart):
+            continue
+        if to.target not in package.names:
+            package.damaged[to.target] = None
+        else:
             sheets[element.get("name", "")] = _Sheet.of(package, to)
     return sheets
 

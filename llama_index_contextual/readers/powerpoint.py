@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from io import BytesIO
@@ -13,13 +14,14 @@ from llama_index_contextual.readers.builder import DocumentBuilder, clean_text
 from llama_index_contextual.readers.charts import chart_blocks, diagram_lines
 from llama_index_contextual.readers.files import FileSource, PictureReader, one_line
 from llama_index_contextual.readers.numbering import slide_number
-from llama_index_contextual.readers.package import Element, local, parse_xml, relation_id
+from llama_index_contextual.readers.package import Element, Package, local, parse_xml, relation_id
 from llama_index_contextual.readers.scripts import joined_runs, office_formula
 from llama_index_contextual.readers.text import MAX_TITLE
 
 MAX_DEPTH = 100
 """Maximum nesting depth of groups of shapes."""
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_BLANK_CHART = b'<c:chartSpace xmlns:c="http://schemas.openxmlformats.org/drawingml/2006/chart"/>'
 _RAISED = 10_000  # minimum offset of the baseline in thousandths of a percent
 
 
@@ -28,7 +30,7 @@ def add_slides(builder: DocumentBuilder, source: FileSource) -> str | None:
     from pptx import Presentation
 
     first = None
-    presentation = Presentation(BytesIO(source.data))
+    presentation = Presentation(_with_sound_charts(source.data))
     size = presentation.slide_width or 0, presentation.slide_height or 0
     slides = _Slides(builder, source.pictures, size)
     for number, slide in enumerate(presentation.slides, 1):
@@ -37,6 +39,21 @@ def add_slides(builder: DocumentBuilder, source: FileSource) -> str | None:
         first = first or heading
     slides.finish(presentation)
     return first
+
+
+def _with_sound_charts(data: bytes) -> BytesIO:
+    """Return a presentation in which blank charts replace damaged ones, with which no slide could be read."""
+    package = Package(data)
+    charts = [name for name in package.names if name.startswith("ppt/charts/") and name.endswith(".xml")]
+    damaged = {name for name in charts if package.xml(name) is None}
+    if not damaged:
+        return BytesIO(data)
+    archive = BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:
+        for name in package.names:
+            target.writestr(name, _BLANK_CHART if name in damaged else package.read(name))
+    archive.seek(0)
+    return archive
 
 
 class _Slides:
@@ -152,17 +169,20 @@ class _Slides:
         """Add the values of a chart or the text of a diagram, or a warning if it has none."""
         is_empty = True
         for rid in shape.element.xpath(".//*[local-name()='chart']/@*[local-name()='id']"):
-            for block in chart_blocks(part_root(shape.part.related_part(rid))):
+            root = _related_root(shape.part, rid)
+            for block in [] if root is None else chart_blocks(root):
                 self._builder.paragraph(block) if isinstance(block, str) else self._builder.table(block)
                 is_empty = False
         for rid in shape.element.xpath(".//*[local-name()='relIds']/@*[local-name()='dm']"):
-            for line in diagram_lines(part_root(shape.part.related_part(rid))):
+            root = _related_root(shape.part, rid)
+            for line in [] if root is None else diagram_lines(root):
                 self._builder.paragraph(line, follows=True)
                 is_empty = False
         kinds = shape.element.xpath(".//*[local-name()='graphicData']/@uri")
         kind = kinds[0].rpartition("/")[2] if kinds else ""
-        if is_empty and kind in ("chart", "chartex", "ole"):
-            name = {"ole": "an embedded file"}.get(kind, "a chart without stored values")
+        if is_empty and kind in ("chart", "chartex", "ole", "diagram"):
+            names = {"ole": "an embedded file", "diagram": "a diagram without stored text"}
+            name = names.get(kind, "a chart without stored values")
             self._unread.setdefault(f"slide {number} has {name} ({one_line(shape.name, 60)}), which is left out")
 
 
@@ -174,6 +194,19 @@ def _internal(part: Any, kind: str) -> list[Any]:
 def part_root(part: Any) -> Element:
     """Return the root element of a part."""
     return parse_xml(part.blob)
+
+
+def _related_root(part: Any, key: str) -> Element | None:
+    """Return the root element of a part to which another one refers, or None if it is missing or damaged."""
+    from lxml import etree
+
+    relation = part.rels.get(key)
+    if relation is None or relation.is_external:
+        return None
+    try:
+        return part_root(relation.target_part)
+    except etree.XMLSyntaxError:
+        return None
 
 
 def _shapes(shapes: Iterable[Any], is_shown: Callable[[Any], bool] = lambda _: True, depth: int = 0) -> Iterator[Any]:
