@@ -7,11 +7,14 @@ from itertools import zip_longest
 from typing import Any
 
 from llama_index_contextual.readers.number_formats import MAX_FORMAT, number_text
+from llama_index_contextual.readers.package import local
+from llama_index_contextual.readers.scripts import joined_runs, office_formula
 
 Element = Any  # lxml ships no types
 Block = str | list[list[str]]
 """A line, or the rows of a table."""
 
+_RAISED = 10_000  # minimum offset of the baseline in thousandths of a percent
 MAX_POINTS = 100_000
 """Maximum number of a point in a series; further points are omitted."""
 
@@ -127,9 +130,29 @@ def _new_chart(root: Element) -> Iterator[Block]:
 
 def drawing_text(element: Element) -> str:
     """Return the text in an element of a drawing, with a line for each paragraph."""
-    paragraphs = element.xpath(".//*[local-name()='p']") or element.xpath(".//*[local-name()='pt']")
-    texts = ("".join(each.xpath(".//*[local-name()='t' or local-name()='v']/text()")) for each in paragraphs)
+    if paragraphs := element.xpath(".//*[local-name()='p']"):
+        return "\n".join(map(drawing_line, paragraphs)).replace("\v", "\n").strip()
+    texts = ("".join(each.xpath(".//*[local-name()='v']/text()")) for each in element.xpath(".//*[local-name()='pt']"))
     return "\n".join(texts).strip()
+
+
+def drawing_line(paragraph: Element) -> str:
+    """Return the text of a paragraph, with marks for superscripts, formulas as text, and "\\v" for line breaks."""
+    runs: list[tuple[str, int]] = []
+    for child in paragraph.iterchildren():
+        name = local(child)
+        if name in ("r", "fld"):
+            properties = child.find("{*}rPr")
+            baseline = "0" if properties is None else properties.get("baseline") or "0"
+            offset = float(baseline.rstrip("%")) * (1_000 if baseline.endswith("%") else 1)
+            level = (offset >= _RAISED) - (offset <= -_RAISED)
+            runs.append(("".join(text.text or "" for text in child.iter("{*}t")), level))
+        elif name == "br":
+            runs.append(("\v", 0))
+        elif name in ("AlternateContent", "m"):
+            formulas = child.xpath(".//*[local-name()='oMath'][not(ancestor::*[local-name()='Fallback'])]")
+            runs.append(("".join(map(office_formula, formulas)), 0))
+    return joined_runs(runs)
 
 
 def diagram_lines(root: Element) -> list[str]:

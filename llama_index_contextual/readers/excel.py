@@ -22,7 +22,7 @@ from llama_index_contextual.readers.builder import DocumentBuilder
 from llama_index_contextual.readers.charts import chart_blocks, diagram_lines, drawing_text
 from llama_index_contextual.readers.files import FileSource, PictureReader, one_line
 from llama_index_contextual.readers.number_formats import MAX_FORMAT, number_text
-from llama_index_contextual.readers.package import Package, Relation, local, parse_xml, relation_id
+from llama_index_contextual.readers.package import Package, Relation, local, parse_xml, relation_id, use_choices
 from llama_index_contextual.readers.scripts import joined_runs
 
 MAX_ROWS = 1_048_576
@@ -254,6 +254,8 @@ def _add_drawings(
     for to in package.relations(part_name).values() if part_name else ():
         root = package.xml(to.target) if to.kind == "drawing" else None
         relations = package.relations(to.target) if root is not None else {}
+        if root is not None:
+            use_choices(root)
         for element in [] if root is None else root.iter():
             name = local(element)
             if name == "txBody":

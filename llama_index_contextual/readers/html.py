@@ -58,7 +58,8 @@ _MAX_CELL_TEXT = 1_000
 _MAX_LABEL = 100  # maximum length of a cell in a row or column of labels
 # Elements that are shown when their tab, question or button is clicked, and the buttons that do so.
 _REVEALED = re.compile(
-    r"(?i)(?<![^\W_])(?:tab-?(?:pane|panel|content)|accordion|collaps|panel|faq|answer|toggle-content)"
+    r"(?i)(?<![^\W_])(?:tab-?(?:pane|panel|content)|accordion|collaps|expand|panel|faq|answer|toggle-content|more|read-?more"
+    r"|carousel|slide(?![^\W_]))"
 )
 _REVEALING = re.compile(
     r"(?i)(?<![^\W_])(?:accordion|collaps|faq|question|tablinks?|(?:tabs?|nav|nav-tabs|nav-link)(?![^\W_]))"

@@ -29,6 +29,8 @@ _R = (
     "http://schemas.openxmlformats.org/officeDocument/2006/relationships",
     "http://purl.oclc.org/ooxml/officeDocument/relationships",
 )
+ALTERNATIVES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}AlternateContent"
+_READABLE = frozenset(("t", "oMath", "chart", "relIds"))
 _R_ATTRIBUTES = tuple(f"{{{namespace}}}" for namespace in _R)
 
 
@@ -174,6 +176,17 @@ def remove_dangling_ids(root: Element, ids: Container[str]) -> None:
         for key in element.attrib:
             if key.startswith(_R_ATTRIBUTES) and element.get(key) not in ids:
                 del element.attrib[key]
+
+
+def use_choices(root: Element) -> None:
+    """Replace alternatives by the first choice if it has text, a chart or a diagram, and otherwise by the fallback."""
+    for element in list(root.iter(ALTERNATIVES)):
+        branches = {local(child): child for child in reversed(element)}
+        choice, fallback = branches.get("Choice"), branches.get("Fallback")
+        is_readable = choice is not None and any(local(each) in _READABLE for each in choice.iter())
+        branch = choice if is_readable or fallback is None else fallback
+        parent, at = element.getparent(), element.getparent().index(element)
+        parent[at : at + 1] = [] if branch is None else list(branch)
 
 
 def local(element: Element) -> str:

@@ -11,18 +11,16 @@ from typing import Any
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.readers.builder import DocumentBuilder, clean_text
-from llama_index_contextual.readers.charts import chart_blocks, diagram_lines
+from llama_index_contextual.readers.charts import chart_blocks, diagram_lines, drawing_line
 from llama_index_contextual.readers.files import FileSource, PictureReader, one_line
 from llama_index_contextual.readers.numbering import slide_number
-from llama_index_contextual.readers.package import Element, Package, local, parse_xml, relation_id
-from llama_index_contextual.readers.scripts import joined_runs, office_formula
+from llama_index_contextual.readers.package import Element, Package, local, parse_xml, relation_id, use_choices
 from llama_index_contextual.readers.text import MAX_TITLE
 
 MAX_DEPTH = 100
 """Maximum nesting depth of groups of shapes."""
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _BLANK_CHART = b'<c:chartSpace xmlns:c="http://schemas.openxmlformats.org/drawingml/2006/chart"/>'
-_RAISED = 10_000  # minimum offset of the baseline in thousandths of a percent
 
 
 def add_slides(builder: DocumentBuilder, source: FileSource) -> str | None:
@@ -78,6 +76,7 @@ class _Slides:
     def add(self, number: int, slide: Any) -> str:
         """Add a slide with its notes, and return its title."""
         builder = self._builder
+        use_choices(slide.element)
         title = slide.shapes.title
         has_title = title is not None and title.has_text_frame
         heading = " ".join(clean_text(_text(title.text_frame)).split()) if has_title else ""
@@ -251,7 +250,7 @@ def _text(frame: Any) -> str:
     counters: dict[int, tuple[str, int]] = {}  # level -> type of number, last number
     lines = []
     for paragraph in frame._txBody.iterchildren(f"{_A}p"):
-        line = _line(paragraph)
+        line = drawing_line(paragraph)
         properties = paragraph.find(f"{_A}pPr")
         level = int(properties.get("lvl") or 0) if properties is not None else 0
         number = None if properties is None else properties.find(f"{_A}buAutoNum")
@@ -265,22 +264,3 @@ def _text(frame: Any) -> str:
             line = f"{slide_number(count, kind)} {line}"
         lines.append(line)
     return "\n".join(lines)
-
-
-def _line(paragraph: Element) -> str:
-    """Return the text of a paragraph, with marks for superscripts and with formulas as text."""
-    runs: list[tuple[str, int]] = []
-    for child in paragraph.iterchildren():
-        name = local(child)
-        if name in ("r", "fld"):
-            properties = child.find(f"{_A}rPr")
-            baseline = "0" if properties is None else properties.get("baseline") or "0"
-            offset = float(baseline.rstrip("%")) * (1_000 if baseline.endswith("%") else 1)
-            level = (offset >= _RAISED) - (offset <= -_RAISED)
-            runs.append(("".join(text.text or "" for text in child.iter(f"{_A}t")), level))
-        elif name == "br":
-            runs.append(("\v", 0))
-        elif name in ("AlternateContent", "m"):
-            formulas = child.xpath(".//*[local-name()='oMath'][not(ancestor::*[local-name()='Fallback'])]")
-            runs.append(("".join(map(office_formula, formulas)), 0))
-    return joined_runs(runs)

@@ -22,6 +22,7 @@ from llama_index_contextual.readers.files import FileSource, PictureReader, one_
 from llama_index_contextual.readers.html import NUMBER, add_html, parse_html
 from llama_index_contextual.readers.numbering import WordNumbering
 from llama_index_contextual.readers.package import (
+    ALTERNATIVES,
     Element,
     Package,
     Relation,
@@ -56,7 +57,6 @@ _FORMULAS = (
     "{http://schemas.openxmlformats.org/officeDocument/2006/math}",
     "{http://purl.oclc.org/ooxml/officeDocument/math}",
 )
-_ALTERNATIVES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}AlternateContent"
 _CONTENT = frozenset(("p", "t", "tbl", "imagedata", "blip"))
 _DRAWN = frozenset(("oMath", "chart", "relIds"))
 _SHAPES = frozenset(("oval", "line", "polyline", "curve", "arc", "shapetype", "diagram"))
@@ -492,7 +492,7 @@ class _Body:
 
     def prepare(self) -> None:
         """Replace what mammoth does not support."""
-        for element in list(self._root.iter(_ALTERNATIVES)):
+        for element in list(self._root.iter(ALTERNATIVES)):
             self._choose(element)
         for element in list(self._root.iter()):
             step = self._steps.get(element.tag)
@@ -800,6 +800,8 @@ class _Body:
             if any(local(shape) in _SHAPES for shape in box.iterancestors()):
                 element.append(box)
 
+        for path in element.iter("{urn:schemas-microsoft-com:vml}textpath"):  # decorative text
+            element.addnext(self._new("t", f" {path.get('string', '')} "))
         for image in element.iter("{urn:schemas-microsoft-com:vml}imagedata"):
             self._add_picture(element, relation_id(image, "id"))
 

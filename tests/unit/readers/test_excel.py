@@ -167,3 +167,25 @@ def test_a_missing_sheet_is_reported() -> None:
     assert result.text == "# T\n\nb"
     (warning,) = result.warnings
     assert warning.startswith("xl/worksheets/sheet1.xml in the file is missing or damaged, and left out: ")
+
+
+def test_a_text_box_with_alternatives_is_read_once_with_its_superscripts() -> None:
+    book = workbook(S=[["Town"]])
+    chart = BarChart()
+    chart.add_data(Reference(book["S"], min_col=1, min_row=1))
+    book["S"].add_chart(chart)
+    data = saved(book)
+    drawing = part(data, "xl/drawings/drawing1.xml").decode()
+    space = "http://schemas.openxmlformats.org/drawingml/2006/main"
+    box = (
+        f'<txBody xmlns:a="{space}"><a:p><a:r><a:t>10</a:t></a:r><a:r><a:rPr baseline="30000"/><a:t>6</a:t></a:r>'
+        "<a:br/><a:r><a:t>litres</a:t></a:r></a:p></txBody>"
+    )
+    alternatives = (
+        '<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">'
+        f"<mc:Choice>{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback></mc:AlternateContent>"
+    )
+    changed = drawing.replace("<graphicFrame", f"{alternatives}<graphicFrame", 1)
+    assert changed != drawing
+    result = read("a.xlsx", replaced(data, {"xl/drawings/drawing1.xml": changed.encode()}))
+    assert result.text == "# S\n\nTown\n\n10^6\nlitres"

@@ -100,6 +100,8 @@ class TestButtonsAndHiddenElements:
             "<button onclick=\"show('x')\">How long?</button><p id=x style='display: none'>A week.</p>",
             "<h3><button>How long?</button></h3><div hidden>A week.</div>",
             "<button>How long?</button><div hidden=until-found>A week.</div>",
+            "<p>How long?<span id=more style='display:none'> A week.</span><button onclick='f()'>Read more</button>",
+            "<div class=slide>How long?</div><div class=slide style='display:none'>A week.</div>",
             "<input type=checkbox id=q><label for=q>How long?</label><div style='display:none'>A week.</div>",
             "<button popovertarget=x>How long?</button><div id=x popover hidden>A week.</div>",
             "<button commandfor=x>How long?</button><dialog id=x hidden>A week.</dialog>",

@@ -245,3 +245,31 @@ def test_the_shapes_of_a_diagram_are_read_in_the_order_of_their_connections() ->
         f"<d:cxnLst>{links}</d:cxnLst></d:dataModel>"
     )
     assert diagram_lines(root) == ["Collect", "Sort", "Pack", "Deliver", "Alone"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        ("<p:sp>{head}<p:txBody><a:bodyPr/><a:p>{run}{formula}</a:p></p:txBody></p:sp>", "So E=1"),
+        ("<p:contentPart/>", "old"),
+    ],
+)
+def test_shapes_with_alternatives_are_read_once(choice: str, text: str) -> None:
+    presentation, slide = blank()
+    slide.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "old"
+    data = saved(presentation)
+    xml = part(data, "ppt/slides/slide1.xml").decode()
+    shape = xml[xml.index("<p:sp>") : xml.index("</p:sp>") + len("</p:sp>")]
+    math = "http://schemas.openxmlformats.org/officeDocument/2006/math"
+    formula = (
+        '<a14:m xmlns:a14="http://schemas.microsoft.com/office/drawing/2010/main">'
+        f'<m:oMath xmlns:m="{math}"><m:r><m:t>E=1</m:t></m:r></m:oMath></a14:m>'
+    )
+    head = shape[len("<p:sp>") : shape.index("<p:txBody>")]
+    first = choice.format(head=head, run=run("So "), formula=formula)
+    alternatives = (
+        '<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">'
+        f'<mc:Choice Requires="a14">{first}</mc:Choice><mc:Fallback>{shape}</mc:Fallback></mc:AlternateContent>'
+    )
+    data = replaced(data, {"ppt/slides/slide1.xml": xml.replace(shape, alternatives).encode()})
+    assert read("a.pptx", data).text == f"# Slide 1\n\n{text}"

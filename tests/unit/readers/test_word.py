@@ -372,6 +372,14 @@ class TestDrawings:
             word(paragraph(f"{run('Before')}<w:r>{box}</w:r>") + paragraph("After")).text == "Before\n\nBoxed.\n\nAfter"
         )
 
+    def test_decorative_text_is_read_in_the_text_and_in_page_headers(self) -> None:
+        shape = '<w:r><w:pict><v:shape><v:textpath string="{}"/></v:shape></w:pict></w:r>'
+        header = f"<w:hdr {SPACES}><w:p>{shape.format('DRAFT 9302')}</w:p></w:hdr>"
+        body = paragraph(run("a") + shape.format("GRAND OPENING") + run("b"))
+        body += '<w:sectPr><w:headerReference w:type="default" r:id="rIdH"/></w:sectPr>'
+        parsed = word(body, {"word/header1.xml": header}, {"rIdH": ("header", "header1.xml")})
+        assert parsed.text == "a GRAND OPENING b\n\nPage header: DRAFT 9302"
+
     def test_a_chart_becomes_a_table_below_its_paragraph(self) -> None:
         points = "".join(f'<c:pt idx="{at}"><c:v>{value}</c:v></c:pt>' for at, value in enumerate(("1.5", "#N/A")))
         labels = "".join(f'<c:pt idx="{at}"><c:v>{value}</c:v></c:pt>' for at, value in enumerate(("East", "West")))
