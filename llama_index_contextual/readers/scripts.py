@@ -116,13 +116,15 @@ def _accented(base: str, accent: str) -> str:
 
 def _side_by_side(texts: Sequence[str], names: Sequence[str]) -> str:
     """Join the parts of a formula, with a space where an exponent, an index or a word would join the next symbol."""
-    out, last = "", ""
+    pieces: list[str] = []
+    end = last = ""
     for text, name in zip(texts, names, strict=True):
         is_apart = name == "mtext" or last == "mtext" or last in _WITH_SCRIPTS
-        if is_apart and (out[-1:].isalnum() or last.startswith("munder")) and text[:1].isalnum():
-            out += " "
-        out, last = out + text, name
-    return out
+        if is_apart and (end.isalnum() or last.startswith("munder")) and text[:1].isalnum():
+            pieces.append(" ")
+        pieces.append(text)
+        end, last = text[-1:] or end, name
+    return "".join(pieces)
 
 
 def _root(radicand: str, degree: str = "") -> str:

@@ -412,13 +412,13 @@ class _Field:
     Attributes:
         in_instruction: Whether the instruction is still being read.
         texts: The elements with text in the instruction.
-        instruction: The instruction.
+        instruction: The parts of the instruction.
         has_result: Whether text has been read after the instruction.
     """
 
     in_instruction: bool = True
     texts: list[Element] = field(default_factory=list)
-    instruction: str = ""
+    instruction: list[str] = field(default_factory=list)
     has_result: bool = False
 
 
@@ -582,12 +582,12 @@ class _Body:
     def _show_instruction(self, element: Element, ended: _Field) -> None:
         """Add the text of a field without a result after its end, unless it is in the instruction of another field."""
         is_hidden = ended.has_result or any(outer.in_instruction for outer in self._fields)
-        if not is_hidden and (text := _shown_instruction(ended.instruction)):
+        if not is_hidden and (text := _shown_instruction("".join(ended.instruction))):
             element.addnext(self._new("t", text))
 
     def _instruction(self, element: Element) -> None:
         if self._fields:
-            self._fields[-1].instruction += element.text or ""
+            self._fields[-1].instruction.append(element.text or "")
 
     def _choice(self, element: Element) -> str | None:
         """Return the selected entry of a drop-down list of a form, or None."""
@@ -693,13 +693,11 @@ class _Body:
             self._document.notes["deletion"] += 1
 
     def _formula(self, element: Element) -> None:
-        text = office_formula(element)
         if local(element.getparent()) == "oMathPara":
             element = element.getparent()
-            text = office_formula(element)
             if element.getparent() is None:  # it has been replaced with the first of its formulas
                 return
-        self._replace(element, [self._run_of(text)])
+        self._replace(element, [self._run_of(office_formula(element))])
 
     # Paragraphs and tables
 
