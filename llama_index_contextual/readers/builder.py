@@ -65,10 +65,10 @@ class DocumentBuilder:
         self._above.clear()
 
     def heading(self, level: int, title: str) -> None:
-        """Add a heading on its own line, marked with one # per level, up to six."""
-        if title := one_line(title, MAX_TITLE):
+        """Add a heading on its own line, marked with one # per level, up to six; the name of its section may be cut."""
+        if title := one_line(title, 10 * MAX_TITLE):
             self._break(2)
-            self.headings.append(Heading(self._size, level, title))
+            self.headings.append(Heading(self._size, level, one_line(title, MAX_TITLE)))
             self._add(f"{'#' * min(level, 6)} {title}")
             self._above.clear()
 

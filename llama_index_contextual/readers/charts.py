@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from llama_index_contextual.readers.number_formats import number_text
+from llama_index_contextual.readers.number_formats import MAX_FORMAT, number_text
+from llama_index_contextual.readers.package import local
+from llama_index_contextual.readers.scripts import joined_runs, office_formula
 
 Element = Any  # lxml ships no types
 Block = str | list[list[str]]
 """A line, or the rows of a table."""
 
+_RAISED = 10_000  # minimum offset of the baseline in thousandths of a percent
 MAX_POINTS = 100_000
 """Maximum number of a point in a series; further points are omitted."""
 
@@ -25,24 +28,42 @@ def chart_blocks(root: Element) -> list[Block]:
         root: Root element of the part with the chart.
     """
     blocks: list[Block] = []
-    for title in root.xpath("./*[local-name()='chart']/*[local-name()='title']"):
+    axes = root.xpath("./*[local-name()='chart']/*[local-name()='plotArea']/*/*[local-name()='title']")
+    for title in (*root.xpath("./*[local-name()='chart']/*[local-name()='title']"), *axes):
         if text := drawing_text(title):
             blocks.append(text)
     for plot in root.xpath(".//*[local-name()='plotArea']/*[*[local-name()='ser']]"):
-        rows = _plot_rows(plot)
-        if any(any(row[1:]) for row in rows):
-            blocks.append(rows)
+        for rows in _plot_tables(plot):
+            if any(any(row[1:]) for row in rows):
+                blocks.append(rows)
     return [*blocks, *_new_chart(root)]
 
 
-def _plot_rows(plot: Element) -> list[list[str]]:
+def _plot_tables(plot: Element) -> Iterator[list[list[str]]]:
+    """Yield a table with the series of a plot, or one for each series if they have different horizontal values."""
     series = plot.xpath("./*[local-name()='ser']")
-    names = [" ".join(each.xpath("./*[local-name()='tx']//*[local-name()='v']/text()")) for each in series]
-    labels = next((points for each in series if (points := _labels(each))), [])
-    columns = [_points(_first(each, "val", "yVal")) for each in series]
-    length = max(map(len, (labels, *columns)), default=0)
-    labels += [""] * (length - len(labels))
-    return [["", *names], *(list(row) for row in zip_longest(labels, *columns, fillvalue=""))]
+    labels = [_labels(each) for each in series]
+    first = next(filter(None, labels), [])
+    if any(
+        _first(each, "xVal") is not None and own not in ([], first) for each, own in zip(series, labels, strict=True)
+    ):
+        for each, own in zip(series, labels, strict=True):
+            yield _rows([each], own)
+    else:
+        yield _rows(series, first)
+
+
+def _rows(series: Sequence[Element], labels: Sequence[str]) -> list[list[str]]:
+    """Return the column headers and the rows of some series; the sizes of bubbles are columns of their own."""
+    head, columns = [""], [list(labels)]
+    for each in series:
+        name = " ".join(each.xpath("./*[local-name()='tx']//*[local-name()='v']/text()"))
+        head.append(name)
+        columns.append(_points(_first(each, "val", "yVal")))
+        if sizes := _points(_first(each, "bubbleSize")):
+            head.append(f"{name} (size)".lstrip())
+            columns.append(sizes)
+    return [head, *(list(row) for row in zip_longest(*columns, fillvalue=""))]
 
 
 def _first(series: Element, *names: str) -> Element | None:
@@ -65,22 +86,31 @@ def _labels(series: Element) -> list[str]:
 
 
 def _points(source: Element | None) -> list[str]:
-    """Return the stored values of a series, with numbers as Excel shows them."""
+    """Return the stored values of a series, with numbers as Excel shows them, and dates in ISO format."""
     if source is None:
         return []
     is_number = bool(source.xpath(".//*[local-name()='numCache' or local-name()='numLit']"))
+    code = "".join(source.xpath("(.//*[local-name()='formatCode'])[1]/text()")) or "General"
     values: dict[int, str] = {}
     for point in source.xpath(".//*[local-name()='pt']"):
         at = point.get("idx", "")
         text = "".join(point.xpath("./*[local-name()='v'][1]/text()")) or (point.text or "").strip()
         if at.isascii() and at.isdigit() and len(at) < 7 and int(at) <= MAX_POINTS:
-            values[int(at)] = _number(text) if is_number else text
+            values[int(at)] = _number(text, point.get("formatCode") or code, source) if is_number else text
     return [values.get(at, "") for at in range(max(values, default=-1) + 1)]
 
 
-def _number(text: str) -> str:
+def _number(text: str, code: str, source: Element) -> str:
+    """Return a number in a format of Excel; errors such as #N/A are returned as they are."""
+    from openpyxl.styles.numbers import is_date_format
+    from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH, from_excel
+
     try:
-        return number_text(float(text), "General")
+        if not is_date_format(code[:MAX_FORMAT]):
+            return number_text(float(text), code)
+        root = source.getroottree().getroot()
+        is_mac = root.xpath("boolean(./*[local-name()='date1904'][not(@val = '0' or @val = 'false')])")
+        return str(from_excel(float(text), MAC_EPOCH if is_mac else WINDOWS_EPOCH)).removesuffix(" 00:00:00")
     except (ValueError, OverflowError):
         return text
 
@@ -92,19 +122,59 @@ def _new_chart(root: Element) -> Iterator[Block]:
         for dimension in data.xpath("./*[local-name()='strDim' or local-name()='numDim']"):
             for level in dimension.xpath("./*[local-name()='lvl']"):
                 is_number = dimension.tag.endswith("numDim")
-                columns.append([_number(point) if is_number else point for point in _points(level)])
+                code = level.get("formatCode") or "General"
+                columns.append([_number(each, code, level) if is_number else each for each in _points(level)])
         if columns:
             yield [list(row) for row in zip_longest(*columns, fillvalue="")]
 
 
 def drawing_text(element: Element) -> str:
     """Return the text in an element of a drawing, with a line for each paragraph."""
-    paragraphs = element.xpath(".//*[local-name()='p']") or element.xpath(".//*[local-name()='pt']")
-    texts = ("".join(each.xpath(".//*[local-name()='t' or local-name()='v']/text()")) for each in paragraphs)
+    if paragraphs := element.xpath(".//*[local-name()='p']"):
+        return "\n".join(map(drawing_line, paragraphs)).replace("\v", "\n").strip()
+    texts = ("".join(each.xpath(".//*[local-name()='v']/text()")) for each in element.xpath(".//*[local-name()='pt']"))
     return "\n".join(texts).strip()
 
 
+def drawing_line(paragraph: Element) -> str:
+    """Return the text of a paragraph, with marks for superscripts, formulas as text, and "\\v" for line breaks."""
+    runs: list[tuple[str, int]] = []
+    for child in paragraph.iterchildren():
+        name = local(child)
+        if name in ("r", "fld"):
+            properties = child.find("{*}rPr")
+            baseline = "0" if properties is None else properties.get("baseline") or "0"
+            offset = float(baseline.rstrip("%")) * (1_000 if baseline.endswith("%") else 1)
+            level = (offset >= _RAISED) - (offset <= -_RAISED)
+            runs.append(("".join(text.text or "" for text in child.iter("{*}t")), level))
+        elif name == "br":
+            runs.append(("\v", 0))
+        elif name in ("AlternateContent", "m"):
+            formulas = child.xpath(".//*[local-name()='oMath'][not(ancestor::*[local-name()='Fallback'])]")
+            runs.append(("".join(map(office_formula, formulas)), 0))
+    return joined_runs(runs)
+
+
 def diagram_lines(root: Element) -> list[str]:
-    """Return the text of each shape of a SmartArt diagram."""
+    """Return the text of each shape of a SmartArt diagram, in the order in which it is shown."""
     points = root.xpath("//*[local-name()='pt']")
-    return [text for point in points if (text := "".join(point.xpath(".//*[local-name()='t']/text()")).strip())]
+    order = _shown_order(root)
+    texts = [(order.get(each.get("modelId"), len(order)), drawing_text(each)) for each in points]
+    return [line for _, text in sorted(texts, key=lambda entry: entry[0]) for line in text.split("\n") if line.strip()]
+
+
+def _shown_order(root: Element) -> dict[str, int]:
+    """Return the places of the shapes of a diagram by their ids: each shape is followed by those below it."""
+    below: dict[str, list[tuple[int, str]]] = {}
+    for link in root.xpath("//*[local-name()='cxn'][not(@type) or @type = 'parOf']"):
+        place = link.get("srcOrd", "")
+        at = int(place) if place.isascii() and place.isdigit() and len(place) < 7 else 0
+        below.setdefault(link.get("srcId", ""), []).append((at, link.get("destId", "")))
+    order: dict[str, int] = {}
+    waiting = root.xpath("//*[local-name()='pt'][@type = 'doc']/@modelId")[::-1]
+    while waiting:
+        point = waiting.pop()
+        if point not in order:
+            order[point] = len(order)
+            waiting += [other for _, other in sorted(below.get(point, []), reverse=True)]
+    return order

@@ -22,7 +22,7 @@ from llama_index_contextual.readers.builder import DocumentBuilder
 from llama_index_contextual.readers.charts import chart_blocks, diagram_lines, drawing_text
 from llama_index_contextual.readers.files import FileSource, PictureReader, one_line
 from llama_index_contextual.readers.number_formats import MAX_FORMAT, number_text
-from llama_index_contextual.readers.package import Package, Relation, local, parse_xml, relation_id
+from llama_index_contextual.readers.package import Package, Relation, local, parse_xml, relation_id, use_choices
 from llama_index_contextual.readers.scripts import joined_runs
 
 MAX_ROWS = 1_048_576
@@ -67,7 +67,7 @@ def add_sheets(builder: DocumentBuilder, source: FileSource) -> None:
             builder.heading(1, name)
             _add_drawings(builder, package, name, sheets, source.pictures)
     builder.page_texts(text for part in sheets.values() for text in part.page_texts)
-    builder.warnings += _notes(sheets)
+    builder.warnings += [*_notes(sheets), *package.warnings()]
     counts = Counter(
         one_line(str(message.message)) for message in messages if not _IRRELEVANT.search(str(message.message))
     )
@@ -221,7 +221,11 @@ def _sheets_of(package: Package) -> dict[str, _Sheet]:
     for element in [] if root is None else root.iter():
         to = relations.get(relation_id(element, "id")) if local(element) == "sheet" else None
         is_visible_chart = to is not None and to.kind == "chartsheet" and element.get("state", "visible") == "visible"
-        if to is not None and to.target in package.names and (to.kind == "worksheet" or is_visible_chart):
+        if to is None or not (to.kind == "worksheet" or is_visible_chart):
+            continue
+        if to.target not in package.names:
+            package.damaged[to.target] = None
+        else:
             sheets[element.get("name", "")] = _Sheet.of(package, to)
     return sheets
 
@@ -250,6 +254,8 @@ def _add_drawings(
     for to in package.relations(part_name).values() if part_name else ():
         root = package.xml(to.target) if to.kind == "drawing" else None
         relations = package.relations(to.target) if root is not None else {}
+        if root is not None:
+            use_choices(root)
         for element in [] if root is None else root.iter():
             name = local(element)
             if name == "txBody":

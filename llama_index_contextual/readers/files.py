@@ -48,7 +48,12 @@ SUFFIXES = (*PDF_SUFFIXES, *TEXT_SUFFIXES, *MARKDOWN_SUFFIXES, *OFFICE_SUFFIXES,
 SPLIT = "split it into smaller files"
 """Advice for files that exceed a limit."""
 CONVERT = "convert it to PDF, HTML or text"
-_SAVE_AS = {".doc": ".docx", ".rtf": ".docx", ".odt": ".docx", ".ppt": ".pptx", ".xls": ".xlsx", ".msg": ".eml"}
+_SAVE_AS = {
+    **dict.fromkeys((".doc", ".rtf", ".odt", ".fodt"), ".docx"),
+    **dict.fromkeys((".ppt", ".odp"), ".pptx"),
+    **dict.fromkeys((".xls", ".ods"), ".xlsx"),
+    ".msg": ".eml",
+}
 _ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".bz2", ".xz")
 _REPEATED = "something in it is repeated; save its text as .txt or .csv"
 

@@ -47,6 +47,8 @@ _BLOCKS = frozenset(
 )
 _ARRANGED = frozenset((*_TITLES, "table", "ul", "ol", "pre", "form"))
 """Elements that occur in tables used for page layout, but not in tables with data."""
+MAX_LONG_TITLE = 3 * MAX_TITLE
+"""Maximum length of a heading that does not end like a sentence."""
 _MAX_INDENT = 8
 _MAX_NUMBER = 1_000_000
 _LIST_STYLE = re.compile(r"(?i)list-style(?:-type)?\s*:\s*([a-z-]{1,30})")
@@ -56,7 +58,8 @@ _MAX_CELL_TEXT = 1_000
 _MAX_LABEL = 100  # maximum length of a cell in a row or column of labels
 # Elements that are shown when their tab, question or button is clicked, and the buttons that do so.
 _REVEALED = re.compile(
-    r"(?i)(?<![^\W_])(?:tab-?(?:pane|panel|content)|accordion|collaps|panel|faq|answer|toggle-content)"
+    r"(?i)(?<![^\W_])(?:tab-?(?:pane|panel|content)|accordion|collaps|expand|panel|faq|answer|toggle-content|more|read-?more"
+    r"|carousel|slide(?![^\W_]))"
 )
 _REVEALING = re.compile(
     r"(?i)(?<![^\W_])(?:accordion|collaps|faq|question|tablinks?|(?:tabs?|nav|nav-tabs|nav-link)(?![^\W_]))"
@@ -68,7 +71,15 @@ _POPUP_ROLES = ("dialog", "alertdialog", "menu", "listbox", "tooltip", "navigati
 _FIELDS = ("input", "select", "textarea")
 _TYPED = ("text", "number", "email", "tel", "url", "date", "month", "week", "time", "datetime-local", "range")
 _NAMING = ("class", "id", "name", "role", "action")
-_CONTROLLING = ("aria-expanded", "aria-controls", "data-toggle", "data-bs-toggle", "data-target", "data-bs-target")
+_CONTROLLING = (
+    *("aria-expanded", "aria-controls", "data-toggle", "data-bs-toggle", "data-target", "data-bs-target"),
+    *("popovertarget", "commandfor"),
+)
+_DRAWN_FORMULAS = frozenset(
+    ("katex-html", "MathJax", "MathJax_Display", "MathJax_SVG", "MathJax_CHTML", "MathJax_Preview")
+)
+"""Classes of formulas drawn letter by letter, beside which the page contains the formula itself."""
+_FORMULA_SIGN = re.compile(r"[\^=\\{]")
 _QUOTED = re.compile(r"['\"]#?([\w-]{1,100})['\"]")
 _MAX_SPAN = 1_000
 _MAX_SPANNING = 200  # maximum number of columns in which cells span several rows
@@ -91,7 +102,7 @@ def read_html(source: FileSource) -> ParsedFile:
     builder = DocumentBuilder(source.account)
     builder.warnings += warnings
     page = parse_html(source, text)
-    title = " ".join((page.findtext(".//title") or "").split())
+    title = " ".join(page.xpath("string(//title[not(ancestor::svg)])").split())
     add_html(builder, page)
     first = min(builder.headings, key=lambda heading: heading.level, default=None)
     return builder.parsed(title or (first.title if first else None), source.digest)
@@ -125,6 +136,7 @@ def _prepare(root: Element) -> int:
         if (tail := element.tail) and (writable := tail.translate(_UNWRITABLE)) != tail:
             element.tail = writable
     _replace_formulas(root)
+    _replace_drawings(root)
     controls, fields, deletions = _Controls(root), _Fields(root), 0
     for element in list(root.iterdescendants()):
         before = ""
@@ -137,10 +149,12 @@ def _prepare(root: Element) -> int:
             continue
         if element.tag == "img":
             before = (element.get("alt") or "").translate(_UNWRITABLE).strip()
-            before = before if " " in before else ""  # a single word is probably a file name
+            if " " not in before and not _FORMULA_SIGN.search(before):
+                before = ""  # a single word is probably a file name
         elif element.tag in _BLOCKS or element.tag in ("br", "button"):
             before = " "
-            element.text = f" {element.text or ''}"
+            is_apart = element.tag == "button" and _text_before(element)[-1:].isspace()
+            element.text = f"{'' if is_apart else ' '}{element.text or ''}"
         element.tail = f"{before}{element.tail or ''}"
     _mark_scripts(root)
     return deletions
@@ -151,6 +165,9 @@ def _replace_formulas(root: Element) -> None:
     for formula in list(root.iter("math")):
         with suppress(RecursionError):  # its symbols are read one after the other
             _set_text(formula, html_formula(formula))
+    for formula in list(root.iter("script")):
+        if (formula.get("type") or "").startswith("math/tex"):
+            formula.tag = "span"
     for ruby in list(root.iter("ruby")):
         marks = ["".join(mark.itertext()) for mark in ruby.iter("rp")]
         reading = "".join("".join(part.itertext()) for part in ruby.iter("rt")).strip()
@@ -158,6 +175,15 @@ def _replace_formulas(root: Element) -> None:
             part.drop_tree()
         opening, closing = (marks[0], marks[-1]) if len(marks) > 1 else ("(", ")")
         _set_text(ruby, f"{''.join(ruby.itertext()).strip()}{f'{opening}{reading}{closing}' if reading else ''}")
+
+
+def _replace_drawings(root: Element) -> None:
+    """Replace drawings by the text in them."""
+    for drawing in list(root.iter("svg")):
+        lines = (_flat(text) for text in drawing.iter("text", "foreignobject"))
+        if text := " ".join(filter(None, lines)):
+            drawing.tag = "figure"
+            _set_text(drawing, text)
 
 
 def _set_text(element: Element, text: str) -> None:
@@ -253,12 +279,18 @@ class _Controls:
         """Ids of these elements."""
         ids: set[str] = set()
         for element in self._root.xpath(f"//*[{' or '.join(f'@{name}' for name in (*_CONTROLLING, 'onclick'))}]"):
-            for name in ("aria-controls", "data-target", "data-bs-target"):
+            for name in ("aria-controls", "data-target", "data-bs-target", "popovertarget", "commandfor"):
                 ids.update(part.removeprefix("#") for part in (element.get(name) or "")[:500].split())
             if any(element.get(name) is not None for name in _CONTROLLING):
                 ids.add((element.get("href") or "")[:200].removeprefix("#"))
             ids.update(_QUOTED.findall((element.get("onclick") or "")[:500]))
         return frozenset(ids - {""})
+
+    @cached_property
+    def switches(self) -> frozenset[str]:
+        """Ids of the boxes outside forms, which show and hide elements by style."""
+        boxes = self._root.xpath("//input[@type = 'checkbox' or @type = 'radio'][@id][not(ancestor::form)]")
+        return frozenset(box.get("id") for box in boxes)
 
 
 def add_html(builder: DocumentBuilder, root: Element) -> None:
@@ -374,7 +406,7 @@ class _Walk:
         tag = element.tag
         if tag == "br":
             self._pieces.append("\n")
-        elif tag in _TITLES and len(title := _flat(element)) <= MAX_TITLE:
+        elif tag in _TITLES and _is_title(title := _flat(element)):
             self.flush()
             self._builder.heading(_TITLES[tag], title)
             return False
@@ -418,9 +450,18 @@ class _Walk:
             self._follows = False
 
 
+def _is_title(text: str) -> bool:
+    """Return whether a heading is one, and not a paragraph that is set like a heading."""
+    return len(text) <= MAX_TITLE or (len(text) <= MAX_LONG_TITLE and not text.endswith((".", ";", ":", ",", "。")))
+
+
 def _is_dropped(element: Element, controls: _Controls) -> bool:
     """Return whether an element is not part of the text."""
+    if element.tag == "template" and element.get("shadowrootmode") is not None:
+        return False
     if element.tag in _DROPPED or element.get("role") == "navigation":
+        return True
+    if element.get("class") is not None and not _DRAWN_FORMULAS.isdisjoint(element.get("class")[:500].split()):
         return True
     if element.tag == "button":
         return not _is_toggle(element)
@@ -437,8 +478,10 @@ def _is_toggle(button: Element) -> bool:
     if any(button.get(name) is not None for name in _CONTROLLING) or button.get("role") == "tab":
         return True
     above = list(islice(button.iterancestors(), 3))
-    if above and (above[0].tag in _TITLES or above[0].tag in ("summary", "dt", "legend", "caption")):
+    if any(other.tag in _TITLES or other.tag in ("summary", "dt", "legend", "caption", "th") for other in above):
         return True
+    if above and above[0].tag == "p" and _text_before(button).strip() and (button.tail or "").strip():
+        return True  # it is named in a sentence
     is_question = "".join(islice(button.itertext(), 50)).rstrip().endswith(("?", "？"))
     after = button.getnext()
     reveals = after is not None and (after.get("hidden") is not None or _HIDDEN.search(after.get("style") or ""))
@@ -455,6 +498,8 @@ def _is_revealed(element: Element, controls: _Controls) -> bool:
         return True
     before = element.getprevious()
     follows = before is not None and (before.tag == "button" or before.get("role") == "button")
+    if before is not None and before.tag == "label":
+        follows = before.get("for") in controls.switches
     if before is not None and before.tag in _TITLES:
         follows = before.find(".//button") is not None
     return follows or (element.get("id") or "") in controls.ids

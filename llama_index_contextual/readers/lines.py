@@ -40,9 +40,9 @@ class Line:
 
 
 NO_SPACE = re.compile(
-    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef]"
+    r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff]"
 )
-"""Letters and punctuation of scripts without spaces between words: Chinese, Japanese, Thai, Lao, Khmer and Burmese."""
+"""Letters and punctuation of scripts without spaces between words, such as Chinese, Thai and Khmer."""
 
 HANGUL = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7ff]")
 """Korean letters: there are spaces between words, but lines often end inside words."""

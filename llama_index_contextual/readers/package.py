@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import cached_property
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -22,12 +22,16 @@ MAX_PARTS = 20_000
 """Maximum number of files in an archive."""
 _PIECE = 1 << 20
 _DECLARATION = re.compile(rb"<!(?:DOCTYPE|ENTITY)")
+_OPEN_DOCUMENT = b"application/vnd.oasis.opendocument"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _RELATION = "{http://schemas.openxmlformats.org/package/2006/relationships}Relationship"
 _R = (
     "http://schemas.openxmlformats.org/officeDocument/2006/relationships",
     "http://purl.oclc.org/ooxml/officeDocument/relationships",
 )
+ALTERNATIVES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}AlternateContent"
+_READABLE = frozenset(("t", "oMath", "chart", "relIds"))
+_R_ATTRIBUTES = tuple(f"{{{namespace}}}" for namespace in _R)
 
 
 def check_package(source: FileSource) -> None:
@@ -45,6 +49,8 @@ def check_package(source: FileSource) -> None:
         raise source.error(f"is not a {suffix.removeprefix('.').upper()} file: give it the extension of its type")
     with zipfile.ZipFile(BytesIO(source.data)) as archive:
         parts = archive.infolist()
+        if parts and parts[0].filename == "mimetype" and archive.open(parts[0]).read(50).startswith(_OPEN_DOCUMENT):
+            raise source.error(f"is an OpenDocument file with a new extension: open it and save it as {suffix}")
         if len(parts) > MAX_PARTS:
             raise source.error(f"consists of {len(parts):,} parts, more than the limit of {MAX_PARTS:,}")
         source.account.unpack(sum(part.file_size for part in parts))
@@ -80,10 +86,15 @@ class Relation(NamedTuple):
 
 
 class Package:
-    """The parts of an Office file that `check_package` has accepted."""
+    """The parts of an Office file that `check_package` has accepted.
+
+    Attributes:
+        damaged: Names of the parts that are missing or that `xml` could not parse.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.archive = zipfile.ZipFile(BytesIO(data))
+        self.damaged: dict[str, None] = {}
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -95,19 +106,42 @@ class Package:
         return self.archive.read(name)
 
     def xml(self, name: str) -> Element | None:
-        """Return the root element of a part, or None if there is no such part."""
-        return parse_xml(self.read(name)) if name in self.names else None
+        """Return the root element of a part, or None if there is no such part or if it is damaged."""
+        from lxml import etree
+
+        if name not in self.names or name in self.damaged:
+            return None
+        try:
+            return parse_xml(self.read(name))
+        except etree.XMLSyntaxError:
+            self.damaged[name] = None
+            return None
+
+    def warnings(self) -> list[str]:
+        """Return a warning for each damaged part."""
+        return [
+            f"{one_line(name)} in the file is missing or damaged, and left out: open the file, repair it and save it"
+            for name in self.damaged
+        ]
 
     def relations(self, name: str) -> Mapping[str, Relation]:
         """Return the other parts to which a part refers, by relationship id. External targets are omitted."""
-        folder, file = posixpath.split(name)
-        root = self.xml(posixpath.join(folder, "_rels", f"{file}.rels"))
+        folder = posixpath.dirname(name)
         relations = {}
-        for element in [] if root is None else root.iter(_RELATION):
+        for element in self._relation_elements(name):
             if element.get("TargetMode") != "External":
                 target = posixpath.normpath(posixpath.join("/", folder, unquote(element.get("Target", "")))).lstrip("/")
                 relations[element.get("Id", "")] = Relation(element.get("Type", "").rpartition("/")[2], target)
         return relations
+
+    def relation_ids(self, name: str) -> frozenset[str]:
+        """Return the ids of all relationships of a part."""
+        return frozenset(element.get("Id", "") for element in self._relation_elements(name))
+
+    def _relation_elements(self, name: str) -> list[Element]:
+        folder, file = posixpath.split(name)
+        root = self.xml(posixpath.join(folder, "_rels", f"{file}.rels"))
+        return [] if root is None else list(root.iter(_RELATION))
 
     def main_part(self) -> str:
         """Return the name of the part that contains the document, the workbook or the presentation."""
@@ -134,6 +168,25 @@ def parse_xml(data: bytes) -> Element:
 def relation_id(element: Element, name: str) -> str:
     """Return the attribute of an element that contains a relationship id, or an empty string."""
     return next((value for namespace in _R if (value := element.get(f"{{{namespace}}}{name}"))), "")
+
+
+def remove_dangling_ids(root: Element, ids: Container[str]) -> None:
+    """Remove the references of a part to relationships that do not exist."""
+    for element in root.iter():
+        for key in element.attrib:
+            if key.startswith(_R_ATTRIBUTES) and element.get(key) not in ids:
+                del element.attrib[key]
+
+
+def use_choices(root: Element) -> None:
+    """Replace alternatives by the first choice if it has text, a chart or a diagram, and otherwise by the fallback."""
+    for element in list(root.iter(ALTERNATIVES)):
+        branches = {local(child): child for child in reversed(element)}
+        choice, fallback = branches.get("Choice"), branches.get("Fallback")
+        is_readable = choice is not None and any(local(each) in _READABLE for each in choice.iter())
+        branch = choice if is_readable or fallback is None else fallback
+        parent, at = element.getparent(), element.getparent().index(element)
+        parent[at : at + 1] = [] if branch is None else list(branch)
 
 
 def local(element: Element) -> str:

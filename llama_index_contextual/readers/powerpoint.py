@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from io import BytesIO
@@ -10,17 +11,16 @@ from typing import Any
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.readers.builder import DocumentBuilder, clean_text
-from llama_index_contextual.readers.charts import chart_blocks, diagram_lines
+from llama_index_contextual.readers.charts import chart_blocks, diagram_lines, drawing_line
 from llama_index_contextual.readers.files import FileSource, PictureReader, one_line
 from llama_index_contextual.readers.numbering import slide_number
-from llama_index_contextual.readers.package import Element, local, parse_xml, relation_id
-from llama_index_contextual.readers.scripts import joined_runs, office_formula
+from llama_index_contextual.readers.package import Element, Package, local, parse_xml, relation_id, use_choices
 from llama_index_contextual.readers.text import MAX_TITLE
 
 MAX_DEPTH = 100
 """Maximum nesting depth of groups of shapes."""
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
-_RAISED = 10_000  # minimum offset of the baseline in thousandths of a percent
+_BLANK_CHART = b'<c:chartSpace xmlns:c="http://schemas.openxmlformats.org/drawingml/2006/chart"/>'
 
 
 def add_slides(builder: DocumentBuilder, source: FileSource) -> str | None:
@@ -28,7 +28,7 @@ def add_slides(builder: DocumentBuilder, source: FileSource) -> str | None:
     from pptx import Presentation
 
     first = None
-    presentation = Presentation(BytesIO(source.data))
+    presentation = Presentation(_with_sound_charts(source.data))
     size = presentation.slide_width or 0, presentation.slide_height or 0
     slides = _Slides(builder, source.pictures, size)
     for number, slide in enumerate(presentation.slides, 1):
@@ -37,6 +37,21 @@ def add_slides(builder: DocumentBuilder, source: FileSource) -> str | None:
         first = first or heading
     slides.finish(presentation)
     return first
+
+
+def _with_sound_charts(data: bytes) -> BytesIO:
+    """Return a presentation in which blank charts replace damaged ones, with which no slide could be read."""
+    package = Package(data)
+    charts = [name for name in package.names if name.startswith("ppt/charts/") and name.endswith(".xml")]
+    damaged = {name for name in charts if package.xml(name) is None}
+    if not damaged:
+        return BytesIO(data)
+    archive = BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:
+        for name in package.names:
+            target.writestr(name, _BLANK_CHART if name in damaged else package.read(name))
+    archive.seek(0)
+    return archive
 
 
 class _Slides:
@@ -61,6 +76,7 @@ class _Slides:
     def add(self, number: int, slide: Any) -> str:
         """Add a slide with its notes, and return its title."""
         builder = self._builder
+        use_choices(slide.element)
         title = slide.shapes.title
         has_title = title is not None and title.has_text_frame
         heading = " ".join(clean_text(_text(title.text_frame)).split()) if has_title else ""
@@ -152,17 +168,20 @@ class _Slides:
         """Add the values of a chart or the text of a diagram, or a warning if it has none."""
         is_empty = True
         for rid in shape.element.xpath(".//*[local-name()='chart']/@*[local-name()='id']"):
-            for block in chart_blocks(part_root(shape.part.related_part(rid))):
+            root = _related_root(shape.part, rid)
+            for block in [] if root is None else chart_blocks(root):
                 self._builder.paragraph(block) if isinstance(block, str) else self._builder.table(block)
                 is_empty = False
         for rid in shape.element.xpath(".//*[local-name()='relIds']/@*[local-name()='dm']"):
-            for line in diagram_lines(part_root(shape.part.related_part(rid))):
+            root = _related_root(shape.part, rid)
+            for line in [] if root is None else diagram_lines(root):
                 self._builder.paragraph(line, follows=True)
                 is_empty = False
         kinds = shape.element.xpath(".//*[local-name()='graphicData']/@uri")
         kind = kinds[0].rpartition("/")[2] if kinds else ""
-        if is_empty and kind in ("chart", "chartex", "ole"):
-            name = {"ole": "an embedded file"}.get(kind, "a chart without stored values")
+        if is_empty and kind in ("chart", "chartex", "ole", "diagram"):
+            names = {"ole": "an embedded file", "diagram": "a diagram without stored text"}
+            name = names.get(kind, "a chart without stored values")
             self._unread.setdefault(f"slide {number} has {name} ({one_line(shape.name, 60)}), which is left out")
 
 
@@ -174,6 +193,19 @@ def _internal(part: Any, kind: str) -> list[Any]:
 def part_root(part: Any) -> Element:
     """Return the root element of a part."""
     return parse_xml(part.blob)
+
+
+def _related_root(part: Any, key: str) -> Element | None:
+    """Return the root element of a part to which another one refers, or None if it is missing or damaged."""
+    from lxml import etree
+
+    relation = part.rels.get(key)
+    if relation is None or relation.is_external:
+        return None
+    try:
+        return part_root(relation.target_part)
+    except etree.XMLSyntaxError:
+        return None
 
 
 def _shapes(shapes: Iterable[Any], is_shown: Callable[[Any], bool] = lambda _: True, depth: int = 0) -> Iterator[Any]:
@@ -218,7 +250,7 @@ def _text(frame: Any) -> str:
     counters: dict[int, tuple[str, int]] = {}  # level -> type of number, last number
     lines = []
     for paragraph in frame._txBody.iterchildren(f"{_A}p"):
-        line = _line(paragraph)
+        line = drawing_line(paragraph)
         properties = paragraph.find(f"{_A}pPr")
         level = int(properties.get("lvl") or 0) if properties is not None else 0
         number = None if properties is None else properties.find(f"{_A}buAutoNum")
@@ -232,22 +264,3 @@ def _text(frame: Any) -> str:
             line = f"{slide_number(count, kind)} {line}"
         lines.append(line)
     return "\n".join(lines)
-
-
-def _line(paragraph: Element) -> str:
-    """Return the text of a paragraph, with marks for superscripts and with formulas as text."""
-    runs: list[tuple[str, int]] = []
-    for child in paragraph.iterchildren():
-        name = local(child)
-        if name in ("r", "fld"):
-            properties = child.find(f"{_A}rPr")
-            baseline = "0" if properties is None else properties.get("baseline") or "0"
-            offset = float(baseline.rstrip("%")) * (1_000 if baseline.endswith("%") else 1)
-            level = (offset >= _RAISED) - (offset <= -_RAISED)
-            runs.append(("".join(text.text or "" for text in child.iter(f"{_A}t")), level))
-        elif name == "br":
-            runs.append(("\v", 0))
-        elif name in ("AlternateContent", "m"):
-            formulas = child.xpath(".//*[local-name()='oMath'][not(ancestor::*[local-name()='Fallback'])]")
-            runs.append(("".join(map(office_formula, formulas)), 0))
-    return joined_runs(runs)

@@ -7,7 +7,8 @@ Without a mark, 10 with a raised 6 would become 106. Raised text that is read as
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 Element = Any  # lxml ships no types
@@ -72,6 +73,19 @@ def _gap(text: str, after: str) -> str:
 # Formulas
 
 _SIMPLE = re.compile(r"[√∛∜]?[\w.,∞]*")
+_WITH_SCRIPTS = frozenset(
+    ("sSup", "sSub", "sSubSup", "msup", "msub", "msubsup", "munder", "munderover", "mmultiscripts")
+)
+_ACCENTS = {
+    **dict.fromkeys("^ˆ", "\u0302"),
+    **dict.fromkeys("~˜", "\u0303"),
+    **dict.fromkeys("¯‾―_", "\u0305"),
+    **dict.fromkeys("˙.", "\u0307"),
+    **dict.fromkeys("→⃗", "\u20d7"),
+    "¨": "\u0308",
+    "ˇ": "\u030c",
+}
+"""Combining characters for the accents of formulas."""
 
 
 def _grouped(text: str) -> str:
@@ -87,8 +101,30 @@ def _raised(base: str, lower: str, upper: str) -> str:
     return f"{base.strip()}{below}{above}"
 
 
-def _fraction(over: str, under: str) -> str:
-    return f"{_grouped(over)}/{_grouped(under)}"
+def _fraction(over: str, under: str, *, has_bar: bool = True) -> str:
+    return f"{_grouped(over)}{'/' if has_bar else ' over '}{_grouped(under)}"
+
+
+def _accented(base: str, accent: str) -> str:
+    """Return a symbol with an accent above it; an accent above several symbols is written before them."""
+    base, accent = base.strip(), accent.strip()
+    mark = _ACCENTS.get(accent, accent if accent and unicodedata.combining(accent[0]) else "")
+    if mark and len(base) == 1:
+        return f"{base}{mark}"
+    return f"{accent}({base})" if mark else _raised(base, "", accent)
+
+
+def _side_by_side(texts: Sequence[str], names: Sequence[str]) -> str:
+    """Join the parts of a formula, with a space where an exponent, an index or a word would join the next symbol."""
+    pieces: list[str] = []
+    end = last = ""
+    for text, name in zip(texts, names, strict=True):
+        is_apart = name == "mtext" or last == "mtext" or last in _WITH_SCRIPTS
+        if is_apart and (end.isalnum() or last.startswith("munder")) and text[:1].isalnum():
+            pieces.append(" ")
+        pieces.append(text)
+        end, last = text[-1:] or end, name
+    return "".join(pieces)
 
 
 def _root(radicand: str, degree: str = "") -> str:
@@ -125,7 +161,12 @@ def office_formula(element: Element, depth: int = 0) -> str:
     if name == "sPre":
         return _raised("", part("sub"), part("sup")) + part("e")
     if name == "f":
-        return _fraction(part("num"), part("den"))
+        return _fraction(part("num"), part("den"), has_bar=_character(element, "fPr", "bar", "type") != "noBar")
+    if name == "acc":
+        return _accented(part("e"), _character(element, "accPr", "\u0302"))
+    if name == "bar":
+        is_above = _character(element, "barPr", "bot", "pos") == "top"
+        return _accented(part("e"), "¯" if is_above else "\u0332")
     if name == "rad":
         return _root(part("e"), part("deg"))
     if name == "nary":
@@ -146,7 +187,7 @@ def office_formula(element: Element, depth: int = 0) -> str:
         return "; ".join(texts)
     if name == "oMathPara":
         return "\n".join(texts)
-    return "".join(texts)
+    return _side_by_side(texts, list(map(_name, children)))
 
 
 def _character(element: Element, properties: str, default: str, name: str = "chr") -> str:
@@ -170,23 +211,41 @@ def html_formula(element: Element, depth: int = 0) -> str:
     name = _name(element)
     if name in ("annotation", "annotation-xml", "script", "style"):
         return ""
+    if name == "mspace":
+        return " "
     children = [child for child in element if isinstance(child.tag, str)]
     if not children:
         return " ".join((element.text or "").split())
     texts = [html_formula(child, depth + 1) for child in children]
+    names = list(map(_name, children))
     padded = [*texts, "", "", ""]
+    if name == "mfrac" and re.match(r"0+\D*\Z", element.get("linethickness", "")):
+        return _fraction(padded[0], padded[1], has_bar=False)
+    if name == "mfenced":
+        return f"{element.get('open', '(')}{', '.join(texts)}{element.get('close', ')')}"
+    if name == "mmultiscripts":
+        return _multiscripts(texts, names)
     shape = _SHAPES.get(name)
     if shape is not None:
         return shape(padded)
     if name in ("msqrt", "menclose"):
         return _root("".join(texts)) if name == "msqrt" else "".join(texts)
-    separator = {"mtable": "; ", "mtr": ", "}.get(name, "")
-    return (element.text or "").strip() + separator.join(texts)
+    separator = {"mtable": "; ", "mtr": ", "}.get(name)
+    inner = _side_by_side(texts, names) if separator is None else separator.join(texts)
+    return (element.text or "").strip() + inner
+
+
+def _multiscripts(texts: Sequence[str], names: Sequence[str]) -> str:
+    """Return a symbol with indices and exponents after it and, behind `mprescripts`, before it."""
+    at = names.index("mprescripts") if "mprescripts" in names else len(names)
+    after, before = texts[1:at], texts[at + 1 :]
+    scripts = (_raised("", "".join(side[::2]), "".join(side[1::2])) for side in (before, after))
+    return texts[0].join(scripts)
 
 
 _SHAPES: dict[str, Callable[[list[str]], str]] = {
     "msup": lambda parts: _raised(parts[0], "", parts[1]),
-    "mover": lambda parts: _raised(parts[0], "", parts[1]),
+    "mover": lambda parts: _accented(parts[0], parts[1]),
     "msub": lambda parts: _raised(parts[0], parts[1], ""),
     "munder": lambda parts: _raised(parts[0], parts[1], ""),
     "msubsup": lambda parts: _raised(parts[0], parts[1], parts[2]),

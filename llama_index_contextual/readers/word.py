@@ -21,7 +21,16 @@ from llama_index_contextual.readers.charts import chart_blocks, diagram_lines
 from llama_index_contextual.readers.files import FileSource, PictureReader, one_line
 from llama_index_contextual.readers.html import NUMBER, add_html, parse_html
 from llama_index_contextual.readers.numbering import WordNumbering
-from llama_index_contextual.readers.package import Element, Package, Relation, local, parse_xml, relation_id
+from llama_index_contextual.readers.package import (
+    ALTERNATIVES,
+    Element,
+    Package,
+    Relation,
+    local,
+    parse_xml,
+    relation_id,
+    remove_dangling_ids,
+)
 from llama_index_contextual.readers.scripts import office_formula
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
@@ -40,12 +49,14 @@ MIN_RAISED = 4
 """Minimum distance from the line, in half-points, of raised and lowered text."""
 _MAX_STYLES = 50  # maximum length of a chain of styles
 _MAX_INDENTED = 5  # mammoth's default style map has five levels of lists
-_HEADING_NAME = re.compile(r"(?i)heading ([1-9])")
+_HEADING_NAME = re.compile(
+    r"(?i)(?:heading|überschrift|titre|título|titolo|kop|rubrik|overskrift|otsikko|nagłówek|nadpis|заголовок|başlık"
+    r"|标题|標題|見出し|제목) ?([1-9])"
+)
 _FORMULAS = (
     "{http://schemas.openxmlformats.org/officeDocument/2006/math}",
     "{http://purl.oclc.org/ooxml/officeDocument/math}",
 )
-_ALTERNATIVES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}AlternateContent"
 _CONTENT = frozenset(("p", "t", "tbl", "imagedata", "blip"))
 _DRAWN = frozenset(("oMath", "chart", "relIds"))
 _SHAPES = frozenset(("oval", "line", "polyline", "curve", "arc", "shapetype", "diagram"))
@@ -56,6 +67,7 @@ _LEFT_OUT = {
     "contentPart": "ink drawing",
     "subDoc": "linked document",
 }
+_SYMBOL_FONTS = frozenset(("Symbol", "Webdings", "Wingdings", "Wingdings 2", "Wingdings 3"))
 _STYLE_MAP = "\n".join(
     ["p[style-name='Title'] => h1:fresh"]
     + [f"p.{_HEADING_STYLE}{level} => h{level}:fresh" for level in range(1, _OUTLINE_LEVELS + 1)]
@@ -65,7 +77,7 @@ _IRRELEVANT = re.compile(
     r"Unrecognised (?:paragraph|run) style|.{0,20}style with ID|Image of type|Could not find image|Ignoring complex"
     r"|A v:imagedata|Unsupported break|An unrecognised element was ignored: (?!w:)"
     r"|An unrecognised element was ignored: w:(?:\w*Pr|\w*PrEx|\w*Range\w*|altChunk|control|contentPart|subDoc|delText"
-    r"|background|delInstrText|separator|continuationSeparator|tblGrid)\b"
+    r"|background|fldData|delInstrText|separator|continuationSeparator|tblGrid)\b"
 )
 
 
@@ -184,18 +196,34 @@ class _Document:
         for kind in ("footnotes", "endnotes"):
             if (name := self._part(kind)) in self.package.names:
                 bodies[name] = self.package.relations(name)
+        comments = self.package.xml(self._part("comments"))  # a damaged part is left out of the archive
         archive = BytesIO()
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:
-            for name in self.package.names:
+            for name in self.package.names - self.package.damaged.keys():
                 if name in bodies:
-                    root = parse_xml(self.package.read(name))
+                    root = parse_xml(self.package.read(name)) if name == self._main else self.package.xml(name)
+                    if root is None:
+                        continue
                     _Body(self, root, bodies[name]).prepare()
+                    remove_dangling_ids(root, self.package.relation_ids(name))
                     target.writestr(name, etree.tostring(root, encoding="utf-8", xml_declaration=True))
                 elif name.endswith((".xml", ".rels")) and not name.startswith(("customXml", "word/theme")):
                     target.writestr(name, self.package.read(name))
         archive.seek(0)
-        self._count_comments()
+        count = 0 if comments is None else sum(local(child) == "comment" for child in comments)
+        if count:
+            self.notes["comment"] += count
         return archive
+
+    @cached_property
+    def note_ids(self) -> dict[str, set[str]]:
+        """Ids of the footnotes and of the endnotes."""
+        ids: dict[str, set[str]] = {}
+        for kind in ("footnote", "endnote"):
+            root = self.package.xml(self._part(f"{kind}s"))
+            notes = [] if root is None else list(root)
+            ids[kind] = {value for note in notes for key, value in note.attrib.items() if key.endswith("}id")}
+        return ids
 
     def chain(self, style: str) -> Iterator[_Style]:
         """Yield a style and the styles on which it is based."""
@@ -285,18 +313,12 @@ class _Document:
         is_picture = bookmark.startswith(_PICTURE) and index.isdecimal() and int(index) < len(self._picture_texts)
         return self._picture_texts[int(index)] if is_picture else None
 
-    def _count_comments(self) -> None:
-        root = self.package.xml(self._part("comments"))
-        count = 0 if root is None else sum(local(child) == "comment" for child in root)
-        if count:
-            self.notes["comment"] += count
-
     def warnings(self) -> list[str]:
         """Return a sentence for each kind of content that is left out."""
         return [
             _SENTENCES[kind].format(pluralize(count, kind), "is" if count == 1 else "are")
             for kind, count in self.notes.items()
-        ]
+        ] + self.package.warnings()
 
 
 _SENTENCES = {
@@ -308,6 +330,9 @@ _SENTENCES = {
     "ink drawing": "{} {} left out: write what is needed as text",
     "linked document": "{} {} left out: add it as a file of its own",
     "chart without values": "{} {} left out: save it as a picture, or its values as a table",
+    "diagram without text": "{} {} left out: save it as a picture",
+    "picture that the file does not contain": "{} {} left out: insert it again",
+    "note that the file does not contain": "{} {} left out: open the file, repair it and save it",
 }
 
 
@@ -382,10 +407,42 @@ def _is_on(value: str) -> bool:
 
 @dataclass
 class _Field:
-    """A complex field: whether its instruction is still being read, and the text in its instruction."""
+    """A complex field.
+
+    Attributes:
+        in_instruction: Whether the instruction is still being read.
+        texts: The elements with text in the instruction.
+        instruction: The parts of the instruction.
+        has_result: Whether text has been read after the instruction.
+    """
 
     in_instruction: bool = True
     texts: list[Element] = field(default_factory=list)
+    instruction: list[str] = field(default_factory=list)
+    has_result: bool = False
+
+
+_OVERPRINT = re.compile(r"\\o(?:\\a[a-z])?\(\\s\\up ?\d{1,3}\(([^()]{0,100})\)[,;]([^()]{0,100})\)")
+_EQUATION_FRACTION = re.compile(r"\\f ?\(([^(),;]{1,100})[,;]([^(),;]{1,100})\)", re.IGNORECASE)
+_FORMAT_SWITCH = re.compile(r'\\\* ?(?:"[^"]*+"|\w+) ?')
+
+
+def _shown_instruction(instruction: str) -> str:
+    """Return what is shown for a field without a stored result, such as a button, or an empty string.
+
+    Example:
+        >>> _shown_instruction(" MACROBUTTON NoMacro [Enter name] "), _shown_instruction(r"EQ \\f(a,b)")
+        ('[Enter name]', '(a)/(b)')
+    """
+    kind, _, rest = instruction.strip().partition(" ")
+    rest = rest.strip()
+    if kind.upper() in ("MACROBUTTON", "GOTOBUTTON"):
+        return rest.partition(" ")[2].strip()
+    if kind.upper() == "EQ":
+        rest = _OVERPRINT.sub(r"\2(\1)", _FORMAT_SWITCH.sub("", rest))
+        return _EQUATION_FRACTION.sub(r"(\1)/(\2)", rest).strip()
+    number = _integer(rest.partition(" ")[0]) if kind.upper() == "SYMBOL" else None
+    return chr(number) if number and number >= 32 else ""
 
 
 class _Body:
@@ -414,6 +471,9 @@ class _Body:
             "cr": self._line_end,
             "ptab": self._tab,
             "fldChar": self._field_mark,
+            "instrText": self._instruction,
+            "footnoteReference": self._note_mark,
+            "endnoteReference": self._note_mark,
             "ruby": self._ruby,
             "tr": self._row,
             "del": self._deletion,
@@ -432,7 +492,7 @@ class _Body:
 
     def prepare(self) -> None:
         """Replace what mammoth does not support."""
-        for element in list(self._root.iter(_ALTERNATIVES)):
+        for element in list(self._root.iter(ALTERNATIVES)):
             self._choose(element)
         for element in list(self._root.iter()):
             step = self._steps.get(element.tag)
@@ -508,13 +568,26 @@ class _Body:
             if (choice := self._choice(element)) is not None:
                 element.addnext(self._new("t", choice))
         elif self._fields:
+            ended = self._fields[-1]
             # Text in the instruction of a field, such as the condition of an IF field, is not shown.
-            for text in self._fields[-1].texts:
+            for text in ended.texts:
                 if text.getparent() is not None:
                     self._remove(text)
-            self._fields[-1] = _Field(in_instruction=False)
+            ended.in_instruction = False
+            ended.texts.clear()
             if kind == "end":
                 self._fields.pop()
+                self._show_instruction(element, ended)
+
+    def _show_instruction(self, element: Element, ended: _Field) -> None:
+        """Add the text of a field without a result after its end, unless it is in the instruction of another field."""
+        is_hidden = ended.has_result or any(outer.in_instruction for outer in self._fields)
+        if not is_hidden and (text := _shown_instruction("".join(ended.instruction))):
+            element.addnext(self._new("t", text))
+
+    def _instruction(self, element: Element) -> None:
+        if self._fields:
+            self._fields[-1].instruction.append(element.text or "")
 
     def _choice(self, element: Element) -> str | None:
         """Return the selected entry of a drop-down list of a form, or None."""
@@ -532,6 +605,14 @@ class _Body:
             if outer.in_instruction:
                 outer.texts.append(element)
                 return
+            outer.has_result = True
+
+    def _note_mark(self, element: Element) -> None:
+        """Remove the mark of a note that does not exist, with which mammoth could not read the document."""
+        kind = local(element).removesuffix("Reference")
+        if element.get(f"{self._w}id", "") not in self._document.note_ids[kind]:
+            self._document.notes["note that the file does not contain"] += 1
+            self._remove(element)
 
     def _ruby(self, element: Element) -> None:
         """Replace text with its pronunciation above it by the text and the pronunciation in parentheses."""
@@ -550,6 +631,7 @@ class _Body:
     def _run(self, element: Element) -> None:
         properties = element.find(f"{self._w}rPr")
         style = self._value(properties, "rStyle") or ""
+        self._decode_symbols(element, properties)
         hidden = self._value(properties, "vanish")
         if _is_on(hidden) if hidden is not None else self._has_hidden_style(element, style):
             self._hide(element)
@@ -559,6 +641,17 @@ class _Body:
             names = {local(child) for child in element}
             if not names & {"footnoteReference", "endnoteReference", "footnoteRef", "endnoteRef"}:
                 properties.append(self._new("vertAlign", val=script))
+
+    def _decode_symbols(self, element: Element, properties: Element | None) -> None:
+        """Replace characters in the private use area by what fonts of symbols such as Wingdings show for them."""
+        fonts = None if properties is None else properties.find(f"{self._w}rFonts")
+        font = "" if fonts is None else fonts.get(f"{self._w}ascii", "")
+        if font in _SYMBOL_FONTS:
+            from mammoth.docx.dingbats import dingbats
+
+            for text in element.iterchildren(f"{self._w}t"):
+                codes = (dingbats.get((font, ord(char) - 0xF000), ord(char)) for char in text.text or "")
+                text.text = "".join(map(chr, codes))
 
     def _hide(self, element: Element) -> None:
         """Remove the text of a hidden run, but not the marks of fields."""
@@ -600,11 +693,11 @@ class _Body:
             self._document.notes["deletion"] += 1
 
     def _formula(self, element: Element) -> None:
-        text = office_formula(element)
         if local(element.getparent()) == "oMathPara":
             element = element.getparent()
-            text = office_formula(element)
-        self._replace(element, [self._run_of(text)])
+            if element.getparent() is None:  # it has been replaced with the first of its formulas
+                return
+        self._replace(element, [self._run_of(office_formula(element))])
 
     # Paragraphs and tables
 
@@ -690,7 +783,10 @@ class _Body:
                 blocks += self._chart(self._target(key))
             elif name == "relIds":
                 root = self._target(relation_id(part, "dm"))
-                blocks += [self._paragraph_of(line) for line in ([] if root is None else diagram_lines(root))]
+                lines = [] if root is None else diagram_lines(root)
+                if not lines:
+                    self._document.notes["diagram without text"] += 1
+                blocks += map(self._paragraph_of, lines)
         paragraph = next(element.iterancestors(f"{self._w}p"), None)
         if paragraph is not None:
             for block in reversed(blocks):
@@ -702,12 +798,16 @@ class _Body:
             if any(local(shape) in _SHAPES for shape in box.iterancestors()):
                 element.append(box)
 
+        for path in element.iter("{urn:schemas-microsoft-com:vml}textpath"):  # decorative text
+            element.addnext(self._new("t", f" {path.get('string', '')} "))
         for image in element.iter("{urn:schemas-microsoft-com:vml}imagedata"):
             self._add_picture(element, relation_id(image, "id"))
 
     def _add_picture(self, element: Element, key: str) -> None:
         """Add a bookmark with the index of a picture whose text is known after the element that shows it."""
         to = self._relations.get(key)
+        if key and (to is None or to.target not in self._document.package.names):
+            self._document.notes["picture that the file does not contain"] += 1
         index = None if to is None else self._document.picture(to.target, self._place)
         if index is not None:
             element.addnext(self._new("bookmarkStart", name=f"{_PICTURE}{index}"))

@@ -2,7 +2,8 @@
 
 - The letters of words are placed one by one, too far apart for their font, so that pdfium inserts spaces inside words:
   "Th e Metropoli s".
-- A font without a Unicode mapping: the characters are numbers of glyphs, or in the private use area.
+- A font without a Unicode mapping: the characters are numbers of glyphs, or in the private use area, as old-style
+  digits, small capitals and ligatures of some fonts are.
 - An accent is drawn over its letter as a character of its own: "M¨uller".
 
 All functions keep the length of the text, because pdfium is asked for positions by the index of a character.
@@ -42,7 +43,18 @@ _PRIVATE = re.compile("[\uf021-\uf07e\uf0a1-\uf0ff]")
 _VISIBLE = re.compile(r"\S")
 _FROM_PRIVATE = {0xF000 + code: code for code in (*range(0x20, 0x7F), *range(0xA0, 0x100))}
 _UNKNOWN = re.compile("[\\x00\\x01\\x03-\\x08\\x0e-\\x1f\\x7f-\\x9f\ufffd\uffff\ue000-\uf8ff]|[\\x02\ufffe]{2,}")
-_LOST = re.compile(r"(?<=[^\W\d_])[\x01\x03-\x08\x0e-\x1f\ufffd]|[\x01\x03-\x08\x0e-\x1f\ufffd](?=[^\W\d_])")
+_WITHOUT_UNICODE = r"[\x01\x03-\x08\x0e-\x1f\ufffd\ue000-\uefff]"
+_LOST = re.compile(  # characters between U+F000 and U+F8FF beside a word may be bullets or signs
+    rf"(?<=[^\W_]|[\ue000-\uefff]){_WITHOUT_UNICODE}|{_WITHOUT_UNICODE}(?=[^\W_]|[\ue000-\uefff])"
+    r"|(?<=[^\W_])[\uf000-\uf8ff](?=[^\W_])"
+)
+_GLYPHS = {
+    0xF001: "ﬁ",
+    0xF002: "ﬂ",
+    **{0xF730 + digit: str(digit) for digit in range(10)},  # old-style digits
+    **{0xF761 + letter: chr(0x41 + letter) for letter in range(26)},  # small capitals
+}
+_NAMED = re.compile("(?<=[^\\W_])[\uf001\uf002]|[\uf001\uf002](?=[^\\W_])|[\uf730-\uf739\uf761-\uf77a]")
 _ACCENTS = {
     "`": "\u0300",
     "´": "\u0301",
@@ -58,7 +70,8 @@ _ACCENTS = {
     "¸": "\u0327",
 }
 _ACCENT = re.compile(f"[{''.join(_ACCENTS)}]")
-_NOTHING = "\ufeff"  # takes the place of an accent, and is removed from the text of lines
+NOTHING = "\ufeff"
+"""Takes the place of an accent or of the second half of a character, and is removed from the text of lines."""
 
 
 def decoded(text: str, font_of: Callable[[int], object]) -> str:
@@ -68,6 +81,7 @@ def decoded(text: str, font_of: Callable[[int], object]) -> str:
         text: The characters of a page.
         font_of: Function that returns the font of the character with the given index.
     """
+    text = _NAMED.sub(lambda match: _GLYPHS[ord(match[0])], text)
     if _PRIVATE.search(text) and 2 * len(_PRIVATE.findall(text)) > len(_VISIBLE.findall(text)):
         return text.translate(_FROM_PRIVATE)
     if text.count(SPACE_GLYPH) <= MIN_SPACES * len(text):
@@ -87,7 +101,7 @@ def unknown_share(text: str) -> float:
 
 
 def count_lost_letters(text: str) -> int:
-    """Return the number of characters without Unicode that are next to a letter, and thus are letters themselves."""
+    """Return the number of characters without Unicode beside a letter or digit, which thus are letters or digits."""
     return len(_LOST.findall(text)) if _UNKNOWN.search(text) else 0
 
 
@@ -108,9 +122,9 @@ def with_accents(text: str, box_of: Callable[[int], Box]) -> str:
             combined = unicodedata.normalize("NFC", base + _ACCENTS[match[0]])
             if len(combined) == 1 and _is_over(box_of(at), box_of(letter)):
                 chars = chars or list(text)
-                chars[at], chars[letter] = _NOTHING, combined
+                chars[at], chars[letter] = NOTHING, combined
                 if letter < at and text[at + 1 : at + 2] == " " and _are_adjacent(box_of, letter, at + 2, len(text)):
-                    chars[at + 1] = _NOTHING
+                    chars[at + 1] = NOTHING
                 break
     return "".join(chars) if chars else text
 

@@ -26,6 +26,7 @@ from llama_index_contextual.readers.pdf.annotations import draw_stamps, page_ann
 from llama_index_contextual.readers.pdf.grid import Rule, Rules
 from llama_index_contextual.readers.pdf.layers import (
     MAX_UNKNOWN,
+    NOTHING,
     count_lost_letters,
     decoded,
     find_false_spaces,
@@ -66,6 +67,7 @@ DOWN = 270  # direction in degrees in which text runs down the displayed page; p
 
 _HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # characters that pdfium returns for a hyphen at the end of a line
 _DIGITS_INSIDE = re.compile(r"\d\d[^\d\s]{1,12}\Z")
+_SURROGATES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _WORD = re.compile(r"[^\s\x02\ufffe]+[\x02\ufffe]?|[\x02\ufffe]")
 
 
@@ -438,10 +440,15 @@ def _characters(page: Any) -> str:
     """Return the text of a page as a string in which each character has the same index as in pdfium."""
     text = str(page.get_text_range())
     count = page.count_chars()
-    if len(text) != count:  # pdfium omits characters for which it has no text
+    if len(text) != count:  # pdfium omits characters for which it has no text, and counts surrogates
         codes = (pdfium.FPDFText_GetUnicode(page.raw, at) for at in range(count))
         text = "".join(chr(code) if 0 < code <= 0x10FFFF else "\ufffd" for code in codes)
-    return text
+        return _SURROGATES.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16") + NOTHING, text)
+    if "\ufffe" not in text:
+        return text
+    # pdfium returns the same character for a hyphen at the end of a line and for a letter without Unicode
+    codes = (pdfium.FPDFText_GetUnicode(page.raw, at) if char == "\ufffe" else 1 for at, char in enumerate(text))
+    return "".join(char if code else "\ufffd" for char, code in zip(text, codes, strict=True))
 
 
 def _plain_lines(text: str) -> list[Line]:

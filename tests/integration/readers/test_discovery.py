@@ -43,6 +43,20 @@ class TestWhatLeadsOutOfAFolder:
         }
 
     @pytest.mark.parametrize(
+        ("name", "remedy"),
+        [
+            ("a.odt", "open it and save it as .docx"),
+            ("a.fodt", "open it and save it as .docx"),
+            ("a.ods", "open it and save it as .xlsx"),
+            ("a.odp", "open it and save it as .pptx"),
+            ("a.odg", "convert it to PDF, HTML or text"),
+        ],
+    )
+    def test_opendocument_files_are_reported_with_what_to_do(self, contracts: Path, name: str, remedy: str) -> None:
+        write(contracts / name, "x")
+        assert reasons(discover([contracts])) == {name: f"has the type {Path(name).suffix} and is not read: {remedy}"}
+
+    @pytest.mark.parametrize(
         "name",
         [
             *("~$plan.docx", ".~lock.plan.odt#", "._plan.docx", "plan.tmp", "~WRL0001.TMP", "film.mp4.crdownload"),

@@ -324,6 +324,10 @@ class TestArchives:
             (BOOK[: len(BOOK) // 2], "is damaged"),
             (LETTER, "is damaged"),
             (archive({"a.txt": b"x"}), "is damaged"),
+            (
+                archive({"mimetype": b"application/vnd.oasis.opendocument.text"}),
+                "is an OpenDocument file with a new extension: open it and save it as .xlsx",
+            ),
             (b"", "is empty"),
         ],
     )

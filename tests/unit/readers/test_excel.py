@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import zipfile
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from openpyxl.chart import BarChart, Reference
 from openpyxl.comments import Comment
 
 from llama_index_contextual.readers.files import ParsedFile
-from tests.integration.readers.office_files import SHEET, part, read, replaced, saved, workbook
+from tests.integration.readers.office_files import SHEET, archive, part, read, replaced, saved, workbook
 
 
 def parsed(book: Any) -> ParsedFile:
@@ -144,3 +146,46 @@ class TestAroundTheCells:
             "sheet 'S' has 1 hidden row and 1 hidden column, whose cells are read",
             "1 comment is left out: move what is needed into cells",
         )
+
+
+@pytest.mark.parametrize("name", ["xl/charts/chart1.xml", "xl/drawings/drawing1.xml"])
+def test_a_damaged_drawing_leaves_the_cells_readable(name: str) -> None:
+    book = workbook(S=[["Town", "Rent"], ["A", 1]])
+    chart = BarChart()
+    chart.add_data(Reference(book["S"], min_col=2, min_row=1, max_row=2))
+    book["S"].add_chart(chart)
+    result = read("a.xlsx", replaced(saved(book), {name: b"<c:chartSpace"}))
+    assert result.text == "# S\n\nTown  Rent\nA  1"
+    (warning,) = result.warnings
+    assert warning.startswith(f"{name} in the file is missing or damaged, and left out: ")
+
+
+def test_a_missing_sheet_is_reported() -> None:
+    data = saved(workbook(S=[["a"]], T=[["b"]]))
+    names = zipfile.ZipFile(BytesIO(data)).namelist()
+    result = read("a.xlsx", archive({name: part(data, name) for name in names if not name.endswith("sheet1.xml")}))
+    assert result.text == "# T\n\nb"
+    (warning,) = result.warnings
+    assert warning.startswith("xl/worksheets/sheet1.xml in the file is missing or damaged, and left out: ")
+
+
+def test_a_text_box_with_alternatives_is_read_once_with_its_superscripts() -> None:
+    book = workbook(S=[["Town"]])
+    chart = BarChart()
+    chart.add_data(Reference(book["S"], min_col=1, min_row=1))
+    book["S"].add_chart(chart)
+    data = saved(book)
+    drawing = part(data, "xl/drawings/drawing1.xml").decode()
+    space = "http://schemas.openxmlformats.org/drawingml/2006/main"
+    box = (
+        f'<txBody xmlns:a="{space}"><a:p><a:r><a:t>10</a:t></a:r><a:r><a:rPr baseline="30000"/><a:t>6</a:t></a:r>'
+        "<a:br/><a:r><a:t>litres</a:t></a:r></a:p></txBody>"
+    )
+    alternatives = (
+        '<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">'
+        f"<mc:Choice>{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback></mc:AlternateContent>"
+    )
+    changed = drawing.replace("<graphicFrame", f"{alternatives}<graphicFrame", 1)
+    assert changed != drawing
+    result = read("a.xlsx", replaced(data, {"xl/drawings/drawing1.xml": changed.encode()}))
+    assert result.text == "# S\n\nTown\n\n10^6\nlitres"

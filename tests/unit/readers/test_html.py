@@ -48,6 +48,20 @@ def test_superscripts_and_subscripts(html: str, text: str, frame: str) -> None:
         ("<math><msubsup><mi>x</mi><mn>1</mn><mn>2</mn></msubsup></math>", "x_1^2"),
         ("<math><semantics><msqrt><mi>x</mi></msqrt><annotation>\\sqrt x</annotation></semantics></math>", "√x"),
         ("<ruby>東<rt>とう</rt>京<rt>きょう</rt></ruby>", "東京(とうきょう)"),
+        (
+            "<math><munderover><mo>∑</mo><mi>i</mi><mi>n</mi></munderover><msub><mi>x</mi><mi>i</mi></msub></math>",
+            "∑_i^n x_i",
+        ),
+        ("<math><mover><mi>x</mi><mo>^</mo></mover><mo>+</mo><mover><mi>y</mi><mo>¯</mo></mover></math>", "x̂+y̅"),
+        ("<math><mover><mi>x</mi><mi>n</mi></mover></math>", "x^n"),
+        ("<math><mi>f</mi><mfenced open='[' close=']'><mi>a</mi><mi>b</mi></mfenced></math>", "f[a, b]"),
+        ("<math><mo>(</mo><mfrac linethickness=0><mi>n</mi><mi>k</mi></mfrac><mo>)</mo></math>", "(n over k)"),
+        ("<math><mmultiscripts><mi>C</mi><mprescripts/><mn>6</mn><mn>14</mn></mmultiscripts></math>", "_6^14C"),
+        ("<math><mmultiscripts><mi>C</mi><mi>k</mi><none/></mmultiscripts></math>", "C_k"),
+        ("<math><mi>x</mi><mtext>if</mtext><mi>y</mi><mspace width='1em'/><mn>4</mn></math>", "x if y 4"),
+        ("<span class=katex><math><mi>x</mi></math><span class='katex-html'><span>x</span></span></span>", "x"),
+        ("<span class=MathJax_Preview>x2</span><script type='math/tex'>x^2</script>", "x^2"),
+        ("<img class=tex alt='x^2'>", "x^2"),
         ("<ruby>漢<rp>【</rp><rt>かん</rt><rp>】</rp></ruby>", "漢【かん】"),
     ],
 )
@@ -86,6 +100,12 @@ class TestButtonsAndHiddenElements:
             "<button onclick=\"show('x')\">How long?</button><p id=x style='display: none'>A week.</p>",
             "<h3><button>How long?</button></h3><div hidden>A week.</div>",
             "<button>How long?</button><div hidden=until-found>A week.</div>",
+            "<p>How long?<span id=more style='display:none'> A week.</span><button onclick='f()'>Read more</button>",
+            "<div class=slide>How long?</div><div class=slide style='display:none'>A week.</div>",
+            "<input type=checkbox id=q><label for=q>How long?</label><div style='display:none'>A week.</div>",
+            "<button popovertarget=x>How long?</button><div id=x popover hidden>A week.</div>",
+            "<button commandfor=x>How long?</button><dialog id=x hidden>A week.</dialog>",
+            "<details name=faq><summary>How long?</summary><template shadowrootmode=open>A week.</template></details>",
         ],
     )
     def test_questions_and_answers_of_an_accordion(self, html: str) -> None:
@@ -114,10 +134,17 @@ class TestButtonsAndHiddenElements:
             "<div hidden>hidden</div><p style='visibility:hidden'>hidden",
             "<a data-toggle=modal data-target='#c'></a><div id=c class=modal style='display:none'>cookies</div>",
             "<div role=dialog hidden>dialog</div>",
+            "<template>a row</template>",
+            "<form><input type=checkbox id=q><label for=q></label><p style='display:none'>hidden</form>",
         ],
     )
     def test_controls_and_other_hidden_elements_are_left_out(self, html: str) -> None:
         assert page(f"<p>text</p>{html}") == "text"
+
+    def test_buttons_in_sentences_and_heads_of_tables_are_read(self) -> None:
+        assert page("<p>Press <button>Save as draft</button> to store.</p>") == "Press Save as draft to store."
+        rows = "<tr><th><button>Name</button><th><div><button aria-sort=none>Fee</button></div><tr><td>A<td>5"
+        assert page(f"<table>{rows}</table>") == "Name  Fee\nA  5"
 
 
 class TestForms:
@@ -199,3 +226,10 @@ def test_text_in_a_page_without_a_body_is_read() -> None:
 @pytest.mark.parametrize("charset", ["iso-8859-1", "windows-1252", "us-ascii"])
 def test_utf_8_is_recognised_even_if_a_page_declares_a_latin_encoding(charset: str) -> None:
     assert read("a.html", f"<meta charset={charset}><p>Größe – €".encode()).text == "Größe – €"
+
+
+def test_the_text_of_a_drawing_is_read_but_is_not_the_title() -> None:
+    drawing = b"<svg><title>Rents</title><path d='M0 0'/><text>Rent <tspan>900</tspan></text><text>Fee 5</text></svg>"
+    parsed = read("a.html", b"<p>See:</p>" + drawing + b"<p>after <svg><title>Icon</title></svg></p>")
+    assert parsed.text == "See:\n\nRent 900 Fee 5\n\nafter"
+    assert parsed.title is None

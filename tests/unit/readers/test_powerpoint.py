@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
+from datetime import date
+from functools import partial
 from io import BytesIO
 from typing import Any
 
 import pytest
 from lxml import etree
 from pptx import Presentation
-from pptx.chart.data import CategoryChartData
+from pptx.chart.data import BubbleChartData, CategoryChartData, XyChartData
 from pptx.enum.chart import XL_CHART_TYPE
 
-from tests.integration.readers.office_files import part, pptx, read, replaced, saved
+from llama_index_contextual.readers.charts import diagram_lines
+from tests.integration.readers.office_files import archive, part, pptx, read, replaced, saved
 
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
 
@@ -44,6 +48,73 @@ def test_any_chart_leaves_the_other_slides_readable(kind: str, error: str) -> No
 
 def _names(data: bytes) -> list[str]:
     return zipfile.ZipFile(BytesIO(data)).namelist()
+
+
+def chart_text(kind: Any, data: Any, change: Any = lambda chart: chart) -> str:
+    """Return the text of a slide with a chart, whose part is changed first."""
+    presentation, slide = blank()
+    slide.shapes.add_chart(kind, 0, 0, 9, 9, data)
+    content = saved(presentation)
+    (name,) = (name for name in _names(content) if name.startswith("ppt/charts/chart"))
+    content = replaced(content, {name: change(part(content, name).decode()).encode()})
+    return read("a.pptx", content).text.removeprefix("# Slide 1\n\n")
+
+
+def test_the_sizes_of_bubbles_are_read() -> None:
+    data = BubbleChartData()
+    series = data.add_series("Projects")
+    series.add_data_point(1.5, 2, 30)
+    series.add_data_point(2.5, 4, 70)
+    assert chart_text(XL_CHART_TYPE.BUBBLE, data) == "–  Projects  Projects (size)\n1.5  2  30\n2.5  4  70"
+
+
+def test_series_with_other_horizontal_values_have_tables_of_their_own() -> None:
+    data = XyChartData()
+    for name, points in {"A": ((1, 2), (3, 4)), "B": ((10, 2), (30, 4))}.items():
+        series = data.add_series(name)
+        for x, y in points:
+            series.add_data_point(x, y)
+    assert chart_text(XL_CHART_TYPE.XY_SCATTER, data) == "A\n1  2\n3  4\n\nB\n10  2\n30  4"
+
+
+@pytest.mark.parametrize(("epoch", "day"), [("0", "2024-01-31"), ("1", "2028-02-01")])
+def test_dates_and_percentages_of_a_chart_are_read_as_shown(epoch: str, day: str) -> None:
+    data = CategoryChartData(number_format="0.0%")
+    data.categories = [date(2024, 1, 31)]
+    data.add_series("Share", (0.125,))
+    text = chart_text(XL_CHART_TYPE.LINE, data, lambda chart: chart.replace('1904 val="0"', f'1904 val="{epoch}"'))
+    assert text == f"Share\n{day}  12.5%"
+
+
+def test_the_titles_of_the_axes_are_above_the_values() -> None:
+    data = CategoryChartData()
+    data.categories = ["East"]
+    data.add_series("Rents", (5,))
+    title = "<c:title><c:tx><c:rich><a:bodyPr/><a:p><a:r><a:t>EUR million</a:t></a:r></a:p></c:rich></c:tx></c:title>"
+    change = partial(
+        re.sub, "(<c:valAx>.*?</c:majorGridlines>|<c:valAx>.*?<c:majorGridlines/>)", rf"\1{title}", flags=re.S
+    )
+    text = chart_text(XL_CHART_TYPE.COLUMN_CLUSTERED, data, change)
+    assert text == "EUR million\n\nRents\nEast  5"
+
+
+@pytest.mark.parametrize("damage", ["", "<c:chartSpace", "cut", "missing"])
+def test_a_chart_that_is_damaged_or_missing_leaves_the_other_slides_readable(damage: str) -> None:
+    presentation, slide = blank()
+    data = CategoryChartData()
+    data.categories = ["East"]
+    data.add_series("Sales", (1,))
+    slide.shapes.add_chart(XL_CHART_TYPE.PIE, 0, 0, 9, 9, data)
+    presentation.slides.add_slide(presentation.slide_layouts[5]).shapes.title.text = "Second"
+    content = saved(presentation)
+    (name,) = (name for name in _names(content) if name.startswith("ppt/charts/chart"))
+    if damage == "missing":
+        content = archive({each: part(content, each) for each in _names(content) if each != name})
+    else:
+        content = replaced(content, {name: part(content, name)[:500] if damage == "cut" else damage.encode()})
+    parsed = read("a.pptx", content)
+    assert parsed.text == "# Slide 1\n\n# Second"
+    assert parsed.warnings == ("slide 1 has a chart without stored values (Chart 1), which is left out",)
 
 
 def test_a_chart_without_values_is_reported() -> None:
@@ -153,3 +224,52 @@ def test_footers_and_texts_of_the_master_are_read_once_and_hidden_slides_are_rep
     parsed = read("a.pptx", saved(presentation))
     assert parsed.text == "# One\n\n# Two\n\nPage footer: Project Falcon 9302-K"
     assert parsed.warnings == ("1 slide hidden in the show and read: 2",)
+
+
+def test_the_shapes_of_a_diagram_are_read_in_the_order_of_their_connections() -> None:
+    space = "http://schemas.openxmlformats.org/drawingml/2006/diagram"
+
+    def shape(number: int, *lines: str) -> str:
+        texts = "".join(
+            f"<a:p><a:r><a:t>{line[:2]}</a:t></a:r><a:r><a:t>{line[2:]}</a:t></a:r></a:p>" for line in lines
+        )
+        return f'<d:pt modelId="{number}"><d:t>{texts}</d:t></d:pt>'
+
+    links = "".join(
+        f'<d:cxn srcId="{first}" destId="{second}" srcOrd="{at}"/>'
+        for first, second, at in ((0, 1, 0), (0, 2, 1), (1, 3, 0), (3, 1, 0))
+    )
+    shapes = shape(2, "Deliver") + shape(3, "Sort", "Pack") + shape(1, "Collect") + shape(9, "Alone")
+    root = etree.fromstring(
+        f'<d:dataModel xmlns:d="{space}" xmlns:a="{DRAWING}"><d:ptLst><d:pt modelId="0" type="doc"/>{shapes}</d:ptLst>'
+        f"<d:cxnLst>{links}</d:cxnLst></d:dataModel>"
+    )
+    assert diagram_lines(root) == ["Collect", "Sort", "Pack", "Deliver", "Alone"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        ("<p:sp>{head}<p:txBody><a:bodyPr/><a:p>{run}{formula}</a:p></p:txBody></p:sp>", "So E=1"),
+        ("<p:contentPart/>", "old"),
+    ],
+)
+def test_shapes_with_alternatives_are_read_once(choice: str, text: str) -> None:
+    presentation, slide = blank()
+    slide.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "old"
+    data = saved(presentation)
+    xml = part(data, "ppt/slides/slide1.xml").decode()
+    shape = xml[xml.index("<p:sp>") : xml.index("</p:sp>") + len("</p:sp>")]
+    math = "http://schemas.openxmlformats.org/officeDocument/2006/math"
+    formula = (
+        '<a14:m xmlns:a14="http://schemas.microsoft.com/office/drawing/2010/main">'
+        f'<m:oMath xmlns:m="{math}"><m:r><m:t>E=1</m:t></m:r></m:oMath></a14:m>'
+    )
+    head = shape[len("<p:sp>") : shape.index("<p:txBody>")]
+    first = choice.format(head=head, run=run("So "), formula=formula)
+    alternatives = (
+        '<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">'
+        f'<mc:Choice Requires="a14">{first}</mc:Choice><mc:Fallback>{shape}</mc:Fallback></mc:AlternateContent>'
+    )
+    data = replaced(data, {"ppt/slides/slide1.xml": xml.replace(shape, alternatives).encode()})
+    assert read("a.pptx", data).text == f"# Slide 1\n\n{text}"

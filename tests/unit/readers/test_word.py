@@ -89,6 +89,39 @@ class TestFields:
         )
         assert word(paragraph(run("Paid ") + body)).text == "Paid yearly"
 
+    @pytest.mark.parametrize(
+        ("instruction", "text"),
+        [
+            (" MACROBUTTON NoMacro [Enter the client] ", "For [Enter the client] only"),
+            (r" EQ \f(12;b) ", "For (12)/(b) only"),
+            (r' EQ \* jc2 \* "Font:Mincho" \o\ad(\s\up 9(とう),東) ', "For 東(とう) only"),
+            (" SYMBOL 176 ", "For ° only"),
+            (' XE "Law:civil" ', "For only"),
+            (" EQ ", "For only"),
+        ],
+    )
+    @pytest.mark.parametrize("ends", [["end"], ["separate", "end"]])
+    def test_fields_without_a_result_that_show_their_instruction(
+        self, instruction: str, text: str, ends: list[str]
+    ) -> None:
+        begin, *after = (field_mark(kind) for kind in ("begin", *ends))
+        body = f"{begin}<w:r><w:instrText>{instruction}</w:instrText></w:r>{''.join(after)}"
+        assert word(paragraph(run("For ") + body + run(" only"))).text == text
+
+    def test_an_instruction_in_an_instruction_and_one_with_a_result_are_not_shown(self) -> None:
+        inner = field(r" EQ \f(1,2) ", "")
+        outer = f"{field_mark('begin')}<w:r><w:instrText> IF </w:instrText></w:r>{inner}{field_mark('end')}"
+        assert word(paragraph(run("a") + outer + field(" SYMBOL 176 ", run("!")))).text == "a!"
+
+    def test_fields_in_footnotes(self) -> None:
+        note = (
+            run("Table ") + field(" SEQ Table ", run("4")) + f'<w:fldSimple w:instr=" REF x ">{run("b")}</w:fldSimple>'
+        )
+        body = paragraph(run("See") + '<w:r><w:footnoteReference w:id="2"/></w:r>')
+        notes = f'<w:footnotes {SPACES}><w:footnote w:id="2"><w:p>{note}</w:p></w:footnote></w:footnotes>'
+        parts = {"word/footnotes.xml": notes}
+        assert word(body, parts, {"rIdF": ("footnotes", "footnotes.xml")}).text == "See[1]\n\n1. Table 4b"
+
     def test_text_with_a_pronunciation_stays_one_word(self) -> None:
         ruby = "<w:r><w:ruby><w:rt>{}</w:rt><w:rubyBase>{}</w:rubyBase></w:ruby></w:r>"
         body = ruby.format(run("とう"), run("東")) + ruby.format(run("きょう"), run("京")) + run("支店")
@@ -197,6 +230,32 @@ class TestHeadings:
         levels = [(heading.level, heading.title) for heading in parsed.map.headings]
         assert levels == [(2, "H2"), (2, "Firm"), (3, "Firm3"), (1, "Outline")]
 
+    @pytest.mark.parametrize("name", ["Überschrift 2", "Titre 2", "標題 2", "見出し 2", "제목 2", "Заголовок 2"])
+    def test_names_of_headings_in_other_languages(self, name: str) -> None:
+        styles = (
+            f'<w:styles xmlns:w="{WORD}"><w:style w:type="paragraph" w:styleId="a2"><w:name w:val="{name}"/></w:style>'
+            "</w:styles>"
+        )
+        body = paragraph("Fees", '<w:pStyle w:val="a2"/>') + paragraph("text")
+        assert word(body, {"word/styles.xml": styles}).text == "## Fees\n\ntext"
+
+    def test_an_outline_level_is_inherited_over_two_styles(self) -> None:
+        entries = (("A", "", '<w:pPr><w:outlineLvl w:val="1"/></w:pPr>'), ("B", "A", ""), ("C", "B", ""))
+        styles = "".join(
+            f'<w:style w:type="paragraph" w:styleId="{key}"><w:name w:val="Firm {key}"/><w:basedOn w:val="{base}"/>'
+            f"{rest}</w:style>"
+            for key, base, rest in entries
+        )
+        parts = {"word/styles.xml": f'<w:styles xmlns:w="{WORD}">{styles}</w:styles>'}
+        assert word(paragraph("Fees", '<w:pStyle w:val="C"/>'), parts).text == "## Fees"
+
+    def test_a_long_heading_is_read_whole_and_a_paragraph_in_its_style_is_a_paragraph(self) -> None:
+        long = "Notice " + "of the right to withdraw " * 9
+        body = (paragraph(f"{long}{end}", '<w:pStyle w:val="Heading1"/>') for end in ("under section 9302", "at once."))
+        parsed = word("".join(body))
+        assert parsed.text == f"# {long}under section 9302\n\n{long}at once."
+        assert [heading.title[-4:] for heading in parsed.map.headings] == ["o w…"]
+
     def test_a_circle_of_styles_ends(self) -> None:
         styles = (
             f'<w:styles xmlns:w="{WORD}"><w:style w:type="paragraph" w:styleId="A"><w:name w:val="A"/>'
@@ -262,6 +321,30 @@ class TestRuns:
         body = run("The value ") + element("oMath", fraction, letters("="), root) + run(" is fixed.")
         assert word(paragraph(body)).text == "The value (x^2)/(a+b)=√n is fixed."
 
+    @pytest.mark.parametrize(
+        ("formula", "text"),
+        [
+            ("<m:acc><m:e>{x}</m:e></m:acc>{y}", "x̂y"),
+            ('<m:acc><m:accPr><m:chr m:val="̃"/></m:accPr><m:e>{x}</m:e></m:acc>', "x̃"),
+            ('<m:bar><m:barPr><m:pos m:val="top"/></m:barPr><m:e>{x}</m:e></m:bar>', "x̅"),
+            ('<m:bar><m:barPr><m:pos m:val="top"/></m:barPr><m:e>{x}{y}</m:e></m:bar>', "¯(xy)"),
+            ('<m:f><m:fPr><m:type m:val="noBar"/></m:fPr><m:num>{x}</m:num><m:den>{y}</m:den></m:f>', "x over y"),
+            ("<m:sSup><m:e>{x}</m:e><m:sup>{y}</m:sup></m:sSup>{x}", "x^y x"),
+            ("<m:m><m:mr><m:e>{x}</m:e><m:e>{y}</m:e></m:mr><m:mr><m:e>{y}</m:e></m:mr></m:m>", "x, y; y"),
+        ],
+    )
+    def test_accents_stacks_and_matrices(self, formula: str, text: str) -> None:
+        letters = {name: f"<m:r><m:t>{name}</m:t></m:r>" for name in "xy"}
+        assert word(paragraph(f"<m:oMath>{formula.format(**letters)}</m:oMath>")).text == text
+
+    def test_formulas_on_lines_of_their_own(self) -> None:
+        lines = "".join(f"<m:oMath><m:r><m:t>{text}</m:t></m:r></m:oMath>" for text in ("a=1", "b=2"))
+        assert word(paragraph(f"<m:oMathPara>{lines}</m:oMathPara>")).text == "a=1\nb=2"
+
+    def test_fonts_of_symbols(self) -> None:
+        symbols = run("\uf0b3", '<w:rFonts w:ascii="Symbol"/>') + run("5 \uf0b3")
+        assert word(paragraph(symbols)).text == "≥5 \uf0b3"
+
     def test_a_formula_that_is_nested_too_deeply_is_refused_with_a_reason(self) -> None:
         from llama_index_contextual.errors import ReadError
 
@@ -288,6 +371,14 @@ class TestDrawings:
         assert (
             word(paragraph(f"{run('Before')}<w:r>{box}</w:r>") + paragraph("After")).text == "Before\n\nBoxed.\n\nAfter"
         )
+
+    def test_decorative_text_is_read_in_the_text_and_in_page_headers(self) -> None:
+        shape = '<w:r><w:pict><v:shape><v:textpath string="{}"/></v:shape></w:pict></w:r>'
+        header = f"<w:hdr {SPACES}><w:p>{shape.format('DRAFT 9302')}</w:p></w:hdr>"
+        body = paragraph(run("a") + shape.format("GRAND OPENING") + run("b"))
+        body += '<w:sectPr><w:headerReference w:type="default" r:id="rIdH"/></w:sectPr>'
+        parsed = word(body, {"word/header1.xml": header}, {"rIdH": ("header", "header1.xml")})
+        assert parsed.text == "a GRAND OPENING b\n\nPage header: DRAFT 9302"
 
     def test_a_chart_becomes_a_table_below_its_paragraph(self) -> None:
         points = "".join(f'<c:pt idx="{at}"><c:v>{value}</c:v></c:pt>' for at, value in enumerate(("1.5", "#N/A")))
@@ -359,3 +450,39 @@ class TestTables:
         ]
         body = f'<w:tbl>{rows[0]}<w:bookmarkStart w:id="1" w:name="x"/>{rows[1]}</w:tbl>'
         assert word(body).text == "North  a\nNorth  b"
+
+
+class TestDamage:
+    """A part that is missing or damaged does not make the rest of a document unreadable."""
+
+    PICTURE = (
+        '<w:r><w:drawing><wp:inline><a:graphic><a:graphicData><pic:pic xmlns:pic="urn:x"><pic:blipFill>'
+        '<a:blip r:embed="rId77"/></pic:blipFill></pic:pic></a:graphicData></a:graphic></wp:inline></w:drawing></w:r>'
+    )
+
+    @pytest.mark.parametrize("picture", [PICTURE, '<w:r><w:pict><v:imagedata r:id="rId77"/></w:pict></w:r>'])
+    @pytest.mark.parametrize("relations", [{}, {"rId77": ("image", "media/x.png")}])
+    def test_a_picture_that_is_missing(self, picture: str, relations: Any) -> None:
+        parsed = word(paragraph(run("before ") + picture + run("after")), relations=relations)
+        assert parsed.text == "before after"
+        assert parsed.warnings == ("1 picture that the file does not contain is left out: insert it again",)
+
+    def test_a_link_and_a_note_without_a_target(self) -> None:
+        link = f'<w:hyperlink r:id="rId77">{run("link")}</w:hyperlink>'
+        parsed = word(paragraph(run("a ") + link + '<w:r><w:endnoteReference w:id="9"/></w:r>' + run(" b")))
+        assert parsed.text == "a link b"
+        (warning,) = parsed.warnings
+        assert warning.startswith("1 note that the file does not contain is left out: open the file, repair")
+
+    @pytest.mark.parametrize("kind", ["footnotes", "numbering", "comments", "header"])
+    def test_a_damaged_part_is_left_out_with_a_warning(self, kind: str) -> None:
+        body = paragraph("text") + '<w:sectPr><w:headerReference w:type="default" r:id="rId77"/></w:sectPr>'
+        parsed = word(body, {f"word/{kind}.xml": "<w:broken"}, {"rId77": (kind, f"{kind}.xml")})
+        assert parsed.text == "text"
+        (warning,) = parsed.warnings
+        assert warning.startswith(f"word/{kind}.xml in the file is missing or damaged, and left out: ")
+
+    def test_a_diagram_that_is_missing(self) -> None:
+        space = 'xmlns:dgm="http://schemas.openxmlformats.org/drawingml/2006/diagram"'
+        body = paragraph(f'<w:r><w:drawing><wp:inline><dgm:relIds {space} r:dm="rId77"/></wp:inline></w:drawing></w:r>')
+        assert word(paragraph("text") + body).warnings == ("1 diagram without text is left out: save it as a picture",)

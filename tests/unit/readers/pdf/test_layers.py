@@ -94,6 +94,45 @@ def test_letters_in_the_private_use_area_are_read(tmp_path: Path) -> None:
     assert read(tmp_path, pdf).text == WHOLE
 
 
+SENTENCE = "The e~cient o~ce is ~nal and the rent is due on the fifth day of each month"
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        (b"<7e> <F001>", SENTENCE.replace("~c", "fic").replace("~n", "fin")),
+        (b"<7e> <F002>", SENTENCE.replace("~c", "flc").replace("~n", "fln")),
+        (b"<7e> <F730>", SENTENCE.replace("~", "0")),
+        (b"<7e> <F77A>", SENTENCE.replace("~", "Z")),
+        (b"<7e> <D835DC65>", SENTENCE.replace("~", "\U0001d465")),
+        (b"<7e> <006600660069>", SENTENCE.replace("~", "ffi")),
+    ],
+)
+def test_ligatures_old_style_digits_small_capitals_and_letters_of_formulas_are_read(
+    tmp_path: Path, entries: bytes, text: str
+) -> None:
+    parsed = read(tmp_path, mapped(lines([SENTENCE]), b"1 beginbfchar %s endbfchar" % entries))
+    assert (parsed.text, parsed.warnings) == (text, ())
+
+
+@pytest.mark.parametrize("code", [b"0000", b"FFFD", b"E039", b"F8E5"])
+@pytest.mark.parametrize("text", ["The e~cient o~ce in the ma~er", "Rent 1~00 EUR, fee 2~5 EUR and 7~5 EUR"])
+def test_letters_and_digits_inside_words_that_are_lost_are_counted(tmp_path: Path, code: bytes, text: str) -> None:
+    (warning,) = read(tmp_path, mapped(lines([text]), b"1 beginbfchar <7e> <%s> endbfchar" % code)).warnings
+    assert warning.startswith("3 letters on page 1 cannot be decoded")
+
+
+@pytest.mark.parametrize("code", [b"F0B7", b"F0D4"])
+def test_bullets_and_signs_beside_words_are_not_lost_letters(tmp_path: Path, code: bytes) -> None:
+    pdf = mapped(lines(["~ First", "~Second", "Third~ and more"]), b"1 beginbfchar <7e> <%s> endbfchar" % code)
+    assert not read(tmp_path, pdf).warnings
+
+
+def test_a_hyphen_at_the_end_of_a_line_is_not_a_lost_letter(tmp_path: Path) -> None:
+    parsed = read(tmp_path, pdf_of([lines(["The parties agree that this agree-", "ment ends on the last day."])]))
+    assert (parsed.text, parsed.warnings) == ("The parties agree that this agree-ment ends on the last day.", ())
+
+
 def test_a_page_without_any_unicode_needs_ocr_and_says_so(tmp_path: Path) -> None:
     unknown = b" ".join(b"<%02x> <FFFD>" % code for code in range(0x41, 0x7B))
     pdf = mapped(lines(TEXTS), b"58 beginbfchar %s endbfchar" % unknown)
