@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,6 +85,7 @@ _PLACES = {"pptx": "slide", "pptm": "slide", "xlsx": "sheet", "xlsm": "sheet"}
 LANGUAGE_LINE = re.compile(r"([a-z]{2}): (.+)")
 """A line of a context in another language, which begins with the code of the language."""
 SECTION_SEPARATOR = " > "
+_MOST_SECTIONS, _LONGEST_SECTIONS = 6, 300
 _SECTION_NUMBER = re.compile(r"(?:(?:section|article)\s+|§\s*)?(\d+)\b(\.\d)?", re.IGNORECASE)
 
 
@@ -258,6 +260,62 @@ def _places(text: str) -> Sequence[Place]:
     return tuple(map(Place._make, from_json(text)))
 
 
+def section_label(metadata: Mapping[str, Any]) -> str | None:
+    """Return the section of a chunk, or one label for all sections in which it lies, or None if it has none."""
+    places = metadata.get(PLACES)
+    return (_section_label(places) if places else None) or metadata.get(SECTION)
+
+
+@lru_cache(maxsize=4_096)  # for chunks that are found again
+def _section_label(places: str) -> str | None:
+    return joint_section([place.section for place in _places(places)])
+
+
+def joint_section(paths: Iterable[str | None]) -> str | None:
+    """Return one label for several sections.
+
+    The headings above all of them are written once. A label for more than six sections, or with more than 300
+    characters, contains only the first and the last section.
+
+    Args:
+        paths: The paths of the sections, in the order of the text; None for text without a section.
+
+    Example:
+        >>> joint_section(["Manual > Faults", "Manual > Faults", "Manual > Repairs", "Manual > Repairs > Pump"])
+        'Manual > Faults; Repairs > Pump'
+    """
+    distinct = [path for path in dict.fromkeys(paths) if path]
+    is_above = (after.startswith(f"{path}{SECTION_SEPARATOR}") for path, after in pairwise([*distinct, ""]))
+    lowest = [path.split(SECTION_SEPARATOR) for path, above in zip(distinct, is_above, strict=True) if not above]
+    if not lowest:
+        return None
+    first, *others = lowest
+    shared = 0
+    while all(len(path) > shared + 1 and path[shared] == first[shared] for path in lowest):
+        shared += 1
+    labels = [SECTION_SEPARATOR.join(path) for path in (first, *(path[shared:] for path in others))]
+    label = "; ".join(labels)
+    is_short = len(labels) <= _MOST_SECTIONS and (len(labels) < 3 or len(label) <= _LONGEST_SECTIONS)
+    return label if is_short else f"{labels[0]} … {labels[-1]}"
+
+
+def joint_places(chunks: Iterable[tuple[int | None, Mapping[str, Any]]]) -> str | None:
+    """Return the places of consecutive chunks as their metadata, or None if they lie in one section on one page.
+
+    Args:
+        chunks: The start offset and the metadata of each chunk, in the order of the text.
+    """
+    places: list[Place] = []
+    for start, metadata in chunks:
+        if start is None:
+            return None
+        whole = Place(start, *(metadata.get(key) for key in (PAGE_START, PAGE_LABEL, SECTION)))
+        for place in places_of(metadata) or (whole,):
+            if not places or (place.start > places[-1].start and place[1:] != places[-1][1:]):
+                places.append(place)
+    return json.dumps(places, ensure_ascii=False) if len(places) > 1 else None
+
+
 def is_own_key(key: str) -> bool:
     """Return whether a metadata key is reserved for this package. The title is not reserved."""
     return key != TITLE and (key in OWN_KEYS or key in RESERVED_KEYS)
@@ -328,14 +386,16 @@ def label_of(metadata: dict[str, Any], key: str) -> str:
 def source_line(metadata: dict[str, Any]) -> str:
     """Return the source line for the answering LLM, such as "Source: acme.pdf, pages 3–4, section 2 Results".
 
-    The line is empty if the metadata has neither a file name nor a title.
+    If a chunk lies in several sections, the line contains all of them; see `joint_section`. It is empty if the metadata
+    has neither a file name nor a title.
     """
     name = label_of(metadata, FILE_NAME) or label_of(metadata, TITLE)
     if not name:
         return ""
     parts = [f"Source: {name}", *_page_labels(name, metadata)]
-    if metadata.get(SECTION) and f"sheet {metadata[SECTION]}" not in parts:
-        parts.append(f"section {metadata[SECTION]}")
+    section = section_label(metadata)
+    if section and f"sheet {section}" not in parts:
+        parts.append(f"section {section}")
     return ", ".join(parts)
 
 

@@ -71,7 +71,7 @@ class Source:
         page_start: Number of the physical page of the first character, starting at 1.
         page_end: Number of the physical page of the last character.
         page_label: Printed number of the first page.
-        section: Path of the headings above the passage.
+        section: Path of the headings above the passage. If the passage lies in several sections, one label for them.
         title: Title of the document.
         segment_index: Number of the segment in the document, starting at 0.
         chunk_index: Number of the chunk in the document, starting at 0.
@@ -108,7 +108,7 @@ class Source:
             page_start=metadata.get(keys.PAGE_START),
             page_end=metadata.get(keys.PAGE_END),
             page_label=metadata.get(keys.PAGE_LABEL),
-            section=metadata.get(keys.SECTION),
+            section=keys.section_label(metadata),
             title=metadata.get(keys.TITLE),
             segment_index=metadata.get(keys.SEGMENT_INDEX),
             chunk_index=metadata.get(keys.CHUNK_INDEX),

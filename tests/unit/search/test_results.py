@@ -105,7 +105,7 @@ def test_a_mark_has_its_offsets_in_the_document_and_its_own_page_and_section() -
     assert (mark.start, mark.end, mark.text) == (33, 58, "The deposit is two rents.")
     assert str(mark.source) == "acme.pdf, page 4, section 3 Deposit"
     assert str(chunk.place) == str(mark.source)
-    assert str(chunk.source) == "acme.pdf, pages 3–4, section 2 Results"
+    assert str(chunk.source) == "acme.pdf, pages 3–4, section 2 Term; 3 Deposit"
     across = marked("May. The deposit").spotlight
     assert across is not None
     assert str(across.source) == "acme.pdf, pages 3–4, section 2 Term"
