@@ -47,6 +47,7 @@ SEGMENT_END = "segment_end"
 CHUNK_INDEX = "chunk_index"
 TOKEN_COUNT = "token_count"
 TABLE_HEAD = "table_head"
+TABLE_COLUMNS = "table_columns"
 FACTS = "document_facts"
 
 PAGES = "_contextual_pages"
@@ -70,7 +71,7 @@ INTERNAL_KEYS = (*RESERVED_KEYS, SEGMENT_OWN_START, CHUNK_KEY, FORMER_CONTEXT)
 FILE_KEYS = (TITLE, FILE_NAME, FILE_PATH)
 _CONTEXT_KEYS = (SOURCE_LINE, CONTEXT, CONTEXT_SOURCE, CONTEXT_GIVEN, CONTEXT_WRITTEN_AT)
 _PLACE_KEYS = (PAGE_START, PAGE_END, PAGE_LABEL, OCR_CONFIDENCE, SECTION, PLACES)
-_CHUNK_KEYS = (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END, CHUNK_INDEX, TOKEN_COUNT, TABLE_HEAD, FACTS)
+_CHUNK_KEYS = (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END, CHUNK_INDEX, TOKEN_COUNT, TABLE_HEAD, TABLE_COLUMNS, FACTS)
 OWN_KEYS = (*_CONTEXT_KEYS, *FILE_KEYS, *_PLACE_KEYS, *_CHUNK_KEYS)
 _EMBEDDED = (CONTEXT, TABLE_HEAD, FACTS)
 _READ = (SOURCE_LINE, TABLE_HEAD, FACTS)
@@ -114,16 +115,19 @@ class Table(NamedTuple):
         body: Offset of the beginning of the first row; `start` if the headers are not part of the table's text.
         end: Offset of the end of the last row.
         head: The column headers as one or more lines, including any line with the caption or the unit of the table.
+        columns: The header of each column, the column of labels first, if the text does not separate the cells and
+            they are known from their positions; otherwise empty.
     """
 
     start: int
     body: int
     end: int
     head: str
+    columns: Sequence[str] = ()
 
     def moved(self, by: int) -> Table:
         """Return the table with its offsets increased by a number of characters."""
-        return Table(self.start + by, self.body + by, self.end + by, self.head)
+        return self._replace(start=self.start + by, body=self.body + by, end=self.end + by)
 
 
 def _may_contain(title: str, other: str) -> bool:
@@ -220,6 +224,16 @@ class DocumentMap:
         at = bisect_left(self.tables, offset, key=lambda table: table.start)
         return self.tables[at - 1] if at and offset < self.tables[at - 1].end else None
 
+    def columns(self, start: int, end: int) -> list[tuple[int, int, Sequence[str]]]:
+        """Return the start and the end of the rows of each table from `start` to `end` (exclusive), and its columns.
+
+        Tables whose columns are not known, because their text separates the cells or for lack of positions, are
+        omitted.
+        """
+        first = bisect_right(self.tables, start, key=lambda table: table.end)
+        last = bisect_left(self.tables, end, lo=first, key=lambda table: table.start)
+        return [(table.body, table.end, table.columns) for table in self.tables[first:last] if table.columns]
+
     def to_metadata(self) -> dict[str, str]:
         """Return the metadata to store under the reserved keys of a Document."""
         out: dict[str, str] = {}
@@ -231,7 +245,7 @@ class DocumentMap:
             rows = [[h.start, h.level, h.title, *([] if h.is_marked else [False])] for h in self.headings]
             out[HEADINGS] = json.dumps(rows, ensure_ascii=False)
         if self.tables:
-            out[TABLES] = json.dumps(list(self.tables), ensure_ascii=False)
+            out[TABLES] = json.dumps([t if t.columns else t[:4] for t in self.tables], ensure_ascii=False)
         return out
 
     @classmethod
@@ -245,7 +259,7 @@ class DocumentMap:
             page_labels=tuple(pages.get("labels", ())),
             page_confidences=tuple(pages.get("ocr", ())),
             headings=tuple(Heading(*row) for row in headings),
-            tables=tuple(Table(*table) for table in tables),
+            tables=tuple(Table(*table[:4], *map(tuple, table[4:])) for table in tables),
         )
 
 
@@ -258,6 +272,17 @@ def places_of(metadata: Mapping[str, Any]) -> Sequence[Place]:
 @lru_cache(maxsize=4_096)  # for chunks that are found again
 def _places(text: str) -> Sequence[Place]:
     return tuple(map(Place._make, from_json(text)))
+
+
+def columns_at(metadata: Mapping[str, Any], offset: int) -> Sequence[str]:
+    """Return the column headers of the row at an offset in the document; empty if they are not known for each column.
+
+    Args:
+        metadata: Metadata of the chunk that contains the row.
+        offset: Offset of a character of the row.
+    """
+    tables = parse_json(metadata.get(TABLE_COLUMNS) or "[]")
+    return next((columns for start, end, columns in tables if start <= offset < end), ())
 
 
 def section_label(metadata: Mapping[str, Any]) -> str | None:

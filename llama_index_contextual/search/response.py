@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import excerpt, pluralize
 from llama_index_contextual.index.base import Chunk
+from llama_index_contextual.index.rows import rows_at
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
@@ -232,6 +233,16 @@ class BaseHit:
     def table_head(self) -> str | None:
         """The column headers of the table if the text begins inside a table, otherwise None."""
         return self.metadata.get(keys.TABLE_HEAD) or None
+
+    @property
+    def row(self) -> str:
+        """The marked table row with the column header before each cell; "" if the mark is no row, or has no headers."""
+        if self.spotlight is None:
+            return ""
+        start = self.spotlight.start - (self.source.start_char or 0)
+        end, columns = start + len(self.spotlight.text), keys.columns_at(self.metadata, self.spotlight.start)
+        rows = rows_at(self.text, start, end, table_head=self.table_head or "", columns=columns)
+        return "" if rows is None else visible(rows.labelled())
 
     def __repr__(self) -> str:
         name, source = type(self).__name__, str(self.source)

@@ -133,14 +133,15 @@ def test_missing_labels_are_none() -> None:
 headings = st.builds(Heading, st.integers(0, 10**6), st.integers(1, 6), st.text(max_size=20))
 
 
-offsets = st.integers(0, 10**6)
+offsets, names = st.integers(0, 10**6), st.text(max_size=8)
+tables_of_a_page = st.builds(Table, offsets, offsets, offsets, names, st.lists(names, max_size=2).map(tuple))
 
 
 @given(
     starts=st.lists(st.integers(0, 10**6), max_size=6).map(sorted),
     labels=st.lists(st.text(max_size=4), max_size=6),
     titles=st.lists(headings, max_size=6),
-    tables=st.lists(st.builds(Table, offsets, offsets, offsets, st.text(max_size=8)), max_size=3),
+    tables=st.lists(tables_of_a_page, max_size=3),
 )
 def test_a_document_map_is_stored_as_json_metadata(
     starts: list[int], labels: list[str], titles: list[Heading], tables: list[Table]
