@@ -55,7 +55,7 @@ def tables_in_text(text: str) -> list[Table]:
     Example:
         >>> text = "\\n".join(["Fees:", "", "| Service | Fee |", "|---|---|", "| Copy | 2 |"])
         >>> tables_in_text(text)
-        [Table(start=7, body=35, end=47, head='Fees:\\nService | Fee')]
+        [Table(start=7, body=35, end=47, head='Fees:\\nService | Fee', columns=())]
     """
     fences = code_fences(text)
     return [table for table in _pipe_tables(text) if is_outside(fences, table.start, table.end)]
