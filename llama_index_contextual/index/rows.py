@@ -13,12 +13,17 @@ ROWS_AROUND = 2
 MOST_ROWS = 6
 """Number of rows above which a span is not regarded as rows of a table."""
 
+MOST_HEADS = 3
+"""Maximum number of rows of column headers."""
+
 _COLUMNS = re.compile(r"\t| {2,}")
 _PIPES = re.compile(r"(?<!\\)\|")
 _FIGURE = re.compile(r"[-–(]?\d(?:[\d.,]*\d)?\)?%?")
 _LABEL_END = re.compile(r".\w\W?$")
 _YEARS = re.compile(r"(?:(?:19|20)\d\d ?)+")
 _RULE = re.compile(r"[\s|:-]+")
+_DATE_CELL = re.compile(r"(?:19|20) ?\d ?\d(?!\d)")
+_HAS_FIGURE = re.compile(r"\d")
 _VALUE = re.compile(r"[-–−—(+<>~$€£¥]*\d[\d.,/:]*[)%]*(?:x|bps|pts?)?\)?|[-–−—]+%?|N/A|n/a|N/?M|nm")
 _SIGN_BEFORE = re.compile(r"[-–−(+]?[$€£¥][(]?|\(")
 _SIGN_AFTER = re.compile(r"[)%]+|bps|pts?|pp|x")
@@ -83,7 +88,7 @@ def rows_at(text: str, start: int, end: int, *, table_head: str = "", columns: S
     if table_head and len(above) == len(lines_above):  # the passage begins inside the table
         above = [next(iter(_rows(reversed(table_head.splitlines()))), []), *above]
     title = _title([*lines_above, *row_lines], len(lines_above) - len(above)) if above or below else ""
-    head, *table = [*([[]] if title else []), *above, *rows] or [[]]
+    head, *table = [[], *above, *rows] if title else _with_whole_head([*above, *rows])
     rows = table[max(0, len(table) - len(rows)) :]  # without the headers, if they are asked for
     width = len(rows[0] if title and rows else head)
     if not rows or len(_rows(row_lines)) < len(row_lines) or any(len(row) != width for row in rows):
@@ -138,6 +143,40 @@ def _rows(lines: Iterable[str]) -> list[list[str]]:
     """Return the cells of the lines up to the first one that is not part of a table, without rules such as "|---|"."""
     rows = takewhile(bool, map(cells_of, lines))
     return [cells for cells in rows if not _RULE.fullmatch("|".join(cells))]
+
+
+def _with_whole_head(table: Sequence[list[str]]) -> list[list[str]]:
+    """Return a table whose column headers are one row, also if they are several rows with merged cells."""
+    if not table:
+        return [[]]
+    last = 0
+    while last + 1 < min(len(table) - 1, MOST_HEADS) and _continues_head(table[last], table[last + 1]):
+        last += 1
+    if not last:
+        return list(table)
+    spread = [*map(_spread, table[:last]), table[last]]
+    head = [" ".join(filter(None, dict.fromkeys(cells))) for cells in zip(*spread, strict=True)]
+    return [head, *table[last + 1 :]]
+
+
+def _continues_head(head: Sequence[str], cells: Sequence[str]) -> bool:
+    """Return whether a row belongs to the headers above it: it has dates or words, and one of them has blank cells."""
+    if len(cells) != len(head) or not any(cells[1:]):
+        return False
+    has_dates = all(_DATE_CELL.search(cell) for cell in cells[1:] if cell)
+    has_words = not cells[0] and not any(map(_HAS_FIGURE.search, cells[1:]))
+    return (has_dates and not all(head[1:])) or has_words
+
+
+def _spread(cells: Sequence[str]) -> list[str]:
+    """Return a row of headers with the text of each merged cell in all columns that it covers."""
+    filled = [cell for cell in cells[1:] if cell]
+    if len(filled) == 1:
+        return [cells[0], *filled * (len(cells) - 1)]
+    out = list(cells)
+    for at in range(2, len(out)):
+        out[at] = out[at] or out[at - 1]
+    return out
 
 
 def _title(lines: Sequence[str], at: int) -> str:

@@ -119,7 +119,8 @@ _SCALE = re.compile(
     r"(?i)\b(?:thousands?|millions?|billions?|tausend|tsd|millionen|mio|milliarden|mrd|teur|milliers|milliards|miles"
     r"|millones|migliaia|milioni|miliardi|duizend(?:en)?|miljoen(?:en)?)\b|[$€£¥]\s?000\b|\([$€£¥]\)|\bunaudited\b"
 )
-_PERIOD = re.compile(rf"(?i)\b(?:ended|ending|as of|as at|months|weeks)\b|\b(?:{_MONTH.pattern})\s(?:{_DAY.pattern})$")
+_PERIOD = re.compile(r"(?i)\b(?:ended|ending|as of|as at|months|weeks)\b")
+_DATE = re.compile(rf"(?i:(?:{_MONTH.pattern})\s(?:{_DAY.pattern})(?:\s(?:19|20)\d\d)?|(?:{_YEAR.pattern})(?!\d))")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\S)")
 
 
@@ -413,8 +414,8 @@ def column_heads(heads: Sequence[Line], rows: Sequence[Line]) -> tuple[str, ...]
     """Return the header of each column of a table of figures from the positions of the cells, that of the labels first.
 
     The result is empty if the columns, or a header of its own for each of them, are not known. A piece of a header
-    belongs to the nearest column, or to the labels if it ends or a title begins to the left of all columns. The name of
-    a period belongs to all columns that are nearer to it than to another one.
+    belongs to the nearest column, or to the labels if it ends to the left of all columns; a title belongs to none. The
+    name of a period belongs to all columns that are nearer to it than to another one.
 
     Args:
         heads: The lines of the column headers.
@@ -423,21 +424,32 @@ def column_heads(heads: Sequence[Line], rows: Sequence[Line]) -> tuple[str, ...]
     columns = _value_columns(rows)
     if not 0 < len(columns) <= MAX_COLUMNS or any(one[1] >= other[0] for one, other in pairwise(columns)):
         return ()
+    lines = [[part for piece in _pieces(line) for part in _parts(piece, columns)] for line in heads]
+    periods = [_PERIOD.search(line.text) is not None for line in heads]
+    days = [len(pieces) == 1 and _is_date(pieces[0]) for pieces in lines]
     labels_end = max((row.x0 + row.pieces[0][1]) / 2 if row.pieces else row.x0 for row in rows)
     texts: list[list[str]] = [[] for _ in range(len(columns) + 1)]
-    for line in heads:
-        pieces = _pieces(line)
-        is_period = _PERIOD.search(line.text) is not None or _is_line_of_years(pieces, len(columns))
-        is_title = len(pieces) == 1 and not is_period and pieces[0].x0 < labels_end
-        labels = pieces if is_title else [piece for piece in pieces if piece.x1 <= columns[0][0]]
-        texts[0] += [piece.text for piece in labels]
-        above = [part for piece in pieces[len(labels) :] for part in _parts(piece, columns)]
+    for number, pieces in enumerate(lines):
+        is_day = days[number] and sum(days) == 1
+        is_period = periods[number] or is_day or _is_line_of_dates(pieces, len(columns))
+        is_above_period = not is_period and any(periods[number:]) and not any(periods[:number])
+        is_title = is_above_period or (len(pieces) == 1 and not is_period and pieces[0].x0 < labels_end)
+        above = [] if is_title else _above(pieces, columns)
+        before = pieces[: len(pieces) - len(above)]
+        is_shifted = any(map(_is_date, above)) and any(map(_is_date, before))
+        if is_shifted or any(is_figure(piece.text) for piece in above):
+            return ()
+        texts[0] += [piece.text for piece in before]
+        above = [piece for piece in above if not _is_unit(piece)]
         if is_period and above:
             for at, column in enumerate(columns, start=1):
                 texts[at].append(min(above, key=lambda piece: _distance(piece, column)).text)
-        else:
-            for piece in above:
-                texts[1 + min(range(len(columns)), key=lambda at: _distance(piece, columns[at]))].append(piece.text)
+            continue
+        nearest = [min(range(len(columns)), key=lambda at: _distance(piece, columns[at])) for piece in above]
+        if len(set(nearest)) < len(above) and all(map(_is_date, above)):
+            return ()
+        for at, piece in zip(nearest, above, strict=True):
+            texts[at + 1].append(piece.text)
     names = [" ".join(texts[0][-1:]), *map(" ".join, texts[1:])]
     is_known = all(names[1:]) and len(set(names[1:])) == len(columns) and max(map(len, names)) <= MAX_COLUMN_HEAD
     return tuple(names) if is_known else ()
@@ -453,18 +465,35 @@ def _value_columns(rows: Iterable[Line]) -> list[tuple[float, float]]:
     return [(min(cell.x0 for cell in cells), max(cell.x1 for cell in cells)) for cells in columns]
 
 
-def _is_line_of_years(pieces: Sequence[_Piece], columns: int) -> bool:
-    """Return whether a line consists of years, each of which belongs to the same number of columns."""
-    years = [word for piece in pieces for word in piece.text.split()]
-    return 1 < len(years) < columns and columns % len(years) == 0 and all(map(_YEAR.fullmatch, years))
+def _above(pieces: Sequence[_Piece], columns: Sequence[tuple[float, float]]) -> list[_Piece]:
+    """Return the pieces of a line that are above the columns of figures, rather than above the labels."""
+    if len(pieces) == len(columns) and all(map(_is_date, pieces)):
+        return [_Piece(*column, piece.text) for column, piece in zip(columns, pieces, strict=True)]
+    return [piece for piece in pieces if piece.x1 > columns[0][0]]
+
+
+def _is_date(piece: _Piece) -> bool:
+    return _DATE.fullmatch(piece.text) is not None
+
+
+def _is_unit(piece: _Piece) -> bool:
+    """Return whether a piece is a unit in parentheses, such as "(in millions)"."""
+    return piece.text.startswith("(") and _SCALE.search(piece.text) is not None
+
+
+def _is_line_of_dates(pieces: Sequence[_Piece], columns: int) -> bool:
+    """Return whether a line consists of dates, each of which belongs to the same number of columns."""
+    is_shared = 1 < len(pieces) < columns and columns % len(pieces) == 0
+    return is_shared and all(map(_is_date, pieces))
 
 
 def _parts(piece: _Piece, columns: Sequence[tuple[float, float]]) -> list[_Piece]:
-    """Divide years that are one piece into one piece for each of the columns below them."""
-    words, below = piece.text.split(), [column for column in columns if column[0] < piece.x1 and piece.x0 < column[1]]
-    if len(words) < 2 or len(words) != len(below) or not all(map(_YEAR.fullmatch, words)):
+    """Divide dates that are one piece into one piece for each of the columns below them."""
+    dates = _DATE.findall(piece.text)
+    below = [column for column in columns if column[0] < piece.x1 and piece.x0 < column[1]]
+    if len(dates) < 2 or len(dates) != len(below) or " ".join(dates) != piece.text:
         return [piece]
-    return [_Piece(*column, word) for column, word in zip(below, words, strict=True)]
+    return [_Piece(*column, date) for column, date in zip(below, dates, strict=True)]
 
 
 def _distance(piece: _Piece, column: tuple[float, float]) -> float:

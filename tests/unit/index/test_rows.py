@@ -44,3 +44,33 @@ def test_a_row_whose_headers_cannot_be_told_apart_has_their_line() -> None:
 )
 def test_the_cells_of_a_row_are_its_last_figures(line: str, count: int, cells: list[str]) -> None:
     assert cells_of_figures(line, count) == cells
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "head"),
+    [
+        (
+            "|  | Year ended May 31, |  |\n|---|---|---|\n|  | 2019 | 2018 |\n| Fees | 4.6 | 4.7 |",
+            "| Fees | 4.6 | 4.7 |",
+            ["", "Year ended May 31, 2019", "Year ended May 31, 2018"],
+        ),
+        (
+            "|  | North |  | South |  |\n|---|---|---|---|---|\n"
+            "|  | 2019 | 2018 | 2019 | 2018 |\n| Fees | 1 | 2 | 3 | 4 |",
+            "| Fees | 1 | 2 | 3 | 4 |",
+            ["", "North 2019", "North 2018", "South 2019", "South 2018"],
+        ),
+        (
+            "|  | 2019 | 2018 |\n|---|---|---|\n|  | EUR | EUR |\n| Fees | 4.6 | 4.7 |",
+            "| Fees | 4.6 | 4.7 |",
+            ["", "2019 EUR", "2018 EUR"],
+        ),
+        ("| Zone | Fee |\n|---|---|\n| Tarn | 8 |\n| Vale | 9 |", "| Vale | 9 |", ["Zone", "Fee"]),
+        ("| Zone | Head |\n|---|---|\n| Tarn | Ada |\n| Vale | Bo |", "| Vale | Bo |", ["Zone", "Head"]),
+        ("|  | 2019 |\n|---|---|\n|  | EUR |", "|  | EUR |", ["", "2019"]),
+    ],
+)
+def test_column_headers_of_several_rows_are_joined(table: str, row: str, head: list[str]) -> None:
+    found = rows(row, table)
+    assert found is not None
+    assert (found.head, len(found.rows)) == (head, 1)
