@@ -22,9 +22,9 @@ _FIGURE = re.compile(r"[-–(]?\d(?:[\d.,]*\d)?\)?%?")
 _LABEL_END = re.compile(r".\w\W?$")
 _YEARS = re.compile(r"(?:(?:19|20)\d\d ?)+")
 _RULE = re.compile(r"[\s|:-]+")
-_DATE_CELL = re.compile(r"(?:19|20) ?\d ?\d(?!\d)")
+_DATE_CELL = re.compile(r"(?:19|20)\d\d(?!\d)")
 _HAS_FIGURE = re.compile(r"\d")
-_VALUE = re.compile(r"[-–−—(+<>~$€£¥]*\d[\d.,/:]*[)%]*(?:x|bps|pts?)?\)?|[-–−—]+%?|N/A|n/a|N/?M|nm")
+_VALUE = re.compile(r"[-–−—(+<>~$€£¥]*\d[\d.,/:]*[)%]*(?:x|bps|pts?)?\)?|[-–−—]+%?|N/A|n/a|N/?M|nm|\*+")
 _SIGN_BEFORE = re.compile(r"[-–−(+]?[$€£¥][(]?|\(")
 _SIGN_AFTER = re.compile(r"[)%]+|bps|pts?|pp|x")
 
@@ -163,7 +163,7 @@ def _continues_head(head: Sequence[str], cells: Sequence[str]) -> bool:
     """Return whether a row belongs to the headers above it: it has dates or words, and one of them has blank cells."""
     if len(cells) != len(head) or not any(cells[1:]):
         return False
-    has_dates = all(_DATE_CELL.search(cell) for cell in cells[1:] if cell)
+    has_dates = all(_DATE_CELL.search(cell.replace(" ", "")) for cell in cells[1:] if cell)
     has_words = not cells[0] and not any(map(_HAS_FIGURE.search, cells[1:]))
     return (has_dates and not all(head[1:])) or has_words
 

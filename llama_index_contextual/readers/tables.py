@@ -120,7 +120,10 @@ _SCALE = re.compile(
     r"|millones|migliaia|milioni|miliardi|duizend(?:en)?|miljoen(?:en)?)\b|[$€£¥]\s?000\b|\([$€£¥]\)|\bunaudited\b"
 )
 _PERIOD = re.compile(r"(?i)\b(?:ended|ending|as of|as at|months|weeks)\b")
-_DATE = re.compile(rf"(?i:(?:{_MONTH.pattern})\s(?:{_DAY.pattern})(?:\s(?:19|20)\d\d)?|(?:{_YEAR.pattern})(?!\d))")
+_DATE = re.compile(
+    rf"(?i:(?:{_MONTH.pattern})\s(?:{_DAY.pattern})(?:\s(?:19|20)\d\d)?|{SHORT_DATE.pattern}|(?:{_YEAR.pattern})(?!\d))"
+)
+_AMOUNT = re.compile(r"[$€£¥%]|\d[.,]\d")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\S)")
 
 
@@ -437,7 +440,7 @@ def column_heads(heads: Sequence[Line], rows: Sequence[Line]) -> tuple[str, ...]
         above = [] if is_title else _above(pieces, columns)
         before = pieces[: len(pieces) - len(above)]
         is_shifted = any(map(_is_date, above)) and any(map(_is_date, before))
-        if is_shifted or any(is_figure(piece.text) for piece in above):
+        if is_shifted or any(_AMOUNT.search(piece.text) and is_figure(piece.text) for piece in above):
             return ()
         texts[0] += [piece.text for piece in before]
         above = [piece for piece in above if not _is_unit(piece)]
