@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,6 +47,7 @@ SEGMENT_END = "segment_end"
 CHUNK_INDEX = "chunk_index"
 TOKEN_COUNT = "token_count"
 TABLE_HEAD = "table_head"
+TABLE_COLUMNS = "table_columns"
 FACTS = "document_facts"
 
 PAGES = "_contextual_pages"
@@ -69,7 +71,7 @@ INTERNAL_KEYS = (*RESERVED_KEYS, SEGMENT_OWN_START, CHUNK_KEY, FORMER_CONTEXT)
 FILE_KEYS = (TITLE, FILE_NAME, FILE_PATH)
 _CONTEXT_KEYS = (SOURCE_LINE, CONTEXT, CONTEXT_SOURCE, CONTEXT_GIVEN, CONTEXT_WRITTEN_AT)
 _PLACE_KEYS = (PAGE_START, PAGE_END, PAGE_LABEL, OCR_CONFIDENCE, SECTION, PLACES)
-_CHUNK_KEYS = (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END, CHUNK_INDEX, TOKEN_COUNT, TABLE_HEAD, FACTS)
+_CHUNK_KEYS = (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END, CHUNK_INDEX, TOKEN_COUNT, TABLE_HEAD, TABLE_COLUMNS, FACTS)
 OWN_KEYS = (*_CONTEXT_KEYS, *FILE_KEYS, *_PLACE_KEYS, *_CHUNK_KEYS)
 _EMBEDDED = (CONTEXT, TABLE_HEAD, FACTS)
 _READ = (SOURCE_LINE, TABLE_HEAD, FACTS)
@@ -84,6 +86,7 @@ _PLACES = {"pptx": "slide", "pptm": "slide", "xlsx": "sheet", "xlsm": "sheet"}
 LANGUAGE_LINE = re.compile(r"([a-z]{2}): (.+)")
 """A line of a context in another language, which begins with the code of the language."""
 SECTION_SEPARATOR = " > "
+_MOST_SECTIONS, _LONGEST_SECTIONS = 6, 300
 _SECTION_NUMBER = re.compile(r"(?:(?:section|article)\s+|§\s*)?(\d+)\b(\.\d)?", re.IGNORECASE)
 
 
@@ -112,16 +115,19 @@ class Table(NamedTuple):
         body: Offset of the beginning of the first row; `start` if the headers are not part of the table's text.
         end: Offset of the end of the last row.
         head: The column headers as one or more lines, including any line with the caption or the unit of the table.
+        columns: The header of each column, the column of labels first, if the text does not separate the cells and
+            they are known from their positions; otherwise empty.
     """
 
     start: int
     body: int
     end: int
     head: str
+    columns: Sequence[str] = ()
 
     def moved(self, by: int) -> Table:
         """Return the table with its offsets increased by a number of characters."""
-        return Table(self.start + by, self.body + by, self.end + by, self.head)
+        return self._replace(start=self.start + by, body=self.body + by, end=self.end + by)
 
 
 def _may_contain(title: str, other: str) -> bool:
@@ -218,6 +224,16 @@ class DocumentMap:
         at = bisect_left(self.tables, offset, key=lambda table: table.start)
         return self.tables[at - 1] if at and offset < self.tables[at - 1].end else None
 
+    def columns(self, start: int, end: int) -> list[tuple[int, int, Sequence[str]]]:
+        """Return the start and the end of the rows of each table from `start` to `end` (exclusive), and its columns.
+
+        Tables whose columns are not known, because their text separates the cells or for lack of positions, are
+        omitted.
+        """
+        first = bisect_right(self.tables, start, key=lambda table: table.end)
+        last = bisect_left(self.tables, end, lo=first, key=lambda table: table.start)
+        return [(table.body, table.end, table.columns) for table in self.tables[first:last] if table.columns]
+
     def to_metadata(self) -> dict[str, str]:
         """Return the metadata to store under the reserved keys of a Document."""
         out: dict[str, str] = {}
@@ -229,7 +245,7 @@ class DocumentMap:
             rows = [[h.start, h.level, h.title, *([] if h.is_marked else [False])] for h in self.headings]
             out[HEADINGS] = json.dumps(rows, ensure_ascii=False)
         if self.tables:
-            out[TABLES] = json.dumps(list(self.tables), ensure_ascii=False)
+            out[TABLES] = json.dumps([t if t.columns else t[:4] for t in self.tables], ensure_ascii=False)
         return out
 
     @classmethod
@@ -243,7 +259,7 @@ class DocumentMap:
             page_labels=tuple(pages.get("labels", ())),
             page_confidences=tuple(pages.get("ocr", ())),
             headings=tuple(Heading(*row) for row in headings),
-            tables=tuple(Table(*table) for table in tables),
+            tables=tuple(Table(*table[:4], *map(tuple, table[4:])) for table in tables),
         )
 
 
@@ -256,6 +272,73 @@ def places_of(metadata: Mapping[str, Any]) -> Sequence[Place]:
 @lru_cache(maxsize=4_096)  # for chunks that are found again
 def _places(text: str) -> Sequence[Place]:
     return tuple(map(Place._make, from_json(text)))
+
+
+def columns_at(metadata: Mapping[str, Any], offset: int) -> Sequence[str]:
+    """Return the column headers of the row at an offset in the document; empty if they are not known for each column.
+
+    Args:
+        metadata: Metadata of the chunk that contains the row.
+        offset: Offset of a character of the row.
+    """
+    tables = parse_json(metadata.get(TABLE_COLUMNS) or "[]")
+    return next((columns for start, end, columns in tables if start <= offset < end), ())
+
+
+def section_label(metadata: Mapping[str, Any]) -> str | None:
+    """Return the section of a chunk, or one label for all sections in which it lies, or None if it has none."""
+    places = metadata.get(PLACES)
+    return (_section_label(places) if places else None) or metadata.get(SECTION)
+
+
+@lru_cache(maxsize=4_096)  # for chunks that are found again
+def _section_label(places: str) -> str | None:
+    return joint_section([place.section for place in _places(places)])
+
+
+def joint_section(paths: Iterable[str | None]) -> str | None:
+    """Return one label for several sections.
+
+    The headings above all of them are written once. A label for more than six sections, or with more than 300
+    characters, contains only the first and the last section.
+
+    Args:
+        paths: The paths of the sections, in the order of the text; None for text without a section.
+
+    Example:
+        >>> joint_section(["Manual > Faults", "Manual > Faults", "Manual > Repairs", "Manual > Repairs > Pump"])
+        'Manual > Faults; Repairs > Pump'
+    """
+    distinct = [path for path in dict.fromkeys(paths) if path]
+    is_above = (after.startswith(f"{path}{SECTION_SEPARATOR}") for path, after in pairwise([*distinct, ""]))
+    lowest = [path.split(SECTION_SEPARATOR) for path, above in zip(distinct, is_above, strict=True) if not above]
+    if not lowest:
+        return None
+    first, *others = lowest
+    shared = 0
+    while all(len(path) > shared + 1 and path[shared] == first[shared] for path in lowest):
+        shared += 1
+    labels = [SECTION_SEPARATOR.join(path) for path in (first, *(path[shared:] for path in others))]
+    label = "; ".join(labels)
+    is_short = len(labels) <= _MOST_SECTIONS and (len(labels) < 3 or len(label) <= _LONGEST_SECTIONS)
+    return label if is_short else f"{labels[0]} … {labels[-1]}"
+
+
+def joint_places(chunks: Iterable[tuple[int | None, Mapping[str, Any]]]) -> str | None:
+    """Return the places of consecutive chunks as their metadata, or None if they lie in one section on one page.
+
+    Args:
+        chunks: The start offset and the metadata of each chunk, in the order of the text.
+    """
+    places: list[Place] = []
+    for start, metadata in chunks:
+        if start is None:
+            return None
+        whole = Place(start, *(metadata.get(key) for key in (PAGE_START, PAGE_LABEL, SECTION)))
+        for place in places_of(metadata) or (whole,):
+            if not places or (place.start > places[-1].start and place[1:] != places[-1][1:]):
+                places.append(place)
+    return json.dumps(places, ensure_ascii=False) if len(places) > 1 else None
 
 
 def is_own_key(key: str) -> bool:
@@ -328,14 +411,16 @@ def label_of(metadata: dict[str, Any], key: str) -> str:
 def source_line(metadata: dict[str, Any]) -> str:
     """Return the source line for the answering LLM, such as "Source: acme.pdf, pages 3–4, section 2 Results".
 
-    The line is empty if the metadata has neither a file name nor a title.
+    If a chunk lies in several sections, the line contains all of them; see `joint_section`. It is empty if the metadata
+    has neither a file name nor a title.
     """
     name = label_of(metadata, FILE_NAME) or label_of(metadata, TITLE)
     if not name:
         return ""
     parts = [f"Source: {name}", *_page_labels(name, metadata)]
-    if metadata.get(SECTION) and f"sheet {metadata[SECTION]}" not in parts:
-        parts.append(f"section {metadata[SECTION]}")
+    section = section_label(metadata)
+    if section and f"sheet {section}" not in parts:
+        parts.append(f"section {section}")
     return ", ".join(parts)
 
 

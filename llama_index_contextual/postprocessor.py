@@ -58,8 +58,6 @@ class NamedPostprocessor(BaseNodePostprocessor):
 _MOST_UNKNOWN = 2
 """Maximum number of missing characters between linked chunks that are assumed to be white space."""
 
-_MOST_SECTIONS = 3
-
 _NEIGHBOURS = (NodeRelationship.PREVIOUS, NodeRelationship.NEXT)
 _OF_FIRST = (
     *(keys.PAGE_START, keys.PAGE_LABEL, keys.SEGMENT_INDEX, keys.SEGMENT_START, keys.SEGMENT_END),
@@ -132,24 +130,6 @@ def _follows(node: TextNode, other: TextNode) -> bool:
         return True
     here, there = (n.metadata.get(keys.CHUNK_INDEX) for n in (node, other))
     return isinstance(here, int) and here + 1 == there
-
-
-def joint_section(paths: Sequence[str | None]) -> str | None:
-    """Return one label for the sections of several chunks.
-
-    A label for more than three sections contains only the first and the last section.
-
-    Args:
-        paths: The section of each chunk, in the order of the text; None for a chunk without a section.
-
-    Example:
-        >>> joint_section(["Manual > Faults", "Manual > Faults", "Manual > Repairs"])
-        'Manual > Faults; Manual > Repairs'
-    """
-    distinct = [path for path in dict.fromkeys(paths) if path]
-    if len(distinct) > _MOST_SECTIONS:
-        return f"{distinct[0]} … {distinct[-1]}"
-    return "; ".join(distinct) or None
 
 
 # ---- merging ---------------------------------------------------------------------------------------------------------
@@ -228,9 +208,11 @@ def _metadata(run: _ChunkRun, best: TextNode) -> dict[str, Any]:
     metadata = {**best.metadata, **{key: first[key] for key in _OF_FIRST if key in first}, **_context(run, best)}
     if keys.TABLE_HEAD not in first:
         metadata.pop(keys.TABLE_HEAD, None)
-    section = joint_section([n.metadata.get(keys.SECTION) for n in run.nodes])
-    if section is not None:
+    if (section := keys.joint_section(node.metadata.get(keys.SECTION) for node in run.nodes)) is not None:
         metadata[keys.SECTION] = section
+    metadata.pop(keys.PLACES, None)
+    if (places := keys.joint_places((_start(node), node.metadata) for node in run.nodes)) is not None:
+        metadata[keys.PLACES] = places
     for key, joint in ((keys.PAGE_END, max), (keys.OCR_CONFIDENCE, min)):
         if values := [n.metadata[key] for n in run.nodes if n.metadata.get(key) is not None]:
             metadata[key] = joint(values)

@@ -478,7 +478,7 @@ def _show_result(chunk: BaseHit, question: str, analyzer: Analyzer, *, full: boo
     else:
         width = EXCERPT_LINES * (min(common.out.width, MEASURE) - _INDENT)
         texts = [("Context: ", one_line(context, width), "italic dim")]
-        texts += [("", one_line(chunk.excerpt(question, width), width), "")]
+        texts += [("", one_line(chunk.row or chunk.excerpt(question, width), width), "")]
     terms = chunk.lexical.matched_terms if chunk.lexical else analyzer.query_terms(question)
     for label, text, style in texts:
         if text or not label:

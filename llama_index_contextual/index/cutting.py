@@ -26,6 +26,15 @@ _FIGURES = re.compile(r"\s\d.*\s\d")
 _FIGURE_CELL = re.compile(r"[($€£¥%)+–—−-]*(?:\d[\d.,]*[)%$€£¥]*)?")  # a figure, a sign beside it, or a dash
 _ENDS_OF_CELLS = ")%-–—"
 _AMOUNT = re.compile(r"[$€£¥%]|\d[.,]\d")
+_PERIOD_WORD = re.compile(
+    r"(?:19|20)\d\d|\d{1,2}|\d{1,2}[./]\d{1,2}[./](?:\d\d){1,2}|jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?"
+    r"|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?|fiscal|years?|quarters?|months|weeks"
+    r"|three|six|nine|twelve|ended|ending|as|at|of|the|and",
+    re.IGNORECASE,
+)
+_UNIT = re.compile(
+    r"\((?:in|dollars|amounts|shares|unaudited|[$€£¥])\b[^()]*\)|\((?:[$€£¥] )?in [^()]*\)", re.IGNORECASE
+)
 _WRAPPED = 50  # a line of at least this length may be continued by a line that begins in lower case or with a figure
 _FIGURE = (
     r"0\.\d|\d{1,3}(?:\.\d{3})+\s|"  # a decimal number, or thousands separated by full stops
@@ -142,8 +151,24 @@ def _kind_of(unit: str) -> Kind:
         return Kind.ROW if _has_only_years(_NUMBER.findall(unit)) else Kind.FIGURES
     if cells := _cells_at_end(unit):
         return Kind.ROW if _has_only_years(cells) else Kind.FIGURES
+    if _names_columns(unit):
+        return Kind.ROW
     is_short = len(unit) < _HEADING and (unit[-1].isalpha() or unit[-1] in ":*")
     return Kind.HEADING if is_short and not _FIGURES.search(unit) else Kind.TEXT
+
+
+def _names_columns(unit: str) -> bool:
+    """Return whether a line has only dates, periods or a unit, as column headers do in the text of a PDF.
+
+    Example:
+        >>> [_names_columns(line) for line in ("Year ended May 31,", "(in millions)", "It ended in May 2020")]
+        [True, True, False]
+    """
+    if len(unit) > LONG_LINE:
+        return False
+    words = unit.replace(",", " ").split()
+    is_period = any(map(str.isdecimal, unit)) and all(map(_PERIOD_WORD.fullmatch, words))
+    return (is_period and len(words) > 1) or _UNIT.fullmatch(unit) is not None
 
 
 def _cells_at_end(unit: str) -> list[str]:

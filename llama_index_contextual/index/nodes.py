@@ -114,7 +114,11 @@ class Nodes(ABC):
             for key, value in first.metadata.items()
             if key not in _OF_ONE_CHUNK and all(child.metadata.get(key) == value for child in children)
         }
-        places = {keys.PAGE_START: first.metadata.get(keys.PAGE_START), keys.PAGE_END: last.metadata.get(keys.PAGE_END)}
+        places = {
+            keys.PAGE_START: first.metadata.get(keys.PAGE_START),
+            keys.PAGE_END: last.metadata.get(keys.PAGE_END),
+            keys.PLACES: keys.joint_places((child.start_char_idx, child.metadata) for child in children),
+        }
         metadata = {**shared, **{key: value for key, value in places.items() if value is not None}}
         line = keys.source_line(metadata)
         links = [RelatedNodeInfo(node_id=child.node_id, node_type=ObjectType.TEXT) for child in children]

@@ -104,7 +104,7 @@ class ChunkNodeParser(SpanNodeParser):
         start, own_start, end = span.start + shift, span.own_start + shift, span.end + shift
         own: dict[str, Any] = {}
         if part.origin.base is not None:
-            places = part.origin.map.places(start, end)
+            places, columns = part.origin.map.places(start, end), part.origin.map.columns(start, end)
             own = {
                 keys.PAGE_START: part.origin.map.page(start),
                 keys.PAGE_END: part.origin.map.page(end - 1),
@@ -112,6 +112,7 @@ class ChunkNodeParser(SpanNodeParser):
                 keys.OCR_CONFIDENCE: part.origin.map.ocr_confidence(start, end),
                 keys.SECTION: _section(part.origin.map, own_start, end),
                 keys.PLACES: json.dumps(places, ensure_ascii=False) if len(places) > 1 else None,
+                keys.TABLE_COLUMNS: json.dumps(columns, ensure_ascii=False) if columns else None,
             }
         own |= {
             keys.FACTS: part.facts or None,

@@ -23,6 +23,7 @@ class Line:
         start: Offset of the first character in the document.
         end: Separator before the next line: a line feed, or a space within a paragraph.
         spaced: Whether the file stores a space between the previous line and this line.
+        pieces: Start and end in points, and number of characters, of each cell; the text has a space between them.
         upright: Whether the line runs in the main direction of the page, unlike a stamp in the margin or a watermark.
     """
 
@@ -37,6 +38,7 @@ class Line:
     end: str = "\n"
     spaced: bool = False
     upright: bool = True
+    pieces: tuple[tuple[float, float, int], ...] = ()
 
 
 NO_SPACE = re.compile(

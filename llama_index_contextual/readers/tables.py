@@ -8,7 +8,9 @@ add to their chunks.
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -32,6 +34,8 @@ MAX_SENTENCE_WORDS = 6  # maximum number of words in a label with a full stop
 MAX_CAPTION_WORDS = 30
 MIN_RECORD_CELLS = 3  # minimum number of cells in a row of a table without figures at the ends of its rows
 MIN_RECORDS = 3  # minimum number of such rows
+MAX_COLUMNS = 20  # maximum number of columns of figures
+MAX_COLUMN_HEAD = 150  # maximum number of characters in the header of a column
 MAX_ABOVE = 4  # number of lines above column headers that are searched for the title, the unit and the time period
 
 
@@ -51,7 +55,7 @@ def tables_in_text(text: str) -> list[Table]:
     Example:
         >>> text = "\\n".join(["Fees:", "", "| Service | Fee |", "|---|---|", "| Copy | 2 |"])
         >>> tables_in_text(text)
-        [Table(start=7, body=35, end=47, head='Fees:\\nService | Fee')]
+        [Table(start=7, body=35, end=47, head='Fees:\\nService | Fee', columns=())]
     """
     fences = code_fences(text)
     return [table for table in _pipe_tables(text) if is_outside(fences, table.start, table.end)]
@@ -115,6 +119,11 @@ _SCALE = re.compile(
     r"(?i)\b(?:thousands?|millions?|billions?|tausend|tsd|millionen|mio|milliarden|mrd|teur|milliers|milliards|miles"
     r"|millones|migliaia|milioni|miliardi|duizend(?:en)?|miljoen(?:en)?)\b|[$€£¥]\s?000\b|\([$€£¥]\)|\bunaudited\b"
 )
+_PERIOD = re.compile(r"(?i)\b(?:ended|ending|as of|as at|months|weeks)\b")
+_DATE = re.compile(
+    rf"(?i:(?:{_MONTH.pattern})\s(?:{_DAY.pattern})(?:\s(?:19|20)\d\d)?|{SHORT_DATE.pattern}|(?:{_YEAR.pattern})(?!\d))"
+)
+_AMOUNT = re.compile(r"[$€£¥%]|\d[.,]\d")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\S)")
 
 
@@ -167,7 +176,10 @@ def figure_tables(lines: Iterable[Line]) -> list[Table]:
         if head is not None and not _is_table_of_contents(read[at:stop]):
             last = next(entry.line for entry in reversed(read[at:stop]) if entry.kind in ("row", "columns"))
             text = _head_text(read, *head, done)
-            tables.append(Table(read[head[0]].line.start, read[at].line.start, last.start + len(last.text), text))
+            heads = [entry.line for entry in read[head[0] : head[1] + 1]]
+            columns = column_heads(heads, [entry.line for entry in read[at:stop] if entry.kind == "row"])
+            start, body, end = read[head[0]].line.start, read[at].line.start, last.start + len(last.text)
+            tables.append(Table(start, body, end, text, columns))
         at = done = stop
     return tables
 
@@ -390,6 +402,143 @@ def _head_text(read: Sequence[_Sorted], first: int, last: int, done: int) -> str
         start -= 1
     above = [entry.line.text for entry in read[max(done, min(start, first - 1)) : first]]
     return join_headers([*naming_lines(above, has_unit=_names_columns(read[first])), *lines])
+
+
+# Columns of figures, by their positions
+
+
+class _Piece(NamedTuple):
+    x0: float
+    x1: float
+    text: str
+
+
+def column_heads(heads: Sequence[Line], rows: Sequence[Line]) -> tuple[str, ...]:
+    """Return the header of each column of a table of figures from the positions of the cells, that of the labels first.
+
+    The result is empty if the columns, or a header of its own for each of them, are not known. A piece of a header
+    belongs to the nearest column, or to the labels if it ends to the left of all columns; a title belongs to none. The
+    name of a period belongs to all columns that are nearer to it than to another one.
+
+    Args:
+        heads: The lines of the column headers.
+        rows: The rows of the table.
+    """
+    columns = _value_columns(rows)
+    if not 0 < len(columns) <= MAX_COLUMNS or any(one[1] >= other[0] for one, other in pairwise(columns)):
+        return ()
+    lines = [[part for piece in _pieces(line) for part in _parts(piece, columns)] for line in heads]
+    periods = [_PERIOD.search(line.text) is not None for line in heads]
+    days = [len(pieces) == 1 and _is_date(pieces[0]) for pieces in lines]
+    labels_end = max((row.x0 + row.pieces[0][1]) / 2 if row.pieces else row.x0 for row in rows)
+    texts: list[list[str]] = [[] for _ in range(len(columns) + 1)]
+    for number, pieces in enumerate(lines):
+        is_day = days[number] and sum(days) == 1
+        is_period = periods[number] or is_day or _is_line_of_dates(pieces, len(columns))
+        is_above_period = not is_period and any(periods[number:]) and not any(periods[:number])
+        is_title = is_above_period or (len(pieces) == 1 and not is_period and pieces[0].x0 < labels_end)
+        above = [] if is_title else _above(pieces, columns)
+        before = pieces[: len(pieces) - len(above)]
+        is_shifted = any(map(_is_date, above)) and any(map(_is_date, before))
+        if is_shifted or any(_AMOUNT.search(piece.text) and is_figure(piece.text) for piece in above):
+            return ()
+        texts[0] += [piece.text for piece in before]
+        above = [piece for piece in above if not _is_unit(piece)]
+        if is_period and above:
+            for at, column in enumerate(columns, start=1):
+                texts[at].append(min(above, key=lambda piece: _distance(piece, column)).text)
+            continue
+        nearest = [min(range(len(columns)), key=lambda at: _distance(piece, columns[at])) for piece in above]
+        if len(set(nearest)) < len(above) and all(map(_is_date, above)):
+            return ()
+        for at, piece in zip(nearest, above, strict=True):
+            texts[at + 1].append(piece.text)
+    names = [" ".join(texts[0][-1:]), *map(" ".join, texts[1:])]
+    is_known = all(names[1:]) and len(set(names[1:])) == len(columns) and max(map(len, names)) <= MAX_COLUMN_HEAD
+    return tuple(names) if is_known else ()
+
+
+def _value_columns(rows: Iterable[Line]) -> list[tuple[float, float]]:
+    """Return the left and the right end of each column of figures, from the rows with the usual number of figures."""
+    values = [cells for row in _on_first_page(rows) if (cells := _value_pieces(row))]
+    if not values:
+        return []
+    count = Counter(map(len, values)).most_common(1)[0][0]
+    columns = zip(*(cells for cells in values if len(cells) == count), strict=True)
+    return [(min(cell.x0 for cell in cells), max(cell.x1 for cell in cells)) for cells in columns]
+
+
+def _above(pieces: Sequence[_Piece], columns: Sequence[tuple[float, float]]) -> list[_Piece]:
+    """Return the pieces of a line that are above the columns of figures, rather than above the labels."""
+    if len(pieces) == len(columns) and all(map(_is_date, pieces)):
+        return [_Piece(*column, piece.text) for column, piece in zip(columns, pieces, strict=True)]
+    return [piece for piece in pieces if piece.x1 > columns[0][0]]
+
+
+def _is_date(piece: _Piece) -> bool:
+    return _DATE.fullmatch(piece.text) is not None
+
+
+def _is_unit(piece: _Piece) -> bool:
+    """Return whether a piece is a unit in parentheses, such as "(in millions)"."""
+    return piece.text.startswith("(") and _SCALE.search(piece.text) is not None
+
+
+def _is_line_of_dates(pieces: Sequence[_Piece], columns: int) -> bool:
+    """Return whether a line consists of dates, each of which belongs to the same number of columns."""
+    is_shared = 1 < len(pieces) < columns and columns % len(pieces) == 0
+    return is_shared and all(map(_is_date, pieces))
+
+
+def _parts(piece: _Piece, columns: Sequence[tuple[float, float]]) -> list[_Piece]:
+    """Divide dates that are one piece into one piece for each of the columns below them."""
+    dates = _DATE.findall(piece.text)
+    below = [column for column in columns if column[0] < piece.x1 and piece.x0 < column[1]]
+    if len(dates) < 2 or len(dates) != len(below) or " ".join(dates) != piece.text:
+        return [piece]
+    return [_Piece(*column, date) for column, date in zip(below, dates, strict=True)]
+
+
+def _distance(piece: _Piece, column: tuple[float, float]) -> float:
+    """Return the distance between the middles of a piece of a header and of a column."""
+    return abs(piece.x0 + piece.x1 - column[0] - column[1]) / 2
+
+
+def _on_first_page(rows: Iterable[Line]) -> Iterator[Line]:
+    """Yield the rows down to the end of the page, where the next row is further up."""
+    y = math.inf
+    for row in rows:
+        if not row.y < y + row.size:
+            return
+        y = row.y
+        yield row
+
+
+def _pieces(line: Line) -> list[_Piece]:
+    """Return the cells of a line; there are none if the text was changed after its cells were read."""
+    pieces, start = [], 0
+    for x0, x1, length in line.pieces:
+        pieces.append(_Piece(x0, x1, line.text[start : start + length]))
+        start += length + 1
+    return pieces if start == len(line.text) + 1 else []
+
+
+def _value_pieces(row: Line) -> list[_Piece]:
+    """Return the figures and dashes at the end of a row, each with the signs beside it."""
+    values: list[_Piece] = []
+    sign: _Piece | None = None
+    for piece in reversed(_pieces(row)):
+        is_sign = all(word in _NEUTRAL for word in piece.text.split()) and not any(map(str.isalpha, piece.text))
+        if is_sign and piece.text.strip(")%] ") == "":
+            sign = piece  # belongs to the figure before it
+        elif is_sign and values:
+            values[-1] = _Piece(piece.x0, values[-1].x1, piece.text)
+        elif is_figure(piece.text) or piece.text in _NEUTRAL:
+            values.append(_Piece(piece.x0, piece.x1 if sign is None else sign.x1, piece.text))
+            sign = None
+        else:
+            break
+    return values[::-1]
 
 
 def naming_lines(above: Sequence[str], *, has_unit: bool = False) -> list[str]:

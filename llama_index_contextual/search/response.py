@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import excerpt, pluralize
 from llama_index_contextual.index.base import Chunk
+from llama_index_contextual.index.rows import rows_at
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
@@ -71,7 +72,7 @@ class Source:
         page_start: Number of the physical page of the first character, starting at 1.
         page_end: Number of the physical page of the last character.
         page_label: Printed number of the first page.
-        section: Path of the headings above the passage.
+        section: Path of the headings above the passage. If the passage lies in several sections, one label for them.
         title: Title of the document.
         segment_index: Number of the segment in the document, starting at 0.
         chunk_index: Number of the chunk in the document, starting at 0.
@@ -108,7 +109,7 @@ class Source:
             page_start=metadata.get(keys.PAGE_START),
             page_end=metadata.get(keys.PAGE_END),
             page_label=metadata.get(keys.PAGE_LABEL),
-            section=metadata.get(keys.SECTION),
+            section=keys.section_label(metadata),
             title=metadata.get(keys.TITLE),
             segment_index=metadata.get(keys.SEGMENT_INDEX),
             chunk_index=metadata.get(keys.CHUNK_INDEX),
@@ -229,6 +230,16 @@ class BaseHit:
     def table_head(self) -> str | None:
         """The column headers of the table if the text begins inside a table, otherwise None."""
         return self.metadata.get(keys.TABLE_HEAD) or None
+
+    @property
+    def row(self) -> str:
+        """The marked table row with the column header before each cell; "" if the mark is no row, or has no headers."""
+        if self.spotlight is None:
+            return ""
+        start = self.spotlight.start - (self.source.start_char or 0)
+        end, columns = start + len(self.spotlight.text), keys.columns_at(self.metadata, self.spotlight.start)
+        rows = rows_at(self.text, start, end, table_head=self.table_head or "", columns=columns)
+        return "" if rows is None else visible(rows.labelled())
 
     def __repr__(self) -> str:
         name, source = type(self).__name__, str(self.source)

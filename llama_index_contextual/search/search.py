@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,14 @@ from llama_index_contextual.search.response import (
     Standing,
     UnknownWord,
 )
-from llama_index_contextual.search.spotlight import COMPARED, COMPARED_OF_MANY, Spot, match_units, spotlight_shares
+from llama_index_contextual.search.spotlight import (
+    COMPARED,
+    COMPARED_OF_MANY,
+    Spot,
+    answer_to_the_rest,
+    match_units,
+    spotlight_shares,
+)
 
 if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
@@ -155,7 +162,8 @@ class SearchSettings:
             is 0.3 for models that return probabilities.
         min_confidence: Confidence below which the level is "low"; None uses the default.
         min_relevance: Relevance that the last result reaches at least; "auto" uses a limit that keeps almost all of the
-            evidence, and None has no limit. If there is a reranker, only its own `rerank_threshold` applies.
+            evidence, and adds the hit that answers a part of the question on which the others say nothing. None has no
+            limit. If there is a reranker, only its own `rerank_threshold` applies.
         explain: Whether to explain the order of the results.
     """
 
@@ -250,6 +258,7 @@ class Candidates:
         mode: The mode that was used.
         hits: The hits, best first.
         estimate: The relevance of the hits, and the confidence.
+        rest: Index of the hit below the limit that answers another part of the question, or None.
         warnings: Messages about the mode and about parts of the query that were not used.
         explanations: Explanations of the hits and of the near misses; empty unless requested.
         unknown_words: Words of the question that no document contains.
@@ -266,6 +275,7 @@ class Candidates:
     mode: Mode
     hits: Sequence[Hit]
     estimate: ConfidenceEstimate
+    rest: int | None
     warnings: Sequence[str]
     explanations: tuple[list[Explanation], list[Explanation]]
     unknown_words: Sequence[UnknownWord]
@@ -321,7 +331,8 @@ def find_candidates(
     language = "" if index.lexical is None else foreign_language(query.text, index.lexical.analyzer)
     with slots or nullcontext():
         ranking = rank(expanded or query, embedding, index, settings, mode, depth, model=model, foreign=language)
-        ranking, spots, covered = with_best_units(index, ranking, query.text, results=k, rerank=settings.spotlight)
+        best = with_best_units(index, ranking, query.text, results=k, rerank=settings.spotlight)
+        ranking, spots, covered = best[:3]
         evidence = ranking.evidence(count)
         hits = hits_of(ranking, index.fetch(ranking.hits.rows[:count].tolist()), evidence, spots)
         unknown = [] if ranking.terms is None or language else unknown_words(ranking.terms, query.text)
@@ -338,12 +349,14 @@ def find_candidates(
     for hit, relevance in zip(hits, estimate.relevances, strict=False):
         hit.relevance = relevance
     foreign = unrelated_languages(language, index, mode, model) if language else None
+    shown = sure_results(hits[:k], estimate.cut) if settings.min_relevance == "auto" else 0
     return Candidates(
         query=query,
         settings=settings,
         mode=mode,
         hits=hits[:k],
         estimate=estimate,
+        rest=answer_to_the_rest(best.marked[:k], best.weights, shown),
         warnings=[
             *warnings,
             *_foreign_warning(foreign),
@@ -411,7 +424,7 @@ def find_standing(
     expanded = _with_acronyms(query, settings.acronyms) or query
     depth = max(settings.fusion.candidates, settings.k, DEPTH)
     ranking = rank(expanded, embedding, index, settings, mode, depth, model="" if embedder is None else embedder.name)
-    ranking, spots, _ = with_best_units(index, ranking, query.text, results=settings.k, rerank=settings.spotlight)
+    ranking, spots, *_ = with_best_units(index, ranking, query.text, results=settings.k, rerank=settings.spotlight)
     language = "" if index.lexical is None else foreign_language(query.text, index.lexical.analyzer)
     unknown = [] if ranking.terms is None or language else unknown_words(ranking.terms, query.text)
     rows = ranking.hits.rows.tolist()
@@ -422,9 +435,25 @@ def find_standing(
     return Standing(query.text, explain_hit(ranking, hits, settings.k), len(rows), settings.k, tuple(unknown))
 
 
-def with_best_units(
-    index: ChunkIndex, ranking: Ranking, question: str, *, results: int, rerank: bool
-) -> tuple[Ranking, list[Spot], NDArray[np.float64]]:
+class BestUnits(NamedTuple):
+    """The best sentence or row of each of the first chunks of a ranking.
+
+    Attributes:
+        ranking: The ranking, with its new order if it was reranked.
+        spots: The best sentence or row of each of its first chunks.
+        covered: The share of the question that one sentence or row of each of them covers.
+        marked: Where each of them contains each term of the question; see `Matches.marked`.
+        weights: The weight of each term.
+    """
+
+    ranking: Ranking
+    spots: list[Spot]
+    covered: NDArray[np.float64]
+    marked: NDArray[np.int8]
+    weights: Sequence[float]
+
+
+def with_best_units(index: ChunkIndex, ranking: Ranking, question: str, *, results: int, rerank: bool) -> BestUnits:
     """Find the best sentence or row of each of the first chunks of a ranking.
 
     Args:
@@ -433,21 +462,19 @@ def with_best_units(
         question: The question to compare the chunks with.
         results: Number of results; if it is above 20, more hits are compared.
         rerank: Whether the scores of the best sentences or rows are added to the scores in the ranking.
-
-    Returns:
-        The ranking, with its new order if it was reranked; for each of its first chunks, the best sentence or row, and
-        the share of the question that one sentence or row covers.
     """
     compared = 0 if not rerank else COMPARED if results <= COMPARED else COMPARED_OF_MANY
     rows = ranking.hits.rows[: max(compared, SCORED_HITS, results)]
     matches = match_units(ranking, index.units(rows), question, index.lexical)
     spots, covered = matches.spots(), coverages(ranking, matches)
+    marked, weights = matches.marked(spots), list(matches.weights.values())
     if rerank and spots:
         shares = spotlight_shares(ranking, spots[:compared], matches)
         ranking, before = ranking.with_spotlight(shares)
         spots[:compared] = map(spots.__getitem__, before)
         covered[: len(before)] = covered[before]
-    return ranking, spots, covered
+        marked[: len(before)] = marked[before]
+    return BestUnits(ranking, spots, covered, marked, weights)
 
 
 def hits_of(ranking: Ranking, chunks: Sequence[Chunk], evidence: Evidence, spots: Sequence[Spot] = ()) -> list[Hit]:
@@ -512,6 +539,9 @@ def _response(candidates: Candidates, reranked: Reranked | None, seconds: float)
     hits = hits[: settings.k]
     cut = estimate.cut if settings.min_relevance == "auto" else settings.min_relevance
     results = len(hits) if cut is None or reranked is not None else sure_results(hits, cut)
+    if reranked is None and (rest := candidates.rest) is not None:
+        hits = [*hits[:results], hits[rest], *hits[results:rest], *hits[rest + 1 :]]
+        results += 1
     return SearchResponse(
         query=candidates.query.text,
         mode_requested=settings.mode,

@@ -82,6 +82,12 @@ In a similar passage, at least three of four terms also occur in a third of the 
 tests.benchmarks.policies` prints the effect.
 """
 
+REST = 0.15
+"""Smallest share of a question, by the weight of its terms, that a further result must add to those that are shown.
+
+`python -m tests.benchmarks.halves` prints the effect on questions about two things.
+"""
+
 # NumPy compares arrays with plain integers several times as fast as with members of an enumeration.
 _TEXT, _HEADING, _ROW, _CODE, _FIGURES = map(int, (Kind.TEXT, Kind.HEADING, Kind.ROW, Kind.CODE, Kind.FIGURES))
 _LONGEST = 1_000  # units with more words are rare, and count as having this many
@@ -194,6 +200,24 @@ class Matches:
         best = (np.maximum.reduceat(scores, firsts).tolist() for scores in (words, meaning))
         return list(map(Spot._make, zip(starts.tolist(), ends.tolist(), *best, strict=True)))
 
+    def marked(self, spots: Sequence[Spot]) -> NDArray[np.int8]:
+        """Return where each passage contains each term: 2 in its mark, 1 only in its header, otherwise 0.
+
+        Args:
+            spots: The result of `spots`.
+
+        Returns:
+            An array of shape (passages, terms).
+        """
+        units, of_passage = self.units, self._of_passage
+        if not spots or not self.weights:
+            return np.zeros((len(spots), len(self.weights)), dtype=np.int8)
+        starts, ends = (np.array(offsets)[of_passage] for offsets in list(zip(*spots, strict=True))[:2])
+        is_marked = (units.kinds >= _TEXT) & (units.starts >= starts) & (units.ends <= ends)
+        in_mark = np.logical_or.reduceat(self.contains & is_marked, units.firsts[:-1], axis=1)
+        in_header = self.contains.take(units.firsts[:-1], axis=1)
+        return np.where(in_mark, np.int8(2), in_header.astype(np.int8)).T
+
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
         """Number of units of each passage."""
@@ -271,6 +295,26 @@ def _with_neighbours(equal: Floats) -> Floats:
     near[:, :-1] = np.maximum(near[:, :-1], equal[:, 1:])
     np.maximum(equal, OF_NEIGHBOUR * near, out=near)
     return near
+
+
+def answer_to_the_rest(marked: NDArray[np.int8], weights: Sequence[float], shown: int) -> int | None:
+    """Return the index of the hit that answers a part of the question on which the first hits say nothing, or None.
+
+    A question about two things is often answered by two passages, of which the second is less likely to be relevant by
+    itself. It is the hit whose mark contains most of the terms, by weight, that neither the marks nor the headers of
+    the first hits contain.
+
+    Args:
+        marked: Where each hit contains each term, from `Matches.marked`; shape (hits, terms).
+        weights: Weight of each term.
+        shown: Number of the first hits.
+    """
+    if not 0 < shown < len(marked):
+        return None
+    of_terms = np.array(weights) * (marked[:shown] == 0).all(axis=0)
+    gains = np.einsum("t,ht->h", of_terms, marked[shown:] == 2)
+    best = int(gains.argmax())
+    return shown + best if gains[best] >= max(REST * sum(weights), 1e-9) else None
 
 
 # ---- ranking ---------------------------------------------------------------------------------------------------------

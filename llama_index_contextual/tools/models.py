@@ -244,7 +244,7 @@ class FoundPassage(Described):
     doc_id: str | None
     """Id of the document."""
     source: Material
-    """File, and the pages and section of the best sentence or, without one, of the passage, in one line."""
+    """File, pages and sections of the passage in one line."""
     start: int | None
     """Offset of the first character in the document."""
     end: int | None
@@ -254,7 +254,7 @@ class FoundPassage(Described):
     page_end: int | None
     """Page of the last character."""
     section: Material | None
-    """Path of headings above the passage."""
+    """Path of headings above the best sentence or, without one, above the passage."""
     relevance: float | None
     """Estimated probability that the passage is relevant."""
     background: Material | None
@@ -273,12 +273,12 @@ class FoundPassage(Described):
         return cls(
             rank=chunk.rank,
             doc_id=source.doc_id,
-            source=str(chunk.place),
+            source=str(source),
             start=source.start_char,
             end=source.end_char,
             page_start=source.page_start,
             page_end=source.page_end,
-            section=source.section,
+            section=chunk.place.section,
             relevance=chunk.relevance,
             background=background(chunk.metadata) or None,
             table_head=chunk.table_head,

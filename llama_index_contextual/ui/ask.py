@@ -326,8 +326,11 @@ def _excerpt(
         evidence = {"file": place.doc_id, "start": place.start_char, "end": place.end_char}
     section, page_words = place_of(place)
     head, name = str(hit.node.metadata.get(keys.TABLE_HEAD) or ""), place.file_name
+    columns = keys.columns_at(hit.node.metadata, place.start_char or 0)
     return Excerpt(
-        quote=quote_around(text, _span_of(place, hit, text), mark_words, table_head=head, file_name=name),
+        quote=quote_around(
+            text, _span_of(place, hit, text), mark_words, table_head=head, columns=columns, file_name=name
+        ),
         title=visible(place.title or place.file_name or place.doc_id or "Passage"),
         place=" · ".join(filter(None, (section.rpartition(" › ")[2], page_words))),
         url=address_of(hit, place, link),

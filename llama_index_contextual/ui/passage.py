@@ -412,7 +412,9 @@ class _Original:
         """Return the marked sentence or row, or the beginning of the passage."""
         span = self._sentence if any(self._sentence) else (0, len(self._text))
         head = str(self.node.metadata.get(keys.TABLE_HEAD) or "")
-        return quote_of(self._text, span, escape, table_head=head, file_name=self.record.file_name)
+        columns = keys.columns_at(self.node.metadata, (self._start or 0) + span[0])
+        name = self.record.file_name
+        return quote_of(self._text, span, escape, table_head=head, columns=columns, file_name=name)
 
     def chunk_text(self) -> Markup:
         """Return the text of the chunk with the sentence and the words of the question marked."""

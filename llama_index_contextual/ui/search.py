@@ -170,7 +170,8 @@ def _quote(hit: RetrievedChunk, terms: set[str], mark_words: Callable[[str], Mar
         return quote_of(text, (start, min(len(text), start + LONGEST)), mark_words)
     first = hit.spotlight.start - (hit.source.start_char or 0)
     span, head = (first, first + len(hit.spotlight.text)), hit.table_head or ""
-    return quote_of(hit.text, span, mark_words, table_head=head, file_name=hit.source.file_name)
+    columns = keys.columns_at(hit.metadata, hit.spotlight.start)
+    return quote_of(hit.text, span, mark_words, table_head=head, columns=columns, file_name=hit.source.file_name)
 
 
 def confidence_words(response: RetrievalResponse) -> str:

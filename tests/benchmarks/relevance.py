@@ -163,7 +163,7 @@ def ask(project: Project, mode: Mode, asked: Sequence[tuple[str, str | None, lis
         embedding = None if mode == "lexical" else embedder.unit([text])
         depth = settings.fusion.candidates if mode == "hybrid" else RANKED
         ranking = rank(Query.of(text), embedding, index, settings, mode, depth, model=embedder.name)
-        ranking, _, covered = with_best_units(index, ranking, text, results=SCORED_HITS, rerank=True)
+        ranking, _, covered, *_ = with_best_units(index, ranking, text, results=SCORED_HITS, rerank=True)
         of_hits = ranking.evidence(SCORED_HITS)
         first = index.fetch(ranking.hits.rows[:SCORED_HITS].tolist())
         chunks = [RetrievedChunk.of_hit(hit) for hit in hits_of(ranking, first, of_hits)]

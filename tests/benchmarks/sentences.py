@@ -66,7 +66,7 @@ def judged(project: Project, questions: QuestionSet, *, every: bool) -> Iterator
         ranking = rank(
             Query.of(text), embedder.unit([text]), index, settings, "hybrid", CANDIDATES, model=embedder.name
         )
-        ranking, spots, _ = with_best_units(index, ranking, text, results=RESULTS, rerank=True)
+        ranking, spots, *_ = with_best_units(index, ranking, text, results=RESULTS, rerank=True)
         chunks = index.fetch(ranking.hits.rows[:RESULTS].tolist())
         for chunk, spot in zip(chunks, spots, strict=False):
             spans = [span for item in question.evidence if (span := located(chunk, item)) is not None]

@@ -31,12 +31,12 @@ from llama_index_contextual.contextualizer.prompts import neutralise
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.cutting import is_code, units_of
+from llama_index_contextual.index.rows import cells_of, cells_of_figures, rows_at
 from llama_index_contextual.index.units import Units
 from llama_index_contextual.readers.builder import DocumentBuilder
 from llama_index_contextual.readers.files import FileAccount, FileSource, ReadLimits
 from llama_index_contextual.readers.office import READERS
 from llama_index_contextual.search.response import Source
-from llama_index_contextual.ui.quotes import cells_of
 from tests.support.expressions import Expression, calls, expressions, hostile_runs
 from tests.support.growth import MAX_EXPONENT, Run, exponent, is_suspicious
 
@@ -194,6 +194,22 @@ FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     ),
     "source code": (is_code, [Run("", "(a"), Run("", "f()"), Run("", "= ")]),
     "cells": (cells_of, [Run("Revenue", " 1"), Run("a", " %"), Run("a", " (1) %"), Run("a", "  ")]),
+    "cells of figures": (
+        lambda text: cells_of_figures(text, 20),
+        [
+            Run("a", " 1"),
+            Run("a", " %"),
+            Run("a 1", " $"),
+            Run("a 1", "1"),
+            Run("a 1", "."),
+            Run("a -", "-"),
+            Run("a", " ("),
+        ],
+    ),
+    "table rows": (
+        lambda text: rows_at(text, 0, len(text.partition("\n")[0])),
+        [Run("", "a 1 2\n"), Run("", "| a | 1 |\n"), Run("a  1\n", "a  1\n"), Run("", "|---|---|\n")],
+    ),
 }
 
 

@@ -17,6 +17,8 @@ from llama_index_contextual.metadata import (
     Table,
     excluded_embed_keys,
     excluded_llm_keys,
+    joint_places,
+    joint_section,
     source_line,
 )
 
@@ -85,6 +87,34 @@ def test_a_section_contains_only_parts_with_its_number(titles: tuple[str, str], 
     assert DocumentMap(headings=(Heading(0, 1, first), Heading(9, 2, second))).section(12) == section
 
 
+@pytest.mark.parametrize(
+    ("paths", "label"),
+    [
+        ([None, None], None),
+        (["One", "One"], "One"),
+        ([None, "A > B", "A > B"], "A > B"),
+        (["A > B", None, "A > C"], "A > B; C"),
+        (["A", "A > B"], "A > B"),
+        (["A > B", "A"], "A > B; A"),
+        (["A > B", "C > B"], "A > B; C > B"),
+        (["A > B > 1", "A > B > 2", "A > C"], "A > B > 1; B > 2; C"),
+        ([f"A > {number}" for number in range(6)], "A > 0; 1; 2; 3; 4; 5"),
+        ([f"A > {number}" for number in range(7)], "A > 0 … 6"),
+        (["A" * 150, "B" * 150, "C" * 150], f"{'A' * 150} … {'C' * 150}"),
+    ],
+)
+def test_several_sections_have_one_label(paths: list[str | None], label: str | None) -> None:
+    assert joint_section(paths) == label
+
+
+def test_the_places_of_consecutive_chunks_are_joined() -> None:
+    first = {"page_start": 1, "section": "A"}
+    second = {"page_start": 1, "section": "B", "places": json.dumps([[20, 1, None, "A"], [25, 1, None, "B"]])}
+    assert json.loads(joint_places([(10, first), (20, second)]) or "") == [[10, 1, None, "A"], [25, 1, None, "B"]]
+    assert joint_places([(10, first), (20, first)]) is None
+    assert joint_places([(None, first), (20, second)]) is None
+
+
 def test_text_before_the_first_page_belongs_to_it() -> None:
     assert DocumentMap(page_starts=(5, 9)).page(0) == 1
 
@@ -103,14 +133,15 @@ def test_missing_labels_are_none() -> None:
 headings = st.builds(Heading, st.integers(0, 10**6), st.integers(1, 6), st.text(max_size=20))
 
 
-offsets = st.integers(0, 10**6)
+offsets, names = st.integers(0, 10**6), st.text(max_size=8)
+tables_of_a_page = st.builds(Table, offsets, offsets, offsets, names, st.lists(names, max_size=2).map(tuple))
 
 
 @given(
     starts=st.lists(st.integers(0, 10**6), max_size=6).map(sorted),
     labels=st.lists(st.text(max_size=4), max_size=6),
     titles=st.lists(headings, max_size=6),
-    tables=st.lists(st.builds(Table, offsets, offsets, offsets, st.text(max_size=8)), max_size=3),
+    tables=st.lists(tables_of_a_page, max_size=3),
 )
 def test_a_document_map_is_stored_as_json_metadata(
     starts: list[int], labels: list[str], titles: list[Heading], tables: list[Table]

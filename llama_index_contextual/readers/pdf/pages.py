@@ -111,6 +111,7 @@ def _line(row: Row, upright: int) -> Line:
         2 * sum(cell.bold for cell in row) > sum(len(cell.text) for cell in row),
         spaced=row[0].text.startswith(" "),
         upright=largest.angle == upright,
+        pieces=tuple((cell.x0, cell.x1, len(text)) for cell, text in zip(row, texts, strict=True) if text),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
@@ -59,6 +60,28 @@ def test_a_quotation_from_a_merged_passage_is_labelled_by_its_own_section(statio
     assert [str(source) for _, source in response.cited_sources] == labels
     as_json = json.loads(json.dumps(response.to_dict()))
     assert [quotation["label"] for quotation in as_json["citations"]["quotations"]] == labels
+
+
+def test_a_passage_over_several_sections_names_all_in_the_prompt_and_that_of_the_best_sentence_in_lists(
+    manager: ProjectManager, tmp_path: Path
+) -> None:
+    (tmp_path / "manual.md").write_text(MANUAL, encoding="utf-8")
+    project = manager.create("whole", ProjectConfig.local(chunk_size=1000))
+    project.ingest([tmp_path / "manual.md"])
+    (found,) = project.retrieve("At how many bar does the valve open?")
+    whole, best = (
+        "manual.md, section Station > Intake; Filter; Pump; Valve; Meter",
+        "manual.md, section Station > Valve",
+    )
+    assert (str(found.source), str(found.place)) == (whole, best)
+    assert found.node.get_content(MetadataMode.LLM).startswith(f"Source: {whole}\n")
+    llm = ScriptedLLM(default="It opens at 5 bar [Source 1].")
+    response = cast(GroundedResponse, project.as_query_engine(llm=llm).query("At how many bar does the valve open?"))
+    assert f"[Source 1]\nSource: {whole}\n" in llm.history[0]
+    assert [str(source) for _, source in response.cited_sources] == [best]
+    result = project.document_tools().search("At how many bar does the valve open?")
+    assert f"[Source 1] {whole}\n" in str(result)
+    assert result.passages[0].section == "Station > Valve"
 
 
 def test_a_quotation_is_labelled_by_its_own_page(manager: ProjectManager, tmp_path: Path) -> None:

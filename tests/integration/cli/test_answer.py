@@ -18,7 +18,7 @@ from tests.support.cli import Result, run
 from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
-READ = "Read, but not cited:\n  2. quarter.md, section Orlen Valve Works, second quarter > Results\n"
+READ = "Read, but not cited:\n  2. quarter.md, section Orlen Valve Works, second quarter > Results; Outlook\n"
 USAGE = r"openai:\S+: [\d,]+ tokens in, [\d,]+ out, \$[\d.]+"
 
 

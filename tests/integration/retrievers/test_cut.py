@@ -54,6 +54,24 @@ def test_the_results_before_the_last_sure_one_are_kept_in_their_order() -> None:
     assert sure_results([], 0.5) == 0
 
 
+def test_a_result_that_answers_the_rest_of_the_question_is_added(tmp_path: Path) -> None:
+    project = ProjectManager(tmp_path).create("halves", ProjectConfig.local(context="none"))
+    texts = [f"Chapter {number} describes valves, filters and seals of kind {number}." for number in range(NUMBER)]
+    end = "The lease of the harbour warehouse ends on the last day of June."
+    signs = "Orders for lubricants are signed by the purchasing officer."
+    project.ingest([Document(text=text, doc_id=text) for text in (*texts, end, signs)])
+    both = project.retrieve(
+        "When does the lease of the harbour warehouse end and who signs orders?", min_relevance="auto"
+    )
+    assert [hit.text for hit in both] == [end, signs]
+    assert len(both) + len(both.folded) == 20
+    assert len({hit.node_id for hit in (*both, *both.folded)}) == 20
+    alone = project.retrieve("When does the lease of the harbour warehouse end?", min_relevance="auto")
+    assert [hit.text for hit in alone] == [end]
+    cut = MODELS["hybrid"].cut
+    assert len(project.retrieve(both.query, min_relevance=cut)) == 1, "a limit of one's own is kept"
+
+
 @pytest.mark.parametrize("mode", ["hybrid", "lexical"])
 def test_nothing_is_found_for_a_word_that_no_document_contains(manuals: Project, mode: Mode) -> None:
     response = manuals.retrieve("zembla", mode=mode, min_relevance="auto")

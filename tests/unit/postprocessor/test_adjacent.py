@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from llama_index_contextual.postprocessor import AdjacentChunkMerger, MergedChunk, joint_section
+from llama_index_contextual.postprocessor import AdjacentChunkMerger, MergedChunk
 from llama_index_contextual.search.response import IndexScore
 from llama_index_contextual.search.results import RetrievedChunk
 from tests.integration.postprocessor.documents import chunks_of, cut_documents, hit
@@ -68,22 +67,6 @@ def test_pages_section_and_source_are_those_of_the_whole_passage() -> None:
     assert facts["token_count"] == 14
     assert passage.node.prev_node is None
     assert passage.node.next_node is None
-
-
-@pytest.mark.parametrize(
-    ("paths", "named"),
-    [
-        ([None, None], None),
-        (["One", "One"], "One"),
-        ([None, "A > B", "A > B"], "A > B"),
-        (["A > B", None, "A > C"], "A > B; A > C"),
-        (["A", "A > B"], "A; A > B"),
-        (["A > B", "C > B"], "A > B; C > B"),
-        (["A > 1", "A > 2", "A > 3", "A > 4"], "A > 1 … A > 4"),
-    ],
-)
-def test_the_sections_of_a_passage_have_one_label(paths: list[str | None], named: str | None) -> None:
-    assert joint_section(paths) == named
 
 
 def test_a_single_hit_and_a_node_without_offsets_are_not_changed() -> None:

@@ -104,7 +104,7 @@ def test_a_mark_has_its_offsets_in_the_document_and_its_own_page_and_section() -
     assert mark is not None
     assert (mark.start, mark.end, mark.text) == (33, 58, "The deposit is two rents.")
     assert str(chunk.place) == "acme.pdf, page 4, section 3 Deposit"
-    assert str(chunk.source) == "acme.pdf, pages 3–4, section 2 Results"
+    assert str(chunk.source) == "acme.pdf, pages 3–4, section 2 Term; 3 Deposit"
     across = marked("May. The deposit")
     assert str(across.place) == "acme.pdf, pages 3–4, section 2 Term"
 

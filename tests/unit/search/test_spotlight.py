@@ -318,7 +318,7 @@ def test_a_lexical_search_does_not_read_wordllamas_files(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("llama_index_contextual.embeddings.words._model", refuse)
     index, ranking = ranked(TEXTS)
-    again, spots, covered = with_best_units(index, ranking, QUESTION, results=3, rerank=True)
+    again, spots, covered, *_ = with_best_units(index, ranking, QUESTION, results=3, rerank=True)
     assert again.hits.scores[0] > ranking.hits.scores[0]
     assert spots[0].end > spots[0].start
     assert covered.tolist() == [1.0]
@@ -349,7 +349,7 @@ def test_without_directions_words_alone_are_compared_in_a_search_by_meaning() ->
     leg = RankedList(
         "semantic", Hits(np.arange(3), np.array([0.9, 0.8, 0.7])), Scale(0.1, 0.2), vector=vector, model="other"
     )
-    ranking, spots, covered = with_best_units(
+    ranking, spots, covered, *_ = with_best_units(
         index, Ranking(leg.hits, index.ids, [leg]), QUESTION, results=3, rerank=True
     )
     assert ranking.hits.rows.tolist() == [0, 1, 2]

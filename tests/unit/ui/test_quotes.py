@@ -34,7 +34,7 @@ def test_a_row_of_a_markdown_table_has_its_column_headers_and_neighbours() -> No
 
 def test_a_row_of_a_sheet_has_its_column_headers() -> None:
     assert grid(SHEET, "Port Averly  40") == Grid(
-        ["Town", "Customers"], [["Upper Vale", "20"]], [["Port Averly", "40"]], []
+        ["Town", "Customers"], [["Upper Vale", "20"]], [["Port Averly", "40"]], [], ""
     )
     together = grid(SHEET, "Town  Customers\nUpper Vale  20")  # the headers belong to the marked text
     assert (together.head, together.rows) == (["Town", "Customers"], [["Upper Vale", "20"]])
@@ -114,7 +114,11 @@ Revenue rose by 1.3 % in 2023 2024."""
 )
 def test_a_row_of_figures_in_a_pdf_is_shown_below_the_line_with_its_columns(row: str, cells: list[str]) -> None:
     found = grid(REPORT, row, file_name="report.pdf")
-    assert (found.head, found.rows) == (["EUR million Quarter Prior year", "", ""], [cells])
+    assert (found.title, found.head, found.rows) == ("EUR million Quarter Prior year", [], [cells])
+    columns = ["EUR million", "Quarter", "Prior year"]
+    found = grid(REPORT, row, file_name="report.pdf", columns=columns)
+    assert (found.title, found.head, found.rows) == ("", columns, [cells])
+    assert quote(REPORT, row, columns=columns).text == f"{cells[0]} (Quarter: {cells[1]}, Prior year: {cells[2]})"
 
 
 def test_years_are_column_headers_and_sentences_with_figures_are_no_rows() -> None:
