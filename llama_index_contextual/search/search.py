@@ -58,6 +58,7 @@ from llama_index_contextual.search.response import (
 from llama_index_contextual.search.spotlight import (
     COMPARED,
     COMPARED_OF_MANY,
+    Matches,
     Spot,
     answer_to_the_rest,
     match_units,
@@ -350,13 +351,14 @@ def find_candidates(
         hit.relevance = relevance
     foreign = unrelated_languages(language, index, mode, model) if language else None
     shown = sure_results(hits[:k], estimate.cut) if settings.min_relevance == "auto" else 0
+    rest = best.rest(len(hits[:k]), shown)
     return Candidates(
         query=query,
         settings=settings,
         mode=mode,
         hits=hits[:k],
         estimate=estimate,
-        rest=answer_to_the_rest(best.marked[:k], best.weights, shown),
+        rest=rest,
         warnings=[
             *warnings,
             *_foreign_warning(foreign),
@@ -442,15 +444,27 @@ class BestUnits(NamedTuple):
         ranking: The ranking, with its new order if it was reranked.
         spots: The best sentence or row of each of its first chunks.
         covered: The share of the question that one sentence or row of each of them covers.
-        marked: Where each of them contains each term of the question; see `Matches.marked`.
-        weights: The weight of each term.
+        matches: The sentences and rows, in the order of the passages before they were reranked.
+        former: The former place of each of the first chunks.
     """
 
     ranking: Ranking
     spots: list[Spot]
     covered: NDArray[np.float64]
-    marked: NDArray[np.int8]
-    weights: Sequence[float]
+    matches: Matches
+    former: NDArray[np.int64]
+
+    def rest(self, results: int, shown: int) -> int | None:
+        """Return the index of the result that answers another part of the question; see `answer_to_the_rest`.
+
+        Args:
+            results: Number of results.
+            shown: Number of those that are shown anyway.
+        """
+        if not 0 < shown < min(results, len(self.spots)):
+            return None
+        marked = self.matches.marked(self.spots, self.former)[:results]
+        return answer_to_the_rest(marked, list(self.matches.weights.values()), shown)
 
 
 def with_best_units(index: ChunkIndex, ranking: Ranking, question: str, *, results: int, rerank: bool) -> BestUnits:
@@ -467,14 +481,14 @@ def with_best_units(index: ChunkIndex, ranking: Ranking, question: str, *, resul
     rows = ranking.hits.rows[: max(compared, SCORED_HITS, results)]
     matches = match_units(ranking, index.units(rows), question, index.lexical)
     spots, covered = matches.spots(), coverages(ranking, matches)
-    marked, weights = matches.marked(spots), list(matches.weights.values())
+    former = np.arange(len(spots))
     if rerank and spots:
         shares = spotlight_shares(ranking, spots[:compared], matches)
         ranking, before = ranking.with_spotlight(shares)
         spots[:compared] = map(spots.__getitem__, before)
         covered[: len(before)] = covered[before]
-        marked[: len(before)] = marked[before]
-    return BestUnits(ranking, spots, covered, marked, weights)
+        former[: len(before)] = before
+    return BestUnits(ranking, spots, covered, matches, former)
 
 
 def hits_of(ranking: Ranking, chunks: Sequence[Chunk], evidence: Evidence, spots: Sequence[Spot] = ()) -> list[Hit]:

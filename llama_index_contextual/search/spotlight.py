@@ -200,23 +200,26 @@ class Matches:
         best = (np.maximum.reduceat(scores, firsts).tolist() for scores in (words, meaning))
         return list(map(Spot._make, zip(starts.tolist(), ends.tolist(), *best, strict=True)))
 
-    def marked(self, spots: Sequence[Spot]) -> NDArray[np.int8]:
-        """Return where each passage contains each term: 2 in its mark, 1 only in its header, otherwise 0.
+    def marked(self, spots: Sequence[Spot], passages: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Return where passages contain each term: 2 in their mark, 1 only in their header, otherwise 0.
 
         Args:
-            spots: The result of `spots`.
+            spots: The results of `spots`, in any order.
+            passages: Number of the passage of each of them.
 
         Returns:
-            An array of shape (passages, terms).
+            An array of shape (spots, terms).
         """
         units, of_passage = self.units, self._of_passage
         if not spots or not self.weights:
             return np.zeros((len(spots), len(self.weights)), dtype=np.int8)
-        starts, ends = (np.array(offsets)[of_passage] for offsets in list(zip(*spots, strict=True))[:2])
+        places = np.empty(len(spots), dtype=np.int64)
+        places[passages] = np.arange(len(spots))
+        starts, ends = (np.array([spot[at] for spot in spots])[places][of_passage] for at in (0, 1))
         is_marked = (units.kinds >= _TEXT) & (units.starts >= starts) & (units.ends <= ends)
         in_mark = np.logical_or.reduceat(self.contains & is_marked, units.firsts[:-1], axis=1)
         in_header = self.contains.take(units.firsts[:-1], axis=1)
-        return np.where(in_mark, np.int8(2), in_header.astype(np.int8)).T
+        return np.where(in_mark, np.int8(2), in_header.astype(np.int8)).T[passages]
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
