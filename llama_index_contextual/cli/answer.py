@@ -90,13 +90,6 @@ def search(
         common.say_json(response.to_dict())
     else:
         show_response(response, full=full, most=FEW if top_k is None else None)
-        if not (response.results or response.folded) and any(
-            set(condition) & set("*?") for condition in conditions or ()
-        ):
-            common.say_note(
-                "--filter FIELD=VALUE compares the whole value: use FIELD~PART for a part of it, or --file with `*` and"
-                " `?` for names of files."
-            )
 
 
 def _show_standing(

@@ -395,9 +395,11 @@ def open_project(name: str, only: Sequence[str] | None = None) -> Project:
     project.state.config = with_environment(project.config, os.environ)
     if not only:
         return project
-    from llama_index_contextual.tools.filters import parse_conditions
+    from llama_index_contextual.search.filters import to_filters
 
-    return project.only(parse_conditions(project.state.live, only, None, condition="--only") or {})
+    filters = to_filters(list(only), keep_blank=True)
+    project.live_version.resolved(filters)  # refuses a field or value that no document has
+    return project.only(filters or {})
 
 
 def suggested_command(command: str, *arguments: str) -> str:

@@ -128,6 +128,10 @@ class VersionNodes(Nodes):
             ids.update(part.records[number].doc_id for number in passing.tolist())
         return ids
 
+    def values(self, key: str) -> list[Any]:
+        """Return the values of a metadata key; values of different parts may be equal."""
+        return [value for part in self.parts for value in part.docstore.values(key)]
+
     def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
         """Return the sorted distinct values of each metadata key, except the keys in `skip`.
 

@@ -29,7 +29,6 @@ from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.schema import BaseNode, QueryType
 from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.tools import FunctionTool
-from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import run_to_completion, twin
 from llama_index_contextual._utils.files import explains_limit
@@ -64,12 +63,12 @@ from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.money.receipt import ProjectCost
 from llama_index_contextual.retrievers.base import as_bundle, as_bundles
 from llama_index_contextual.retrievers.project import ProjectRetriever
+from llama_index_contextual.search.filters import Filters, to_filters
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import RerankerChoice, Standing
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.stores import export_version
 from llama_index_contextual.tools.document_tools import DocumentTools, describe_documents, function_tools, search_tool
-from llama_index_contextual.tools.filters import Filters, to_filters
 
 
 class SearchOptions(TypedDict, total=False):
@@ -80,7 +79,8 @@ class SearchOptions(TypedDict, total=False):
             one is searched, with a warning in the response.
         top_k: Number of results, as `similarity_top_k`, LlamaIndex's word; None uses `config.top_k`.
         similarity_top_k: The same.
-        filters: Conditions on the metadata of chunks, applied in every index before ranking.
+        filters: Conditions on fields, such as {'kind': 'report'} or "year>=2023", applied in every index before
+            ranking; see `to_filters`.
         min_relevance: Relevance that the last result reaches at least; the hits after it are in the response's
             `folded`. None returns all results; "auto" uses the project's `min_relevance`.
     """
@@ -88,7 +88,7 @@ class SearchOptions(TypedDict, total=False):
     mode: Mode | None
     top_k: int | None
     similarity_top_k: int | None
-    filters: MetadataFilters | None
+    filters: Filters | None
     min_relevance: MinRelevance
 
 
@@ -265,7 +265,7 @@ class Project:
         Example:
             >>> project.only({"group": "hr"}).retrieve("How many days of leave?")  # doctest: +SKIP
         """
-        return Project(self.state.restricted(restricting_filters(to_filters(filters))))
+        return Project(self.state.restricted(restricting_filters(to_filters(filters, keep_blank=True))))
 
     @accepts(ReadingOptions, IngestOptions)
     async def aingest(
@@ -600,7 +600,7 @@ class Project:
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
         top_k: int | None = None,
-        filters: MetadataFilters | None = None,
+        filters: Filters | None = None,
         streaming: bool = False,
         response_mode: ResponseMode | str | None = None,
         **options: Unpack[EngineOptions],
@@ -640,7 +640,7 @@ class Project:
         mode: ChatMode = "blend",
         similarity_top_k: int | None = None,
         top_k: int | None = None,
-        filters: MetadataFilters | None = None,
+        filters: Filters | None = None,
         memory: BaseMemory | None = None,
         **options: Unpack[ChatEngineOptions],
     ) -> GroundedChatEngine:

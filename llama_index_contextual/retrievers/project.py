@@ -15,9 +15,9 @@ from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import SPOTLIGHT, MinRelevance, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.index.filters import require_filters
 from llama_index_contextual.index.languages import analyzer_of, in_main_language, languages_of
 from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundles, limit_query, query_of, with_events
+from llama_index_contextual.search.filters import Filters, to_filters
 from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
 from llama_index_contextual.search.rerank import LLM_RERANK, LLMReranker
 from llama_index_contextual.search.response import SearchResponse, Standing
@@ -45,7 +45,7 @@ class ProjectRetriever(CheckedRetriever):
         mode: Indexes to search; None uses `config.mode`.
         similarity_top_k: Number of results; None uses `config.top_k`.
         top_k: The same as `similarity_top_k`.
-        filters: Metadata filters; in each index, only chunks that pass them are ranked.
+        filters: Filters in any form; see `to_filters`. In each index, only chunks that pass them are ranked.
         min_relevance: Relevance that the last result reaches at least; the hits after it are in the response's
             `folded`. None returns all results; "auto" uses the project's `min_relevance`.
         max_tokens: Maximum number of tokens in the nodes that `retrieve` returns, as an LLM reads them; at least one
@@ -60,7 +60,7 @@ class ProjectRetriever(CheckedRetriever):
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
         top_k: int | None = None,
-        filters: MetadataFilters | None = None,
+        filters: Filters | None = None,
         min_relevance: MinRelevance = None,
         max_tokens: int | None = None,
     ) -> None:
@@ -71,7 +71,7 @@ class ProjectRetriever(CheckedRetriever):
         if self.mode not in get_args(Mode):
             raise InputError(f"Mode {self.mode!r} is unknown: use semantic, lexical or hybrid.", value=mode)
         self.similarity_top_k = require_positive(number_of_results(similarity_top_k, top_k, config.top_k))
-        self.filters = None if filters is None else require_filters(filters)
+        self.filters = to_filters(filters)
         self.min_relevance = require_relevance(min_relevance)
         self.max_tokens = None if max_tokens is None else require_positive(max_tokens, "max_tokens", "token")
 
@@ -80,7 +80,7 @@ class ProjectRetriever(CheckedRetriever):
         *,
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
-        filters: MetadataFilters | None = None,
+        filters: Filters | None = None,
         min_relevance: MinRelevance = None,
         **settings: Any,
     ) -> ProjectRetriever:
@@ -88,7 +88,7 @@ class ProjectRetriever(CheckedRetriever):
 
         `filters` apply in addition to the existing filters.
         """
-        parts = [part for part in (self.filters, require_filters(filters)) if part is not None]
+        parts = [part for part in (self.filters, to_filters(filters)) if part is not None]
         return ProjectRetriever(
             self._indexes,
             self._config.changed(**settings) if settings else self._config,
@@ -173,11 +173,12 @@ class ProjectRetriever(CheckedRetriever):
     def _find_candidates(self, bundle: QueryBundle, *, explain: bool) -> tuple[Candidates, tuple[str, ...]]:
         """Return the best hits before they are reranked by a model, and a warning if the query was cut."""
         query, notes = limit_query(bundle)
-        settings = self._search_settings(explain=explain)
-        candidates = self._indexes.run(
-            lambda version: find_candidates(query_of(query), version.index, settings, **self._models(version))
-        )
-        return candidates, notes
+
+        def find(version: SearchableVersion) -> Candidates:
+            settings = self._search_settings(version, explain=explain)
+            return find_candidates(query_of(query), version.index, settings, **self._models(version))
+
+        return self._indexes.run(find), notes
 
     def why_not(self, bundle: QueryBundle, ids: Collection[str]) -> Standing:
         """Return where the best of the given chunks stands in the ranking of a question, and what it lacks.
@@ -193,9 +194,9 @@ class ProjectRetriever(CheckedRetriever):
             NoVersionError: Nothing has been ingested yet.
         """
         query, _ = limit_query(bundle)
-        settings = self._search_settings()
 
         def find(version: SearchableVersion) -> Standing:
+            settings = self._search_settings(version)
             mode, _ = usable_mode(version.index, self.mode)
             embedder = None if mode == "lexical" else version.embedder
             return find_standing(query_of(query), version.index, settings, ids, embedder=embedder)
@@ -206,10 +207,9 @@ class ProjectRetriever(CheckedRetriever):
         """Run several queries on the same version, and return their results in the order of the queries."""
         # Check every query before files are opened and before an API is called.
         queries = [limit_query(bundle) for bundle in bundles]
-        settings = self._search_settings()
 
         def run(version: SearchableVersion) -> list[SearchResponse]:
-            models = self._models(version)
+            settings, models = self._search_settings(version), self._models(version)
             if (embedder := models["embedder"]) is not None:
                 # Embed all questions now, so that the calls are concurrent; `search` finds the vectors in the cache.
                 embedder.embed_many([query.embedding_strs for query, _ in queries if query.embedding is None])
@@ -246,13 +246,13 @@ class ProjectRetriever(CheckedRetriever):
 
         return self._indexes.run(find)
 
-    def _search_settings(self, *, explain: bool = False) -> SearchSettings:
+    def _search_settings(self, version: SearchableVersion, *, explain: bool = False) -> SearchSettings:
         # Created for each query, because `mode`, `similarity_top_k` and `filters` can be changed at any time.
         return SearchSettings.of(
             self._config,
             mode=self.mode,
             k=self.similarity_top_k,
-            filters=self.filters,
+            filters=version.resolved(to_filters(self.filters)),
             min_relevance=self.min_relevance,
             explain=explain,
         )

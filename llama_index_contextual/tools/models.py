@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
-from llama_index_contextual._utils.text import parse_json, pluralize, represent
+from llama_index_contextual._utils.text import pluralize, represent
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode
@@ -50,23 +50,12 @@ LONGEST_NAME = 4_096
 # ---- inputs --------------------------------------------------------------------------------------------------------
 
 
-def _parsed(value: object) -> object:
-    """Parse a JSON string, which some models send instead of an object, and omit empty ones."""
-    if value in ("", []):
-        return None
-    try:
-        return parse_json(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
 FilterArgument = Annotated[
-    dict[str, Any] | None,
-    BeforeValidator(_parsed),
+    dict[str, Any] | list[Any] | str | None,
     Field(
-        description="Only passages with this metadata, for example"
-        ' {"kind": "report", "year": {">=": 2023}}: each key has a value, a list of allowed values, or an object of'
-        " operators (==, !=, >, >=, <, <=, in, nin, contains, text_match). Omit it to use all passages."
+        description="Only documents with these fields, for example"
+        ' {"kind": "report", "year": {">=": 2023}}: each field has a value, a list of allowed values, or an object of'
+        " operators (==, !=, >, >=, <, <=, in, nin, contains). Omit it to use all documents."
     ),
 ]
 
@@ -555,6 +544,37 @@ def confidence_notes(response: RetrievalResponse) -> list[str]:
     return notes
 
 
+_OTHER_NAMES: Mapping[str, Sequence[str]] = {
+    "query": ("question", "q", "text"),
+    "question": ("query", "q", "text"),
+    "pattern": ("query", "text", "q"),
+    "doc_id": ("document", "document_id", "file", "file_name", "path", "id"),
+    "top_k": ("k", "n", "limit", "max_results", "num_results", "similarity_top_k"),
+    "pages": ("page",),
+    "filters": ("filter", "where"),
+}
+"""Names that models give to arguments."""
+
+
+def _renamed(model: type[BaseModel], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call without blank ones that may be omitted, and under their own names."""
+    fields = model.model_fields
+    values = {
+        name: value
+        for name, value in arguments.items()
+        if not _is_blank(value) or (name in fields and fields[name].is_required())
+    }
+    for name, others in _OTHER_NAMES.items():
+        other = next((other for other in others if other in values and other not in fields), None)
+        if name in fields and name not in values and other is not None:
+            values[name] = values.pop(other)
+    return values
+
+
+def _is_blank(value: object) -> bool:
+    return value is None or (not value.strip() if isinstance(value, str) else value in ([], {}))
+
+
 def check_arguments(tool: str, model: type[BaseModel], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Check the arguments of a call and return them with default values for missing arguments.
 
@@ -562,11 +582,11 @@ def check_arguments(tool: str, model: type[BaseModel], arguments: Mapping[str, A
         InputError: An argument is missing, unknown or invalid; the message contains its name.
     """
     try:
-        return dict(model.model_validate(dict(arguments)))
+        return dict(model.model_validate(_renamed(model, arguments)))
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
     argument, message = clip(str(wrong["loc"][0])), wrong["msg"].replace("Input should be", "it must be")
-    if wrong["type"] == "dict_type":
+    if argument == "filters":
         message = 'it must be an object, such as {"kind": "report"}'
     if wrong["type"] == "missing":
         problem = f"{tool} needs the argument `{argument}`."

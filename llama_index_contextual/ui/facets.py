@@ -290,11 +290,12 @@ class Selection:
         Raises:
             InputError: A condition cannot be parsed, or no document has the field or matches a file.
         """
-        conditions = parse_conditions(
-            project.state.live, self.where, self.files, condition="The filter", listing="the view Project"
-        )
+        conditions = parse_conditions(project.state.live, self.where, self.files, listing="the view Project")
         filters = [] if conditions is None else list(conditions.filters)
         for name, values in self.values.items():
-            paths = [path for value in values for path in facets.paths[name].get(value, ())]
-            filters.append(MetadataFilter(key=keys.FILE_PATH, value=paths, operator=FilterOperator.IN))
+            if name == "date":
+                paths = [path for value in values for path in facets.paths[name].get(value, ())]
+                filters.append(MetadataFilter(key=keys.FILE_PATH, value=paths, operator=FilterOperator.IN))
+            else:
+                filters.append(MetadataFilter(key=name, value=list(values), operator=FilterOperator.IN))
         return MetadataFilters(filters=filters, condition=FilterCondition.AND) if filters else None

@@ -251,7 +251,8 @@ def _mode(mode: str) -> Any:
 
 def _documents(project: Project, facets: VersionFacets, filters: Any) -> list[tuple[DocumentRecord, str]]:
     """Return the newest documents that pass the filters, with their dates in words."""
-    ids = None if filters is None else project.live_version.docstore.document_ids(filters)
+    version = project.live_version
+    ids = None if filters is None else version.docstore.document_ids(version.resolved(filters))
     rows = [document for document in facets.documents if ids is None or document.record.doc_id in ids]
     return [(document.record, places.day_words(document.day)) for document in rows]
 
