@@ -316,6 +316,7 @@ def _agno_document(chunk: RetrievedChunk, response: RetrievalResponse) -> Docume
         "relevance": chunk.relevance,
         "confidence": response.confidence,
         "context": chunk.context,
+        "newer": chunk.newer,
         keys.TABLE_HEAD: chunk.table_head,
         "spotlight": None if chunk.spotlight is None else chunk.spotlight.to_dict(),
         **asdict(chunk.source),

@@ -1,4 +1,4 @@
-"""Fields that every document has, besides its metadata: its type, folder and language.
+"""Fields that every document has, besides its metadata: its type, folder, language and date.
 
 Filters read them as columns whose names begin with `PREFIX`, so that they never meet a metadata key of the user. A
 column of a list holds names of different width: `report.docx` is of the types "word" and "docx", and a document in
@@ -7,7 +7,9 @@ column of a list holds names of different width: `report.docx` is of the types "
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from datetime import date, timedelta
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import LANGUAGES
+from llama_index_contextual.index.dates import dates_in
 from llama_index_contextual.index.manifest import DocumentRecord, Records
 
 if TYPE_CHECKING:
@@ -123,12 +126,44 @@ COLUMNS: Mapping[str, Callable[[DocumentRecord], str | list[str]]] = {
     f"{PREFIX}type": _types,
     f"{PREFIX}folder": _folders,
     f"{PREFIX}language": lambda record: record.language,
+    f"{PREFIX}date": lambda record: record.date or record.file_date,
     DOCUMENT: lambda record: record.doc_id,
 }
 """The value of a document in each column; it has none if the value is empty."""
 
-FIELDS: Mapping[str, Callable[[str], str]] = {"type": type_named, "folder": folder_named, "language": language_named}
-"""For each field by its name in filters, the function that reads a value of it."""
+READ: Mapping[str, Callable[[str], str]] = {"type": type_named, "folder": folder_named, "language": language_named}
+"""For each field whose values are names, the function that reads one."""
+
+DATE, NEWEST = "date", "newest"
+FIELDS = (*READ, DATE, NEWEST)
+"""The fields by their names in filters; `newest` is true for documents that no other one supersedes."""
+
+
+def period_named(text: str) -> tuple[str, str] | None:
+    """Return the first day of a year, a month or a day, and the first day after it, or None for other text.
+
+    Example:
+        >>> period_named("2025"), period_named("2025-12"), period_named("2025-12-31T18:00")
+        (('2025-01-01', '2026-01-01'), ('2025-12-01', '2026-01-01'), ('2025-12-31', '2026-01-01'))
+    """
+    match = _PERIOD.match(text.strip())
+    if match is None:
+        days = dates_in(text[:100])
+        return period_named(days[0]) if len(days) == 1 else None
+    year, month, day = (int(group) if group else None for group in match.groups())
+    try:
+        start = date(year or 0, month or 1, day or 1)
+        if day:
+            end = start + timedelta(days=1)
+        else:
+            months = 12 * start.year + start.month - 1 + (1 if month else 12)
+            end = date(months // 12, months % 12 + 1, 1)
+    except (ValueError, OverflowError):
+        return None
+    return start.isoformat(), end.isoformat()
+
+
+_PERIOD = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ][\d:.+Z-]*)?)?)?$", re.ASCII)
 
 
 def column_of(key: str, records: Records, document_of: NDArray[np.int32]) -> Column:

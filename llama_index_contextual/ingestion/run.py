@@ -12,12 +12,14 @@ import asyncio
 import contextlib
 import importlib.util
 import math
+import os
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +39,7 @@ from llama_index_contextual.contextualizer.sending import BatchProgress, BatchRe
 from llama_index_contextual.contextualizer.tokens import expected_context_tokens
 from llama_index_contextual.embeddings.languages import unknown_languages
 from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, Remedy
+from llama_index_contextual.index.dates import document_date, sketch_of
 from llama_index_contextual.index.derived import is_outdated
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.manifest import DocumentRecord, Manifest
@@ -622,6 +625,8 @@ def _record(
     facts = job.document.metadata if job.document is not None else nodes[0].metadata
     ends = [getattr(node, "end_char_idx", None) or 0 for node in nodes]
     ends += [(getattr(node, "start_char_idx", None) or 0) + len(node.get_content()) for node in nodes]
+    text = job.document.text if job.document is not None else "\n".join(node.get_content() for node in nodes)
+    name, title = (keys.label_of(dict(facts), key) for key in (keys.FILE_NAME, keys.TITLE))
     return DocumentRecord(
         doc_id=job.doc_id,
         content_hash=job.content_hash,
@@ -629,12 +634,23 @@ def _record(
         facts=job.facts,
         file_name=facts.get(keys.FILE_NAME),
         title=facts.get(keys.TITLE),
+        date=document_date(facts, title, text, name or job.doc_id),
+        file_date=_file_date(job.path),
+        sketch=sketch_of(text),
         chunks=len(nodes),
         tokens=sum(node.metadata.get(keys.TOKEN_COUNT) or 0 for node in nodes),
         characters=len(job.document.text) if job.document is not None else max(ends, default=0),
         fallback_chunks=tuple(fallback),
         unembedded_chunks=tuple(unembedded),
     )
+
+
+def _file_date(path: str | None) -> str:
+    """Return the day on which a file was last changed, in ISO format, or "" if it is unknown."""
+    try:
+        return "" if path is None else datetime.fromtimestamp(os.stat(path).st_mtime, UTC).date().isoformat()
+    except (OSError, ValueError, OverflowError):
+        return ""
 
 
 # ---- account of a run ------------------------------------------------------------------------------------------------

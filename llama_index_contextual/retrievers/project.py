@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, takewhile
 from typing import Any, cast, get_args
 
@@ -20,7 +20,7 @@ from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundles,
 from llama_index_contextual.search.filters import Filters, to_filters
 from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
 from llama_index_contextual.search.rerank import LLM_RERANK, LLMReranker
-from llama_index_contextual.search.response import SearchResponse, Standing
+from llama_index_contextual.search.response import SearchResponse, Standing, mark_superseded
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.search.search import (
     Candidates,
@@ -159,26 +159,29 @@ class ProjectRetriever(CheckedRetriever):
         return [*(fitting or results[:1])]
 
     def _respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
-        candidates, notes = self._find_candidates(bundle, explain=explain)
-        return _as_response(candidates.respond(), bundle, notes)
+        candidates, superseded, notes = self._find_candidates(bundle, explain=explain)
+        return _as_response(candidates.respond(), superseded, bundle, notes)
 
     async def _arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         # Everything except an LLM that reranks runs in a single call in a thread, because each change of threads takes
         # time. This includes the embedding: all loops and threads share the connections of the blocking client.
         if self._config.rerank != LLM_RERANK:
             return await asyncio.to_thread(self._respond, bundle, explain=explain)
-        candidates, notes = await asyncio.to_thread(self._find_candidates, bundle, explain=explain)
-        return _as_response(await candidates.arespond(), bundle, notes)
+        candidates, superseded, notes = await asyncio.to_thread(self._find_candidates, bundle, explain=explain)
+        return _as_response(await candidates.arespond(), superseded, bundle, notes)
 
-    def _find_candidates(self, bundle: QueryBundle, *, explain: bool) -> tuple[Candidates, tuple[str, ...]]:
-        """Return the best hits before they are reranked by a model, and a warning if the query was cut."""
+    def _find_candidates(
+        self, bundle: QueryBundle, *, explain: bool
+    ) -> tuple[Candidates, Mapping[str, str], tuple[str, ...]]:
+        """Return the best hits before a model reranks them, the superseded documents, and a warning if it was cut."""
         query, notes = limit_query(bundle)
 
-        def find(version: SearchableVersion) -> Candidates:
+        def find(version: SearchableVersion) -> tuple[Candidates, Mapping[str, str]]:
             settings = self._search_settings(version, explain=explain)
-            return find_candidates(query_of(query), version.index, settings, **self._models(version))
+            candidates = find_candidates(query_of(query), version.index, settings, **self._models(version))
+            return candidates, version.docstore.superseded
 
-        return self._indexes.run(find), notes
+        return *self._indexes.run(find), notes
 
     def why_not(self, bundle: QueryBundle, ids: Collection[str]) -> Standing:
         """Return where the best of the given chunks stands in the ranking of a question, and what it lacks.
@@ -213,12 +216,16 @@ class ProjectRetriever(CheckedRetriever):
             if (embedder := models["embedder"]) is not None:
                 # Embed all questions now, so that the calls are concurrent; `search` finds the vectors in the cache.
                 embedder.embed_many([query.embedding_strs for query, _ in queries if query.embedding is None])
-            return [search(query_of(query), version.index, settings, **models) for query, _ in queries]
+            superseded = version.docstore.superseded
+            return [
+                mark_superseded(search(query_of(query), version.index, settings, **models), superseded)
+                for query, _ in queries
+            ]
 
         if not queries:
             return []
         responses = zip(self._indexes.run(run), bundles, queries, strict=True)
-        return [_as_response(response, bundle, notes) for response, bundle, (_, notes) in responses]
+        return [_as_response(response, {}, bundle, notes) for response, bundle, (_, notes) in responses]
 
     def retrieve_many(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
         """Return the results of several queries as LlamaIndex nodes, in the order of the queries."""
@@ -281,5 +288,8 @@ class ProjectRetriever(CheckedRetriever):
         return {"reranker": reranker} if isinstance(reranker, LLMReranker) else {}
 
 
-def _as_response(response: SearchResponse, bundle: QueryBundle, notes: Sequence[str]) -> RetrievalResponse:
-    return RetrievalResponse.of(complete_response(response, bundle.query_str, notes))
+def _as_response(
+    response: SearchResponse, superseded: Mapping[str, str], bundle: QueryBundle, notes: Sequence[str]
+) -> RetrievalResponse:
+    marked = mark_superseded(response, superseded)
+    return RetrievalResponse.of(complete_response(marked, bundle.query_str, notes))

@@ -23,8 +23,8 @@ from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual._utils.text import parse_json, represent
 from llama_index_contextual.config import parsed_value
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.fields import DOCUMENT, FIELDS, PREFIX
-from llama_index_contextual.index.filters import field_test, valid_filters
+from llama_index_contextual.index.fields import DATE, DOCUMENT, FIELDS, NEWEST, PREFIX, READ, period_named
+from llama_index_contextual.index.filters import field_test, moment, valid_filters
 from llama_index_contextual.search.response import visible
 
 Filters = MetadataFilters | MetadataFilter | Mapping[str, Any] | Sequence[Any] | str
@@ -223,12 +223,16 @@ class _Forms:
             return
         if isinstance(operand, list | tuple | set | frozenset):
             operand = list(operand)
+            if one in _EITHER and len({isinstance(value, str) for value in operand}) == 2:
+                yield _one_of(key, operand)
+                return
             one = {FilterOperator.EQ: FilterOperator.IN, FilterOperator.NE: FilterOperator.NIN}.get(one, one)
         elif one in _LISTED:
             operand = [operand]
         yield metadata_filter(key, operand, one)
 
 
+_EITHER = (FilterOperator.EQ, FilterOperator.IN)
 _LISTED = (FilterOperator.IN, FilterOperator.NIN, FilterOperator.ANY, FilterOperator.ALL)
 
 
@@ -271,6 +275,10 @@ def metadata_filter(key: str, value: Any, operator: FilterOperator) -> MetadataF
 
 class Nodes(Protocol):
     """The chunks that a filter is read for."""
+
+    @property
+    def superseded(self) -> Mapping[str, str]:
+        """The ids of documents that a newer one supersedes, with its id."""
 
     def values(self, key: str) -> Sequence[Any]:
         """Return the values of a metadata key."""
@@ -353,9 +361,14 @@ def _resolved(item: Condition, nodes: Nodes, is_checked: bool) -> Condition:
     if isinstance(item, MetadataFilters):
         return _resolved_group(item, nodes, is_checked)
     values = nodes.values(item.key)
-    if not values and item.key in FIELDS:
+    if item.key == NEWEST and not values:
+        return _on_newest(item, nodes)
+    if item.key == DATE and all(isinstance(value, str) and moment(value) is not None for value in values):
+        values = nodes.values(f"{PREFIX}{DATE}")
+        resolved: Condition = _on_date(item, values)
+    elif not values and item.key in READ:
         values = nodes.values(f"{PREFIX}{item.key}")
-        resolved: Condition = _on_field(item, values)
+        resolved = _on_field(item, values)
     elif not values and item.key == "doc_id":
         values = nodes.values(DOCUMENT)
         resolved = item.model_copy(update={"key": DOCUMENT})
@@ -407,7 +420,7 @@ def _on_field(item: MetadataFilter, values: Sequence[Any]) -> Condition:
         item: The condition.
         values: The values of the column.
     """
-    key, read = f"{PREFIX}{item.key}", FIELDS[item.key]
+    key, read = f"{PREFIX}{item.key}", READ[item.key]
     if item.operator == FilterOperator.IS_EMPTY:
         return MetadataFilter(key=key, value=None, operator=item.operator)
     operands = [read(str(one)) for one in (item.value if isinstance(item.value, list) else [item.value])]
@@ -424,6 +437,52 @@ def _on_field(item: MetadataFilter, values: Sequence[Any]) -> Condition:
     if item.operator in (FilterOperator.NE, FilterOperator.NIN):
         return MetadataFilters(filters=[one], condition=FilterCondition.NOT)
     return one
+
+
+def _on_date(item: MetadataFilter, values: Sequence[Any]) -> Condition:
+    """Return a condition on the dates of documents; a year or a month means all its days."""
+    key = f"{PREFIX}{DATE}"
+    if item.operator in (FilterOperator.IS_EMPTY, *_PARTS):
+        return item.model_copy(update={"key": key, "value": str(item.value)})
+    bounds = []
+    for one in item.value if isinstance(item.value, list) else [item.value]:
+        period = period_named(str(one))
+        if period is None:
+            raise InputError(
+                f"Filter 'date' cannot have the value {represent(one)[:100]}: use a year, a month or a day, such as"
+                " 2025, 2025-03 or 2025-03-31.",
+                value=item.value,
+            )
+        bounds.append(period)
+
+    def compared(sign: FilterOperator, day: str) -> MetadataFilter:
+        return MetadataFilter(key=key, value=day, operator=sign)
+
+    start, end = bounds[0]
+    if item.operator in _COMPARISONS:
+        day = start if item.operator in (FilterOperator.GTE, FilterOperator.LT) else end
+        is_from = item.operator in (FilterOperator.GTE, FilterOperator.GT)
+        return compared(FilterOperator.GTE if is_from else FilterOperator.LT, day)
+    periods: list[Condition] = [
+        MetadataFilters(filters=[compared(FilterOperator.GTE, start), compared(FilterOperator.LT, end)])
+        for start, end in bounds
+    ]
+    is_negated = item.operator in (FilterOperator.NE, FilterOperator.NIN)
+    return MetadataFilters(filters=periods, condition=FilterCondition.NOT if is_negated else FilterCondition.OR)
+
+
+def _on_newest(item: MetadataFilter, nodes: Nodes) -> Condition:
+    """Return a condition on documents that a newer one supersedes."""
+    wanted = _plain(item.value)
+    if wanted not in (0, 1) or item.operator not in (FilterOperator.EQ, FilterOperator.NE):
+        raise InputError(
+            f"Filter 'newest' cannot be {item.operator.value} {represent(item.value)[:100]}: use true for the newest"
+            " documents, or false for those that a newer one supersedes.",
+            value=item.value,
+        )
+    is_newest = bool(wanted) == (item.operator == FilterOperator.EQ)
+    operator = FilterOperator.NIN if is_newest else FilterOperator.IN
+    return MetadataFilter(key=DOCUMENT, value=sorted(nodes.superseded), operator=operator)
 
 
 _PARTS = (FilterOperator.CONTAINS, FilterOperator.TEXT_MATCH, FilterOperator.TEXT_MATCH_INSENSITIVE)
@@ -479,15 +538,20 @@ def _coerced_equality(item: MetadataFilter, values: Sequence[Any]) -> Condition:
         make = FilterOperator.IN
     if not equal or (make is FilterOperator.IN and set(map(repr, equal)) <= set(map(repr, operands))):
         return item
+    is_negated = item.operator in (FilterOperator.NE, FilterOperator.NIN)
+    found = _one_of(item.key, equal, make)
+    return MetadataFilters(filters=[found], condition=FilterCondition.NOT) if is_negated else found
+
+
+def _one_of(key: str, values: Sequence[Any], make: FilterOperator = FilterOperator.IN) -> Condition:
+    """Return the condition that a field has one of some values, which may be strings and numbers."""
     # A filter of LlamaIndex has a list of strings or a list of numbers.
-    lists = [[value for value in equal if isinstance(value, str) is is_text] for is_text in (True, False)]
-    parts: list[Condition] = [metadata_filter(item.key, one, make) for one in lists if one]
-    if item.operator in (FilterOperator.NE, FilterOperator.NIN):
-        return MetadataFilters(filters=parts, condition=FilterCondition.NOT)
-    return parts[0] if len(parts) == 1 else MetadataFilters(filters=parts, condition=FilterCondition.OR)
+    lists = [[value for value in values if isinstance(value, str) is is_text] for is_text in (True, False)]
+    parts: list[Condition] = [metadata_filter(key, one, make) for one in lists if one or not values]
+    return parts[0] if not values or len(parts) == 1 else MetadataFilters(filters=parts, condition=FilterCondition.OR)
 
 
-def _coerced_comparison(item: MetadataFilter, values: Sequence[Any]) -> MetadataFilter:
+def _coerced_comparison(item: MetadataFilter, values: Sequence[Any]) -> Condition:
     """Compare numbers as numbers, if the bound or all values are written as text."""
     bound = _plain(item.value)
     if isinstance(bound, str) or not isinstance(bound, int | float):
@@ -498,7 +562,7 @@ def _coerced_comparison(item: MetadataFilter, values: Sequence[Any]) -> Metadata
     if not any(isinstance(value, str) for value, _ in plain):
         return item.model_copy(update={"value": bound})
     passing = [value for value, number in plain if _COMPARISONS[item.operator](number, bound)]
-    return metadata_filter(item.key, list(dict.fromkeys(passing)), FilterOperator.IN)
+    return _one_of(item.key, list(dict.fromkeys(passing)))
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
@@ -521,9 +585,8 @@ def _absence(item: MetadataFilter, values: Sequence[Any]) -> str:
         'No document has year > 2030; there are 2024, 2025.'
     """
     operands = item.value if isinstance(item.value, list) else [item.value]
-    shown = " or ".join(
-        represent(one) if len(str(one)) <= _LONGEST_VALUE else repr(_short(one)) for one in operands[:3]
-    )
+    plain = [_plain(one) for one in operands[:3]]
+    shown = " or ".join(repr(_short(one) if isinstance(one, str) else one) for one in plain)
     more = f" or {len(operands) - 3} more" if len(operands) > 3 else ""
     is_equality = item.operator in (FilterOperator.EQ, FilterOperator.IN, FilterOperator.ANY, FilterOperator.ALL)
     sign = "" if is_equality else f"{_WORDS.get(item.operator, item.operator.value)} "
@@ -540,6 +603,11 @@ def _listing(operands: Sequence[Any], names: Sequence[Any]) -> str:
     if not names:
         return ""
     by_text = {str(name): name for name in sorted(names, key=lambda name: (isinstance(name, str), name))}
+    numbers = [number for number in map(_plain, operands) if isinstance(number, int | float)]
+    if numbers and not any(isinstance(name, str) for name in names):
+        near = sorted(names, key=lambda name: (abs(name - numbers[0]), name))[:_LISTED_VALUES]
+        by_text = {str(name): name for name in [*sorted(near), *names]}
+        operands = ()
     folded: dict[str, str] = {}
     for text in list(by_text)[:_MAX_COMPARED]:
         folded.setdefault(text[:_LONGEST_VALUE].casefold(), text)

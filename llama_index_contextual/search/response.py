@@ -193,6 +193,7 @@ class BaseHit:
         lexical: IndexScore | None
         document: IndexScore | None
         spotlight: Mark | None
+        newer: str | None
 
         @property
         def node_id(self) -> str:
@@ -217,6 +218,11 @@ class BaseHit:
     def place(self) -> Source:
         """The location to show: that of the best-matching sentence or row, or that of the passage if there is none."""
         return self.source if self.spotlight is None else self.spotlight.source
+
+    @property
+    def newer_note(self) -> str:
+        """The newest document that supersedes the document of the passage, as "newer: leave-v2.docx", or ""."""
+        return f"newer: {visible(self.newer.rpartition('/')[2])}" if self.newer else ""
 
     @property
     def context(self) -> str | None:
@@ -265,6 +271,7 @@ class Hit(BaseHit):
         lexical: Score and rank in the lexical index, or None if the chunk is not among its hits.
         document: Score and rank of the chunk's document, or None.
         spotlight: The sentence or table row that matches the question best, or None if nothing in the chunk matches.
+        newer: Id of the newest document that supersedes the document of the chunk, or None.
     """
 
     chunk: Chunk
@@ -275,6 +282,7 @@ class Hit(BaseHit):
     lexical: IndexScore | None = None
     document: IndexScore | None = None
     spotlight: Mark | None = None
+    newer: str | None = None
 
     @property
     def node_id(self) -> str:
@@ -658,7 +666,11 @@ class SearchResponse:
             confidence += f", {self.confidence_level}"
         query = self.query if len(self.query) <= _WIDTH else f"{self.query[:_WIDTH]}…"
         head = f"{pluralize(len(self.results), 'result')} for {query!r} ({self.mode_used}{confidence})"
-        lines = [f"{chunk.rank:>3}. {chunk.place}  {_shorten(chunk.excerpt(self.query, 90))}" for chunk in self.results]
+        lines = [
+            f"{chunk.rank:>3}. {chunk.place}{f' ({note})' if (note := chunk.newer_note) else ''} "
+            f" {_shorten(chunk.excerpt(self.query, 90))}"
+            for chunk in self.results
+        ]
         reasons = [visible(str(self.reranker))] if self.explanations and self.reranker is not None else []
         reasons += [str(one) for one in self.explanations]
         if self.near_misses:
@@ -720,7 +732,22 @@ def _result_dict(chunk: BaseHit, *, texts: bool) -> dict[str, Any]:
         out["lexical"]["matched_terms"] = list(chunk.lexical.matched_terms)
     out["source"] = asdict(chunk.source)
     out["spotlight"] = None if chunk.spotlight is None else chunk.spotlight.to_dict(texts=texts)
+    if chunk.newer is not None:
+        out["newer"] = chunk.newer
     return out
+
+
+def mark_superseded(response: SearchResponse, superseded: Mapping[str, str]) -> SearchResponse:
+    """Set `newer` of the hits from superseded documents, and return the response.
+
+    Args:
+        response: The response.
+        superseded: The ids of these documents, each with the id of the newest one.
+    """
+    if superseded:
+        for hit in (*response.results, *response.folded):
+            hit.newer = superseded.get(hit.source.doc_id or "")
+    return response
 
 
 def visible(text: str) -> str:

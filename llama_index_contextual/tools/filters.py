@@ -12,7 +12,7 @@ from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter,
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.fields import DOCUMENT, FIELDS, PREFIX
+from llama_index_contextual.index.fields import DOCUMENT, PREFIX, READ
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.search.filters import field_names, to_filters
 from llama_index_contextual.search.response import visible
@@ -27,7 +27,7 @@ _SHOWN_VALUES = 8
 def describe_filters(version: SearchableVersion) -> str:
     """Return a description of filters for a model: the fields, and the values of those that have few."""
     values_by_key = {key: values for key, values in version.metadata_values.items() if key not in keys.RUNNING_LINES}
-    for field in FIELDS:
+    for field in READ:
         if field not in values_by_key:
             column = version.docstore.values(f"{PREFIX}{field}")
             first = (value[0] if isinstance(value, list) else value for value in column)

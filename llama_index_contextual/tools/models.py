@@ -248,6 +248,8 @@ class FoundPassage(Described):
     """Sentences that situate the passage; no text of the document."""
     table_head: Material | None
     """Column head of the table that the text continues."""
+    newer: str | None
+    """Id of a newer document that supersedes this one."""
     text: Material
     """The original text."""
     spotlight: BestSentence | None
@@ -269,6 +271,7 @@ class FoundPassage(Described):
             relevance=chunk.relevance,
             background=background(chunk.metadata) or None,
             table_head=chunk.table_head,
+            newer=chunk.newer,
             text=chunk.text,
             spotlight=None if chunk.spotlight is None else BestSentence.from_mark(chunk.spotlight),
         )
@@ -277,8 +280,9 @@ class FoundPassage(Described):
         """Return the source, background and text; brackets that could be mistaken for citations become parentheses."""
         place_line = f"\nPlace: {_location(self.doc_id, self.start, self.end)}" if places else ""
         background = f"\nBackground: {defused(self.background)}" if self.background else ""
+        newer = f"\nNewer: this document is superseded by doc_id {self.newer!r}" if self.newer else ""
         head = f"\n{CONTINUED_TABLE}:\n{defused(self.table_head)}\nText:" if self.table_head else ""
-        return f"[Source {self.rank}] {defused(self.source)}{place_line}{background}{head}\n{defused(self.text)}"
+        return f"[Source {self.rank}] {defused(self.source)}{place_line}{newer}{background}{head}\n{defused(self.text)}"
 
 
 class SearchResult(ToolResult):
