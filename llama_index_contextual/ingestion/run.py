@@ -38,7 +38,7 @@ from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.contextualizer.sending import BatchProgress, BatchReplies, asend_batches
 from llama_index_contextual.contextualizer.tokens import expected_context_tokens
 from llama_index_contextual.embeddings.languages import unknown_languages
-from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, Remedy
+from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, ProjectLockedError, Remedy
 from llama_index_contextual.index.dates import document_date, sketch_of
 from llama_index_contextual.index.derived import is_outdated
 from llama_index_contextual.index.ledger import Ledger
@@ -92,6 +92,28 @@ _CHARACTERS_IN_TIME = 10_000_000
 """Document length, in characters, above which the time limit for chunking grows with the length."""
 
 
+_LOCK_SECONDS = 0.2
+"""Time between two attempts to lock a project."""
+
+
+async def _lock(stack: contextlib.AsyncExitStack, directory: Path, seconds: float) -> None:
+    """Hold the write lock of a project until the stack is closed; wait for another writer.
+
+    Raises:
+        ProjectLockedError: Another process or thread is still writing after the given number of seconds.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            stack.enter_context(write_lock(directory))
+            return
+        except ProjectLockedError:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise
+        await asyncio.sleep(min(left, _LOCK_SECONDS))
+
+
 async def aingest(
     state: ProjectState,
     inputs: Sequence[IngestInput],
@@ -115,7 +137,7 @@ async def aingest(
         executor = Executor()
         if ray is not None:
             executor = await stack.enter_async_context(_on_ray(state, ray, batch=options.batch))
-        stack.enter_context(write_lock(state.directory))
+        await _lock(stack, state.directory, options.wait)
         # Another program may keep the ledger locked for a while.
         ledger = await run_to_completion(partial(stack.enter_context, project_ledger(state.directory)))
         version = state.version_to_build_on(replace=options.replace)

@@ -220,6 +220,16 @@ class BaseHit:
         return self.source if self.spotlight is None else self.spotlight.source
 
     @property
+    def quote(self) -> str:
+        """The sentence or table row that matches the question best, or the whole text if there is none."""
+        return self.text if self.spotlight is None else self.spotlight.text
+
+    @property
+    def where(self) -> str:
+        """The place of `quote` in one line: file, pages and section."""
+        return str(self.place)
+
+    @property
     def newer_note(self) -> str:
         """The newest document that supersedes the document of the passage, as "newer: leave-v2.docx", or ""."""
         return f"newer: {visible(self.newer.rpartition('/')[2])}" if self.newer else ""

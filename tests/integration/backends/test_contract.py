@@ -164,7 +164,7 @@ FILTERS["and, or, not"] = (
             MetadataFilters(condition=FilterCondition.NOT, filters=[one_filter("name", "==", "Orlen")]),
         ],
     ),
-    "ac",
+    "acd",
 )
 FILTERS["none"] = (MetadataFilters(filters=[]), "abcde")
 
