@@ -189,8 +189,8 @@ def list_projects() -> None:
         advice = safe(common.suggested_command("create", "NAME", "--local"))
         say(f"No projects in {safe(str(common.root()))} yet. Create one: {advice}", to=err)
     else:
-        for name in names:
-            say(f"{safe(name)}  [dim]{_size_text(manager, name)}[/]")
+        for name in names:  # other programs read only the names
+            say(f"{safe(name)}  [dim]{_size_text(manager, name)}[/]" if common.out.is_terminal else safe(name))
 
 
 def _size_text(manager: ProjectManager, name: str) -> str:
