@@ -341,7 +341,7 @@ def test_slow_methods_have_an_async_twin_with_the_same_signature_and_documentati
             "versions",
         ),
     ]
-    assert (Project.search, Project.asearch) == (Project.retrieve, Project.aretrieve)
+    assert inspect.signature(Project.search) == inspect.signature(Project.retrieve)
     for name, awaited in twins():
         if name == "search":
             continue
