@@ -12,6 +12,7 @@ Containment of Documents", Compression and Complexity of Sequences, 1997.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, NamedTuple
@@ -237,17 +238,40 @@ def superseded(records: Iterable[DocumentRecord]) -> dict[str, str]:
 
 def _groups(records: Iterable[DocumentRecord]) -> Iterator[list[tuple[_Edition, DocumentRecord]]]:
     groups: dict[tuple[str, str], list[tuple[_Edition, DocumentRecord]]] = {}
-    for record in records:
-        if not record.sketch:
+    with_text = [record for record in records if record.sketch]
+    keys = [(_letters(_stem(record)), _letters(record.title or "")) for record in with_text]
+    counts = Counter(key for pair in keys for key in enumerate(pair))
+    for record, pair in zip(with_text, keys, strict=True):
+        if all(counts[key] == 1 for key in enumerate(pair)):  # no other document has this name or title
             continue
-        folder, _, name = record.doc_id.rpartition("/")
-        by_name = _edition(name.rpartition(".")[0] or name)
+        folder, by_name = record.doc_id.rpartition("/")[0], _edition(_stem(record))
         by_title = _edition(record.title or "")
         if len(by_name.base) >= 3:
             groups.setdefault((f"name {folder}", by_name.base), []).append((_merged(by_name, by_title), record))
         if len(by_title.base) >= 5:
             groups.setdefault(("title", by_title.base), []).append((_merged(by_title, by_name), record))
     yield from (group for group in groups.values() if 2 <= len(group) <= _MOST_EDITIONS)
+
+
+def _letters(name: str) -> str:
+    """Return the words of a name that have letters, without those of versions and dates; fast, for a first selection.
+
+    Names with the same `_Edition.base` have the same words.
+    """
+    return " ".join(word for word in _LETTERS.findall(name[:_LONGEST_LINE].lower()) if word not in _DROPPED)
+
+
+def _stem(record: DocumentRecord) -> str:
+    """Return the file name of a document without its extension."""
+    name = record.doc_id.rpartition("/")[2]
+    return name.rpartition(".")[0] or name
+
+
+_LETTERS = re.compile(r"[^\W\d_]+")
+_DROPPED = frozenset(
+    {*_NUMBER_OF_MONTH, *_STAGES, "copy", "kopie", "v", "ver", "version", "rev", "revision"}
+    | {"st", "nd", "rd", "th", "er", "of", "de"}
+)
 
 
 def _merged(one: _Edition, other: _Edition) -> _Edition:
