@@ -147,7 +147,10 @@ def test_drawn_filters_let_the_same_documents_pass_as_files(site: Site, twin: Si
             for count in chance.choices([1, 2, 3], k=chance.randint(1, 3))
         ]
         filters = MetadataFilters(filters=inner, condition=chance.choice(["and", "or", "not"]))
-        expected = {hit.source.doc_id for hit in reference.retrieve("pump", filters=filters, top_k=50)}
+        try:
+            expected = {hit.source.doc_id for hit in reference.retrieve("pump", filters=filters, top_k=50)}
+        except InputError:  # no document passes
+            expected = set()
         require_passing(project, filters, {str(doc_id) for doc_id in expected})
 
 
