@@ -21,10 +21,10 @@ from llama_index_contextual.errors import ContextualError, InputError, NoVersion
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.project import ProjectRetriever
+from llama_index_contextual.search.filters import Filters, field_names, to_filters
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.search.search import require_positive
 from llama_index_contextual.tools import document_tools, models
-from llama_index_contextual.tools.filters import Filters, require_usable, to_filters, usable_keys
 
 ForcedFilters = Filters | Callable[[RunContext], Filters]
 """Filters that restrict access as in `Project.only`, or a function that returns them for the run of an agent.
@@ -119,11 +119,9 @@ class ContextualKnowledge:
         self, query: str, max_results: int | None, filters: Filters | None, call: Mapping[str, Any]
     ) -> RetrievalResponse:
         k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
-        retriever, converted = self._retriever(call), to_filters(filters)
-        if converted is not None:
-            require_usable(converted, retriever)
+        retriever = self._retriever(call)
         min_relevance = "auto" if retriever.min_relevance is None else retriever.min_relevance
-        searched = retriever.changed(similarity_top_k=k, filters=converted, min_relevance=min_relevance)
+        searched = retriever.changed(similarity_top_k=k, filters=to_filters(filters), min_relevance=min_relevance)
         return searched.respond(as_bundle(query))
 
     def retrieve(
@@ -162,7 +160,7 @@ class ContextualKnowledge:
         The set is empty if nothing has been ingested yet, or if access depends on the run.
         """
         try:
-            return set() if self._filters else usable_keys(self._retriever({}).metadata_keys())
+            return set() if self._filters else set(field_names(self._retriever({}).metadata_keys()))
         except (NoVersionError, ProjectNotFoundError):  # must not prevent an agent from being created
             return set()
 
@@ -318,6 +316,7 @@ def _agno_document(chunk: RetrievedChunk, response: RetrievalResponse) -> Docume
         "relevance": chunk.relevance,
         "confidence": response.confidence,
         "context": chunk.context,
+        "newer": chunk.newer,
         keys.TABLE_HEAD: chunk.table_head,
         "spotlight": chunk.spotlight_dict(),
         **asdict(chunk.source),

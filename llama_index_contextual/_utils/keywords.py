@@ -112,6 +112,18 @@ def _wrap(text: str, indent: str) -> str:
     return textwrap.fill(text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "    ")
 
 
+_OTHER_NAMES = {
+    "top_k": ("k", "n", "limit", "num_results", "max_results", "n_results", "number"),
+    "filters": ("filter", "where", "metadata_filters"),
+    "llm": ("model", "answer_llm"),
+    "query": ("question", "q"),
+    "question": ("query", "q"),
+    "max_cost": ("budget", "max_dollars", "limit"),
+    "wait": ("timeout", "lock_timeout"),
+}
+"""Names that are used elsewhere for an argument."""
+
+
 def suggests_keywords(function: F) -> F:
     """Decorate a function so that the TypeError for an unknown keyword suggests a similar one, as in Python 3.13.
 
@@ -121,10 +133,9 @@ def suggests_keywords(function: F) -> F:
 
     def check(keywords: Iterable[str]) -> None:
         if unknown := [name for name in keywords if name not in names]:
-            raise TypeError(
-                f"{function.__qualname__}() got an unexpected keyword argument {unknown[0]!r}"
-                f"{nearest(unknown[0], names)}"
-            )
+            meant = next((name for name in names if unknown[0] in _OTHER_NAMES.get(name, ())), None)
+            hint = nearest(unknown[0], names) if meant is None else f"; did you mean {meant!r}?"
+            raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {unknown[0]!r}{hint}")
 
     @wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:

@@ -90,13 +90,6 @@ def search(
         common.say_json(response.to_dict())
     else:
         show_response(response, full=full, most=FEW if top_k is None else None)
-        if not (response.results or response.folded) and any(
-            set(condition) & set("*?") for condition in conditions or ()
-        ):
-            common.say_note(
-                "--filter FIELD=VALUE compares the whole value: use FIELD~PART for a part of it, or --file with `*` and"
-                " `?` for names of files."
-            )
 
 
 def _show_standing(
@@ -147,6 +140,7 @@ def _search_locally(
     """
     from llama_index_contextual.embeddings.words import WordEmbedder
     from llama_index_contextual.search.live import LiveIndexes, LiveVersions
+    from llama_index_contextual.search.response import mark_superseded
     from llama_index_contextual.search.search import (
         Query,
         SearchSettings,
@@ -174,7 +168,8 @@ def _search_locally(
         if embeds and {manifest.embed_model, manifest.config["embed_model"]} != {LOCAL}:
             return None
         embedder = WordEmbedder() if embeds else None
-        return search(Query.of(text), version.index, settings, embedder=embedder, version=version.name)
+        found = search(Query.of(text), version.index, settings, embedder=embedder, version=version.name)
+        return mark_superseded(found, version.docstore.superseded)
 
     response = LiveIndexes(LiveVersions(directory, directory.name, _no_model)).run(run)
     return None if response is None else complete_response(response, question, notes)
@@ -470,7 +465,8 @@ def _show_result(chunk: BaseHit, question: str, analyzer: Analyzer, *, full: boo
 
     # File names need not be unique, so the document's id is shown instead.
     source = replace(chunk.place, file_name=chunk.source.doc_id or chunk.source.file_name)
-    say(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(source))}[/]")
+    newer = f" [yellow]({safe(note)})[/]" if (note := chunk.newer_note) else ""
+    say(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(source))}[/]{newer}")
     structure, context = context_parts(chunk.metadata)
     if full:
         texts = [("Structure: ", structure, "dim"), ("Context: ", context, "italic dim")]

@@ -28,6 +28,7 @@ from llama_index_contextual.cli import answer, common, documents, evaluate, serv
 from llama_index_contextual.cli.common import Commands, Name, err, safe, say
 from llama_index_contextual.cli.installation import Check, check_installation
 from llama_index_contextual.config import (
+    LOCAL,
     PREFIX,
     RETRIEVAL_FIELDS,
     ProjectConfig,
@@ -109,6 +110,7 @@ def _version(
 def create(
     name: Name,
     local: Annotated[bool, typer.Option("--local")] = False,
+    llm: Annotated[str | None, typer.Option(metavar="MODEL")] = None,
     settings: common.Settings = None,
     config_file: Annotated[Path | None, typer.Option("--config", metavar="FILE")] = None,
 ) -> None:
@@ -116,7 +118,8 @@ def create(
 
     Args:
         local: Use models that need no key and no network.
-        config_file: JSON file with settings; --set overrides it.
+        llm: LLM that writes the contexts and answers, as provider:name; with --local, only it is sent texts.
+        config_file: JSON file with settings; --llm and --set override it.
     """
     from llama_index_contextual.project.manager import missing_for_models
 
@@ -124,6 +127,7 @@ def create(
     if local:  # no data leaves this machine, unless the file or an option changes these settings
         of_environment = {k: v for k, v in of_environment.items() if k not in ("embed_model", "context")}
     changes = of_environment | (common.read_object(config_file, _SETTINGS_FORM) if config_file else {})
+    changes |= {"context": "llm", "llm": llm} if llm is not None else {}
     changes |= dict(common.parse_setting(item) for item in settings or [])
     config = ProjectConfig.local(**changes) if local else ProjectConfig(**changes)
     project = common.open_root().create(name, config)
@@ -177,14 +181,24 @@ def _show_settings(settings: Sequence[Mapping[str, Any]]) -> None:
 @app.command("list")
 def list_projects() -> None:
     """List the projects."""
-    names = common.open_root().list()
+    manager = common.open_root()
+    names = manager.list()
     if common.wants_json():
         common.say_json(names)
     elif not names:
         advice = safe(common.suggested_command("create", "NAME", "--local"))
         say(f"No projects in {safe(str(common.root()))} yet. Create one: {advice}", to=err)
     else:
-        say("\n".join(map(safe, names)))
+        for name in names:  # other programs read only the names
+            say(f"{safe(name)}  [dim]{_size_text(manager, name)}[/]" if common.out.is_terminal else safe(name))
+
+
+def _size_text(manager: ProjectManager, name: str) -> str:
+    try:
+        documents = manager.load(name).documents()
+    except ContextualError as error:
+        return safe(common.cli_message(error))
+    return pluralize(len(documents), "document") if documents else "empty"
 
 
 @app.command()
@@ -206,24 +220,39 @@ def _show_info(info: ProjectInfo) -> None:
     pending = info.ledger.batched_requests
     rows = [
         ("project", info.name),
-        ("live version", info.version or "none yet"),
-        ("documents", f"{info.documents:,}"),
-        ("chunks", f"{info.chunks:,} ({pluralize(info.tokens, 'token')})"),
+        ("documents", f"{info.documents:,}" if info.version else "none yet (see `ingest`)"),
+        ("passages", f"{info.chunks:,} ({pluralize(info.tokens, 'token')})"),
         *([("languages", describe_languages(info.languages))] if info.languages else []),
         *([("", f"{info.unknown_languages} (see `doctor`)")] if info.unknown_languages else []),
         *((label, f"{chunks} (see `retry`)") for label, chunks in failed.items() if chunks),
         *([("derived data", "of an earlier release (see `rebuild --derived`)")] if info.is_outdated else []),
+        ("version", f"{info.version} (see `versions`)" if info.version else "none yet"),
         ("on disk", f"{info.bytes / 1e6:,.1f} MB"),
-        ("ledger", f"{pluralize(info.ledger.contexts, 'context')}, {pluralize(info.ledger.embeddings, 'embedding')}"),
+        *([("paid and kept", _kept(info))] if info.ledger.contexts or info.ledger.embeddings else []),
         *([("in batches", f"{pluralize(pending, 'request')} pending")] if pending else []),
         *([("cost so far", _total_cost(info.cost))] if info.cost.runs else []),
-        ("embedding", info.config.embed_model),
-        ("context", info.config.context + (f" ({info.config.llm})" if info.config.context == "llm" else "")),
-        ("mode", f"{info.config.mode}, top {info.config.top_k}"),
-        ("reranker", "none" if info.reranker is None else str(info.reranker)),
+        ("searches", f"{_MODES[info.config.mode]}; {pluralize(info.config.top_k, 'result')}"),
+        ("embeddings", f"{info.config.embed_model}{_ON_THIS_MACHINE * (info.config.embed_model == LOCAL)}"),
+        ("contexts", _contexts_text(info.config)),
+        ("answers", info.config.answer_llm or (info.config.llm if info.config.context == "llm" else None) or _NO_LLM),
+        ("reranking", "none" if info.reranker is None else str(info.reranker)),
     ]
     for label, value in rows:
         say(f"[dim]{label:<14}[/]{safe(value)}")
+
+
+_MODES = {"hybrid": "by meaning and words", "semantic": "by meaning", "lexical": "by words"}
+_ON_THIS_MACHINE, _NO_LLM = " (on this machine, free)", "none: no LLM is set (see `ask --llm`)"
+
+
+def _contexts_text(config: ProjectConfig) -> str:
+    if config.context == "llm":
+        return f"written by {config.llm}"
+    return "from titles and headings (free)" if config.context == "structural" else config.context
+
+
+def _kept(info: ProjectInfo) -> str:
+    return f"{pluralize(info.ledger.contexts, 'context')}, {pluralize(info.ledger.embeddings, 'embedding')}"
 
 
 def _total_cost(cost: ProjectCost) -> str:
@@ -245,6 +274,9 @@ def cost(name: Name) -> None:
 def _show_cost(cost: ProjectCost) -> None:
     from llama_index_contextual.money.price import money
 
+    if not cost.runs:
+        say("Nothing was sent to a paid model so far: $0.00.")
+        return
     for receipt in cost.runs:
         day = datetime.fromtimestamp(receipt.started).strftime("%Y-%m-%d %H:%M")
         parts = [" + ".join(name for name in (receipt.llm, receipt.embed_model) if name)]
@@ -255,7 +287,7 @@ def _show_cost(cost: ProjectCost) -> None:
         parts += ["running or killed"] if receipt.ended is None else []
         dollars = money(receipt.dollars, is_estimated=receipt.is_estimated)
         say(f"{day}  {receipt.purpose:<8}{dollars}  [dim]{safe('; '.join(parts))}[/]")
-    say(f"total: {safe(_total_cost(cost))}; the embeddings of questions are not included")
+    say(f"total: {safe(_total_cost(cost))}, without the embeddings of questions")
 
 
 @app.command()

@@ -6,6 +6,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import shlex
 import sqlite3
 import sys
@@ -23,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from llama_index_contextual._utils.files import TOO_MANY_FILES
 from llama_index_contextual._utils.keywords import split_docstring
@@ -220,6 +221,57 @@ class Command(TyperCommand):
             running.reset(token)
 
 
+_UsageError: Any = typer.BadParameter.__base__  # of the click that typer uses
+_WORDS_OF_TYPES = (
+    (re.compile(r"Input should be a valid integer.*"), "it must be a whole number"),
+    (re.compile(r"Input should be a valid number.*"), "it must be a number"),
+    (re.compile(r"Input should be (greater|less) than (or equal to )?(\S+)"), r"it must be \1 than \2\3"),
+    (re.compile(r"Value error, "), ""),
+    (re.compile(r"' / '"), ", "),
+)
+
+
+def _usage_message(error: Any) -> str:
+    """Return the message of a usage error in the words of this package.
+
+    Example:
+        >>> _usage_message(typer.BadParameter("Value error, 'x' is not one of 'a', 'b'."))
+        "Invalid value: 'x' is not one of 'a', 'b'."
+    """
+    message = " ".join(str(error.format_message()).split())
+    for pattern, words in _WORDS_OF_TYPES:
+        message = pattern.sub(words, message)
+    return end_sentence(message)
+
+
+class Group(TyperGroup):
+    """Group of commands that prints a usage error on one line, like every other error, and exits with code 2."""
+
+    def make_context(self, *arguments: Any, **extra: Any) -> Any:
+        """Parse the options before the command."""
+        with _usage_errors():
+            return super().make_context(*arguments, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the options of the command, and run it."""
+        with _usage_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        say_error(_usage_message(error))
+        if error.ctx is not None:
+            say(safe(" ".join(error.ctx.get_usage().split())), to=err)
+            say(safe(f"Its options: {error.ctx.command_path} --help"), to=err)
+        raise typer.Exit(2) from None
+
+
 class Commands(typer.Typer):
     """Typer application whose commands have `--root` and `--json` and print expected errors on one line.
 
@@ -229,7 +281,7 @@ class Commands(typer.Typer):
     """
 
     def __init__(self, panel: str | None = None, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(cls=Group, **options)
         self._panel = panel
 
     def command(
@@ -289,6 +341,10 @@ Root = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the project.", autocompletion=complete_project)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Wait = Annotated[
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="Time to wait for another process that is writing to the project."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 MaxCost = Annotated[
     float | None,
@@ -395,9 +451,11 @@ def open_project(name: str, only: Sequence[str] | None = None) -> Project:
     project.state.config = with_environment(project.config, os.environ)
     if not only:
         return project
-    from llama_index_contextual.tools.filters import parse_conditions
+    from llama_index_contextual.search.filters import to_filters
 
-    return project.only(parse_conditions(project.state.live, only, None, condition="--only") or {})
+    filters = to_filters(list(only), keep_blank=True)
+    project.live_version.resolved(filters)  # refuses a field or value that no document has
+    return project.only(filters or {})
 
 
 def suggested_command(command: str, *arguments: str) -> str:

@@ -143,6 +143,8 @@ def ingest(
     max_cost: common.MaxCost = None,
     batch: Batch = False,
     ray: Annotated[str | None, typer.Option(metavar="ADDRESS")] = None,
+    wait: common.Wait = 0.0,
+    yes: common.Yes = False,
     quiet: common.Quiet = False,
 ) -> None:
     """Add and update documents, and publish a new version.
@@ -161,6 +163,7 @@ def ingest(
         max_cost=max_cost,
         batch=batch,
         ray=ray,
+        wait=wait,
         show_progress=not quiet,
     )
     # Ray prints the log of a dead node to standard output, which is reserved for the report.
@@ -284,6 +287,7 @@ def sync(
     password: Password = None,
     max_cost: common.MaxCost = None,
     batch: Batch = False,
+    wait: common.Wait = 0.0,
     quiet: common.Quiet = False,
 ) -> None:
     """Synchronise documents with folders: add, update, rename and remove documents, and publish one version.
@@ -301,7 +305,7 @@ def sync(
     """
     project = common.open_project(name)
     reading: dict[str, Any] = {"file_metadata": facts_of(facts), "passwords": passwords_of(password)}
-    options = {**reading, "batch": batch, "allow_empty": allow_empty, "allow_many": allow_many}
+    options = {**reading, "batch": batch, "allow_empty": allow_empty, "allow_many": allow_many, "wait": wait}
     work = partial(project.sync_folders, folders, **options, show_progress=not quiet)
     if watch:
         _check_watch(project.config, dry_run=dry_run, is_limited=yes or max_cost is not None)

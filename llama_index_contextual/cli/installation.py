@@ -40,7 +40,7 @@ class Check:
 def check_installation() -> Iterator[Check]:
     """Compare the installed packages with the requirements of this package, and look for API keys."""
     place, core = "Installation", _requirements("")
-    names = sorted({*metadata.metadata(PROGRAM).get_all("Provides-Extra", [])} - {"dev", "dev-all", "docs"})
+    names = sorted({*metadata.metadata(PROGRAM).get_all("Provides-Extra", [])} - {"all", "dev", "dev-all", "docs"})
     extras = {name: _requirements(name) - core for name in names}
     missing = {
         name: sorted(requirement.name for requirement in extra if not _version(requirement))

@@ -6,7 +6,7 @@ import logging
 import os
 import shlex
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -80,7 +80,12 @@ def open_folder(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER")],
     llm: Annotated[str | None, typer.Option(metavar="MODEL")] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT")] = 0,
+    token: Annotated[str | None, _token(_TOKEN_VARIABLE)] = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser")] = False,
     max_cost: common.MaxCost = None,
+    wait: common.Wait = 0.0,
     yes: common.Yes = False,
 ) -> None:
     """Create or update a project from the documents in a folder, and open it in a browser to search it.
@@ -91,12 +96,17 @@ def open_folder(
         folder: Folder with the documents, including its subfolders.
         llm: LLM that writes the contexts and answers, as provider:name; without it, no model is called.
         name: Name of the project; by default, the name of the folder.
+        port: Port of the Workbench; 0 chooses a free one.
+        no_browser: Only print the address of the Workbench.
     """
     if not folder.is_dir():
         problem = "is a file: name its folder" if folder.is_file() else "there is no such folder"
         raise PathNotFoundError(f"{folder}: {problem}.", value=[str(folder)])
+    options = [*(["--name", name] if name else []), *(["--llm", llm] if llm else [])]
+    again = common.suggested_command("open", str(folder), *options)
     name = project_name(folder) if name is None else name
     project = _project_of(folder, name, llm)
+    _show_needs(folder, llm)
     if project.config.context == "llm":
         expected = project.estimate([folder])
         if expected.contexts.calls:
@@ -105,21 +115,47 @@ def open_folder(
     try:
         import llama_index_contextual.ui.app  # noqa: F401
     except ImportError:
-        work = partial(project.sync_folders, [folder], remove=False, max_cost=max_cost, show_progress=True)
-        _show_opened(common.interruptible(project, work), folder, name)
+        work = partial(project.sync_folders, [folder], remove=False, max_cost=max_cost, wait=wait, show_progress=True)
+        _show_opened(common.interruptible(project, work), folder, name, again)
         say(safe(f"To search it: {common.suggested_command('search', name, 'QUESTION')}"))
         say(safe(f"To show it in a browser: {_NEEDS_UI}"), to=err)
         return
-    ingest = _start_ingest(project, folder, name, max_cost)
+
+    def work_on(show: ReportProgress) -> Awaitable[IngestReport]:
+        return project.async_folders([folder], remove=False, max_cost=max_cost, wait=wait, progress=show)
+
+    ingest = _start_ingest(folder, work_on, lambda report: _show_opened(report, folder, name, again))
     try:
-        serve([name], port=0, document_folders=[folder], open_browser=common.out.is_terminal, ingests={name: ingest})
+        serve(
+            [name],
+            host=host,
+            port=port,
+            token=token,
+            document_folders=[folder],
+            open_browser=common.out.is_terminal and not no_browser,
+            ingests={name: ingest},
+        )
     finally:
         was_interrupted = ingest.stop()
     if was_interrupted:
         common.end_interrupted(project)
 
 
-def _start_ingest(project: Project, folder: Path, name: str, max_cost: float | None) -> BackgroundIngest:
+def _show_needs(folder: Path, llm: str | None) -> None:
+    """Print the extras that the files of a folder need, and the LLM that is used, before the files are read."""
+    from llama_index_contextual.cli.opening import describe_models, needed_extras
+
+    extras, reasons = needed_extras(folder)
+    if extras:
+        common.say_note(f'{"; ".join(reasons)}: pip install "{common.PROGRAM}[{",".join(extras)}]"')
+    say(f"[dim]{safe(describe_models(llm))}[/]", to=err)
+
+
+def _start_ingest(
+    folder: Path,
+    start: Callable[[ReportProgress], Awaitable[IngestReport]],
+    finished: Callable[[IngestReport], None],
+) -> BackgroundIngest:
     """Start to read a folder in a thread, so that its documents are searchable in the meantime."""
     from llama_index_contextual.ingestion.report import progress_bar
     from llama_index_contextual.ui.background import BackgroundIngest
@@ -131,22 +167,19 @@ def _start_ingest(project: Project, folder: Path, name: str, max_cost: float | N
                 bar(progress)
                 show(progress)
 
-            return await project.async_folders([folder], remove=False, max_cost=max_cost, progress=report)
+            return await start(report)
 
     def describe(error: ContextualError | OSError | sqlite3.Error) -> str:
         message = common.cli_message(error)
         common.say_error(message)
         return message
 
-    def finished(report: IngestReport) -> None:
-        _show_opened(report, folder, name)
-
     ingest = BackgroundIngest(folder.resolve().name, work, describe=describe, finished=finished)
     ingest.start()
     return ingest
 
 
-def _show_opened(report: IngestReport, folder: Path, name: str) -> None:
+def _show_opened(report: IngestReport, folder: Path, name: str, again: str) -> None:
     """Print the report on a folder.
 
     Raises:
@@ -164,6 +197,7 @@ def _show_opened(report: IngestReport, folder: Path, name: str) -> None:
             f" {common.suggested_command('sync', name, str(folder))}"
         )
     say(f"The project is [bold]{safe(name)}[/] in {safe(os.path.realpath(common.root()))}.")
+    say(safe(f"To open it again: {again}"))
 
 
 def project_name(folder: Path) -> str:

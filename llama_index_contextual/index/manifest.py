@@ -271,6 +271,9 @@ class DocumentRecord:
         file_name: Name of the file, or None.
         title: Title of the document, or None.
         language: Language in which the document is analysed, or "" if it is unknown.
+        date: Date in the document's metadata, title, first lines or file name, in ISO format, or "".
+        file_date: Day of the last change of its file when it was read, in ISO format, or "".
+        sketch: Numbers of which similar texts share many; see `sketch_of`.
         chunks: Number of chunks.
         tokens: Number of tokens in the chunks; overlaps are counted twice.
         characters: Length of the text in characters.
@@ -285,6 +288,9 @@ class DocumentRecord:
     file_name: str | None = None
     title: str | None = None
     language: str = ""
+    date: str = ""
+    file_date: str = ""
+    sketch: Sequence[int] = field(default=(), repr=False)
     chunks: int = 0
     tokens: int = 0
     characters: int = 0
@@ -292,7 +298,7 @@ class DocumentRecord:
     unembedded_chunks: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name in ("fallback_chunks", "unembedded_chunks"):
+        for name in ("fallback_chunks", "unembedded_chunks", "sketch"):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # a list when read from JSON
 
     @property

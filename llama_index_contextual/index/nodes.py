@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -163,6 +163,10 @@ class NodeTable(Nodes):
     Args:
         path: The file; None keeps everything in memory.
         access: Mode in which the file is opened. In `read` mode, every change raises `ReadOnlyVersionError`.
+
+    Attributes:
+        document_column: Function that returns the column of a field of the documents; see `index/fields.py`. None if
+            the documents are unknown.
     """
 
     def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
@@ -172,6 +176,7 @@ class NodeTable(Nodes):
         self._columns: LRUCache[str, Column] = LRUCache(_KEPT_COLUMNS)
         self._stored_rows: LRUCache[int, _StoredNode] = LRUCache(_CACHED_CHARACTERS, _characters_of)
         self._forms: LRUCache[int, dict[str, Any]] = LRUCache(_KEPT_FORMS)
+        self.document_column: Callable[[str], Column] | None = None
         if access != "read":
             for statement in _SCHEMA:
                 self._kv.execute(statement)
@@ -302,9 +307,13 @@ class NodeTable(Nodes):
 
     def column(self, key: str) -> Column:
         """Return the column with the values of a metadata key; the most recently used columns are cached."""
+        from llama_index_contextual.index.fields import COLUMNS
         from llama_index_contextual.index.filters import Column
 
         column = self._columns.get(key)
+        if column is None and key in COLUMNS and self.document_column is not None:
+            column = self.document_column(key)
+            self._columns.put(key, column)
         if column is None:
             fields = [(value, rows) for name, value, rows in self._fields(key) if name == key]
             codes = np.full(len(self), len(fields), dtype=np.min_scalar_type(len(fields)))
@@ -324,6 +333,10 @@ class NodeTable(Nodes):
             (key, value if isinstance(value, (str, int, float)) and not isinstance(value, bool) else None)
             for key, value in pairs
         ]
+
+    def values(self, key: str) -> list[Any]:
+        """Return the distinct values of a metadata key."""
+        return list(self.column(key).values)
 
     def metadata_keys(self) -> list[str]:
         """Return the sorted metadata keys of all nodes, for use in filters."""

@@ -24,6 +24,7 @@ from llama_index_contextual.embeddings.words import words_identity
 from llama_index_contextual.index import files
 from llama_index_contextual.index.bm25 import TERMS_FILE, TermCounts
 from llama_index_contextual.index.derived import DerivedBuilder
+from llama_index_contextual.index.fields import column_of
 from llama_index_contextual.index.manifest import (
     ADDED_FILE,
     BM25_DIRECTORY,
@@ -150,7 +151,12 @@ class Part:
     @property
     def docstore(self) -> NodeTable:
         """The chunks."""
-        return self.shared(DOCSTORE, lambda: NodeTable(self.directory / DOCSTORE, access="read"))
+        return self.shared(DOCSTORE, lambda: self._with_fields(NodeTable(self.directory / DOCSTORE, access="read")))
+
+    def _with_fields(self, table: NodeTable) -> NodeTable:
+        """Make the fields of the documents available to the filters of their chunks."""
+        table.document_column = lambda key: column_of(key, self.records, self.document_of)
+        return table
 
     def documents(self, is_selected: NDArray[np.bool_]) -> Iterator[tuple[DocumentRecord, list[BaseNode]]]:
         """Yield each selected document that has chunks, with its chunks.

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import BackendError, CorruptVersionError, InputError, Remedy
 from llama_index_contextual.index import files
+from llama_index_contextual.index.fields import COLUMNS, DOCUMENT
 from llama_index_contextual.index.filters import field_test, valid_filters
 from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.manifest import ADDED_FILE, MANIFEST, SAMPLE_FILE
@@ -96,7 +97,7 @@ class RemoteVectorWriter:
         """Add the unit vectors of a document's chunks; shape (n, dimensions)."""
         self._added_in.append(np.full(len(nodes), self._version, dtype=np.int32))
         for node, vector in zip(nodes, vectors, strict=True):
-            facets = [facet(key, value) for key, value in node.metadata.items()]
+            facets = [facet(DOCUMENT, doc_id), *(facet(key, value) for key, value in node.metadata.items())]
             self._waiting.append(StoredVector(node.node_id, self._version, doc_id, facets, vector))
         if len(self._waiting) >= _SENT:
             self._send()
@@ -300,8 +301,17 @@ class RemoteVectors:
 
     def _leaf(self, item: Any) -> Any:
         test = field_test(item)
-        columns = [part.docstore.column(test.key) for part in self.nodes.parts]
-        facets = {facet(test.key, value) for column in columns for value in column.values if test.passes(value)}
+        if test.key in COLUMNS:  # the engine knows a document by its id
+            records = [record for part in self.nodes.parts for record in part.records]
+            value_of = COLUMNS[test.key]
+            facets = {
+                facet(DOCUMENT, record.doc_id)
+                for record in records
+                if (value := value_of(record)) and test.passes(value)
+            }
+        else:
+            columns = [part.docstore.column(test.key) for part in self.nodes.parts]
+            facets = {facet(test.key, value) for column in columns for value in column.values if test.passes(value)}
         if len(facets) > MAX_FACETS:
             raise InputError(
                 f"Filter {test.key!r}: more than {MAX_FACETS:,} different values pass, which is too many for the"

@@ -58,7 +58,7 @@ class RestrictedPart(Part):
     @cached_property
     def docstore(self) -> NodeTable:
         """The chunks of the visible documents."""
-        return self.whole.docstore.copy(self._kept_rows, set(self.records.by_id))
+        return self._with_fields(self.whole.docstore.copy(self._kept_rows, set(self.records.by_id)))
 
     @cached_property
     def index(self) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual.index.dates import superseded
 from llama_index_contextual.index.nodes import Nodes
 from llama_index_contextual.index.part import Part
 
@@ -127,6 +128,15 @@ class VersionNodes(Nodes):
             passing = np.unique(part.document_of if mask is None else part.document_of[mask])
             ids.update(part.records[number].doc_id for number in passing.tolist())
         return ids
+
+    @cached_property
+    def superseded(self) -> Mapping[str, str]:
+        """The ids of documents that a newer document supersedes, each with the id of the newest one."""
+        return superseded(record for part in self.parts for record in part.records)
+
+    def values(self, key: str) -> list[Any]:
+        """Return the values of a metadata key; values of different parts may be equal."""
+        return [value for part in self.parts for value in part.docstore.values(key)]
 
     def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
         """Return the sorted distinct values of each metadata key, except the keys in `skip`.

@@ -43,10 +43,13 @@ class IngestOptions(ReadingOptions, total=False):
             on this machine for this call. Chunks, contexts and vectors are the same as in a local run. This machine
             must be a node of the cluster and have the project; all nodes need access to the files under the same paths,
             and the same version of this package.
+        wait: Number of seconds to wait for another process or thread that is writing to the project; then, or with 0,
+            an error is raised.
     """
 
     progress: ReportProgress | None
     ray: str | None
+    wait: Annotated[float, Option(default=0.0)]
 
 
 class FolderOptions(ReadingOptions, total=False):
@@ -66,6 +69,8 @@ class FolderOptions(ReadingOptions, total=False):
             until their content changes, and are listed with the same reason.
         settle: Number of seconds to watch the files first; a file that changes during that time is probably still being
             written, and is left for a later call.
+        wait: Number of seconds to wait for another process or thread that is writing to the project; then, or with 0,
+            an error is raised.
     """
 
     progress: ReportProgress | None
@@ -74,6 +79,7 @@ class FolderOptions(ReadingOptions, total=False):
     watching: Annotated[bool, Option(default=False)]
     unreadable: Annotated[Collection[SkippedFile], Option(default=())]
     settle: Annotated[float, Option(default=0.0)]
+    wait: Annotated[float, Option(default=0.0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +108,7 @@ class RunOptions:
         settle: Number of seconds for which a file must remain unchanged before a sync reads it.
         watching: Whether the caller watches the folders and syncs again, so that files can be left for a later sync.
         unreadable: Files that could not be read earlier, which are not read again until their content changes.
+        wait: Number of seconds to wait for another writer of the project.
     """
 
     replace: bool = False
@@ -122,6 +129,7 @@ class RunOptions:
     settle: float = 0.0
     watching: bool = False
     unreadable: Collection[SkippedFile] = ()
+    wait: float = 0.0
 
     @classmethod
     def from_keywords(cls, keywords: Mapping[str, Any], **more: Any) -> RunOptions:

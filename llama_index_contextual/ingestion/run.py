@@ -12,12 +12,14 @@ import asyncio
 import contextlib
 import importlib.util
 import math
+import os
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +38,8 @@ from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.contextualizer.sending import BatchProgress, BatchReplies, asend_batches
 from llama_index_contextual.contextualizer.tokens import expected_context_tokens
 from llama_index_contextual.embeddings.languages import unknown_languages
-from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, Remedy
+from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, ProjectLockedError, Remedy
+from llama_index_contextual.index.dates import document_date, sketch_of
 from llama_index_contextual.index.derived import is_outdated
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.manifest import DocumentRecord, Manifest
@@ -89,6 +92,28 @@ _CHARACTERS_IN_TIME = 10_000_000
 """Document length, in characters, above which the time limit for chunking grows with the length."""
 
 
+_LOCK_SECONDS = 0.2
+"""Time between two attempts to lock a project."""
+
+
+async def _lock(stack: contextlib.AsyncExitStack, directory: Path, seconds: float) -> None:
+    """Hold the write lock of a project until the stack is closed; wait for another writer.
+
+    Raises:
+        ProjectLockedError: Another process or thread is still writing after the given number of seconds.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            stack.enter_context(write_lock(directory))
+            return
+        except ProjectLockedError:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise
+        await asyncio.sleep(min(left, _LOCK_SECONDS))
+
+
 async def aingest(
     state: ProjectState,
     inputs: Sequence[IngestInput],
@@ -112,7 +137,7 @@ async def aingest(
         executor = Executor()
         if ray is not None:
             executor = await stack.enter_async_context(_on_ray(state, ray, batch=options.batch))
-        stack.enter_context(write_lock(state.directory))
+        await _lock(stack, state.directory, options.wait)
         # Another program may keep the ledger locked for a while.
         ledger = await run_to_completion(partial(stack.enter_context, project_ledger(state.directory)))
         version = state.version_to_build_on(replace=options.replace)
@@ -622,6 +647,8 @@ def _record(
     facts = job.document.metadata if job.document is not None else nodes[0].metadata
     ends = [getattr(node, "end_char_idx", None) or 0 for node in nodes]
     ends += [(getattr(node, "start_char_idx", None) or 0) + len(node.get_content()) for node in nodes]
+    text = job.document.text if job.document is not None else "\n".join(node.get_content() for node in nodes)
+    name, title = (keys.label_of(dict(facts), key) for key in (keys.FILE_NAME, keys.TITLE))
     return DocumentRecord(
         doc_id=job.doc_id,
         content_hash=job.content_hash,
@@ -629,12 +656,23 @@ def _record(
         facts=job.facts,
         file_name=facts.get(keys.FILE_NAME),
         title=facts.get(keys.TITLE),
+        date=document_date(facts, title, text, name or job.doc_id),
+        file_date=_file_date(job.path),
+        sketch=sketch_of(text),
         chunks=len(nodes),
         tokens=sum(node.metadata.get(keys.TOKEN_COUNT) or 0 for node in nodes),
         characters=len(job.document.text) if job.document is not None else max(ends, default=0),
         fallback_chunks=tuple(fallback),
         unembedded_chunks=tuple(unembedded),
     )
+
+
+def _file_date(path: str | None) -> str:
+    """Return the day on which a file was last changed, in ISO format, or "" if it is unknown."""
+    try:
+        return "" if path is None else datetime.fromtimestamp(os.stat(path).st_mtime, UTC).date().isoformat()
+    except (OSError, ValueError, OverflowError):
+        return ""
 
 
 # ---- account of a run ------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from llama_index_contextual.errors import (
     Remedy,
 )
 from llama_index_contextual.index import files
+from llama_index_contextual.index.answers import ANSWERS_FILE
 from llama_index_contextual.index.ledger import LEDGER_FILE, damaged_ledgers
 from llama_index_contextual.index.ledger_lines import LedgerRows, export_ledger
 from llama_index_contextual.index.manifest import PARTS
@@ -39,6 +40,7 @@ from llama_index_contextual.index.project_file import (
 from llama_index_contextual.index.qdrant import COLLECTION_FILE, check_backend, delete_collection
 from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.versions import CURRENT, VERSIONS, write_current
+from llama_index_contextual.ingestion.report import SKIPPED_FILE
 from llama_index_contextual.ingestion.state import ModelObjects, ProjectState, require_llm
 from llama_index_contextual.models import missing_for
 from llama_index_contextual.project.project import Project
@@ -48,7 +50,9 @@ logger = logging.getLogger(__name__)
 _WINDOWS = os.name == "nt"
 _LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
 """The ledger, and the journal with which SQLite repairs it after an interruption. They are kept or deleted together."""
-_DELETED = (VERSIONS, PARTS, *_LEDGER, COLLECTION_FILE, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
+_REPORTS = (ANSWERS_FILE, f"{ANSWERS_FILE}-journal", SKIPPED_FILE, f"{SKIPPED_FILE}.new")
+"""Cached answers, and the files that the last run skipped."""
+_DELETED = (VERSIONS, PARTS, *_REPORTS, *_LEDGER, COLLECTION_FILE, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
 """The files and directories of a project, except its settings, in order of deletion. CURRENT is set to `none` first,
 so that readers see an empty project; project.json is deleted last, so that an interrupted deletion can be repeated.
 """
@@ -90,6 +94,8 @@ class ProjectManager:
         """
         require_llm(models)
         directory = no_link(self.root / check_name(name))
+        if is_project(directory):
+            raise _exists(name)
         self._require_free(directory)
         config = config or ProjectConfig()
         check_backend(config)

@@ -11,13 +11,14 @@ derives one version from the other.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypedDict, Unpack, overload
+from typing import Any, Literal, NoReturn, TypedDict, Unpack, cast, overload
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -29,7 +30,6 @@ from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.schema import BaseNode, QueryType
 from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.tools import FunctionTool
-from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import run_to_completion, twin
 from llama_index_contextual._utils.files import explains_limit
@@ -43,7 +43,7 @@ from llama_index_contextual.answering.build import (
 )
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.answering.query_engine import AnswerCache
-from llama_index_contextual.answering.response import AnswerAccount
+from llama_index_contextual.answering.response import AnswerAccount, GroundedResponse
 from llama_index_contextual.config import MinRelevance, Mode, ProjectConfig
 from llama_index_contextual.embeddings.languages import unknown_languages
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError, NoVersionError
@@ -64,12 +64,12 @@ from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.money.receipt import ProjectCost
 from llama_index_contextual.retrievers.base import as_bundle, as_bundles
 from llama_index_contextual.retrievers.project import ProjectRetriever
+from llama_index_contextual.search.filters import Filters, to_filters
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import RerankerChoice, Standing
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.stores import export_version
 from llama_index_contextual.tools.document_tools import DocumentTools, describe_documents, function_tools, search_tool
-from llama_index_contextual.tools.filters import Filters, to_filters
 
 
 class SearchOptions(TypedDict, total=False):
@@ -80,7 +80,8 @@ class SearchOptions(TypedDict, total=False):
             one is searched, with a warning in the response.
         top_k: Number of results, as `similarity_top_k`, LlamaIndex's word; None uses `config.top_k`.
         similarity_top_k: The same.
-        filters: Conditions on the metadata of chunks, applied in every index before ranking.
+        filters: Conditions on fields, such as {'kind': 'report'} or "year>=2023", applied in every index before
+            ranking; see `to_filters`.
         min_relevance: Relevance that the last result reaches at least; the hits after it are in the response's
             `folded`. None returns all results; "auto" uses the project's `min_relevance`.
     """
@@ -88,8 +89,24 @@ class SearchOptions(TypedDict, total=False):
     mode: Mode | None
     top_k: int | None
     similarity_top_k: int | None
-    filters: MetadataFilters | None
+    filters: Filters | None
     min_relevance: MinRelevance
+
+
+class AskOptions(EngineOptions, total=False):
+    """Options for an answer.
+
+    Attributes:
+        llm: LLM that writes the answer; None uses the project's LLM.
+        mode: As in `retrieve`.
+        top_k: Number of search results that the LLM reads; None uses `config.top_k`.
+        filters: As in `retrieve`.
+    """
+
+    llm: LLM | None
+    mode: Mode | None
+    top_k: int | None
+    filters: Filters | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +193,7 @@ class Project:
     def __init__(self, state: ProjectState) -> None:
         self.state = state
         self.created = False
+        self._conversation: GroundedChatEngine | None = None
 
     def __repr__(self) -> str:
         try:
@@ -265,7 +283,7 @@ class Project:
         Example:
             >>> project.only({"group": "hr"}).retrieve("How many days of leave?")  # doctest: +SKIP
         """
-        return Project(self.state.restricted(restricting_filters(to_filters(filters))))
+        return Project(self.state.restricted(restricting_filters(to_filters(filters, keep_blank=True))))
 
     @accepts(ReadingOptions, IngestOptions)
     async def aingest(
@@ -528,6 +546,55 @@ class Project:
         """Asynchronous version of `retrieve`, which runs in a thread; an LLM that reranks is awaited."""
         return await self._retriever(options).arespond(as_bundle(query), explain=explain)
 
+    search, asearch = retrieve, aretrieve
+    """Short names of `retrieve` and `aretrieve`."""
+
+    @accepts(EngineOptions, AskOptions)
+    def ask(self, question: str, **options: Unpack[AskOptions]) -> GroundedResponse:
+        """Answer a question from the documents with checked citations, as the engine of `as_query_engine` does.
+
+        Args:
+            question: The question.
+            **options
+
+        Raises:
+            ModelError: The project's LLM cannot be loaded or reached, for example because a key is missing.
+            NoVersionError: Nothing has been ingested yet.
+
+        Example:
+            >>> print(project.ask("How many days of leave?"))  # doctest: +SKIP
+        """
+        return cast(GroundedResponse, self.as_query_engine(**options).query(question))
+
+    @accepts(EngineOptions, AskOptions)
+    async def aask(self, question: str, **options: Unpack[AskOptions]) -> GroundedResponse:
+        """Asynchronous version of `ask`."""
+        engine = await asyncio.to_thread(partial(self.as_query_engine, **options))
+        return cast(GroundedResponse, await engine.aquery(question))
+
+    def chat(self, message: str, *, reset: bool = False) -> GroundedResponse:
+        """Answer the next message of a conversation, which this object keeps; see `as_chat_engine` for options.
+
+        Args:
+            message: The message.
+            reset: Whether to begin a new conversation.
+
+        Raises:
+            ModelError: The project's LLM cannot be loaded or reached, for example because a key is missing.
+            NoVersionError: Nothing has been ingested yet.
+        """
+        return cast(GroundedResponse, self._conversation_engine(reset).chat(message).grounded)
+
+    async def achat(self, message: str, *, reset: bool = False) -> GroundedResponse:
+        """Asynchronous version of `chat`."""
+        engine = await asyncio.to_thread(self._conversation_engine, reset)
+        return cast(GroundedResponse, (await engine.achat(message)).grounded)
+
+    def _conversation_engine(self, reset: bool) -> GroundedChatEngine:
+        if reset or self._conversation is None:
+            self._conversation = self.as_chat_engine()
+        return self._conversation
+
     @accepts(SearchOptions)
     def retrieve_many(self, queries: Sequence[QueryType], **options: Unpack[SearchOptions]) -> list[RetrievalResponse]:
         """Search for several questions as `retrieve` does; all of them use the same version."""
@@ -600,7 +667,7 @@ class Project:
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
         top_k: int | None = None,
-        filters: MetadataFilters | None = None,
+        filters: Filters | None = None,
         streaming: bool = False,
         response_mode: ResponseMode | str | None = None,
         **options: Unpack[EngineOptions],
@@ -640,7 +707,7 @@ class Project:
         mode: ChatMode = "blend",
         similarity_top_k: int | None = None,
         top_k: int | None = None,
-        filters: MetadataFilters | None = None,
+        filters: Filters | None = None,
         memory: BaseMemory | None = None,
         **options: Unpack[ChatEngineOptions],
     ) -> GroundedChatEngine:

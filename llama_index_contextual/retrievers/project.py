@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, takewhile
 from typing import Any, cast, get_args
 
@@ -15,12 +15,12 @@ from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import SPOTLIGHT, MinRelevance, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.index.filters import require_filters
 from llama_index_contextual.index.languages import analyzer_of, in_main_language, languages_of
 from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundles, limit_query, query_of, with_events
+from llama_index_contextual.search.filters import Filters, to_filters
 from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
 from llama_index_contextual.search.rerank import LLM_RERANK, LLMReranker
-from llama_index_contextual.search.response import SearchResponse, Standing
+from llama_index_contextual.search.response import SearchResponse, Standing, mark_superseded
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.search.search import (
     Candidates,
@@ -45,7 +45,7 @@ class ProjectRetriever(CheckedRetriever):
         mode: Indexes to search; None uses `config.mode`.
         similarity_top_k: Number of results; None uses `config.top_k`.
         top_k: The same as `similarity_top_k`.
-        filters: Metadata filters; in each index, only chunks that pass them are ranked.
+        filters: Filters in any form; see `to_filters`. In each index, only chunks that pass them are ranked.
         min_relevance: Relevance that the last result reaches at least; the hits after it are in the response's
             `folded`. None returns all results; "auto" uses the project's `min_relevance`.
         max_tokens: Maximum number of tokens in the nodes that `retrieve` returns, as an LLM reads them; at least one
@@ -60,7 +60,7 @@ class ProjectRetriever(CheckedRetriever):
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
         top_k: int | None = None,
-        filters: MetadataFilters | None = None,
+        filters: Filters | None = None,
         min_relevance: MinRelevance = None,
         max_tokens: int | None = None,
     ) -> None:
@@ -71,7 +71,7 @@ class ProjectRetriever(CheckedRetriever):
         if self.mode not in get_args(Mode):
             raise InputError(f"Mode {self.mode!r} is unknown: use semantic, lexical or hybrid.", value=mode)
         self.similarity_top_k = require_positive(number_of_results(similarity_top_k, top_k, config.top_k))
-        self.filters = None if filters is None else require_filters(filters)
+        self.filters = to_filters(filters)
         self.min_relevance = require_relevance(min_relevance)
         self.max_tokens = None if max_tokens is None else require_positive(max_tokens, "max_tokens", "token")
 
@@ -80,7 +80,7 @@ class ProjectRetriever(CheckedRetriever):
         *,
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
-        filters: MetadataFilters | None = None,
+        filters: Filters | None = None,
         min_relevance: MinRelevance = None,
         **settings: Any,
     ) -> ProjectRetriever:
@@ -88,7 +88,7 @@ class ProjectRetriever(CheckedRetriever):
 
         `filters` apply in addition to the existing filters.
         """
-        parts = [part for part in (self.filters, require_filters(filters)) if part is not None]
+        parts = [part for part in (self.filters, to_filters(filters)) if part is not None]
         return ProjectRetriever(
             self._indexes,
             self._config.changed(**settings) if settings else self._config,
@@ -159,25 +159,29 @@ class ProjectRetriever(CheckedRetriever):
         return [*(fitting or results[:1])]
 
     def _respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
-        candidates, notes = self._find_candidates(bundle, explain=explain)
-        return _as_response(candidates.respond(), bundle, notes)
+        candidates, superseded, notes = self._find_candidates(bundle, explain=explain)
+        return _as_response(candidates.respond(), superseded, bundle, notes)
 
     async def _arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         # Everything except an LLM that reranks runs in a single call in a thread, because each change of threads takes
         # time. This includes the embedding: all loops and threads share the connections of the blocking client.
         if self._config.rerank != LLM_RERANK:
             return await asyncio.to_thread(self._respond, bundle, explain=explain)
-        candidates, notes = await asyncio.to_thread(self._find_candidates, bundle, explain=explain)
-        return _as_response(await candidates.arespond(), bundle, notes)
+        candidates, superseded, notes = await asyncio.to_thread(self._find_candidates, bundle, explain=explain)
+        return _as_response(await candidates.arespond(), superseded, bundle, notes)
 
-    def _find_candidates(self, bundle: QueryBundle, *, explain: bool) -> tuple[Candidates, tuple[str, ...]]:
-        """Return the best hits before they are reranked by a model, and a warning if the query was cut."""
+    def _find_candidates(
+        self, bundle: QueryBundle, *, explain: bool
+    ) -> tuple[Candidates, Mapping[str, str], tuple[str, ...]]:
+        """Return the best hits before a model reranks them, the superseded documents, and a warning if it was cut."""
         query, notes = limit_query(bundle)
-        settings = self._search_settings(explain=explain)
-        candidates = self._indexes.run(
-            lambda version: find_candidates(query_of(query), version.index, settings, **self._models(version))
-        )
-        return candidates, notes
+
+        def find(version: SearchableVersion) -> tuple[Candidates, Mapping[str, str]]:
+            settings = self._search_settings(version, explain=explain)
+            candidates = find_candidates(query_of(query), version.index, settings, **self._models(version))
+            return candidates, version.docstore.superseded
+
+        return *self._indexes.run(find), notes
 
     def why_not(self, bundle: QueryBundle, ids: Collection[str]) -> Standing:
         """Return where the best of the given chunks stands in the ranking of a question, and what it lacks.
@@ -193,9 +197,9 @@ class ProjectRetriever(CheckedRetriever):
             NoVersionError: Nothing has been ingested yet.
         """
         query, _ = limit_query(bundle)
-        settings = self._search_settings()
 
         def find(version: SearchableVersion) -> Standing:
+            settings = self._search_settings(version)
             mode, _ = usable_mode(version.index, self.mode)
             embedder = None if mode == "lexical" else version.embedder
             return find_standing(query_of(query), version.index, settings, ids, embedder=embedder)
@@ -206,19 +210,22 @@ class ProjectRetriever(CheckedRetriever):
         """Run several queries on the same version, and return their results in the order of the queries."""
         # Check every query before files are opened and before an API is called.
         queries = [limit_query(bundle) for bundle in bundles]
-        settings = self._search_settings()
 
         def run(version: SearchableVersion) -> list[SearchResponse]:
-            models = self._models(version)
+            settings, models = self._search_settings(version), self._models(version)
             if (embedder := models["embedder"]) is not None:
                 # Embed all questions now, so that the calls are concurrent; `search` finds the vectors in the cache.
                 embedder.embed_many([query.embedding_strs for query, _ in queries if query.embedding is None])
-            return [search(query_of(query), version.index, settings, **models) for query, _ in queries]
+            superseded = version.docstore.superseded
+            return [
+                mark_superseded(search(query_of(query), version.index, settings, **models), superseded)
+                for query, _ in queries
+            ]
 
         if not queries:
             return []
         responses = zip(self._indexes.run(run), bundles, queries, strict=True)
-        return [_as_response(response, bundle, notes) for response, bundle, (_, notes) in responses]
+        return [_as_response(response, {}, bundle, notes) for response, bundle, (_, notes) in responses]
 
     def retrieve_many(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
         """Return the results of several queries as LlamaIndex nodes, in the order of the queries."""
@@ -246,13 +253,13 @@ class ProjectRetriever(CheckedRetriever):
 
         return self._indexes.run(find)
 
-    def _search_settings(self, *, explain: bool = False) -> SearchSettings:
+    def _search_settings(self, version: SearchableVersion, *, explain: bool = False) -> SearchSettings:
         # Created for each query, because `mode`, `similarity_top_k` and `filters` can be changed at any time.
         return SearchSettings.of(
             self._config,
             mode=self.mode,
             k=self.similarity_top_k,
-            filters=self.filters,
+            filters=version.resolved(to_filters(self.filters)),
             min_relevance=self.min_relevance,
             explain=explain,
         )
@@ -281,5 +288,8 @@ class ProjectRetriever(CheckedRetriever):
         return {"reranker": reranker} if isinstance(reranker, LLMReranker) else {}
 
 
-def _as_response(response: SearchResponse, bundle: QueryBundle, notes: Sequence[str]) -> RetrievalResponse:
-    return RetrievalResponse.of(complete_response(response, bundle.query_str, notes))
+def _as_response(
+    response: SearchResponse, superseded: Mapping[str, str], bundle: QueryBundle, notes: Sequence[str]
+) -> RetrievalResponse:
+    marked = mark_superseded(response, superseded)
+    return RetrievalResponse.of(complete_response(marked, bundle.query_str, notes))

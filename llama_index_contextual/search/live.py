@@ -343,6 +343,18 @@ class SearchableVersion(OpenVersion):
 
         return (self.embedder_of or QueryEmbedder)(self.embed_model)
 
+    def resolved(self, filters: MetadataFilters | None, *, is_checked: bool = True) -> MetadataFilters | None:
+        """Read filters for the documents of this version; see `resolve`.
+
+        Raises:
+            InputError: No document has a field or a value.
+        """
+        if filters is None:
+            return None
+        from llama_index_contextual.search.filters import resolve
+
+        return resolve(filters, self.docstore, is_checked=is_checked)
+
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of the chunks, which can be used in filters."""
         return self.docstore.metadata_keys()
@@ -364,13 +376,16 @@ class RestrictedVersion(SearchableVersion):
 
     is_restricted = True
     _copies: dict[Part, RestrictedPart]
+    _filters: MetadataFilters
 
     def __init__(self, whole: SearchableVersion, filters: MetadataFilters, former: RestrictedVersion | None) -> None:
         self._whole = whole
         self.directory, self.name, self.without = whole.directory, whole.name, whole.without
         self._load_embed_model, self.embedder_of = whole._load_embed_model, whole.embedder_of
-        copies = former._copies if former else {}
-        self._copies = {part: copies.get(part) or RestrictedPart(part, filters) for part in whole.parts}
+        resolved = whole.resolved(filters, is_checked=False) or filters
+        copies = former._copies if former is not None and former._filters == resolved else {}
+        self._filters = resolved
+        self._copies = {part: copies.get(part) or RestrictedPart(part, resolved) for part in whole.parts}
         self.parts = [copy.acquire() for copy in self._copies.values()]
         visible = {
             "documents": len(self.records),

@@ -177,6 +177,7 @@ class BaseHit:
         lexical: IndexScore | None
         document: IndexScore | None
         spotlight: Mark | None
+        newer: str | None
 
         @property
         def node_id(self) -> str:
@@ -215,6 +216,21 @@ class BaseHit:
         names = ("page_start", "page_end", "page_label", "section")
         text = {"text": mark.text} if texts else {}
         return {"start": mark.start, "end": mark.end, **text, **{name: getattr(place, name) for name in names}}
+
+    @property
+    def quote(self) -> str:
+        """The sentence or table row that matches the question best, or the whole text if there is none."""
+        return self.text if self.spotlight is None else self.spotlight.text
+
+    @property
+    def where(self) -> str:
+        """The place of `quote` in one line: file, pages and section."""
+        return str(self.place)
+
+    @property
+    def newer_note(self) -> str:
+        """The newest document that supersedes the document of the passage, as "newer: leave-v2.docx", or ""."""
+        return f"newer: {visible(self.newer.rpartition('/')[2])}" if self.newer else ""
 
     @property
     def context(self) -> str | None:
@@ -273,6 +289,7 @@ class Hit(BaseHit):
         lexical: Score and rank in the lexical index, or None if the chunk is not among its hits.
         document: Score and rank of the chunk's document, or None.
         spotlight: The sentence or table row that matches the question best, or None if nothing in the chunk matches.
+        newer: Id of the newest document that supersedes the document of the chunk, or None.
     """
 
     chunk: Chunk
@@ -283,6 +300,7 @@ class Hit(BaseHit):
     lexical: IndexScore | None = None
     document: IndexScore | None = None
     spotlight: Mark | None = None
+    newer: str | None = None
 
     @property
     def node_id(self) -> str:
@@ -666,7 +684,11 @@ class SearchResponse:
             confidence += f", {self.confidence_level}"
         query = self.query if len(self.query) <= _WIDTH else f"{self.query[:_WIDTH]}…"
         head = f"{pluralize(len(self.results), 'result')} for {query!r} ({self.mode_used}{confidence})"
-        lines = [f"{chunk.rank:>3}. {chunk.place}  {_shorten(chunk.excerpt(self.query, 90))}" for chunk in self.results]
+        lines = [
+            f"{chunk.rank:>3}. {chunk.place}{f' ({note})' if (note := chunk.newer_note) else ''} "
+            f" {_shorten(chunk.excerpt(self.query, 90))}"
+            for chunk in self.results
+        ]
         reasons = [visible(str(self.reranker))] if self.explanations and self.reranker is not None else []
         reasons += [str(one) for one in self.explanations]
         if self.near_misses:
@@ -728,7 +750,22 @@ def _result_dict(chunk: BaseHit, *, texts: bool) -> dict[str, Any]:
         out["lexical"]["matched_terms"] = list(chunk.lexical.matched_terms)
     out["source"] = asdict(chunk.source)
     out["spotlight"] = chunk.spotlight_dict(texts=texts)
+    if chunk.newer is not None:
+        out["newer"] = chunk.newer
     return out
+
+
+def mark_superseded(response: SearchResponse, superseded: Mapping[str, str]) -> SearchResponse:
+    """Set `newer` of the hits from superseded documents, and return the response.
+
+    Args:
+        response: The response.
+        superseded: The ids of these documents, each with the id of the newest one.
+    """
+    if superseded:
+        for hit in (*response.results, *response.folded):
+            hit.newer = superseded.get(hit.source.doc_id or "")
+    return response
 
 
 def visible(text: str) -> str:

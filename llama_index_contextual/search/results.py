@@ -48,6 +48,8 @@ class RetrievedChunk(BaseHit, NodeWithScore):
     """The sentence or table row that matches the question best, with its offsets in the document; `place` has its
     pages and section. None if nothing in the passage matches.
     """
+    newer: str | None = None
+    """Id of the newest document that supersedes the document of the passage, or None."""
 
     @classmethod
     def class_name(cls) -> str:
@@ -67,7 +69,7 @@ class RetrievedChunk(BaseHit, NodeWithScore):
     @classmethod
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
         """Create a result from a node returned by any retriever, keeping existing evidence."""
-        values = {name: getattr(scored, name, None) for name in ("relevance", "spotlight", *INDEX_NAMES)}
+        values = {name: getattr(scored, name, None) for name in ("relevance", "spotlight", "newer", *INDEX_NAMES)}
         return cls(rank=rank, node=scored.node, score=float(scored.score or 0.0), **values)
 
     @classmethod
@@ -82,6 +84,7 @@ class RetrievedChunk(BaseHit, NodeWithScore):
             lexical=hit.lexical,
             document=hit.document,
             spotlight=hit.spotlight,
+            newer=hit.newer,
         )
 
     @property

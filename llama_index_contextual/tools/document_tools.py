@@ -23,7 +23,6 @@ from typing import Any, get_args
 import regex  # type: ignore[import-untyped]  # the package contains no type hints
 from llama_index.core.schema import MetadataMode, TextNode
 from llama_index.core.tools import FunctionTool
-from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import twin
 from llama_index_contextual._utils.text import pluralize
@@ -36,12 +35,13 @@ from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.metadata import DocumentMap, Heading
 from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.project import ProjectRetriever
+from llama_index_contextual.search.filters import Filters, to_filters
 from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import require_positive
 from llama_index_contextual.tools import models
-from llama_index_contextual.tools.filters import Filters, describe_filters, require_usable, to_filters
+from llama_index_contextual.tools.filters import describe_filters
 
 MAX_LISTED = 100
 """Maximum number of documents or sections in one reply of `outline`."""
@@ -94,7 +94,11 @@ class DocumentTools:
         if mode not in (None, *get_args(Mode)):
             raise InputError(f"Mode {mode!r} is unknown: use semantic, lexical or hybrid.", value=mode)
         self.name = name
-        self._indexes = indexes if filters is None else indexes.restricted(restricting_filters(to_filters(filters)))
+        self._indexes = (
+            indexes
+            if filters is None
+            else indexes.restricted(restricting_filters(to_filters(filters, keep_blank=True)))
+        )
         self._settings = settings
         self._mode = mode
         self._top_k = None if top_k is None else require_positive(top_k)
@@ -125,7 +129,7 @@ class DocumentTools:
                 config,
                 mode=mode or self._mode,
                 similarity_top_k=min(limit, models.MAX_RESULTS),
-                filters=_checked(version, filters),
+                filters=to_filters(filters),
                 min_relevance="auto",
             )
             response = retriever.respond(as_bundle(query))
@@ -312,19 +316,11 @@ class DocumentTools:
 
 def _records(version: SearchableVersion, filters: Filters | None) -> Sequence[DocumentRecord]:
     """Return the records of the documents with at least one passage that passes the filters."""
-    metadata_filters = _checked(version, filters)
+    metadata_filters = version.resolved(to_filters(filters))
     if metadata_filters is None:
         return version.records
     ids = version.docstore.document_ids(metadata_filters)
     return [record for record in version.records if record.doc_id in ids]
-
-
-def _checked(version: SearchableVersion, filters: Filters | None) -> MetadataFilters | None:
-    """Convert the filters of a call, and reject keys and values that no passage has by mistake."""
-    metadata_filters = to_filters(filters)
-    if metadata_filters is not None:
-        require_usable(metadata_filters, version.docstore)
-    return metadata_filters
 
 
 _SEARCH = (

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
-from llama_index_contextual._utils.text import parse_json, pluralize, represent
+from llama_index_contextual._utils.text import pluralize, represent
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode
@@ -50,23 +50,12 @@ LONGEST_NAME = 4_096
 # ---- inputs --------------------------------------------------------------------------------------------------------
 
 
-def _parsed(value: object) -> object:
-    """Parse a JSON string, which some models send instead of an object, and omit empty ones."""
-    if value in ("", []):
-        return None
-    try:
-        return parse_json(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
 FilterArgument = Annotated[
-    dict[str, Any] | None,
-    BeforeValidator(_parsed),
+    dict[str, Any] | list[Any] | str | None,
     Field(
-        description="Only passages with this metadata, for example"
-        ' {"kind": "report", "year": {">=": 2023}}: each key has a value, a list of allowed values, or an object of'
-        " operators (==, !=, >, >=, <, <=, in, nin, contains, text_match). Omit it to use all passages."
+        description="Only documents with these fields, for example"
+        ' {"kind": "report", "year": {">=": 2023}}: each field has a value, a list of allowed values, or an object of'
+        " operators (==, !=, >, >=, <, <=, in, nin, contains). Omit it to use all documents."
     ),
 ]
 
@@ -261,6 +250,8 @@ class FoundPassage(Described):
     """Sentences that situate the passage; no text of the document."""
     table_head: Material | None
     """Column head of the table that the text continues."""
+    newer: str | None
+    """Id of a newer document that supersedes this one."""
     text: Material
     """The original text."""
     spotlight: BestSentence | None
@@ -282,6 +273,7 @@ class FoundPassage(Described):
             relevance=chunk.relevance,
             background=background(chunk.metadata) or None,
             table_head=chunk.table_head,
+            newer=chunk.newer,
             text=chunk.text,
             spotlight=BestSentence.from_hit(chunk),
         )
@@ -290,8 +282,9 @@ class FoundPassage(Described):
         """Return the source, background and text; brackets that could be mistaken for citations become parentheses."""
         place_line = f"\nPlace: {_location(self.doc_id, self.start, self.end)}" if places else ""
         background = f"\nBackground: {defused(self.background)}" if self.background else ""
+        newer = f"\nNewer: this document is superseded by doc_id {self.newer!r}" if self.newer else ""
         head = f"\n{CONTINUED_TABLE}:\n{defused(self.table_head)}\nText:" if self.table_head else ""
-        return f"[Source {self.rank}] {defused(self.source)}{place_line}{background}{head}\n{defused(self.text)}"
+        return f"[Source {self.rank}] {defused(self.source)}{place_line}{newer}{background}{head}\n{defused(self.text)}"
 
 
 class SearchResult(ToolResult):
@@ -557,6 +550,37 @@ def confidence_notes(response: RetrievalResponse) -> list[str]:
     return notes
 
 
+_OTHER_NAMES: Mapping[str, Sequence[str]] = {
+    "query": ("question", "q", "text"),
+    "question": ("query", "q", "text"),
+    "pattern": ("query", "text", "q"),
+    "doc_id": ("document", "document_id", "file", "file_name", "path", "id"),
+    "top_k": ("k", "n", "limit", "max_results", "num_results", "similarity_top_k"),
+    "pages": ("page",),
+    "filters": ("filter", "where"),
+}
+"""Names that models give to arguments."""
+
+
+def _renamed(model: type[BaseModel], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call without blank ones that may be omitted, and under their own names."""
+    fields = model.model_fields
+    values = {
+        name: value
+        for name, value in arguments.items()
+        if not _is_blank(value) or (name in fields and fields[name].is_required())
+    }
+    for name, others in _OTHER_NAMES.items():
+        other = next((other for other in others if other in values and other not in fields), None)
+        if name in fields and name not in values and other is not None:
+            values[name] = values.pop(other)
+    return values
+
+
+def _is_blank(value: object) -> bool:
+    return value is None or (not value.strip() if isinstance(value, str) else value in ([], {}))
+
+
 def check_arguments(tool: str, model: type[BaseModel], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Check the arguments of a call and return them with default values for missing arguments.
 
@@ -564,11 +588,11 @@ def check_arguments(tool: str, model: type[BaseModel], arguments: Mapping[str, A
         InputError: An argument is missing, unknown or invalid; the message contains its name.
     """
     try:
-        return dict(model.model_validate(dict(arguments)))
+        return dict(model.model_validate(_renamed(model, arguments)))
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
     argument, message = clip(str(wrong["loc"][0])), wrong["msg"].replace("Input should be", "it must be")
-    if wrong["type"] == "dict_type":
+    if argument == "filters":
         message = 'it must be an object, such as {"kind": "report"}'
     if wrong["type"] == "missing":
         problem = f"{tool} needs the argument `{argument}`."

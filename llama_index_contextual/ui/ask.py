@@ -689,9 +689,7 @@ def _chat_engine(project: Project, question: AskForm) -> GroundedChatEngine:
 
 
 def _filters(project: Project, question: AskForm) -> MetadataFilters | None:
-    return parse_conditions(
-        project.state.live, question.where, question.files, condition="The filter", listing="the view Project"
-    )
+    return parse_conditions(project.state.live, question.where, question.files, listing="the view Project")
 
 
 def _history(turns: Sequence[StoredAnswer]) -> list[ChatMessage]:

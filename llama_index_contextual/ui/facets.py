@@ -6,11 +6,10 @@ conditions; `Selection` turns them into the filters that every search of this pa
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date
 from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -63,7 +62,7 @@ class DocumentFacts(NamedTuple):
         record: The record of the document.
         path: The document's `file_path` in filters, or "" if it was not read from a file.
         language: Language of the document, or "".
-        day: Date in the document's metadata, or of the last change of its file, or None.
+        day: Date in the document, or of the last change of its file, or None.
         pages: Number of pages, sheets or slides, or 0.
     """
 
@@ -197,17 +196,17 @@ def _read(part: Part) -> list[DocumentFacts]:
     facts = []
     for number, chunk in zip(numbers.tolist(), part.docstore.at(rows.tolist()), strict=True):
         record, path = part.records[number], chunk.metadata.get(keys.FILE_PATH)
-        path, day = path if isinstance(path, str) else "", places.day_of(chunk.metadata) or _changed(record)
-        facts.append(DocumentFacts(record, path, record.language, day, int(pages[number])))
+        day = record.date or record.file_date
+        facts.append(
+            DocumentFacts(
+                record,
+                path if isinstance(path, str) else "",
+                record.language,
+                date.fromisoformat(day) if day else None,
+                int(pages[number]),
+            )
+        )
     return facts
-
-
-def _changed(record: DocumentRecord) -> date | None:
-    """Return the day on which a document's file was last changed, or None if there is no file."""
-    try:
-        return None if record.path is None else datetime.fromtimestamp(os.stat(record.path).st_mtime, UTC).date()
-    except (OSError, ValueError, OverflowError):
-        return None
 
 
 def _count_own(version: SearchableVersion) -> dict[str, dict[str | int | float, int]]:
@@ -284,17 +283,14 @@ class Selection:
             chips.append((label_of(name, value) if name in NAMES else value, parameters))
         return chips
 
-    def filters(self, project: Project, facets: VersionFacets) -> MetadataFilters | None:
+    def filters(self, project: Project) -> MetadataFilters | None:
         """Return the filters, or None if nothing narrows the search.
 
         Raises:
             InputError: A condition cannot be parsed, or no document has the field or matches a file.
         """
-        conditions = parse_conditions(
-            project.state.live, self.where, self.files, condition="The filter", listing="the view Project"
-        )
+        conditions = parse_conditions(project.state.live, self.where, self.files, listing="the view Project")
         filters = [] if conditions is None else list(conditions.filters)
         for name, values in self.values.items():
-            paths = [path for value in values for path in facets.paths[name].get(value, ())]
-            filters.append(MetadataFilter(key=keys.FILE_PATH, value=paths, operator=FilterOperator.IN))
+            filters.append(MetadataFilter(key=name, value=list(values), operator=FilterOperator.IN))
         return MetadataFilters(filters=filters, condition=FilterCondition.AND) if filters else None

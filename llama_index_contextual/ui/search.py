@@ -95,6 +95,7 @@ class Group:
         title: Title of the document.
         file_name: Name of the file, or the id of the document.
         picture_of: Checksum of the file if there are pictures of its pages, otherwise "".
+        newer: Id of the newest document that supersedes this one, or "".
         results: The results, best first.
     """
 
@@ -102,6 +103,7 @@ class Group:
     title: str
     file_name: str
     picture_of: str
+    newer: str
     results: Sequence[Result]
 
 
@@ -135,7 +137,16 @@ def groups_of(
         file_name = of_document[0].source.file_name or doc_id
         title = visible(of_document[0].source.title or file_name or of_document[0].node_id)
         has_pages = originals is not None and record is not None and originals.may_have_pages(record)
-        groups.append(Group(doc_id, title, file_name, record.content_hash if record and has_pages else "", results))
+        groups.append(
+            Group(
+                doc_id,
+                title,
+                file_name,
+                record.content_hash if record and has_pages else "",
+                of_document[0].newer or "",
+                results,
+            )
+        )
     return groups
 
 
@@ -215,7 +226,7 @@ def search(request: Request) -> Response:
     }
     try:
         views.clean_value(question, "q", limit=views.MAX_QUESTION)
-        filters = selection.filters(project, facets)
+        filters = selection.filters(project)
         if not question:
             return views.page(request, template, documents=_documents(project, facets, filters), **values)
         count = views.number(request, "top_k", "The number of results", 1, MAX_RESULTS)
@@ -252,7 +263,10 @@ def _mode(mode: str) -> Any:
 
 def _documents(project: Project, facets: VersionFacets, filters: Any) -> list[tuple[DocumentRecord, str]]:
     """Return the newest documents that pass the filters, with their dates in words."""
-    ids = None if filters is None else project.live_version.docstore.document_ids(filters)
+    ids: set[str] | None = None
+    if filters is not None:
+        version = project.live_version
+        ids = version.docstore.document_ids(version.resolved(filters))
     rows = [document for document in facets.documents if ids is None or document.record.doc_id in ids]
     return [(document.record, places.day_words(document.day)) for document in rows]
 

@@ -90,7 +90,7 @@ async def test_every_tool_is_listed_described_and_marked_as_reading_only(filled:
         ({"query": "x", "project": None}, "There are several projects: choose one of 'reports', 'empty'."),
         ({"query": "x", "project": "empty"}, "Project 'empty' has no version yet: run"),
         ({"tool": "read", "doc_id": "../x"}, "Project 'reports' has no document '../x'"),
-        ({"tool": "read", "doc_id": "manual.txt", "page": 3}, "read has no argument `page`: it takes"),
+        ({"tool": "read", "doc_id": "manual.txt", "chapter": 3}, "read has no argument `chapter`: it takes"),
     ],
     ids=repr,
 )
@@ -173,7 +173,7 @@ async def test_a_long_argument_is_refused_in_a_sentence_and_not_sent_back(filled
     long = "x" * 3_000_000
     calls: list[tuple[str, dict[str, Any], str]] = [
         ("search", {"query": long}, "`query` of search cannot be 'xxx"),
-        ("search", {"query": "x", "filters": {"k" * 30_000: 1}}, "No passage has the metadata key"),
+        ("search", {"query": "x", "filters": {"k" * 30_000: 1}}, "No document has the field 'kkk"),
         ("ask", {"question": long}, "`question` of ask cannot be 'xxx"),
         ("grep", {"pattern": long}, "String should have at most 1000 characters"),
         ("grep", {"pattern": "x", "doc_id": long}, "String should have at most 4096 characters"),

@@ -1,4 +1,4 @@
-"""SECURITY.md: its table of known problems, and the tests of its promises."""
+"""docs/security-tests.md: its table of known problems, and the tests of its promises."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.source import ROOT
 
-SECURITY = ROOT / "SECURITY.md"
+SECURITY = ROOT / "docs" / "security-tests.md"
 KEY = "sk-proj-0123456789abcdefSECRETsecretSECRETsecret"
 
 _CITED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)(?:::(\w+))?`")
@@ -51,7 +51,7 @@ ADVISORIES = (
 )
 
 
-# ---- SECURITY.md ---------------------------------------------------------------------------------------------------
+# ---- docs/security-tests.md ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ADVISORIES)

@@ -41,7 +41,7 @@ PROPERTIES = {
 READING = {
     *("only", "documents", "chunks", "read", "retrieve", "retrieve_many", "as_retriever", "as_query_engine"),
     *("adocuments", "achunks", "aread", "aretrieve", "aretrieve_many", "as_chat_engine"),
-    *("as_tool", "as_tools", "document_tools", "why_not"),
+    *("as_tool", "as_tools", "document_tools", "why_not", "search", "asearch", "ask", "aask", "chat", "achat"),
 }
 """Methods that read the visible documents; all others change or describe the whole project."""
 IS_IT = MetadataFilter(key="group", value="it")

@@ -28,14 +28,17 @@ from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.answering.query_engine import question_form
 from llama_index_contextual.answering.streaming import StreamFilter
 from llama_index_contextual.contextualizer.prompts import neutralise
-from llama_index_contextual.errors import ReadError
+from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.cutting import is_code, units_of
+from llama_index_contextual.index.dates import document_date, sketch_of, superseded
+from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.rows import cells_of, cells_of_figures, rows_at
 from llama_index_contextual.index.units import Units
 from llama_index_contextual.readers.builder import DocumentBuilder
 from llama_index_contextual.readers.files import FileAccount, FileSource, ReadLimits
 from llama_index_contextual.readers.office import READERS
+from llama_index_contextual.search.filters import to_filters
 from llama_index_contextual.search.response import Source
 from tests.support.expressions import Expression, calls, expressions, hostile_runs
 from tests.support.growth import MAX_EXPONENT, Run, exponent, is_suspicious
@@ -146,6 +149,11 @@ def _check(answer: str = "It is 1,234 [Source 1].", passage: str = "It is 1,234.
     )
 
 
+def _filters(text: str) -> None:
+    with suppress(InputError):
+        to_filters(text)
+
+
 WRAPPED = "the water of the garden is metered apart from that of the house"
 FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     "source marks": (
@@ -193,6 +201,21 @@ FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
         [Run("", "a. "), Run("", "a\n"), Run("", "a"), Run("", "2018 "), Run("", "\u4e2d"), Run("", f"{WRAPPED}\n")],
     ),
     "source code": (is_code, [Run("", "(a"), Run("", "f()"), Run("", "= ")]),
+    "dates": (
+        lambda text: document_date({"date": text}, text, text, text),
+        [Run("", "Date: "), Run("", "1."), Run("", "2025-"), Run("", "March "), Run("", "a,\n"), Run("", " ")],
+    ),
+    "sketches of texts": (sketch_of, [Run("", "a "), Run("", "a"), Run("", " ")]),
+    "editions": (
+        lambda text: superseded(
+            [DocumentRecord(doc_id=text + end, content_hash="", title=text, sketch=(1,)) for end in ("v1.md", "v2.md")]
+        ),
+        [Run("", "v1 "), Run("", "v1."), Run("", "(1)"), Run("", "final "), Run("", "2024-"), Run("", "_")],
+    ),
+    "conditions": (
+        _filters,
+        [Run("a=", "["), Run("", "a"), Run("a", "="), Run("a=", "1"), Run("a", " "), Run("{", '"a":{'), Run("", "~")],
+    ),
     "cells": (cells_of, [Run("Revenue", " 1"), Run("a", " %"), Run("a", " (1) %"), Run("a", "  ")]),
     "cells of figures": (
         lambda text: cells_of_figures(text, 20),

@@ -124,7 +124,7 @@ def test_the_commands_of_the_readme_lead_to_an_answer(root: Path, text_folder: P
     assert "Error TS-999 means that the pump runs dry." in result.out
     shown = run("info", "reports").out
     assert re.search(r"^documents +2$", shown, re.MULTILINE)
-    assert re.search(r"^live version +v000001$", shown, re.MULTILINE)
+    assert re.search(r"^version +v000001 ", shown, re.MULTILINE)
 
 
 def test_a_proposed_command_is_quoted_for_any_name(root: Path, text_folder: Path) -> None:

@@ -57,7 +57,7 @@ def test_the_cost_of_a_project_is_shown_in_total_and_by_run(
     provider: LoopbackProvider, project: Project, text_folder: Path
 ) -> None:
     empty = run("cost", "a")
-    assert empty.out == "total: $0.00 in 0 runs; the embeddings of questions are not included\n"
+    assert empty.out == "Nothing was sent to a paid model so far: $0.00.\n"
     assert "cost so far" not in run("info", "a").out
     provider.fault("drop_in_body", 1, CHAT_PATH)
     run("ingest", "a", text_folder, "--quiet")
@@ -65,7 +65,7 @@ def test_the_cost_of_a_project_is_shown_in_total_and_by_run(
     models = re.escape("openai:gpt-6-luna + openai:text-embedding-3-small; ")
     assert re.match(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d  ingest  \$0\.\d+  {models}", first)
     assert "booked for calls without a reply" in first
-    assert re.match(r"total: \$0\.\d+ in 1 run, of which \$0\.\d+ for calls of unknown price; ", last)
+    assert re.match(r"total: \$0\.\d+ in 1 run, of which \$0\.\d+ for calls of unknown price, without", last)
     data = run("cost", "a", "--json").json
     assert data["dollars"] == data["runs"][0]["dollars"] == project.cost().dollars
     assert run("info", "a", "--json").json["cost"] == data

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from llama_index_contextual.cli import opening
 from llama_index_contextual.cli.serve import project_name
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.project.manager import ProjectManager
@@ -35,6 +38,64 @@ def test_a_folder_becomes_a_local_project_that_can_be_opened(root: Path, text_fo
     assert len(project.retrieve("pump")) == 2
     assert (len(project.documents()), project.config.context) == (2, "structural")
     assert project.config.embed_model == "local"
+
+
+def test_the_extras_that_a_folder_needs_are_named_before_it_is_read(
+    root: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = {"mammoth", "rapidocr", "nh3"}
+    monkeypatch.setattr(opening, "find_spec", lambda name: None if name in absent else object())
+    monkeypatch.setattr(opening, "engine_for", lambda _: "install it")
+    for name in ("a.docx", "b.docx", "c.xlsx", "d.png", "e.csv"):
+        (text_folder / name).write_bytes(b"?")
+    command = 'pip install "llama-index-contextual[office,ocr,ui]"'
+    needs = (
+        "2 Word files need [office]; 1 Excel file needs [office]; 1 image needs [ocr]; the view in a browser needs [ui]"
+    )
+    lines = run("open", text_folder).err.splitlines()
+    assert lines[0] == f"note {needs}: {command}"
+    absent.clear()
+    monkeypatch.setattr(opening, "engine_for", lambda _: None)
+    assert "pip install" not in run("open", text_folder).err.partition("No LLM is used")[0]
+
+
+def test_the_models_at_hand_are_named_and_the_command_for_the_next_time(
+    root: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
+    result = run("open", text_folder)
+    assert "No LLM is used: passages are found and shown, but no answers are written" in result.err
+    assert "For answers, install Ollama (https://ollama.com), or set OPENAI_API_KEY, and add --llm." in result.err
+    assert f"To open it again: llama-index-contextual open {text_folder}\n" in result.out
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-any")
+    named = run("open", text_folder, "--name", "mine")
+    assert "For answers: --llm openai:gpt-6-luna (OPENAI_API_KEY is set) or --llm anthropic:MODEL" in named.err
+    assert f"To open it again: llama-index-contextual open {text_folder} --name mine\n" in named.out
+
+
+def test_a_model_of_ollama_on_this_machine_is_found() -> None:
+    tags = b'{"models": [{"name": "nomic-embed-text"}, {"name": "llama3.1:8b"}]}'
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/api/tags" else 404)
+            self.end_headers()
+            self.wfile.write(tags)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        host = f"127.0.0.1:{server.server_port}"
+        for address in (host, f"http://{host}"):
+            (option,) = opening.models_at_hand({"OLLAMA_HOST": address})
+            assert option == "--llm ollama:llama3.1:8b (Ollama is running on this machine)"
+        server.shutdown()
+    assert opening.models_at_hand({"OLLAMA_HOST": "models.example:11434"}) == []
 
 
 def test_opened_again_it_is_brought_up_to_date_and_documents_without_a_file_are_kept(

@@ -320,7 +320,8 @@ def test_the_first_example_of_the_readme_prints_the_output_shown(
 
 
 def test_the_names_and_modules_that_the_page_for_contributors_mentions_exist() -> None:
-    text = re.sub(r"^```.*?^```", "", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.M | re.S)
+    written = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("CONTRIBUTING.md", "docs/development.md"))
+    text = re.sub(r"^```.*?^```", "", written, flags=re.M | re.S)
     code = re.findall(r"`([^`\n]+)`", text)
     words = {word for place in ("llama_index_contextual", "tests", "docs") for word in words_of(ROOT / place)}
     names = {name.rpartition(".")[2] for name in code if re.fullmatch(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", name)}
@@ -393,9 +394,14 @@ def test_the_guide_and_the_site_lead_to_every_notebook(page: str, name: str) -> 
     assert [path.name for path in EXAMPLES.glob("*.ipynb") if f"]({getattr(path, name)}{ending})" not in text] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
-def test_the_table_of_extras_is_complete(page: str) -> None:
-    table = (ROOT / page).read_text(encoding="utf-8").partition("| extra | for |")[2].partition("\n\n")[0]
+def test_the_pages_at_the_door_are_short() -> None:
+    assert len(README.split()) <= 900
+    for name in ("CONTRIBUTING.md", "SECURITY.md"):
+        assert (ROOT / name).stat().st_size <= 8_000, name
+
+
+def test_the_table_of_extras_is_complete() -> None:
+    table = (DOCS / "start.md").read_text(encoding="utf-8").partition("| extra | for |")[2].partition("\n\n")[0]
     listed = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     # Those that are left out are for those who work on the package.
     assert listed - {"docs"} == known_extras() - {"dev", "dev-all", "docs"}

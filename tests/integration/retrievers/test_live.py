@@ -110,7 +110,8 @@ def test_filters_count_in_every_mode(built: Project, mode: Mode) -> None:
     only = MetadataFilters(filters=[MetadataFilter(key="kind", value="v")])
     assert ids(built.retrieve("pump revenue", mode=mode, filters=only)) == ["valve"]
     nothing = MetadataFilters(filters=[MetadataFilter(key="kind", value="z")])
-    assert ids(built.retrieve("pump revenue", mode=mode, filters=nothing)) == []
+    with pytest.raises(InputError, match="No document has kind 'z'; there are d, r, v"):
+        built.retrieve("pump revenue", mode=mode, filters=nothing)
 
 
 def test_settings_of_the_fusion_have_an_effect_at_the_next_query(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_facets_are_offered_with_their_numbers_of_documents_and_narrow_the_searc
     assert values_of(pdf, "type") == values_of(page, "type")
     either = browser.get("/p/reports/?q=pump&type=pdf&type=text&where=year=2025").text
     assert set(files_of(either)) == {"tariff.pdf", "manual.txt"}
-    assert "No passage passes these filters" in browser.get("/p/reports/?q=pump&type=sheet").text
+    assert "No document has type 'sheet'; there are" in words(browser.get("/p/reports/?q=pump&type=sheet").text)
 
 
 def test_folder_date_and_language_are_facets(project: Project, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_typing_searches_words_only_and_sends_the_results_alone(browser: TestCli
     ("query", "message"),
     [
         ("q=pump&where=knd=manual", "No document has the field 'knd'; did you mean 'kind'?"),
-        ("q=pump&where=kind", "The filter 'kind' is not FIELD=VALUE, such as kind=report"),
+        ("q=pump&where=kind", "'kind' is not FIELD=VALUE, such as kind=report"),
         ("q=pump&file=manul.txt", "No document is named 'manul.txt'; did you mean"),
         ("q=pump&mode=fast", "The mode 'fast' is unknown: choose semantic, lexical or hybrid"),
         ("q=pump&top_k=0", "The number of results must be between 1 and 100"),
@@ -297,7 +297,7 @@ def test_an_error_of_a_model_is_a_message_in_the_view(
 
 def test_no_results_are_explained_and_an_empty_project_says_how_to_fill_it(browser: TestClient) -> None:
     filtered = browser.get("/p/reports/?q=pump&where=year>2030").text
-    assert "No passage passes these filters" in filtered
+    assert "No document has year > 2030; there are 2024, 2025." in words(filtered)
     assert "Search without filters" in filtered
     page = words(browser.get("/p/reports/?q=xylophone&mode=lexical").text)
     assert "No passage was found" in page

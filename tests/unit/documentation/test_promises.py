@@ -1,4 +1,4 @@
-"""docs/promises.md and SECURITY.md: every promise names tests, and every test that they name exists."""
+"""docs/promises.md and docs/security-tests.md: every promise names tests, and every test that they name exists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_defined(body: list[ast.stmt], names: list[str]) -> bool:
     return any(isinstance(node, kinds) and node.name == names[0] and is_defined(node.body, names[1:]) for node in body)
 
 
-@pytest.mark.parametrize("document", ["SECURITY.md", "docs/promises.md"])
+@pytest.mark.parametrize("document", ["docs/security-tests.md", "docs/promises.md"])
 def test_every_row_names_tests_and_each_of_them_exists(document: str) -> None:
     lines = (ROOT / document).read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.startswith("|") and not HEAD.match(line)]

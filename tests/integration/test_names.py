@@ -1,0 +1,111 @@
+"""Short names for what people type from memory: search, ask, chat, quote, where, k and wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_index.core.schema import Document
+from llama_index.llms.openai_like import OpenAILike
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ProjectExistsError, ProjectLockedError
+from llama_index_contextual.index.project_file import write_lock
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from tests.support.server import LoopbackProvider
+
+TEXT = "# Pumps\n\n## Oil\n\nThe pump of station four needs a litre of oil. It is red.\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "pump.md").write_text(TEXT)
+    project = ProjectManager(tmp_path / "knowledge").create("p", ProjectConfig.local())
+    project.ingest([tmp_path / "pump.md"])
+    return project
+
+
+async def test_search_is_retrieve_and_a_hit_has_its_quotation_and_place(project: Project) -> None:
+    hit = project.search("How much oil does the pump need?", top_k=1)[0]
+    assert hit == project.retrieve("How much oil does the pump need?", top_k=1)[0]
+    assert hit == (await project.asearch("How much oil does the pump need?", top_k=1))[0]
+    assert hit.quote.startswith("The pump of station four needs a litre of oil.")
+    assert hit.where == "pump.md, section Pumps > Oil"
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "hint"),
+    [
+        ("retrieve", {"k": 3}, "did you mean 'top_k'?"),
+        ("search", {"limit": 3}, "did you mean 'top_k'?"),
+        ("retrieve", {"where": {"kind": "a"}}, "did you mean 'filters'?"),
+        ("ask", {"model": "a"}, "did you mean 'llm'?"),
+        ("ingest", {"timeout": 3}, "did you mean 'wait'?"),
+        ("ingest", {"budget": 3}, "did you mean 'max_cost'?"),
+    ],
+)
+def test_other_names_of_arguments_are_answered_with_a_hint(
+    project: Project, method: str, arguments: dict[str, Any], hint: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        getattr(project, method)("pump", **arguments)
+    assert str(caught.value).endswith(hint)
+
+
+async def test_ask_and_chat_answer_with_citations_and_chat_remembers(project: Project) -> None:
+    with LoopbackProvider(reply=lambda _: "It needs a litre of oil [Source 1].") as provider:
+        llm = OpenAILike(
+            model="qwen",
+            is_chat_model=True,
+            api_base=provider.api_base,
+            api_key="any",
+            max_retries=0,
+            context_window=9_999,
+        )
+        answer = project.ask("How much oil?", llm=llm, top_k=1)
+        assert [number for number, _ in answer.cited_sources] == [1]
+        assert str(await project.aask("How much oil?", llm=llm)) == str(answer)
+        project.state.llm = llm
+        assert len(project.chat("How much oil?").cited_sources) == 1
+        assert len((await project.achat("And the colour?")).cited_sources) == 1
+        messages = provider.chat_calls[-1].body["messages"]
+        assert any("How much oil?" in str(message["content"]) for message in messages[:-1])
+        project.chat("And the colour?", reset=True)
+        assert not any("How much oil?" in str(one["content"]) for one in provider.chat_calls[-1].body["messages"])
+
+
+def test_ingest_waits_for_another_writer(project: Project) -> None:
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with write_lock(project.directory):
+            held.set()
+            release.wait(60)
+
+    writer = threading.Thread(target=hold)
+    writer.start()
+    assert held.wait(60)
+    documents = [Document(id_="new", text="A valve.")]
+    with pytest.raises(ProjectLockedError):
+        project.ingest(documents)
+    started = time.monotonic()
+    with pytest.raises(ProjectLockedError):
+        project.ingest(documents, wait=0.3)
+    assert time.monotonic() - started >= 0.3
+    threading.Timer(0.3, release.set).start()
+    assert project.ingest(documents, wait=60).added == ("new",)
+    writer.join()
+
+
+def test_an_existing_project_is_named_and_a_deleted_one_leaves_nothing(project: Project, tmp_path: Path) -> None:
+    manager = ProjectManager(tmp_path / "knowledge")
+    (tmp_path / "odd.xyz").write_bytes(b"\x00\x01")
+    project.ingest([tmp_path / "odd.xyz", tmp_path / "pump.md"])
+    with pytest.raises(ProjectExistsError, match="exists already"):
+        manager.create("p")
+    manager.delete("p")
+    assert not project.directory.exists()
