@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import excerpt, pluralize
@@ -763,8 +763,8 @@ def mark_superseded(response: SearchResponse, superseded: Mapping[str, str]) -> 
         superseded: The ids of these documents, each with the id of the newest one.
     """
     if superseded:
-        for hit in (*response.results, *response.folded):
-            hit.newer = superseded.get(hit.source.doc_id or "")
+        for hit in cast("Sequence[Hit]", (*response.results, *response.folded)):
+            hit.newer = superseded.get(hit.chunk.doc_id or "")
     return response
 
 
