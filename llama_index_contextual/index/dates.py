@@ -239,13 +239,13 @@ def superseded(records: Iterable[DocumentRecord]) -> dict[str, str]:
 def _groups(records: Iterable[DocumentRecord]) -> Iterator[list[tuple[_Edition, DocumentRecord]]]:
     groups: dict[tuple[str, str], list[tuple[_Edition, DocumentRecord]]] = {}
     with_text = [record for record in records if record.sketch]
-    keys = [(_letters(_stem(record)), _letters(record.title or "")) for record in with_text]
+    keys = [(_letters(_stem(record)), _letters(_title(record))) for record in with_text]
     counts = Counter(key for pair in keys for key in enumerate(pair))
     for record, pair in zip(with_text, keys, strict=True):
         if all(counts[key] == 1 for key in enumerate(pair)):  # no other document has this name or title
             continue
         folder, by_name = record.doc_id.rpartition("/")[0], _edition(_stem(record))
-        by_title = _edition(record.title or "")
+        by_title = _edition(_title(record))
         if len(by_name.base) >= 3:
             groups.setdefault((f"name {folder}", by_name.base), []).append((_merged(by_name, by_title), record))
         if len(by_title.base) >= 5:
@@ -259,6 +259,11 @@ def _letters(name: str) -> str:
     Names with the same `_Edition.base` have the same words.
     """
     return " ".join(word for word in _LETTERS.findall(name[:_LONGEST_LINE].lower()) if word not in _DROPPED)
+
+
+def _title(record: DocumentRecord) -> str:
+    """Return the title of a document, or "" if it has none or if the user gave it a value that is not text."""
+    return record.title if isinstance(record.title, str) else ""
 
 
 def _stem(record: DocumentRecord) -> str:

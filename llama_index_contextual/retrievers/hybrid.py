@@ -31,6 +31,7 @@ from llama_index_contextual.retrievers.base import (
 )
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.semantic import SemanticRetriever, similarities
+from llama_index_contextual.search.filters import Filters, to_filters
 from llama_index_contextual.search.rank import (
     FusionSettings,
     normalise_weights,
@@ -106,8 +107,8 @@ class HybridRetriever(QueryFusionRetriever, CheckedRetriever):
         spotlight: Whether the first nodes are reranked by their best sentence or table row (only for retrievers that
             share an index).
         sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
-        filters: Metadata filters; only nodes that pass them are ranked. Filters require retrievers with the same index,
-            and a single query.
+        filters: Filters in any form; see `to_filters`. Only nodes that pass them are ranked. They require retrievers
+            with the same index, and a single query.
         llm: LLM that writes additional queries if num_queries > 1.
         num_queries: Number of queries, including the given query.
         **kwargs: Further arguments for `QueryFusionRetriever`.
@@ -130,7 +131,7 @@ class HybridRetriever(QueryFusionRetriever, CheckedRetriever):
         document_weight: float = FusionSettings.document_weight,
         sibling_weight: float = FusionSettings.sibling_weight,
         spotlight: bool = SearchSettings.spotlight,
-        filters: MetadataFilters | None = None,
+        filters: Filters | None = None,
         llm: LLM | None = None,
         num_queries: int = 1,
         **kwargs: Any,
@@ -169,9 +170,9 @@ class HybridRetriever(QueryFusionRetriever, CheckedRetriever):
             sibling_weight=sibling_weight,
         )
         self.spotlight = spotlight
-        self._filters = filters
+        self._filters = to_filters(filters)
         self._shared = SharedIndex.from_retrievers(retrievers) if num_queries <= 1 else None
-        if filters is not None and self._shared is None:
+        if self._filters is not None and self._shared is None:
             raise ConfigurationError(
                 "HybridRetriever: filters need a SemanticRetriever and a LexicalRetriever over the same chunks, and a"
                 " single query: pass filters to each retriever instead.",

@@ -33,6 +33,7 @@ from llama_index_contextual.index.languages import language_of_texts
 from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.index.units import Units
 from llama_index_contextual.retrievers.base import CheckedRetriever, search_nodes
+from llama_index_contextual.search.filters import Filters, to_filters
 from llama_index_contextual.search.search import SearchSettings, number_of_results
 from llama_index_contextual.stores import IndexVectorStore, stock_bm25, write_bm25
 
@@ -93,7 +94,7 @@ class LexicalRetriever(BM25Retriever, CheckedRetriever):
         index: An index with terms, such as `project.live_version.index`.
         similarity_top_k: Number of results that `retrieve` returns; None for the default of the `top_k` setting.
         top_k: The same as `similarity_top_k`.
-        filters: Metadata filters; only nodes that pass them are ranked.
+        filters: Filters in any form; see `to_filters`. Only nodes that pass them are ranked.
         spotlight: Whether the first nodes are reranked by their best sentence or table row.
         callback_manager: Manager that receives LlamaIndex's events.
         verbose: As for LlamaIndex's retrievers.
@@ -118,7 +119,7 @@ class LexicalRetriever(BM25Retriever, CheckedRetriever):
         *,
         similarity_top_k: int | None = None,
         top_k: int | None = None,
-        filters: MetadataFilters | None = None,
+        filters: Filters | None = None,
         spotlight: bool = SearchSettings.spotlight,
         callback_manager: CallbackManager | None = None,
         verbose: bool = False,
@@ -139,7 +140,7 @@ class LexicalRetriever(BM25Retriever, CheckedRetriever):
         )
         self.chunk_index = index
         self.spotlight = spotlight
-        self._lexical, self._filters = index.lexical, filters
+        self._lexical, self._filters = index.lexical, to_filters(filters)
 
     @property
     def settings(self) -> SearchSettings:

@@ -11,13 +11,13 @@ from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
-from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index.vector_stores.faiss import FaissVectorStore
 
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.base import ChunkIndex
 from llama_index_contextual.retrievers.base import CheckedRetriever, query_of, search_nodes
+from llama_index_contextual.search.filters import Filters, to_filters
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.search.search import SearchSettings, number_of_results
 from llama_index_contextual.stores import IndexVectorStore
@@ -35,7 +35,7 @@ class SemanticRetriever(VectorIndexRetriever, CheckedRetriever):
         index: The index of a project, `project.index`, or any other VectorStoreIndex.
         similarity_top_k: Number of results that `retrieve` returns; None for the default of the `top_k` setting.
         top_k: The same as `similarity_top_k`.
-        filters: Metadata filters; only nodes that pass them are ranked.
+        filters: Filters in any form; see `to_filters`. Only nodes that pass them are ranked.
         spotlight: Whether the first nodes are reranked by their best sentence or table row, if the index belongs to a
             project. For other indexes, use `SpotlightRerank`.
         embed_model: Model that embeds the query; None uses the model of the index.
@@ -55,7 +55,7 @@ class SemanticRetriever(VectorIndexRetriever, CheckedRetriever):
         *,
         similarity_top_k: int | None = None,
         top_k: int | None = None,
-        filters: MetadataFilters | None = None,
+        filters: Filters | None = None,
         spotlight: bool = SearchSettings.spotlight,
         embed_model: BaseEmbedding | None = None,
         callback_manager: CallbackManager | None = None,
@@ -69,7 +69,7 @@ class SemanticRetriever(VectorIndexRetriever, CheckedRetriever):
         super().__init__(
             index,
             similarity_top_k=number_of_results(similarity_top_k, top_k, SearchSettings.k),
-            filters=filters,
+            filters=to_filters(filters),
             embed_model=embed_model,
             callback_manager=callback_manager,
         )

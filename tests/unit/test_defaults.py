@@ -35,7 +35,9 @@ SAME_NAME = {
     "Project.as_chat_engine.mode": "how follow-up questions are searched",
     **dict.fromkeys(("AnswerOptions.context", "passages_prompt.context"), "whether contexts are shown"),
     **dict.fromkeys(("sweep_answers.context", "Project.as_query_engine.context"), "whether contexts are shown"),
-    "Project.as_chat_engine.context": "whether contexts are shown",
+    **dict.fromkeys(
+        ("Project.as_chat_engine.context", "Project.ask.context", "Project.aask.context"), "whether contexts are shown"
+    ),
     **dict.fromkeys(("Analyzer.language", "LexicalIndexBuilder.language"), "the language of the texts"),
     **dict.fromkeys(("LexicalIndex.build.language", "DocumentIndex.build.language"), "the language of the texts"),
     **dict.fromkeys(
