@@ -17,7 +17,9 @@ from llama_index_contextual._utils.templates import _marks_of
 from llama_index_contextual.answering.citations import (
     FoldedText,
     Passage,
+    _Layout,
     check_citations,
+    citations_of,
     is_stitched,
     quotations_of,
     uncited,
@@ -146,6 +148,13 @@ def _check(answer: str = "It is 1,234 [Source 1].", passage: str = "It is 1,234.
     )
 
 
+def _cited(text: str) -> None:
+    layout = _Layout(text, citations_of(text))
+    for _, start, _, _ in layout.statements():
+        layout.cited_near(start)
+        layout.citations_at(start)
+
+
 WRAPPED = "the water of the garden is metered apart from that of the house"
 FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     "source marks": (
@@ -157,6 +166,15 @@ FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     "quotations": (
         quotations_of,
         [Run("", "“"), Run("> ", " "), Run('"', "a "), Run("", '"a '), Run("", "'a "), Run("", '> a\n\n"b c d"\n\n')],
+    ),
+    "citations of statements": (
+        _cited,
+        [
+            Run("", "A b c [Source 1]. "),
+            Run("", "A b c.\n\n"),
+            Run("A [Source 1].\n\n", "A b c. "),
+            Run("", "[Source 1] "),
+        ],
     ),
     "stitched quotations": (
         lambda text: is_stitched(text, [FoldedText("a b c"), FoldedText("d e f")]),
