@@ -108,7 +108,8 @@ def _epoch(element: Element) -> datetime:
 
     root = element.getroottree().getroot()
     is_mac = root.xpath("boolean(./*[local-name()='date1904'][not(@val = '0' or @val = 'false')])")
-    return MAC_EPOCH if is_mac else WINDOWS_EPOCH
+    epoch: datetime = MAC_EPOCH if is_mac else WINDOWS_EPOCH
+    return epoch
 
 
 def _number(text: str, code: str, epoch: datetime) -> str:
