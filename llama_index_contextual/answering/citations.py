@@ -14,7 +14,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from llama_index_contextual.answering.citation_forms import (
@@ -578,6 +579,7 @@ class _Layout:
         starts = structural_offsets(self.uncited)
         self._paragraphs = [0, *starts[Rank.PARAGRAPH]]
         self._sentences = sorted({*self._paragraphs, *starts[Rank.SENTENCE]})
+        self._cited_between: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def citations_for(self, quotation: Quotation) -> tuple[int, ...]:
         """Return the sources cited in a quotation or, if there are none, right after it.
@@ -595,8 +597,7 @@ class _Layout:
         If the sentence cites none, return the sources cited in its paragraph or, failing that, in the whole answer.
         """
         for starts in (self._sentences, self._paragraphs):
-            at = bisect_right(starts, offset)
-            if numbers := self._cited(starts[at - 1], starts[at] if at < len(starts) else len(self.text)):
+            if numbers := self._cited(*self._part_at(starts, offset)):
                 return numbers
         return self._cited(0, len(self.text))
 
@@ -612,12 +613,19 @@ class _Layout:
 
     def cited_near(self, offset: int) -> tuple[int, ...]:
         """Return the sources cited in the paragraph at an offset."""
-        at = bisect_right(self._paragraphs, offset)
-        return self._cited(self._paragraphs[at - 1], [*self._paragraphs, len(self.text)][at])
+        return self._cited(*self._part_at(self._paragraphs, offset))
+
+    def _part_at(self, starts: Sequence[int], offset: int) -> tuple[int, int]:
+        """Return the start and the end of the sentence or paragraph at an offset."""
+        at = bisect_right(starts, offset)
+        return starts[at - 1], starts[at] if at < len(starts) else len(self.text)
 
     def _cited(self, start: int, end: int) -> tuple[int, ...]:
-        inside = (numbers for at, _, numbers in self.citations if start <= at < end)
-        return tuple(dict.fromkeys(number for numbers in inside for number in numbers))
+        if (start, end) not in self._cited_between:
+            first, last = (bisect_left(self.citations, at, key=itemgetter(0)) for at in (start, end))
+            numbers = (number for _, _, numbers in self.citations[first:last] for number in numbers)
+            self._cited_between[start, end] = tuple(dict.fromkeys(numbers))
+        return self._cited_between[start, end]
 
 
 def _check_quotation(
@@ -638,11 +646,13 @@ def _statements(
 ) -> Iterator[Statement]:
     """Yield the statements of an answer, each with the sentence that supports it."""
     finder, known = EvidenceFinder(passages), numbers_in(question)
+    ends = list(accumulate((one.end for one in quotations), max))  # those of the quotations up to each of them
     for text, start, end, cited in layout.statements():
         if finder.term_count(text) < MIN_TERMS:
             continue
         statement = Statement(text=text, start=start, end=end, status="not_found", cited=cited)
-        quoted = [one for one in quotations if one.start < end and start < one.end and one.source is not None]
+        near = quotations[bisect_right(ends, start) : bisect_left(quotations, end, key=attrgetter("start"))]
+        quoted = [one for one in near if start < one.end and one.source is not None]
         # A quotation from a source that is not cited is reported rather than one from a cited source.
         if quoted := sorted(quoted, key=lambda one: not cited or one.found_in in cited):
             first = quoted[0]

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 DERIVED = 3
 """Edition of the derived data. It must be increased when the same chunks no longer result in the same derived data."""
 
+OLDEST_READ = 2
+"""Edition of the oldest files of units that are read; older ones are made again in memory."""
+
 
 def current_entry(config: ProjectConfig) -> DerivedEntry:
     """Return the manifest entry of derived data that this release makes with the given settings."""

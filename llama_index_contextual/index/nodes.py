@@ -10,7 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
     from llama_index_contextual.index.filters import Column
 
-_COPIED = "id, doc_id, start_char, end_char, parent, metadata, body, form"
-_INSERT = f"INSERT INTO nodes ({_COPIED}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_COPIED = "id, doc_id, start_char, end_char, parent, metadata, body"
+_INSERT = f"INSERT INTO nodes ({_COPIED}, form) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_FORM = "INSERT OR IGNORE INTO forms VALUES (?, ?)"
-_COLUMNS = "id, metadata, body, form"
+_COLUMNS = "id, metadata, body"
+_NO_FORM = 0  # the form of nodes of an earlier release, whose bodies contain all fields and the text
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS nodes (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, doc_id TEXT,"
     " start_char INTEGER, end_char INTEGER, parent TEXT, metadata TEXT NOT NULL, body BLOB NOT NULL,"
@@ -224,8 +225,8 @@ class NodeTable(Nodes):
         """
         with self._lock, self._kv.transaction() as connection:
             self._forget()
-            forms = dict(source._kv.query("SELECT id, fields FROM forms"))
-            for block in source._blocks(_COPIED):
+            forms = dict(source._kv.query("SELECT id, fields FROM forms")) if source._has_forms else {_NO_FORM: "{}"}
+            for block in source._blocks(source._with_form(_COPIED)):
                 rows = [row[:-1] for row in block if is_kept[row[-1] - 1]]
                 connection.executemany(_INSERT_FORM, ((form, forms[form]) for form in {row[-1] for row in rows}))
                 connection.executemany(_INSERT, rows)
@@ -374,7 +375,7 @@ class NodeTable(Nodes):
         if span is not None:
             condition += " AND (start_char IS NULL OR start_char < ? AND (end_char IS NULL OR end_char > ?))"
             parameters += [span[1], span[0]]
-        for block in self._blocks(_COLUMNS, condition, parameters):
+        for block in self._blocks(self._with_form(_COLUMNS), condition, parameters):
             yield from map(_node_of, self._stored(block))
 
     def _blocks(self, columns: str, condition: str = "", parameters: Sequence[Any] = ()) -> Iterator[list[Any]]:
@@ -392,7 +393,7 @@ class NodeTable(Nodes):
 
     def find_nodes(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
         """Yield the nodes with the given ids, skipping ids that do not exist."""
-        return map(_node_of, self._stored(self._fetch(_COLUMNS, node_ids)))
+        return map(_node_of, self._stored(self._fetch(self._with_form(_COLUMNS), node_ids)))
 
     def at(self, rows: Sequence[int]) -> list[Chunk]:
         """Return the chunks of the given rows, in the same order; the most recently used ones are cached."""
@@ -408,7 +409,7 @@ class NodeTable(Nodes):
         for start in range(0, len(rows), _MAX_VARIABLES):
             part = rows[start : start + _MAX_VARIABLES]
             marks = ", ".join("?" * len(part))
-            sql = f"SELECT {_COLUMNS} FROM nodes WHERE position IN ({marks}) ORDER BY position"
+            sql = f"SELECT {self._with_form(_COLUMNS)} FROM nodes WHERE position IN ({marks}) ORDER BY position"
             stored = self._stored(self._kv.query(sql, [row + 1 for row in part]))
             nodes = [*zip(part, stored, strict=True)]
             self._stored_rows.put_all((row, node) for row, node in nodes if _is_flat(node.metadata))
@@ -416,20 +417,32 @@ class NodeTable(Nodes):
 
     def children(self, parent_id: str) -> list[BaseNode]:
         """Return the child nodes of a parent, in text order."""
-        sql = f"SELECT {_COLUMNS} FROM nodes WHERE parent = ? ORDER BY start_char, position"
+        sql = f"SELECT {self._with_form(_COLUMNS)} FROM nodes WHERE parent = ? ORDER BY start_char, position"
         return list(map(_node_of, self._stored(self._kv.query(sql, (parent_id,)))))
 
     def _stored(self, rows: Iterable[Sequence[Any]]) -> Iterator[_StoredNode]:
-        """Parse rows of the table that begin with `_COLUMNS`."""
+        """Parse rows of the table that begin with `_COLUMNS` and the form."""
         decompress = zstandard.ZstdDecompressor().decompress  # creating the object takes longer than using it
         forms: dict[int, dict[str, Any]] = {}
         for node_id, metadata, body, number, *_ in rows:
             head, has_text, text = decompress(body).partition(b"\n")
             kind, fields = from_json(head)  # faster than `json.loads`
             form = forms.get(number) or forms.setdefault(number, self._form(number))
-            yield _StoredNode(node_id, from_json(metadata), text.decode() if has_text else None, kind, fields, form)
+            own = text.decode() if has_text else fields.pop("text", None)
+            yield _StoredNode(node_id, from_json(metadata), own, kind, fields, form)
+
+    @cached_property
+    def _has_forms(self) -> bool:
+        """Whether common fields are stored once; an earlier release stored them with each node."""
+        return any(name == "form" for _, name, *_ in self._kv.query("PRAGMA table_info(nodes)"))
+
+    def _with_form(self, columns: str) -> str:
+        """Return the names of some columns, followed by that of the number of the common fields."""
+        return f"{columns}, {'form' if self._has_forms else _NO_FORM}"
 
     def _form(self, number: int) -> dict[str, Any]:
+        if number == _NO_FORM:
+            return {}
         form = self._forms.get(number)
         if form is None:
             [(fields,)] = self._kv.query("SELECT fields FROM forms WHERE id = ?", (number,))

@@ -23,7 +23,7 @@ from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.embeddings.words import words_identity
 from llama_index_contextual.index import files
 from llama_index_contextual.index.bm25 import TERMS_FILE, TermCounts
-from llama_index_contextual.index.derived import DerivedBuilder
+from llama_index_contextual.index.derived import OLDEST_READ, DerivedBuilder
 from llama_index_contextual.index.fields import column_of
 from llama_index_contextual.index.manifest import (
     ADDED_FILE,
@@ -212,7 +212,7 @@ class Part:
 
     @property
     def remade(self) -> DerivedBuilder:
-        """The derived data, made from the chunks in memory, for a part that lacks one of the files."""
+        """The derived data, made from the chunks in memory, for a part that lacks a file or has an old one."""
         return self.shared("remade", self._remake)
 
     def _remake(self) -> DerivedBuilder:
@@ -227,7 +227,7 @@ class Part:
         return self.shared(UNITS_FILE, self._load_units)
 
     def _load_units(self) -> Units:
-        if UNITS_FILE not in self.files:
+        if UNITS_FILE not in self.files or self.entry.derived.edition < OLDEST_READ:
             return self.remade.units.build()
         units = Units.load(self.directory / UNITS_FILE)
         return units if self.entry.derived.words == words_identity() else units.without_directions()

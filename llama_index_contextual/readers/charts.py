@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
@@ -89,6 +90,7 @@ def _points(source: Element | None) -> list[str]:
     """Return the stored values of a series, with numbers as Excel shows them, and dates in ISO format."""
     if source is None:
         return []
+    epoch = _epoch(source)
     is_number = bool(source.xpath(".//*[local-name()='numCache' or local-name()='numLit']"))
     code = "".join(source.xpath("(.//*[local-name()='formatCode'])[1]/text()")) or "General"
     values: dict[int, str] = {}
@@ -96,21 +98,29 @@ def _points(source: Element | None) -> list[str]:
         at = point.get("idx", "")
         text = "".join(point.xpath("./*[local-name()='v'][1]/text()")) or (point.text or "").strip()
         if at.isascii() and at.isdigit() and len(at) < 7 and int(at) <= MAX_POINTS:
-            values[int(at)] = _number(text, point.get("formatCode") or code, source) if is_number else text
+            values[int(at)] = _number(text, point.get("formatCode") or code, epoch) if is_number else text
     return [values.get(at, "") for at in range(max(values, default=-1) + 1)]
 
 
-def _number(text: str, code: str, source: Element) -> str:
+def _epoch(element: Element) -> datetime:
+    """Return the date from which the dates of a chart are counted in days."""
+    from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH
+
+    root = element.getroottree().getroot()
+    is_mac = root.xpath("boolean(./*[local-name()='date1904'][not(@val = '0' or @val = 'false')])")
+    epoch: datetime = MAC_EPOCH if is_mac else WINDOWS_EPOCH
+    return epoch
+
+
+def _number(text: str, code: str, epoch: datetime) -> str:
     """Return a number in a format of Excel; errors such as #N/A are returned as they are."""
     from openpyxl.styles.numbers import is_date_format
-    from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH, from_excel
+    from openpyxl.utils.datetime import from_excel
 
     try:
         if not is_date_format(code[:MAX_FORMAT]):
             return number_text(float(text), code)
-        root = source.getroottree().getroot()
-        is_mac = root.xpath("boolean(./*[local-name()='date1904'][not(@val = '0' or @val = 'false')])")
-        return str(from_excel(float(text), MAC_EPOCH if is_mac else WINDOWS_EPOCH)).removesuffix(" 00:00:00")
+        return str(from_excel(float(text), epoch)).removesuffix(" 00:00:00")
     except (ValueError, OverflowError):
         return text
 
@@ -123,7 +133,8 @@ def _new_chart(root: Element) -> Iterator[Block]:
             for level in dimension.xpath("./*[local-name()='lvl']"):
                 is_number = dimension.tag.endswith("numDim")
                 code = level.get("formatCode") or "General"
-                columns.append([_number(each, code, level) if is_number else each for each in _points(level)])
+                epoch = _epoch(level)
+                columns.append([_number(each, code, epoch) if is_number else each for each in _points(level)])
         if columns:
             yield [list(row) for row in zip_longest(*columns, fillvalue="")]
 
@@ -143,8 +154,7 @@ def drawing_line(paragraph: Element) -> str:
         name = local(child)
         if name in ("r", "fld"):
             properties = child.find("{*}rPr")
-            baseline = "0" if properties is None else properties.get("baseline") or "0"
-            offset = float(baseline.rstrip("%")) * (1_000 if baseline.endswith("%") else 1)
+            offset = _offset("" if properties is None else properties.get("baseline", ""))
             level = (offset >= _RAISED) - (offset <= -_RAISED)
             runs.append(("".join(text.text or "" for text in child.iter("{*}t")), level))
         elif name == "br":
@@ -153,6 +163,14 @@ def drawing_line(paragraph: Element) -> str:
             formulas = child.xpath(".//*[local-name()='oMath'][not(ancestor::*[local-name()='Fallback'])]")
             runs.append(("".join(map(office_formula, formulas)), 0))
     return joined_runs(runs)
+
+
+def _offset(baseline: str) -> float:
+    """Return the offset of a baseline in thousandths of a percent; 0 if it is not a number."""
+    try:
+        return float(baseline.removesuffix("%")) * (1_000 if baseline.endswith("%") else 1)
+    except ValueError:
+        return 0.0
 
 
 def diagram_lines(root: Element) -> list[str]:

@@ -198,7 +198,7 @@ def _mark_scripts(root: Element) -> None:
     for element in list(root.iter(*_SCRIPTS)):
         script = _RAISING.search(element.get("style") or "")
         kind = script[1].lower() if script else element.tag
-        if kind not in ("sup", "sub"):
+        if kind not in ("sup", "sub") or element.getparent() is None:  # its text was replaced with that around it
             continue
         text, after = "".join(element.itertext()), (element.tail or "")[:1]
         before = _text_before(element)

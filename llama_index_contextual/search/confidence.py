@@ -195,6 +195,7 @@ def _level(confidence: float, models: Models, low: float | None) -> ConfidenceLe
 # ---- unknown words ---------------------------------------------------------------------------------------------------
 
 _OPENING, _SENTENCE_ENDS = " \t\n\"'“„«(", ".!?:;"
+_HYPHENATED = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
 _QUESTION_WORD = re.compile(r"\w+(?:[-.'/@:+&]\w+)*")
 
 
@@ -219,6 +220,8 @@ def unknown_words(terms: QueryTerms, text: str) -> list[UnknownWord]:
         if word.isascii() and word.isalnum() and word[0].lower() not in first_letters:
             continue  # the forms of such a word begin with its first letter
         forms = terms.analyzer.query_terms(word)
+        if len(forms) > 1 and _HYPHENATED.fullmatch(word):  # "follow-up" may be written "follow-ups" or "follow up"
+            forms = [form for form in forms[1:] if form in missing]
         if (form := max(forms, key=len, default="")) in missing:
             is_marked = any(sign in ".@_" or sign.isdecimal() for sign in word)
             before = text[max(0, match.start() - 9) : match.start()].rstrip(_OPENING)

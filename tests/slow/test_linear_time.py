@@ -17,7 +17,9 @@ from llama_index_contextual._utils.templates import _marks_of
 from llama_index_contextual.answering.citations import (
     FoldedText,
     Passage,
+    _Layout,
     check_citations,
+    citations_of,
     is_stitched,
     quotations_of,
     uncited,
@@ -36,12 +38,16 @@ from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.rows import cells_of, cells_of_figures, rows_at
 from llama_index_contextual.index.units import Units
 from llama_index_contextual.readers.builder import DocumentBuilder
+from llama_index_contextual.readers.charts import chart_blocks
 from llama_index_contextual.readers.files import FileAccount, FileSource, ReadLimits
 from llama_index_contextual.readers.office import READERS
+from llama_index_contextual.readers.package import Package, parse_xml
+from llama_index_contextual.readers.word import _Body, _Document
 from llama_index_contextual.search.filters import to_filters
 from llama_index_contextual.search.response import Source
+from tests.integration.readers.office_files import WORD, docx
 from tests.support.expressions import Expression, calls, expressions, hostile_runs
-from tests.support.growth import MAX_EXPONENT, Run, exponent, is_suspicious
+from tests.support.growth import MAX_EXPONENT, Run, exponent, is_suspicious, seconds
 
 TEMPLATE = "<document>\n{segment}\n</document>\n[DOC]\n{chunk}\n[/DOC]\n```\n{header}\n```\nQuestion: {question}"
 LOCAL = {
@@ -154,6 +160,13 @@ def _filters(text: str) -> None:
         to_filters(text)
 
 
+def _cited(text: str) -> None:
+    layout = _Layout(text, citations_of(text))
+    for _, start, _, _ in layout.statements():
+        layout.cited_near(start)
+        layout.citations_at(start)
+
+
 WRAPPED = "the water of the garden is metered apart from that of the house"
 FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     "source marks": (
@@ -165,6 +178,15 @@ FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     "quotations": (
         quotations_of,
         [Run("", "“"), Run("> ", " "), Run('"', "a "), Run("", '"a '), Run("", "'a "), Run("", '> a\n\n"b c d"\n\n')],
+    ),
+    "citations of statements": (
+        _cited,
+        [
+            Run("", "A b c [Source 1]. "),
+            Run("", "A b c.\n\n"),
+            Run("A [Source 1].\n\n", "A b c. "),
+            Run("", "[Source 1] "),
+        ],
     ),
     "stitched quotations": (
         lambda text: is_stitched(text, [FoldedText("a b c"), FoldedText("d e f")]),
@@ -295,3 +317,26 @@ def test_readers_parsers_checks_and_streams_take_linear_time(name: str) -> None:
     call(runs[0].text(8))  # load what is loaded once
     slow = {str(run): value for run in runs if (value := exponent(call, run)) >= STEPS}
     assert not slow
+
+
+def test_the_dates_of_a_chart_take_linear_time() -> None:
+    def read_chart(points: int) -> None:
+        values = "".join(f'<pt idx="{at}"><v>{at}</v></pt>' for at in range(points))
+        cache = f"<val><numCache><formatCode>yyyy-mm-dd</formatCode>{values}</numCache></val>"
+        plot = f"<chart><plotArea><barChart><ser>{cache}</ser></barChart></plotArea></chart>"
+        chart_blocks(parse_xml(f"<chartSpace>{'<other/>' * points}{plot}</chartSpace>".encode()))
+
+    short, long = (min(seconds(read_chart, points) for _ in range(3)) for points in (1_000, 8_000))
+    assert long < 20 * short
+
+
+def test_a_paragraph_of_word_with_many_breaks_takes_linear_time() -> None:
+    document = _Document(Package(docx("a")), None)
+
+    def prepare(breaks: int) -> None:
+        runs = '<w:t>a</w:t><w:br w:type="page"/>' * breaks
+        root = parse_xml(f'<w:body xmlns:w="{WORD}"><w:p><w:r>{runs}</w:r></w:p></w:body>'.encode())
+        _Body(document, root, {}).prepare()
+
+    short, long = (min(seconds(prepare, breaks) for _ in range(3)) for breaks in (2_000, 8_000))
+    assert long < 8 * short

@@ -21,7 +21,7 @@ from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.cli import run
-from tests.support.editions import make_outdated
+from tests.support.editions import make_first_edition, make_outdated
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.trees import write
 
@@ -95,6 +95,32 @@ def test_derived_data_without_a_file_are_made_from_the_chunks(project: Project, 
     make_outdated(project.directory, has_files=False)
     assert ranking(load(project), mode) == before != []
     assert load(project).verify().sound
+
+
+@pytest.mark.parametrize("mode", ["semantic", "lexical", "hybrid"])
+def test_a_version_of_the_first_edition_is_searched_exported_and_extended(tmp_path: Path, mode: str) -> None:
+    models: dict[str, Any] = {"llm": ScriptedLLM(), "embed_model": CountingEmbedding()}
+    project = ProjectManager(tmp_path / "knowledge").create("plant", ProjectConfig.local(**SETTINGS), **models)
+    project.ingest([Document(id_="a", text=TEXTS["a"], metadata={"site": "north"}), document("b")])
+    before, nodes = ranking(project, mode), [project.chunks(doc_id) for doc_id in ("a", "b")]
+
+    make_first_edition(project.directory)
+    old = load(project)
+    assert ranking(old, mode) == before != []
+    assert [old.chunks(doc_id) for doc_id in ("a", "b")] == nodes
+    assert old.read("a") == TEXTS["a"]
+    assert [name for name, _ in ranking(old.only({"site": "north"}), mode)] == [nodes[0][0].node_id]
+    assert old.verify().sound
+    old.export(tmp_path / "export")
+
+    old.ingest([document("c")])
+    assert calls(old) == (1, 1)
+    assert set(editions(old)) == {(DERIVED, "auto")}
+    assert [old.chunks(doc_id) for doc_id in ("a", "b")] == nodes
+    assert {name for name, _ in before} <= {name for name, _ in ranking(load(project), mode)}
+    old.remove(["a"])  # the part is written without its chunks
+    assert load(project).chunks("b") == nodes[1]
+    assert load(project).verify().problems == []
 
 
 WRITES: dict[str, Callable[[Project, Path], IngestReport]] = {

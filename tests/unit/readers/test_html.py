@@ -21,6 +21,7 @@ def page(body: str) -> str:
         ("45<a href='#f1'><sup>3</sup></a> million", "45[3] million"),
         ("45<sup>3</sup>7", "45^3 7"),
         ("Total<sup>a</sup>", "Total^a"),
+        ("10<sup>2<sup>3</sup></sup> nodes", "10^23 nodes"),
         ("text<sup>[3]</sup>", "text[3]"),
         ("the 5<sup>th</sup> of 4 m<sup>2</sup>", "the 5th of 4 m2"),
         ("1<sup>er</sup>, n<sup>o</sup>, M<sup>me</sup>", "1er, no, Mme"),

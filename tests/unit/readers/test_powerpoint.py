@@ -174,6 +174,7 @@ def test_superscripts_and_subscripts() -> None:
     raised, lowered = 'baseline="30000"', 'baseline="-25000"'
     line = run("10") + run("6", raised) + run(" l of H") + run("2", lowered) + run("O in 45") + run("3", raised)
     assert text_of(("", line)) == "10^6 l of H2O in 45^3"
+    assert text_of(("", run("10") + run("6", 'baseline="high"'))) == "106"  # no number: not raised
 
 
 def test_formulas() -> None:

@@ -153,6 +153,8 @@ def test_words_that_no_document_contains_are_listed_and_names_are_recognised() -
     assert unknown(texts, "What does TS-998 mean? And TS-999?") == {"TS-998": True, "mean": False}
     assert unknown(texts, "NOTICE AT ZEMBLA") == {"ZEMBLA": False}, "nothing is a name if all letters are capitals"
     assert unknown(texts, "ts 999") == {}, "a code in another spelling"
+    assert unknown(["A follow-up is due."], "Two follow-ups, or a follow up?") == {"Two": False}
+    assert unknown(texts, "the period-end and the notice-period") == {"period-end": False}, "a part is missing"
     assert unknown(texts, "the notize period") == {"notize": False}, "a corrected word may be another one"
     assert unknown(texts, "Regelung", "german") == {}, "a part of a compound"
 
