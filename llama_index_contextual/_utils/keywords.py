@@ -1,4 +1,4 @@
-"""Keyword arguments: shared descriptions of options, and suggestions for mistyped names."""
+"""Keyword arguments: shared descriptions of options, and suggestions for names that do not exist."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast, get_type_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 
 _WIDTH = 120
 
@@ -148,3 +149,30 @@ def suggests_keywords(function: F) -> F:
         return await function(*args, **kwargs)
 
     return cast(F, achecked if inspect.iscoroutinefunction(function) else checked)
+
+
+def suggests_attributes(names: Mapping[str, str]) -> Callable[[C], C]:
+    """Return a class decorator so that the AttributeError for a name used elsewhere says what to use instead.
+
+    Args:
+        names: What to use, by name.
+
+    Example:
+        >>> Reader = suggests_attributes({"open": "load(name)"})(type("Reader", (), {}))
+        >>> Reader().open
+        Traceback (most recent call last):
+        AttributeError: 'Reader' object has no attribute 'open': use load(name)
+    """
+
+    def decorate(decorated: C) -> C:
+        former = getattr(decorated, "__getattr__", object.__getattribute__)  # raises the ordinary error
+
+        def __getattr__(self: Any, name: str) -> Any:
+            if name in names:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}: use {names[name]}")
+            return former(self, name)
+
+        decorated.__getattr__ = __getattr__  # type: ignore[attr-defined]
+        return decorated
+
+    return decorate

@@ -39,11 +39,6 @@ FEW = 5
 _CHAT_COMMANDS = "/reset clears the conversation; /quit, exit, :q or Ctrl-D ends it."
 _LAST_LINES = frozenset({"exit", "quit", ":q", "/exit", "/quit", "/q"})
 
-Llm = Annotated[
-    str | None,
-    typer.Option("--llm", metavar="MODEL", help="LLM that answers, as provider:name, instead of the project's own."),
-]
-
 
 @commands.command()
 def search(
@@ -193,17 +188,9 @@ def _open_to_answer(name: str, llm: str | None, settings: Sequence[str] | None) 
 
     Answers are cached unless the `answer_cache` setting has a value.
     """
-    from llama_index_contextual.models import missing_for
-
-    project = common.open_project(name)
-    changes = dict(common.parse_setting(item) for item in settings or ())
-    if llm is not None:
-        # Raise an error if `llm` is not the name of a model.
-        missing_for(llm, setting="answer_llm", option="--llm")
-        changes["answer_llm"] = llm
+    project = common.open_with(name, common.changed_settings(llm, settings, answers=True))
     if project.config.answer_cache is None:
-        changes.setdefault("answer_cache", True)
-    project.state.config = project.config.changed(**changes)
+        project.state.config = project.config.changed(answer_cache=True)
     return project
 
 
@@ -211,7 +198,7 @@ def _open_to_answer(name: str, llm: str | None, settings: Sequence[str] | None) 
 def ask(
     name: Name,
     question: Annotated[str, typer.Argument(metavar="QUESTION")],
-    llm: Llm = None,
+    llm: common.Llm = None,
     settings: common.Settings = None,
     conditions: common.Filters = None,
     files: common.Files = None,
@@ -249,7 +236,7 @@ def chat(
     follow_ups: Annotated[
         Literal["blend", "condense", "simple"], typer.Option(metavar="WAY", rich_help_panel=common.SEARCH)
     ] = "blend",
-    llm: Llm = None,
+    llm: common.Llm = None,
     settings: common.Settings = None,
     conditions: common.Filters = None,
     files: common.Files = None,

@@ -110,15 +110,14 @@ def _version(
 def create(
     name: Name,
     local: Annotated[bool, typer.Option("--local")] = False,
-    llm: Annotated[str | None, typer.Option(metavar="MODEL")] = None,
+    llm: common.Llm = None,
     settings: common.Settings = None,
     config_file: Annotated[Path | None, typer.Option("--config", metavar="FILE")] = None,
 ) -> None:
     """Create an empty project.
 
     Args:
-        local: Use models that need no key and no network.
-        llm: LLM that writes the contexts and answers, as provider:name; with --local, only it is sent texts.
+        local: Use models that need no key and no network; with --llm, only that LLM is sent texts.
         config_file: JSON file with settings; --llm and --set override it.
     """
     from llama_index_contextual.project.manager import missing_for_models
@@ -127,8 +126,7 @@ def create(
     if local:  # no data leaves this machine, unless the file or an option changes these settings
         of_environment = {k: v for k, v in of_environment.items() if k not in ("embed_model", "context")}
     changes = of_environment | (common.read_object(config_file, _SETTINGS_FORM) if config_file else {})
-    changes |= {"context": "llm", "llm": llm} if llm is not None else {}
-    changes |= dict(common.parse_setting(item) for item in settings or [])
+    changes |= common.changed_settings(llm, settings)
     config = ProjectConfig.local(**changes) if local else ProjectConfig(**changes)
     project = common.open_root().create(name, config)
     if common.wants_json():

@@ -49,6 +49,7 @@ from llama_index_contextual.errors import (
 )
 
 if TYPE_CHECKING:
+    from llama_index_contextual.ingestion.estimate import CostEstimate
     from llama_index_contextual.project.manager import ProjectManager
     from llama_index_contextual.project.project import Project
 
@@ -350,13 +351,17 @@ MaxCost = Annotated[
     float | None,
     typer.Option(metavar="DOLLARS", help="Stop before the run costs more than this; `estimate` suggests a limit."),
 ]
+Llm = Annotated[
+    str | None,
+    typer.Option("--llm", metavar="MODEL", help="LLM that writes contexts and answers, as provider:name."),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
         autocompletion=complete_setting,
-        help="A setting listed by `settings`; may be repeated.",
+        help="A setting listed by `settings`. Repeatable. Commands that write documents store it; others use it once.",
     ),
 ]
 Filters = Annotated[
@@ -386,6 +391,27 @@ def parse_setting(item: str) -> tuple[str, Any]:
     if not equals:
         raise typer.BadParameter(f"{item!r} is not FIELD=VALUE.")
     return field, parsed_value(value)
+
+
+def changed_settings(llm: str | None, settings: Sequence[str] | None, *, answers: bool = False) -> dict[str, Any]:
+    """Return the settings given with `--llm` and `--set`; `--set` has precedence.
+
+    Args:
+        llm: Value of `--llm`.
+        settings: Values of `--set`.
+        answers: Whether the LLM only writes answers, not contexts.
+
+    Raises:
+        ModelError: `llm` is not the name of a model.
+    """
+    changes: dict[str, Any] = {}
+    if llm is not None:
+        # Imported here because other commands do not need the models.
+        from llama_index_contextual.models import missing_for
+
+        missing_for(llm, setting="answer_llm" if answers else "llm", option="--llm")
+        changes = {"answer_llm": llm} if answers else {"context": "llm", "llm": llm}
+    return changes | dict(parse_setting(item) for item in settings or ())
 
 
 def read_object(path: Path, form: str) -> dict[str, Any]:
@@ -458,6 +484,21 @@ def open_project(name: str, only: Sequence[str] | None = None) -> Project:
     return project.only(filters or {})
 
 
+def open_to_build(name: str, llm: str | None, settings: Sequence[str] | None) -> Project:
+    """Open a project to build it, and first store the settings given with `--llm` and `--set`."""
+    if changes := changed_settings(llm, settings):
+        open_root().load(name).update_config(**changes)
+        say_note(f"Stored in the settings of the project: {', '.join(changes)}.")
+    return open_project(name)
+
+
+def open_with(name: str, changes: Mapping[str, Any]) -> Project:
+    """Open a project, and use changed settings in this command only."""
+    project = open_project(name)
+    project.state.reconfigure(project.config.changed(**changes))
+    return project
+
+
 def suggested_command(command: str, *arguments: str) -> str:
     """Return a command that the user can copy, with `--root` if it was given to the running command."""
     return shlex.join([PROGRAM, command, *arguments, *root_option()])
@@ -476,6 +517,13 @@ def confirm(question: str, *, yes: bool) -> None:
         say_error(f"{question} There is no terminal for a confirmation: add --yes to continue without one.")
         raise typer.Exit(2)
     typer.confirm(question, abort=True, err=True)
+
+
+def confirm_price(estimate: CostEstimate, *, yes: bool, max_cost: float | None) -> None:
+    """Print the expected cost, and ask on a terminal for confirmation of paid calls without a limit."""
+    say(safe(estimate.summary()), to=err)
+    if estimate.contexts.calls and max_cost is None and has_terminal():
+        confirm("Request the contexts?", yes=yes)
 
 
 def interruptible(project: Project, work: Callable[[], T]) -> T:

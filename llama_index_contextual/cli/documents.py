@@ -106,6 +106,8 @@ def facts_of(path: Path | None) -> Callable[[str], dict[str, Any]] | None:
 def estimate(
     name: Name,
     paths: Annotated[list[str] | None, typer.Argument(metavar="FILES")] = None,
+    llm: common.Llm = None,
+    settings: common.Settings = None,
     reread: Reread = False,
     facts: FactsFile = None,
     password: Password = None,
@@ -120,7 +122,7 @@ def estimate(
         retry: Include the chunks that `retry` processes again.
         renew: Include the contexts that `rebuild --renew` requests again.
     """
-    expected = common.open_project(name).estimate(
+    expected = common.open_with(name, common.changed_settings(llm, settings)).estimate(
         list(paths or ()),
         reread=reread,
         retry_failed=retry,
@@ -137,6 +139,8 @@ def estimate(
 def ingest(
     name: Name,
     paths: Annotated[list[str], typer.Argument(metavar="FILES")],
+    llm: common.Llm = None,
+    settings: common.Settings = None,
     reread: Reread = False,
     facts: FactsFile = None,
     password: Password = None,
@@ -153,7 +157,7 @@ def ingest(
         paths: Files, folders, globs: PDF, Office, HTML, CSV, mail, text, images.
         ray: Read and embed on a Ray cluster: `auto` for this machine's cluster, HOST:PORT, or `local`.
     """
-    project = common.open_project(name)
+    project = common.open_to_build(name, llm, settings)
     work = partial(
         project.ingest,
         list(paths),
@@ -229,7 +233,10 @@ def rebuild(
     name: Name,
     derived: Annotated[bool, typer.Option("--derived")] = False,
     renew: Annotated[bool, typer.Option("--renew")] = False,
+    llm: common.Llm = None,
+    settings: common.Settings = None,
     max_cost: common.MaxCost = None,
+    yes: common.Yes = False,
     quiet: common.Quiet = False,
 ) -> None:
     """Publish a version built from the stored documents with the current settings.
@@ -238,9 +245,9 @@ def rebuild(
         derived: Only make the lexical index again from the stored chunks, which costs nothing.
         renew: Request contexts again whose title or segment is read differently than when they were written.
     """
-    project = common.open_project(name)
+    project = common.open_to_build(name, llm, settings)
     if project.config.context == "llm" and not quiet and not derived:
-        say(safe(project.estimate(renew=renew).summary()), to=err)
+        common.confirm_price(project.estimate(renew=renew), yes=yes, max_cost=max_cost)
     work = partial(project.rebuild, derived=derived, renew=renew, max_cost=max_cost, show_progress=not quiet)
     report = common.interruptible(project, work)
     show_report(report, name)
@@ -250,8 +257,11 @@ def rebuild(
 @commands.command()
 def retry(
     name: Name,
+    llm: common.Llm = None,
+    settings: common.Settings = None,
     max_cost: common.MaxCost = None,
     batch: Batch = False,
+    yes: common.Yes = False,
     quiet: common.Quiet = False,
 ) -> None:
     """Request failed contexts from the LLM again, and embed chunks again that have no vector.
@@ -259,9 +269,10 @@ def retry(
     With --max-cost, this includes contexts that the LLM refused to write, and contexts in a completed batch whose
     replies cannot be read but may be charged.
     """
-    project = common.open_project(name)
+    project = common.open_to_build(name, llm, settings)
     if project.config.context == "llm" and not quiet:
-        say(safe(project.estimate(retry_failed=True, batch=batch).summary()), to=err)
+        expected = project.estimate(retry_failed=True, batch=batch)
+        common.confirm_price(expected, yes=yes, max_cost=max_cost)
     work = partial(project.retry_failed, max_cost=max_cost, batch=batch, show_progress=not quiet)
     report = common.interruptible(project, work)
     show_report(report, name)
@@ -278,6 +289,8 @@ MOST_NAMES = 20
 def sync(
     name: Name,
     folders: Annotated[list[str], typer.Argument(metavar="FOLDER")],
+    llm: common.Llm = None,
+    settings: common.Settings = None,
     dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
     yes: common.Yes = False,
     allow_empty: Annotated[bool, typer.Option("--allow-empty")] = False,
@@ -303,7 +316,11 @@ def sync(
         allow_many: With --yes, allow a sync to remove more than a tenth of a folder's documents.
         watch: Keep running, and sync after every change; documents are removed with --yes.
     """
-    project = common.open_project(name)
+    project = (
+        common.open_with(name, common.changed_settings(llm, settings))
+        if dry_run
+        else common.open_to_build(name, llm, settings)
+    )
     reading: dict[str, Any] = {"file_metadata": facts_of(facts), "passwords": passwords_of(password)}
     options = {**reading, "batch": batch, "allow_empty": allow_empty, "allow_many": allow_many, "wait": wait}
     work = partial(project.sync_folders, folders, **options, show_progress=not quiet)

@@ -12,7 +12,6 @@ from rich.table import Table
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
 from llama_index_contextual.cli.common import Commands, Name, err, safe, say
-from llama_index_contextual.config import default
 from llama_index_contextual.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,13 +39,15 @@ def evaluate_project(
     sweep: Annotated[str | None, typer.Option(metavar="SIZES")] = None,
     steps: Annotated[bool, typer.Option("--steps")] = False,
     rerank: Annotated[str | None, typer.Option(metavar="NAME")] = None,
-    top_k: Annotated[int, typer.Option(metavar="NUMBER", min=1)] = default("top_k"),
+    top_k: Annotated[int | None, typer.Option(metavar="NUMBER", min=1)] = None,
     sample: Annotated[int | None, typer.Option(metavar="NUMBER")] = None,
     number: Annotated[int, typer.Option(metavar="NUMBER")] = 50,
     save: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
     answers: Annotated[bool, typer.Option("--answers")] = False,
     calibrate: Annotated[bool, typer.Option("--calibrate")] = False,
     report: Annotated[list[Path] | None, typer.Option(metavar="FILE")] = None,
+    llm: common.Llm = None,
+    settings: common.Settings = None,
     max_cost: Annotated[float | None, typer.Option(metavar="DOLLARS")] = None,
     yes: common.Yes = False,
 ) -> None:
@@ -59,7 +60,8 @@ def evaluate_project(
         steps: Count failed retrievals with embeddings alone, and as contexts, BM25 and reranking are added.
         rerank: Reranker instead of the `rerank` setting: none, spotlight, auto, llm or a cross-encoder; several for
             --sweep; with --steps, the reranker of the last step.
-        top_k: Number of results in which --steps looks for the evidence.
+        top_k: Number of results in which --steps looks for the evidence; by default the most, of 20, 10, 5 and 1, at
+            which the steps differ.
         sample: Number of documents for which the LLM writes contexts, to decide whether they pay off, before paying for
             all; with --compare, --steps or --sweep, the maximum number of documents to index.
         number: Number of questions to write if no file is given.
@@ -85,7 +87,8 @@ def evaluate_project(
     from llama_index_contextual.evaluation.steps import evaluate_steps
     from llama_index_contextual.index import files
 
-    project = common.open_project(name)
+    changes = common.changed_settings(llm, settings, answers=True)
+    project = common.open_with(name, ({"llm": llm} if llm is not None else {}) | changes)
     if answers:
         if compare is not None or sweep is not None or steps or rerank is not None:
             raise InputError("--answers measures the project as it is: omit --compare, --steps, --sweep and --rerank.")

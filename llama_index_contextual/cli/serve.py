@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -78,7 +79,8 @@ def _token(variable: str) -> Any:
 @opening.command("open", as_json=False)
 def open_folder(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER")],
-    llm: Annotated[str | None, typer.Option(metavar="MODEL")] = None,
+    llm: common.Llm = None,
+    settings: common.Settings = None,
     name: Annotated[str | None, typer.Option(metavar="NAME")] = None,
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT")] = 0,
@@ -94,7 +96,6 @@ def open_folder(
 
     Args:
         folder: Folder with the documents, including its subfolders.
-        llm: LLM that writes the contexts and answers, as provider:name; without it, no model is called.
         name: Name of the project; by default, the name of the folder.
         port: Port of the Workbench; 0 chooses a free one.
         no_browser: Only print the address of the Workbench.
@@ -103,9 +104,10 @@ def open_folder(
         problem = "is a file: name its folder" if folder.is_file() else "there is no such folder"
         raise PathNotFoundError(f"{folder}: {problem}.", value=[str(folder)])
     options = [*(["--name", name] if name else []), *(["--llm", llm] if llm else [])]
+    options += [word for item in settings or () for word in ("--set", item)]
     again = common.suggested_command("open", str(folder), *options)
     name = project_name(folder) if name is None else name
-    project = _project_of(folder, name, llm)
+    project = _project_of(folder, name, common.changed_settings(llm, settings))
     _show_needs(folder, llm)
     if project.config.context == "llm":
         expected = project.estimate([folder])
@@ -220,22 +222,29 @@ def project_name(folder: Path) -> str:
         raise InputError(f"{folder} has a name that cannot be that of a project: choose one with --name.") from error
 
 
-def _project_of(folder: Path, name: str, llm: str | None) -> Project:
+def _project_of(folder: Path, name: str, changes: Mapping[str, Any]) -> Project:
     """Return the project for a folder; create it if it does not exist.
 
+    Args:
+        folder: The folder.
+        name: Name of the project.
+        changes: Settings given with `--llm` and `--set`.
+
     Raises:
-        ConfigurationError: The project uses a different LLM.
+        ConfigurationError: The project has other settings.
         ProjectExistsError: A project with this name contains the documents of another folder.
     """
     manager = common.open_root()
     if name not in manager.list():
-        config = ProjectConfig.local() if llm is None else ProjectConfig.local(context="llm", llm=llm)
-        manager.create(name, config)
+        manager.create(name, ProjectConfig.local(**changes))
     project = common.open_project(name)
-    if llm is not None and (project.config.context, project.config.llm) != ("llm", llm):
+    if project.config.changed(**changes) != project.config:
+        items = [
+            f"{field}={value if isinstance(value, str) else json.dumps(value)}" for field, value in changes.items()
+        ]
         raise ConfigurationError(
-            f"Project {name!r} was made with other settings: leave --llm out, or change them with"
-            f" `{common.suggested_command('configure', name, 'context=llm', f'llm={llm}')}`."
+            f"Project {name!r} was made with other settings: leave --llm and --set out, or change them with"
+            f" `{common.suggested_command('configure', name, *items)}`."
         )
     if project.documents():
         plan = project.sync_folders([folder], dry_run=True, remove=False)

@@ -9,8 +9,8 @@ embeddings, 49 % with contextual BM25 in addition, and 67 % with a reranker in a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -132,8 +132,10 @@ class Steps(Comparison):
         best, first = self.recommended, self.names[0]
         on = f"on {pluralize(len(self.evaluations[0].results), 'question')} ({self.metric})"
         gain, fewer = self.difference(first, best), self.fewer(first, best)
-        if best == first or not fewer:
+        if best == first:
             advice = f"Use {best!r}: no other step has significantly fewer failed retrievals {on}."
+        elif not fewer:
+            return f"No step has fewer failed retrievals than {first!r} {on}."
         else:
             share = f"{100 * fewer:.0f} % fewer failed retrievals than {first!r}"
             advice = f"Use {best!r}: {share} {on}, p = {gain.p_value:.2g}."
@@ -158,7 +160,7 @@ def evaluate_steps(
     questions: Questions,
     *,
     rerank: str | None = None,
-    k: int = max(KS),
+    k: int | None = None,
     sample: int | None = None,
     max_cost: float | None = None,
     progress: ShowVariants | None = None,
@@ -175,7 +177,8 @@ def evaluate_steps(
         project: The project.
         questions: Questions, or the path of a question file.
         rerank: Reranker of the last step, as in the `rerank` setting; None uses the project's setting.
-        k: Number of results among which the evidence must be.
+        k: Number of results among which the evidence must be; None uses the largest of `evaluation.run.KS` at which
+            the steps differ.
         sample: Maximum number of documents to index, starting with documents that contain evidence; None for all.
         max_cost: Maximum cost of contexts, embeddings and reranking in dollars. 0 measures what costs nothing.
         progress: Called first with the cost, before anything is built, and then as the work proceeds. It may raise an
@@ -205,10 +208,11 @@ def evaluate_steps(
             ),
         )
     base = origin.config.changed(indexes="hybrid")
+    cutoffs, results = (KS, max(KS)) if k is None else ((k,), k)
     reranker = rerank or base.rerank or NO_RERANK
     choice = None if reranker == NO_RERANK else origin.live.versions.rerankers.choice(base.changed(rerank=reranker))
     has_model = choice is not None and choice.name != SPOTLIGHT
-    reranking = rerank_price(origin, reranker, len(sample_questions), k) if has_model else 0.0
+    reranking = rerank_price(origin, reranker, len(sample_questions), results) if has_model else 0.0
     steps, skipped = _steps(base, _no_llm(origin, base, excluded, max_cost, reranking), reranker, choice)
     configs: dict[str, ProjectConfig] = {step.context: base.changed(context=step.context) for step in steps.values()}
     with built_variants(
@@ -222,7 +226,7 @@ def evaluate_steps(
         retrievers = {}
         for name, step in steps.items():
             setting = None if step.rerank == NO_RERANK else step.rerank
-            retriever = variants[step.context].as_retriever(similarity_top_k=k, mode=step.mode)
+            retriever = variants[step.context].as_retriever(similarity_top_k=results, mode=step.mode)
             retrievers[name] = retriever.changed(rerank=setting)
         for variant in variants.values():  # otherwise, only the first step with an index would embed the questions
             variant.live.current().embedder.embed_many([[question.text] for question in sample_questions])
@@ -230,21 +234,36 @@ def evaluate_steps(
         comparison = compare(
             retrievers,
             sample_questions,
-            ks=[*(cutoff for cutoff in KS if cutoff < k), k],
-            metric=f"recall@{k}",
+            ks=[*(cutoff for cutoff in KS if cutoff < results), results],
+            metric=f"recall@{results}",
             costs={name: variants[step.context].cost for name, step in steps.items()},
             notes=[
                 *sample_notes(origin, sample_questions, excluded, len(question_list)),
                 *variant_notes(origin, variants, excluded),
-                *_order_notes(steps, k),
             ],
         )
+        k = telling_cutoff(comparison, cutoffs)
+        notes = [*comparison.notes, *_order_notes(steps, k), *_cutoff_notes(k, results)]
+        comparison = replace(comparison, metric=f"recall@{k}", notes=notes)
         prices = dict.fromkeys(steps, 0.0) | {
             name: variants[steps[name].context].price for name in (EMBEDDINGS, STRUCTURAL, LLM_CONTEXT) if name in steps
         }
         if RERANKER in steps:
             prices[RERANKER] = reranking
     return Steps(**vars(with_evidence_notes(comparison, origin)), prices=prices, skipped=skipped)
+
+
+def telling_cutoff(comparison: Comparison, cutoffs: Sequence[int]) -> int:
+    """Return the largest cutoff at which the steps differ in recall, or the largest if they never differ."""
+    for cutoff in sorted(cutoffs, reverse=True):
+        if len({evaluation.mean(f"recall@{cutoff}") for evaluation in comparison.evaluations}) > 1:
+            return cutoff
+    return max(cutoffs)
+
+
+def _cutoff_notes(k: int, results: int) -> Iterator[str]:
+    if k < results:
+        yield f"The steps are compared at {pluralize(k, 'result')}: with more results, all find the same evidence."
 
 
 def _order_notes(steps: Mapping[str, _Step], k: int) -> Iterator[str]:

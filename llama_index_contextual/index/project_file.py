@@ -267,7 +267,12 @@ def directory_lock(directory: Path, *, name: str, busy: str) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise ProjectLockedError(
-            f"Another process is {busy} {name!r}: wait until it has finished.", name=name
+            f"Another process is {busy} {name!r}",
+            name=name,
+            remedy=Remedy(
+                "wait until it has finished; `ingest` and `sync_folders` do so with wait=SECONDS",
+                "wait until it has finished; `ingest`, `sync` and `open` do so with --wait SECONDS",
+            ),
         ) from error
     except OSError as error:
         require_open_files()

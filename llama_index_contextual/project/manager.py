@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Unpack
 
 from llama_index_contextual._utils.files import explains_limit
-from llama_index_contextual._utils.keywords import accepts
+from llama_index_contextual._utils.keywords import accepts, suggests_attributes
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -59,6 +59,7 @@ so that readers see an empty project; project.json is deleted last, so that an i
 _OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})
 
 
+@suggests_attributes(dict.fromkeys(("get", "open", "get_project", "open_project"), "load(name)"))
 @explains_limit
 class ProjectManager:
     """Manager for the projects in a root folder.

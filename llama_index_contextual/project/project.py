@@ -33,7 +33,7 @@ from llama_index.core.tools import FunctionTool
 
 from llama_index_contextual._utils.calls import run_to_completion, twin
 from llama_index_contextual._utils.files import explains_limit
-from llama_index_contextual._utils.keywords import accepts, nearest
+from llama_index_contextual._utils.keywords import accepts, nearest, suggests_attributes
 from llama_index_contextual.answering.build import (
     ChatEngineOptions,
     EngineBuilder,
@@ -177,6 +177,19 @@ class VersionInfo:
     automatic: bool = False
 
 
+_OTHER_NAMES = {
+    **dict.fromkeys(("add", "add_documents", "add_files", "insert", "update", "upload"), "ingest(files)"),
+    "delete": "remove(doc_ids), or ProjectManager.delete(name) for the whole project",
+    "docs": "documents()",
+    "estimate_cost": "estimate(files)",
+    "evaluate": "evaluate(project, questions) of llama_index_contextual.evaluation.run",
+    "query": "ask(question), or search(question) for passages",
+    "stats": "info()",
+    "sync": "sync_folders(folders)",
+}
+
+
+@suggests_attributes(_OTHER_NAMES)
 @explains_limit
 class Project:
     """A single knowledge base, with its documents, contexts and indexes in its own directory.

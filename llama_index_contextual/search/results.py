@@ -17,11 +17,21 @@ from llama_index.core.schema import (
 )
 from pydantic import ConfigDict, field_validator
 
+from llama_index_contextual._utils.keywords import suggests_attributes
 from llama_index_contextual.search.response import INDEX_NAMES, BaseHit, Hit, IndexScore, Mark, SearchResponse, Source
 
 _NODE_CLASSES = {kind.class_name(): kind for kind in (TextNode, Node, IndexNode, ImageNode, Document, ImageDocument)}
 
 
+_OTHER_NAMES = {
+    **dict.fromkeys(("file", "file_name", "filename"), "source.file_name"),
+    **dict.fromkeys(("page", "page_number"), "source.page_start, or source.page_label for the printed number"),
+    **{name: f"source.{name}" for name in ("doc_id", "file_path", "page_label", "section", "title")},
+    "content": "text",
+}
+
+
+@suggests_attributes(_OTHER_NAMES)
 class RetrievedChunk(BaseHit, NodeWithScore):
     """A passage with its score and evidence, as a LlamaIndex `NodeWithScore` for any postprocessor or engine.
 
@@ -98,6 +108,7 @@ class RetrievedChunk(BaseHit, NodeWithScore):
         return Source.of(self.node)
 
 
+@suggests_attributes(dict.fromkeys(("hits", "nodes"), "results") | {"answer": "Project.ask(question)"})
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RetrievalResponse(SearchResponse):
     """Search results as LlamaIndex nodes; for the other attributes, see `SearchResponse`.

@@ -45,7 +45,7 @@ from llama_index_contextual.answering.citations import (
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.support import SupportStatus
 from llama_index_contextual.config import Mode
-from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError
+from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError, end_sentence
 from llama_index_contextual.postprocessor import MergedChunk
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source, visible
@@ -526,7 +526,9 @@ def _form(
         model = project.as_chat_engine().engine.answer_stream.name
     except ModelError as error:
         command = f"llama-index-contextual configure {quoted(project.name)} answer_llm=ollama:llama3.1"
-        missing = missing or ProblemView(title="No model is configured", text=error.problem, command=command)
+        missing = missing or ProblemView(
+            title="No model is configured", text=end_sentence(error.problem), command=command
+        )
         if question.text:
             hits = project.retrieve(question.text, top_k=PASSAGES, filters=_filters(project, question)).to_nodes()
             link = partial(Links(project.name).passage, q=question.text)

@@ -545,12 +545,12 @@ def _no_file_reason(file: SourceFile, project: Project, record: DocumentRecord) 
     if file.problem == "changed":
         note = (
             "The file has changed since it was ingested, so its pages are not shown: they might not contain this text."
-            " Ingest it again:"
+            " They are shown when it has been ingested again."
         )
         return note, f"{program} ingest {name} FOLDER"
     note = (
         f"The file {visible(record.file_name or record.doc_id)} is not where it was ingested, so its pages are not"
-        " shown. Start the server with a folder that contains it:"
+        " shown. They are shown if the Workbench is started with a folder that contains it."
     )
     return note, f"{program} serve {name} --documents FOLDER"
 

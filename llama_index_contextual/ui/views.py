@@ -257,22 +257,32 @@ def problem_of(error: ContextualError, project: Project | None) -> ProblemView:
     if isinstance(error, NoVersionError):
         return ProblemView(
             title="No documents yet",
-            text=f"Project {name!r} is empty. Add documents on the command line, then reload this page:",
+            text=f"Project {name!r} is empty. When the person who runs it has added documents, reload this page.",
             command=f"{program} ingest {quoted(name)} FOLDER",
             status=409,
         )
     if isinstance(error, CorruptVersionError):
         return ProblemView(
             title="The project is damaged",
-            text=f"{error} To see what is wrong:",
+            text=f"{without_signs(error)} The person who runs it can find out what is wrong.",
             command=f"{program} verify {quoted(name)}",
             status=500,
         )
     if isinstance(error, ModelError):
-        return ProblemView(title="A model is not available", text=str(error), status=503)
+        return ProblemView(title="A model is not available", text=without_signs(error), status=503)
     if isinstance(error, InputError):
-        return ProblemView(title="This cannot be searched", text=str(error))
-    return ProblemView(title="The request failed", text=str(error), status=500)
+        return ProblemView(title="This cannot be searched", text=without_signs(error))
+    return ProblemView(title="The request failed", text=without_signs(error), status=500)
+
+
+def without_signs(message: object) -> str:
+    """Return a message without the backticks around names of settings and commands.
+
+    Example:
+        >>> without_signs("Set `llm` first.")
+        'Set llm first.'
+    """
+    return str(message).replace("`", "")
 
 
 def quoted(name: str) -> str:

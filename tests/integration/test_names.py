@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 import threading
 import time
 from pathlib import Path
@@ -109,3 +111,36 @@ def test_an_existing_project_is_named_and_a_deleted_one_leaves_nothing(project: 
         manager.create("p")
     manager.delete("p")
     assert not project.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("sync", "use sync_folders(folders)"),
+        ("delete", "use remove(doc_ids), or ProjectManager.delete(name)"),
+        ("evaluate", "use evaluate(project, questions) of llama_index_contextual.evaluation.run"),
+        ("query", "use ask(question)"),
+        ("add", "use ingest(files)"),
+        ("nonsense", "has no attribute 'nonsense'"),
+    ],
+)
+def test_names_of_other_packages_are_answered_with_the_name_here(project: Project, name: str, hint: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(hint)):
+        getattr(project, name)
+    assert not hasattr(project, name)
+
+
+def test_places_of_hits_are_answered_with_the_name_here(project: Project) -> None:
+    response = project.retrieve("pump")
+    hit = response[0]
+    for name, hint in {"page": "source.page_start", "file_name": "source.file_name", "content": "use text"}.items():
+        with pytest.raises(AttributeError, match=re.escape(hint)):
+            getattr(hit, name)
+    with pytest.raises(AttributeError, match="use results"):
+        getattr(response, "hits")  # noqa: B009 - mypy knows that there is no such attribute
+    assert hit.model_copy() == copy.deepcopy(hit) == hit
+
+
+def test_a_manager_answers_open_with_load(project: Project) -> None:
+    with pytest.raises(AttributeError, match=re.escape("use load(name)")):
+        getattr(ProjectManager(project.directory.parent), "open")  # noqa: B009

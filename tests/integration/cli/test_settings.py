@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from llama_index_contextual.cli import common
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.cli import run
+from tests.support.documents import write_texts
+from tests.support.server import LoopbackProvider
 
 
 def set_variables(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
@@ -64,3 +67,69 @@ def test_a_local_project_ignores_models_of_the_environment(root: Path, monkeypat
     set_variables(monkeypatch, EMBED_MODEL="openai:text-embedding-3-small", CONTEXT="llm", TOP_K="3")
     created = run("create", "a", "--local", "--json").json["config"]
     assert (created["embed_model"], created["context"], created["top_k"]) == ("local", "structural", 3)
+
+
+BUILDING = [("ingest", "a", "reports"), ("sync", "a", "reports"), ("rebuild", "a"), ("retry", "a")]
+OTHERS = [("estimate", "a"), ("sync", "a", "reports", "--dry-run"), ("evaluate", "a", "questions.jsonl")]
+
+
+def write_evidence(folder: Path) -> None:
+    write_texts(folder / "reports")
+    row = {"question": "pump", "file": "manual.txt", "evidence": ["the pump runs dry"]}
+    (folder / "questions.jsonl").write_text(json.dumps(row))
+
+
+@pytest.mark.parametrize("command", BUILDING, ids=lambda command: command[0])
+def test_commands_that_build_store_the_settings_of_their_options(
+    ingested: Project, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    write_evidence(tmp_path)
+    result = run(*command, "--set", "chunk_size=500", "--set", "top_k=4", "--yes")
+    assert result.code == 0, result.err
+    assert "note Stored in the settings of the project: chunk_size, top_k." in result.err
+    stored = ProjectManager(ingested.directory.parent).load("a").config
+    assert (stored.chunk_size, stored.top_k) == (500, 4)
+
+
+@pytest.mark.parametrize("command", BUILDING, ids=lambda command: command[0])
+def test_commands_that_build_write_contexts_with_the_given_llm(
+    ingested: Project, tmp_path: Path, provider: LoopbackProvider, command: tuple[str, ...]
+) -> None:
+    write_evidence(tmp_path)
+    assert run(*command, "--llm", "openai:gpt-4o-mini", "--yes").code == 0
+    stored = ProjectManager(ingested.directory.parent).load("a").config
+    assert (stored.context, stored.llm) == ("llm", "openai:gpt-4o-mini")
+
+
+@pytest.mark.parametrize("command", OTHERS, ids=lambda command: command[0])
+def test_other_commands_use_the_settings_of_their_options_once(
+    ingested: Project, tmp_path: Path, provider: LoopbackProvider, command: tuple[str, ...]
+) -> None:
+    write_evidence(tmp_path)
+    result = run(*command, "--llm", "openai:gpt-4o-mini", "--set", "chunk_size=500")
+    assert result.code == 0, result.err
+    assert ProjectManager(ingested.directory.parent).load("a").config == ProjectConfig.local()
+    if command[0] == "estimate":
+        assert "gpt-4o-mini" in result.out
+
+
+@pytest.mark.parametrize("command", [*BUILDING, *OTHERS, ("ask", "a", "pump")], ids=lambda command: command[0])
+def test_a_name_that_is_no_llm_is_an_error_of_the_option(
+    ingested: Project, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    write_evidence(tmp_path)
+    result = run(*command, "--llm", "gpt")
+    assert (result.code, "--llm" in result.err) == (1, True)
+    assert ProjectManager(ingested.directory.parent).load("a").config == ProjectConfig.local()
+
+
+def test_a_paid_rebuild_is_confirmed_on_a_terminal(
+    ingested: Project, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "has_terminal", lambda: True)
+    ingested.update_config(context="llm", llm="openai:gpt-4o-mini")
+    stopped = run("rebuild", "a")
+    assert (stopped.code, "Request the contexts?" in stopped.err) == (1, True)
+    assert ingested.info().version == "v000001"
+    for options in (("--yes",), ("--max-cost", "1")):
+        assert "Request" not in run("rebuild", "a", *options).err

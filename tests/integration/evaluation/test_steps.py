@@ -8,8 +8,14 @@ import pytest
 
 from llama_index_contextual.config import DEFAULT_LLM, ContextKind, Mode, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
-from llama_index_contextual.evaluation.compare import VariantProgress, compare_variants, rerank_price, sweep_variants
-from llama_index_contextual.evaluation.run import evaluate
+from llama_index_contextual.evaluation.compare import (
+    VariantProgress,
+    compare,
+    compare_variants,
+    rerank_price,
+    sweep_variants,
+)
+from llama_index_contextual.evaluation.run import KS, evaluate
 from llama_index_contextual.evaluation.steps import (
     EMBEDDINGS,
     LEXICAL,
@@ -20,6 +26,7 @@ from llama_index_contextual.evaluation.steps import (
     WITHOUT_LLM,
     Steps,
     evaluate_steps,
+    telling_cutoff,
 )
 from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
@@ -190,3 +197,17 @@ def test_a_comparison_and_a_sweep_can_use_other_rerankers(filled: Project) -> No
     ]
     assert [row["rerank"] for row in sweep.table()][:2] == ["none", "none"]
     assert sweep_variants(filled, QUESTIONS, modes=["hybrid"], top_ks=[1]).rows[0].rerank == "spotlight"
+
+
+def test_steps_are_compared_at_the_most_results_at_which_they_differ() -> None:
+    first, third = FixedRetriever({"q": ["a", "b", "c"]}), FixedRetriever({"q": ["b", "c", "a"]})
+    comparison = compare({"first": first, "third": third}, [by_id("q", "a")], ks=KS, metric="recall@20")
+    assert telling_cutoff(comparison, KS) == 1
+    assert telling_cutoff(comparison, (5, 20)) == 20
+
+
+def test_steps_without_a_difference_are_not_recommended_against_each_other(filled: Project) -> None:
+    steps = evaluate_steps(filled, QUESTIONS, max_cost=0.0)
+    assert steps.metric == f"recall@{max(KS)}"
+    assert "0 % fewer" not in steps.recommendation
+    assert not any(note.startswith("The steps are compared at") for note in steps.notes)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from pathlib import Path
 from urllib.parse import quote_plus
 
 import pypdfium2
 import pytest
 
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.project.manager import ProjectManager
 from tests.slow.browser.conftest import run_axe
-from tests.slow.browser.harness import Pages, Served, Watch, follow, overflow
+from tests.slow.browser.harness import Pages, Served, Watch, follow, overflow, serve
 from tests.support.examples import DATA
 
 pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 STOP = "How long must the pressure booster stand still after an emergency stop?"
 LEAKAGE = "What was the leakage in the Water segment of Haldermoor in the first quarter of 2024?"
@@ -318,3 +321,19 @@ def test_every_view_fits_and_is_accessible(pages: Pages, served: Served, watch: 
         found += [] if light == (scheme == "light") else [f"the background is {background}"]
         problems |= {view: found} if found else {}
     assert problems == {}
+
+
+def test_a_wide_row_of_a_sheet_scrolls_within_its_result_on_a_phone(chrome: Browser, tmp_path: Path) -> None:
+    names = [f"Column number {number}" for number in range(9)]
+    values = [f"Value {number} of the pump" for number in range(9)]
+    (tmp_path / "stock.csv").write_text(f"{','.join(names)}\n{','.join(values)}\n")
+    project = ProjectManager(tmp_path / "root").create("stock", ProjectConfig.local())
+    project.ingest([tmp_path / "stock.csv"])
+    with serve([project]) as served, chrome.new_context(viewport={"width": 390, "height": 844}) as context:
+        page = context.new_page()
+        page.goto(f"{served.url}/p/stock/?q=pump")
+        row, result = page.locator("blockquote .row").first, page.locator(".result").first
+        widths = [element.bounding_box()["width"] for element in (row, result)]  # type: ignore[index]
+        assert widths[0] > 390 > widths[1]
+        row.locator("td").last.scroll_into_view_if_needed()
+        expect(row.locator("td").last).to_be_in_viewport()

@@ -82,7 +82,8 @@ def test_only_one_thread_or_process_writes_at_a_time(directory: Path) -> None:
         thread = threading.Thread(target=try_to_write)
         thread.start()
         thread.join()
-    assert refused == ["Another process is writing to project 'reports': wait until it has finished."]
+    assert refused[0].startswith("Another process is writing to project 'reports': wait until it has finished; ")
+    assert "wait=SECONDS" in refused[0]
     try_to_write()
     assert refused[1:] == ["not refused"]
 
