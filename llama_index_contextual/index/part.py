@@ -155,7 +155,8 @@ class Part:
 
     def _with_fields(self, table: NodeTable) -> NodeTable:
         """Make the fields of the documents available to the filters of their chunks."""
-        table.document_column = lambda key: column_of(key, self.records, self.document_of)
+        records, document_of = self.records, self.document_of  # not `self`: a cycle would keep the files open
+        table.document_column = lambda key: column_of(key, records, document_of)
         return table
 
     def documents(self, is_selected: NDArray[np.bool_]) -> Iterator[tuple[DocumentRecord, list[BaseNode]]]:
