@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import json
 import sqlite3
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 
 import pytest
@@ -217,17 +217,19 @@ def test_a_segment_that_occurs_twice_is_requested_once(provider: LoopbackProvide
         assert done.nodes[0].metadata["context"] == done.nodes[2].metadata["context"]
 
 
+_is_slow: ContextVar[bool] = ContextVar("_is_slow", default=False)
+
+
 class _SlowRead(Ledger):
-    """Answers what it is asked second only when it is told to."""
+    """Answers what a slow task asks only when it is told to."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._reads, self.may_answer = itertools.count(1), threading.Event()
+        self.may_answer = threading.Event()
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
-        number = next(self._reads)
         result = super().contexts(keys)
-        if number == 2:
+        if _is_slow.get():
             assert self.may_answer.wait(PATIENCE)
         return result
 
@@ -238,8 +240,10 @@ async def test_a_context_that_arrives_while_the_ledger_is_read_is_not_requested_
     ledger = _SlowRead(tmp_path / "ledger.sqlite")
     nodes = loose("One.", "Two.")
     async with LLMContextualizer(model=MODEL, retry=QUICK, ledger=ledger).session() as contextualizer:
+        slow = copy_context()
+        slow.run(_is_slow.set, True)
         first = asyncio.create_task(contextualizer.acontextualize(nodes))
-        second = asyncio.create_task(contextualizer.acontextualize(nodes))
+        second = asyncio.create_task(contextualizer.acontextualize(nodes), context=slow)
         done, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
         ledger.may_answer.set()
         await asyncio.gather(first, second)
