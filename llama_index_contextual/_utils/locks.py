@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from types import ModuleType
 from typing import Any
@@ -64,38 +65,24 @@ class Lock:
             reset()
 
 
-class Slots:
-    """Semaphore whose slots are all free in a forked child.
-
-    Args:
-        number: Number of threads that can hold a slot at the same time.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._free_all()
-        call_in_child(self._free_all)
-
-    def _free_all(self) -> None:
-        self._semaphore = threading.Semaphore(self._number)
-
-    def __enter__(self) -> None:
-        self._semaphore.acquire()
-        _busy.append(None)  # unlike adding to a number, this cannot be interrupted
-
-    def __exit__(self, *_details: object) -> None:
-        if _busy:  # a fork may have cleared it
-            _busy.pop()
-        self._semaphore.release()
+_searches: list[None] = []
+"""One item for each search that is running in this process."""
 
 
-_busy: list[None] = []
-"""One item for each slot of this process that a thread holds."""
+@contextmanager
+def searching() -> Iterator[None]:
+    """Context manager that counts a search; see `has_idle_core`."""
+    _searches.append(None)  # unlike adding to a number, this cannot be interrupted
+    try:
+        yield
+    finally:
+        if _searches:  # a fork may have cleared it
+            _searches.pop()
 
 
 def has_idle_core() -> bool:
     """Return whether a core is free for a second thread of the only search, as far as this process knows."""
-    return len(_busy) <= 1 and (os.cpu_count() or 1) > 1
+    return len(_searches) <= 1 and (os.cpu_count() or 1) > 1
 
 
 def call_in_child(method: Callable[[], None]) -> None:
@@ -119,7 +106,7 @@ def _after_fork() -> None:
 
 def _after_fork_in_child() -> None:
     _after_fork()
-    _busy.clear()
+    _searches.clear()
     locks = [lock for lock in _all_locks() if lock._replace_if_held()]
     if sys.version_info < (3, 12):
         _replace_locks_of_properties()

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
+from xxhash import xxh3_64_intdigest
 
 from llama_index_contextual.index.manifest import DocumentRecord
 
@@ -152,7 +153,10 @@ def _in_name(file_name: str) -> str:
 # ---- similar texts ---------------------------------------------------------------------------------------------------
 
 _HASHES, _COMPARED = 48, 40_000
-_FACTORS = np.random.default_rng(7).integers(1, 2**31, size=(2, _HASHES, 1), dtype=np.uint64) * 2 + 1
+_FACTORS = np.array(
+    [[xxh3_64_intdigest(kind, seed=number) >> 33 for number in range(_HASHES)] for kind in (b"factor", b"summand")],
+    dtype=np.uint64,
+)[:, :, None] * np.uint64(2) + np.uint64(1)
 _TOKENS = re.compile(r"\w+")
 
 

@@ -277,7 +277,7 @@ class ProjectRetriever(CheckedRetriever):
             "embedder": None if mode == "lexical" else version.embedder,
             "reranker": None if choice is None else choice.reranker,
             "rerank_reason": "" if choice is None else choice.reason,
-            "slots": self._indexes.versions.slots,
+            "turn": self._indexes.versions.turn,
             "version": version.name,
         }
 

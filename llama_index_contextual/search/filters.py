@@ -276,6 +276,9 @@ def metadata_filter(key: str, value: Any, operator: FilterOperator) -> MetadataF
 class Nodes(Protocol):
     """The chunks that a filter is read for."""
 
+    def __len__(self) -> int:
+        """Return the number of chunks."""
+
     @property
     def superseded(self) -> Mapping[str, str]:
         """The ids of documents that a newer one supersedes, with its id."""
@@ -321,7 +324,7 @@ def resolve(filters: MetadataFilters | None, nodes: Nodes, *, is_checked: bool =
     valid = valid_filters(filters)
     if valid is None:
         return None
-    is_checked = is_checked and bool(nodes.metadata_keys())
+    is_checked = is_checked and len(nodes) > 0
     if is_checked:
         for key in filter_keys(valid):
             _require_field(key, nodes)

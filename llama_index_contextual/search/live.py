@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.files import explains_limit
-from llama_index_contextual._utils.locks import Lock, Slots
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.errors import (
     ConfigurationError,
     ContextualError,
@@ -63,7 +62,8 @@ class LiveVersions:
 
     Attributes:
         project_dir: Directory of the project.
-        slots: Limits the number of threads that rank at the same time.
+        turn: Lock that a search holds while it ranks. Threads that rank at the same time would compete for the
+            interpreter, and answer fewer queries per second.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LiveVersions:
         rerankers: Rerankers | None = None,
     ) -> None:
         self.project_dir = project_dir
-        self.slots = _slots()
+        self.turn = Lock()
         self._name = name
         self._load_embed_model = load_embed_model
         self._load_llm = load_llm
@@ -241,14 +241,6 @@ class LiveIndexes:
             except _FILES_REMOVED:
                 if self._pinned is not None or self.versions.is_live(current.whole):
                     raise
-
-
-def _slots() -> Slots:
-    """Return a semaphore that limits the number of threads that rank at the same time.
-
-    Threads compete for the interpreter: with more threads than cores, fewer queries are answered per second.
-    """
-    return Slots(os.cpu_count() or 1)
 
 
 class SearchableVersion(OpenVersion):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.locks import searching
 from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual.config import SPOTLIGHT, MinRelevance, Mode, ProjectConfig, RerankThreshold, default
 from llama_index_contextual.embeddings.batching import cut_to_input
@@ -39,6 +40,7 @@ from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_
 from llama_index_contextual.search.rank import (
     Evidence,
     FusionSettings,
+    RankedList,
     Ranking,
     fuse_lists,
     lexical_list,
@@ -217,7 +219,7 @@ def search(
     embedder: Embeds | None = None,
     reranker: Reranker | None = None,
     rerank_reason: str = "",
-    slots: AbstractContextManager[object] | None = None,
+    turn: AbstractContextManager[object] | None = None,
     version: str | None = None,
 ) -> SearchResponse:
     """Search an index.
@@ -229,7 +231,7 @@ def search(
         embedder: Embedder for the query; not needed in lexical mode.
         reranker: Reranker for the best hits; None keeps their order.
         rerank_reason: Reason why this reranker was selected, or none, for the response.
-        slots: Context manager that limits the number of searches that rank at the same time.
+        turn: Lock that is held while the search ranks; the vectors are scanned before, in parallel.
         version: Name of the version, for the response.
 
     Raises:
@@ -243,7 +245,7 @@ def search(
         embedder=embedder,
         reranker=reranker,
         rerank_reason=rerank_reason,
-        slots=slots,
+        turn=turn,
         version=version,
     )
     return candidates.respond()
@@ -310,7 +312,7 @@ def find_candidates(
     embedder: Embeds | None = None,
     reranker: Reranker | None = None,
     rerank_reason: str = "",
-    slots: AbstractContextManager[object] | None = None,
+    turn: AbstractContextManager[object] | None = None,
     version: str | None = None,
 ) -> Candidates:
     """Return the best hits before they are reranked by a model, with the estimates of their relevance.
@@ -330,23 +332,25 @@ def find_candidates(
     expanded = _with_acronyms(query, settings.acronyms)
     model = "" if embedder is None else embedder.name
     language = "" if index.lexical is None else foreign_language(query.text, index.lexical.analyzer)
-    with slots or nullcontext():
-        ranking = rank(expanded or query, embedding, index, settings, mode, depth, model=model, foreign=language)
-        best = with_best_units(index, ranking, query.text, results=k, rerank=settings.spotlight)
-        ranking, spots, covered = best[:3]
-        evidence = ranking.evidence(count)
-        hits = hits_of(ranking, index.fetch(ranking.hits.rows[:count].tolist()), evidence, spots)
-        unknown = [] if ranking.terms is None or language else unknown_words(ranking.terms, query.text)
-        estimate = estimate_confidence(
-            ranking,
-            evidence,
-            covered,
-            question=query.text,
-            language=language,
-            unknown=unknown,
-            is_filtered=settings.filters is not None,
-            low=settings.min_confidence,
-        )
+    with searching():
+        semantic = semantic_list(index, embedding, depth, settings.filters, model=model) if mode != "lexical" else None
+        with turn or nullcontext():
+            ranking = rank(expanded or query, semantic, index, settings, mode, depth, model=model, foreign=language)
+            best = with_best_units(index, ranking, query.text, results=k, rerank=settings.spotlight)
+            ranking, spots, covered = best[:3]
+            evidence = ranking.evidence(count)
+            hits = hits_of(ranking, index.fetch(ranking.hits.rows[:count].tolist()), evidence, spots)
+            unknown = [] if ranking.terms is None or language else unknown_words(ranking.terms, query.text)
+            estimate = estimate_confidence(
+                ranking,
+                evidence,
+                covered,
+                question=query.text,
+                language=language,
+                unknown=unknown,
+                is_filtered=settings.filters is not None,
+                low=settings.min_confidence,
+            )
     for hit, relevance in zip(hits, estimate.relevances, strict=False):
         hit.relevance = relevance
     foreign = unrelated_languages(language, index, mode, model) if language else None
@@ -377,7 +381,7 @@ def find_candidates(
 
 def rank(
     query: Query,
-    embedding: Embedding,
+    semantic: RankedList | None,
     index: ChunkIndex,
     settings: SearchSettings,
     mode: Mode,
@@ -386,14 +390,20 @@ def rank(
     model: str,
     foreign: str = "",
 ) -> Ranking:
-    """Rank the best chunks in each index that the mode uses, and fuse the rankings in hybrid mode.
+    """Rank the best chunks by words if the mode requires it, and fuse both rankings in hybrid mode.
 
-    `depth` is the number of chunks to rank in each index, and `foreign` the language of the query if it is not one of
-    the documents.
+    Args:
+        query: The query.
+        semantic: The ranking by meaning; None in lexical mode.
+        index: The index.
+        settings: Settings for the search.
+        mode: The mode of the search.
+        depth: Number of chunks in each ranking.
+        model: Name of the embedding model.
+        foreign: Language of the query if it is not one of those of the documents, otherwise "".
     """
-    words, lists = query.lexical, []
-    if mode != "lexical":
-        lists.append(semantic_list(index, embedding, depth, settings.filters, model=model))
+    words = query.lexical
+    lists = [] if semantic is None else [semantic]
     if mode != "semantic":
         lists.append(lexical_list(index, words, depth, settings.filters))
     if mode != "hybrid":
@@ -425,9 +435,11 @@ def find_standing(
     embedding = embedder.unit(query.embedded) if mode != "lexical" and embedder is not None else query.embedding
     expanded = _with_acronyms(query, settings.acronyms) or query
     depth = max(settings.fusion.candidates, settings.k, DEPTH)
-    ranking = rank(expanded, embedding, index, settings, mode, depth, model="" if embedder is None else embedder.name)
-    ranking, spots, *_ = with_best_units(index, ranking, query.text, results=settings.k, rerank=settings.spotlight)
+    model = "" if embedder is None else embedder.name
     language = "" if index.lexical is None else foreign_language(query.text, index.lexical.analyzer)
+    semantic = semantic_list(index, embedding, depth, settings.filters, model=model) if mode != "lexical" else None
+    ranking = rank(expanded, semantic, index, settings, mode, depth, model=model, foreign=language)
+    ranking, spots, *_ = with_best_units(index, ranking, query.text, results=settings.k, rerank=settings.spotlight)
     unknown = [] if ranking.terms is None or language else unknown_words(ranking.terms, query.text)
     rows = ranking.hits.rows.tolist()
     at = next((at for at, row in enumerate(rows) if index.ids[row] in ids), None)

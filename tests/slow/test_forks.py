@@ -26,7 +26,7 @@ if not hasattr(os, "fork"):
 
 from llama_index_contextual._utils import locks
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual._utils.locks import Lock, Slots
+from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.answering.query_engine import AnswerCache, WrittenAnswer
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index.kvstore import Database
@@ -196,11 +196,10 @@ def test_a_child_searches_although_the_other_threads_of_its_parent_were_searchin
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_child_searches_although_another_thread_held_every_lock_and_every_slot(project: Project) -> None:
+def test_a_child_searches_although_another_thread_held_every_lock(project: Project) -> None:
     visible = project.only({"document_id": {"in": ["1", "2"]}})
     expected = [*answer(project), *answer(visible)]
-    slots = project.state.live.versions.slots
-    with in_another_thread(*locks._all_locks(), *[slots] * slots._number):
+    with in_another_thread(*locks._all_locks()):
         assert reply_of_child(lambda: [*answer(project), *answer(visible)]) == expected
     assert [*answer(project), *answer(visible)] == expected
 
@@ -270,22 +269,10 @@ def test_a_fork_waits_for_a_statement_of_another_thread() -> None:
     thread.join()
 
 
-def test_all_slots_are_free_in_the_child() -> None:
-    slots = Slots(1)
-
-    def in_child() -> list[str]:
-        with slots:
-            return ["entered"]
-
-    with slots:
-        assert reply_of_child(in_child) == ["entered"]
-
-
 def test_locks_that_are_no_longer_used_are_forgotten() -> None:
     before = len(locks._locks), len(locks._calls)
     for _ in range(20):
         LRUCache[str, int](1)
-        Slots(1)
     assert (len(locks._locks), len(locks._calls)) == before
 
 

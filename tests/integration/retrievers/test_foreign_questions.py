@@ -67,3 +67,17 @@ def test_an_embedding_that_knows_both_languages_needs_no_warning_except_in_lexic
     project.ingest([ENGLISH])
     assert project.retrieve(QUESTION).warnings == ()
     assert project.retrieve(QUESTION, mode="lexical").warnings == (WARNING,)
+
+
+def test_why_not_ranks_a_foreign_question_like_a_search(manager: ProjectManager) -> None:
+    project = manager.create("papers", ProjectConfig(context="none"), embed_model=NamedEmbedding())
+    texts = [
+        f"The alarm {'TS-' * (number % 2)}{number} of the pump and of the valve is for part {number}."
+        for number in range(9)
+    ]
+    project.ingest([Document(id_=f"alarm-{number}", text=text) for number, text in enumerate(texts)])
+    question = "Was bedeutet die Meldung TS-3 oder TS-7, und wie kann ich sie abstellen?"
+    hits = project.retrieve(question, top_k=9)
+    standings = [project.why_not(question, hit.source.doc_id, top_k=9) for hit in hits]
+    assert [standing.rank for standing in standings] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert [standing.explanation.score for standing in standings if standing.explanation] == [hit.score for hit in hits]

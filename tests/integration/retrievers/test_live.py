@@ -31,7 +31,7 @@ from llama_index_contextual.retrievers.base import specificity_of
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
 from llama_index_contextual.search import live, search
 from llama_index_contextual.search.confidence import MODELS
-from llama_index_contextual.search.rank import Ranking
+from llama_index_contextual.search.rank import RankedList, Ranking
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import Query
 from tests.integration.retrievers import corpus
@@ -353,30 +353,35 @@ async def test_concurrent_queries_of_one_project_do_not_disturb_each_other(built
 # ---- several questions -----------------------------------------------------------------------------------------------
 
 
-def test_slots_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(built.state.live.versions, "slots", threading.BoundedSemaphore(2))
-    lock, two, ranking, seen = threading.Lock(), threading.Barrier(2), list[str](), list[int]()
-    real = search.rank
+def test_threads_scan_vectors_at_the_same_time_and_rank_one_at_a_time(
+    built: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, eight, ranking, seen = threading.Lock(), threading.Barrier(8), list[str](), list[int]()
+    real, scan = search.rank, search.semantic_list
+
+    def semantic_list(*args: Any, **options: Any) -> RankedList:
+        eight.wait(timeout=300)
+        return scan(*args, **options)
 
     def rank(query: Query, *args: Any, **options: Any) -> Ranking:
         with lock:
             ranking.append(query.text)
             seen.append(len(ranking))
-        two.wait(timeout=300)
+        response = real(query, *args, **options)
         with lock:
             ranking.remove(query.text)
-        return real(query, *args, **options)
+        return response
 
+    monkeypatch.setattr(search, "semantic_list", semantic_list)
     monkeypatch.setattr(search, "rank", rank)
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(built.retrieve, [QUERY] * 8))
     assert {len(answer) for answer in answers} == {3}
-    assert max(seen) == 2
+    assert seen == [1] * 8
 
 
-def test_waiting_for_an_embedding_takes_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_search_waits_for_the_embedding_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = project_of(tmp_path)  # that has kept no question's embedding
-    monkeypatch.setattr(project.state.live.versions, "slots", threading.BoundedSemaphore(1))
     asked, answered, real = threading.Event(), threading.Event(), CountingEmbedding._get_query_embedding
 
     def slow(self: CountingEmbedding, query: str) -> list[float]:

@@ -9,7 +9,7 @@ import faiss
 import numpy as np
 import pytest
 
-from llama_index_contextual._utils.locks import Slots
+from llama_index_contextual._utils.locks import searching
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import vectors
 from llama_index_contextual.index.hits import top
@@ -55,7 +55,7 @@ def test_a_large_matrix_is_shared_between_two_threads(shift: int, monkeypatch: p
     assert products(matrix, QUERIES[0]).tolist() == expected.tolist()
     assert sorted(sizes) == [149, 150]
     sizes.clear()
-    with Slots(2), Slots(2):  # two searches at a time use both cores anyway
+    with searching(), searching():  # two searches at a time use both cores anyway
         assert products(matrix, QUERIES[0]).tolist() == expected.tolist()
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     assert products(matrix, QUERIES[0]).tolist() == expected.tolist()
