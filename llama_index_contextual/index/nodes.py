@@ -7,6 +7,7 @@ stored. If `AutoMergingRetriever` requests a segment, the segment is assembled f
 from __future__ import annotations
 
 import json
+import threading
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -422,7 +423,7 @@ class NodeTable(Nodes):
 
     def _stored(self, rows: Iterable[Sequence[Any]]) -> Iterator[_StoredNode]:
         """Parse rows of the table that begin with `_COLUMNS` and the form."""
-        decompress = zstandard.ZstdDecompressor().decompress  # creating the object takes longer than using it
+        decompress = _OF_THREAD.decompress
         forms: dict[int, dict[str, Any]] = {}
         for node_id, metadata, body, number, *_ in rows:
             head, has_text, text = decompress(body).partition(b"\n")
@@ -472,6 +473,16 @@ _FORM = (
 """Fields whose values are the same for many nodes, and are stored once."""
 
 _CONTAINERS = frozenset({dict, list})  # types of JSON values that can be changed
+
+
+class _Decompressor(threading.local):
+    """One decompressor for each thread, because creating it takes longer than using it."""
+
+    def __init__(self) -> None:
+        self.decompress = zstandard.ZstdDecompressor().decompress
+
+
+_OF_THREAD = _Decompressor()
 
 
 class _StoredNode(NamedTuple):

@@ -23,7 +23,8 @@ import errno
 import itertools
 import os
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import xxhash
@@ -50,6 +51,7 @@ _PART = re.compile(r"p(\d{6,})(-\d+)?(\.building)?")  # begins with the number o
 _OPEN_ELSEWHERE = (errno.EBUSY, errno.ENOTEMPTY)  # network file systems keep a removed file while it is open
 _NONE = "none"
 _MAX_BYTES = 1_000
+_COARSEST = 2_000_000_000  # nanoseconds between two modification times, in file systems with the coarsest clock
 _CONTENT = re.compile(
     rb"(?P<body>(?P<live>v\d{6,}|none)\nnewest (?P<newest>v\d{6,}|none)\n)xxh3 (?P<sum>[0-9a-f]{16})\n"
 )
@@ -84,24 +86,34 @@ class Stamp:
             time if the clock is coarse.
         file: Inode and modification time, which are compared because a project may have been deleted and recreated
             with the same content.
+        is_settled: Whether the file was so old when it was read that a newer one has another modification time.
     """
 
     content: bytes
     file: tuple[int, int]
+    is_settled: bool = field(default=False, compare=False)
 
 
-def read_stamp(project_dir: Path) -> Stamp | None:
+def read_stamp(project_dir: Path, former: Stamp | None = None) -> Stamp | None:
     """Return the state of CURRENT, or None if it does not exist.
+
+    Args:
+        project_dir: Directory of the project.
+        former: The state at an earlier time. If it is settled and the file is the same, its content is not read again.
 
     Raises:
         CorruptVersionError: The file cannot be read because the disk is damaged.
     """
+    path = os.path.join(project_dir, CURRENT)  # called for every query; a Path would take several times as long
     try:
-        file = os.open(os.path.join(project_dir, CURRENT), READING)
-        try:  # called for every query; a file object would take several times as long
+        if former is not None and former.is_settled and _identity(os.stat(path)) == former.file:
+            return former
+        file = os.open(path, READING)
+        try:
             status = os.fstat(file)
             require_regular(project_dir / CURRENT, status)
-            return Stamp(os.read(file, _MAX_BYTES), (status.st_ino, status.st_mtime_ns))
+            is_settled = time.time_ns() - status.st_mtime_ns > _COARSEST
+            return Stamp(os.read(file, _MAX_BYTES), _identity(status), is_settled)
         finally:
             os.close(file)
     except FileNotFoundError:
@@ -110,6 +122,10 @@ def read_stamp(project_dir: Path) -> Stamp | None:
         if error.errno not in DAMAGE:
             raise
         raise _damage_error(project_dir, f"cannot be read ({error.strerror})") from error
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_mtime_ns
 
 
 def read_current(project_dir: Path) -> Current:

@@ -111,7 +111,7 @@ class LiveVersions:
         """
         while True:
             with self._lock:
-                stamp = read_stamp(self.project_dir)
+                stamp = read_stamp(self.project_dir, self._stamp)
                 if self._opened is not None and stamp == self._stamp:
                     return self._opened
                 former, self._opened, self._stamp = self._opened, None, None  # keeps its open parts for reuse

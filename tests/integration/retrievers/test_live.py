@@ -230,6 +230,30 @@ def test_another_process_knows_the_live_version_by_the_content_of_current_not_by
     assert said == ["v000001", "v000002", "v000003", "v000002", "v000001"]
 
 
+def test_current_is_read_again_only_if_it_is_new_or_was_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = project_of(tmp_path)
+    reader, current, read = reader_of(tmp_path), tmp_path / "p" / "CURRENT", list[str]()
+    real = os.open
+
+    def count(path: Any, *args: Any, **options: Any) -> int:
+        read.extend(["CURRENT"] if os.fspath(path) == str(current) else [])
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", count)
+    for _ in range(3):  # another file could still have the same modification time
+        reader.retrieve("harvest")
+    assert len(read) == 3
+    hour = current.stat().st_mtime - 3_600
+    os.utime(current, (hour, hour))
+    for _ in range(3):
+        reader.retrieve("harvest")
+    assert len(read) == 4
+    project.ingest([Document(id_="quince", text="The quince harvest was poor.")])
+    assert reader.retrieve("harvest").version == "v000002"
+
+
 def test_a_running_query_is_answered_by_the_version_it_started_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
