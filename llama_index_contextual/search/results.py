@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from llama_index.core.schema import (
     Document,
@@ -15,7 +15,7 @@ from llama_index.core.schema import (
     NodeWithScore,
     TextNode,
 )
-from pydantic import ConfigDict, field_validator
+from pydantic import ConfigDict
 
 from llama_index_contextual._utils.keywords import suggests_attributes
 from llama_index_contextual.search.response import INDEX_NAMES, BaseHit, Hit, IndexScore, Mark, SearchResponse, Source
@@ -66,15 +66,16 @@ class RetrievedChunk(BaseHit, NodeWithScore):
         """Return the name that LlamaIndex uses to serialise this class."""
         return cls.__name__
 
-    @field_validator("node", mode="before")
     @classmethod
-    def _node_of_its_class(cls, value: Any) -> Any:
-        """Create a node of the right class from the output of `to_dict`.
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
+        """Create a result with a node of the right class from the output of `to_dict`.
 
-        Pydantic cannot do this, because the field is declared with LlamaIndex's abstract class.
+        Pydantic cannot do this, because the field is declared with LlamaIndex's abstract class. A validator of the
+        field would run for every result of a search.
         """
-        kind = _NODE_CLASSES.get(value.get("class_name", "")) if isinstance(value, dict) else None
-        return value if kind is None else kind.from_dict(value)
+        node: Any = data.get("node")
+        kind = _NODE_CLASSES.get(node.get("class_name", "")) if isinstance(node, dict) else None
+        return super().from_dict(data if kind is None else {**data, "node": kind.from_dict(node)}, **kwargs)
 
     @classmethod
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
