@@ -353,7 +353,7 @@ def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Pr
         made_by = getattr(importlib.import_module(module), attribute)
     except ImportError as error:
         raise ModelError(_missing_package(name, traits, module), setting=setting) from error
-    address = _address_in_environment(traits)
+    address = address_in_environment(traits)
     if address is None and traits.needs_address:
         raise ModelError(_missing_address(name, traits), setting=setting)
     options = {traits.address_option: address} if address else {}
@@ -362,7 +362,7 @@ def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Pr
     return traits, model, made_by, options
 
 
-def _address_in_environment(traits: Provider) -> str | None:
+def address_in_environment(traits: Provider) -> str | None:
     """Return the address in the environment variables of a provider, with a scheme, or None if none is set."""
     address = next((os.environ[key] for key in traits.address if os.environ.get(key)), None)
     if address is None or "://" in address:
@@ -542,7 +542,7 @@ def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) 
         return _missing_package(name, traits, module)
     if traits.key and not os.environ.get(traits.key):
         return f"{name!r} needs {traits.key}, which is not set."
-    if traits.needs_address and _address_in_environment(traits) is None:
+    if traits.needs_address and address_in_environment(traits) is None:
         return _missing_address(name, traits)
     return None
 

@@ -153,19 +153,28 @@ def ingest(
 ) -> None:
     """Add and update documents, and publish a new version.
 
+    On a terminal, the price of contexts by an LLM is shown and must be confirmed, unless --max-cost, --yes or --quiet
+    is given.
+
     Args:
         paths: Files, folders, globs: PDF, Office, HTML, CSV, mail, text, images.
         ray: Read and embed on a Ray cluster: `auto` for this machine's cluster, HOST:PORT, or `local`.
     """
     project = common.open_to_build(name, llm, settings)
+    options: dict[str, Any] = {
+        "reread": reread,
+        "file_metadata": facts_of(facts),
+        "passwords": passwords_of(password),
+        "batch": batch,
+    }
+    is_asked = common.has_terminal() and not (yes or quiet or max_cost is not None)
+    if project.config.context == "llm" and is_asked:  # otherwise, the files are not read twice
+        common.confirm_price(project.estimate(list(paths), **options), yes=yes, max_cost=max_cost)
     work = partial(
         project.ingest,
         list(paths),
-        reread=reread,
-        file_metadata=facts_of(facts),
-        passwords=passwords_of(password),
+        **options,
         max_cost=max_cost,
-        batch=batch,
         ray=ray,
         wait=wait,
         show_progress=not quiet,
@@ -346,11 +355,11 @@ def sync(
 
 def _check_watch(config: ProjectConfig, *, dry_run: bool, is_limited: bool) -> None:
     """Check that nothing has to be asked while the folders are watched."""
-    from llama_index_contextual.money.price import is_in_process
+    from llama_index_contextual.money.price import FREE, Prices
 
     if dry_run:
         raise typer.BadParameter("--dry-run and --watch cannot be combined: omit one of them.")
-    if config.context == "llm" and not is_limited and not is_in_process(config.llm or ""):
+    if config.context == "llm" and not is_limited and Prices(config.prices).price(config.llm or "") != FREE:
         raise errors.ConfigurationError(
             f"With --watch, contexts by {config.llm} would be paid for without confirmation: add --max-cost DOLLARS, a"
             " limit for all syncs together, or --yes, which sets no limit and also removes documents whose files are"

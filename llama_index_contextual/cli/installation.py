@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -39,15 +39,28 @@ class Check:
 
 def check_installation() -> Iterator[Check]:
     """Compare the installed packages with the requirements of this package, and look for API keys."""
-    place, core = "Installation", _requirements("")
-    names = sorted({*metadata.metadata(PROGRAM).get_all("Provides-Extra", [])} - {"all", "dev", "dev-all", "docs"})
-    extras = {name: _requirements(name) - core for name in names}
-    missing = {
-        name: sorted(requirement.name for requirement in extra if not _version(requirement))
-        for name, extra in extras.items()
-    }
-    complete = [name for name in names if not missing[name]]
+    place = "Installation"
     yield Check(place, f"Python {platform.python_version()}, {PROGRAM} {__version__}")
+    try:
+        extras = metadata.metadata(PROGRAM).get_all("Provides-Extra", [])
+    except metadata.PackageNotFoundError:
+        yield Check(
+            place,
+            f"{PROGRAM} is used from a folder and not installed, so its requirements are not known",
+            "pip install -e .",
+            harmless=True,
+        )
+    else:
+        yield from _check_packages(place, sorted({*extras} - {"all", "dev", "dev-all", "docs"}))
+    yield Check(place, f"API keys in the environment: {', '.join(filter(os.environ.get, KEYS)) or 'none'}")
+
+
+def _check_packages(place: str, names: Sequence[str]) -> Iterator[Check]:
+    """Compare the installed packages with the requirements of this package and of its extras."""
+    core = _requirements("")
+    extras = {name: _requirements(name) - core for name in names}
+    missing = {name: missing_packages(name) for name in names}
+    complete = [name for name in names if not missing[name]]
     for requirement in sorted(core.union(*(extras[name] for name in complete)), key=str):
         version = _version(requirement)
         if version is None or not requirement.specifier.contains(version, prereleases=True):
@@ -63,7 +76,17 @@ def check_installation() -> Iterator[Check]:
     absent = ", ".join(f"{name}{partly.get(name, '')}" for name in names if missing[name])
     yield Check(place, f"extras: {', '.join(complete) or 'none'}")
     yield Check(place, f'not installed: {absent or "none"}; `pip install "{PROGRAM}[NAME]"` installs an extra')
-    yield Check(place, f"API keys in the environment: {', '.join(filter(os.environ.get, KEYS)) or 'none'}")
+
+
+def missing_packages(extra: str) -> list[str]:
+    """Return the packages of an extra that are not installed; none if the requirements of this package are not known.
+
+    They are not known if this package is imported from a folder in which it was not installed.
+    """
+    try:
+        return sorted(one.name for one in _requirements(extra) - _requirements("") if not _version(one))
+    except metadata.PackageNotFoundError:
+        return []
 
 
 def _requirements(extra: str) -> set[Requirement]:

@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from llama_index_contextual.errors import (
     ConfigurationError,
     ContextualError,
     InputError,
+    ModelError,
     PathNotFoundError,
     ProjectExistsError,
 )
@@ -92,7 +93,8 @@ def open_folder(
 ) -> None:
     """Create or update a project from the documents in a folder, and open it in a browser to search it.
 
-    Without --llm, the documents are read, embedded and searched on this machine, at no cost.
+    Without --llm, the documents are read, embedded and searched on this machine, at no cost. In a new project, the LLM
+    writes contexts and answers; in one that was opened without an LLM, only answers.
 
     Args:
         folder: Folder with the documents, including its subfolders.
@@ -107,13 +109,13 @@ def open_folder(
     options += [word for item in settings or () for word in ("--set", item)]
     again = common.suggested_command("open", str(folder), *options)
     name = project_name(folder) if name is None else name
-    project = _project_of(folder, name, common.changed_settings(llm, settings))
-    _show_needs(folder, llm)
+    project = _project_of(folder, name, llm, settings)
+    _show_needs(folder, project.config)
     if project.config.context == "llm":
         expected = project.estimate([folder])
         if expected.contexts.calls:
             show_estimate(expected)
-            common.confirm("Request the contexts?", yes=yes)
+            common.confirm("Request the contexts?", yes=yes or max_cost is not None)
     try:
         import llama_index_contextual.ui.app  # noqa: F401
     except ImportError:
@@ -143,14 +145,14 @@ def open_folder(
         common.end_interrupted(project)
 
 
-def _show_needs(folder: Path, llm: str | None) -> None:
+def _show_needs(folder: Path, config: ProjectConfig) -> None:
     """Print the extras that the files of a folder need, and the LLM that is used, before the files are read."""
     from llama_index_contextual.cli.opening import describe_models, needed_extras
 
     extras, reasons = needed_extras(folder)
     if extras:
         common.say_note(f'{"; ".join(reasons)}: pip install "{common.PROGRAM}[{",".join(extras)}]"')
-    say(f"[dim]{safe(describe_models(llm))}[/]", to=err)
+    say(f"[dim]{safe(describe_models(config))}[/]", to=err)
 
 
 def _start_ingest(
@@ -222,22 +224,36 @@ def project_name(folder: Path) -> str:
         raise InputError(f"{folder} has a name that cannot be that of a project: choose one with --name.") from error
 
 
-def _project_of(folder: Path, name: str, changes: Mapping[str, Any]) -> Project:
+def _project_of(folder: Path, name: str, llm: str | None, settings: Sequence[str] | None) -> Project:
     """Return the project for a folder; create it if it does not exist.
+
+    An LLM that is given for an existing project without contexts by an LLM is stored as the one that answers.
 
     Args:
         folder: The folder.
         name: Name of the project.
-        changes: Settings given with `--llm` and `--set`.
+        llm: Value of `--llm`.
+        settings: Values of `--set`.
 
     Raises:
         ConfigurationError: The project has other settings.
+        ModelError: The LLM is unknown, or its package or key is missing.
         ProjectExistsError: A project with this name contains the documents of another folder.
     """
-    manager = common.open_root()
+    from llama_index_contextual.models import missing_for
+
+    manager, changes = common.open_root(), common.changed_settings(llm, settings)
+    if llm is not None and (missing := missing_for(llm, setting="llm")):
+        raise ModelError(missing, setting="llm")
     if name not in manager.list():
         manager.create(name, ProjectConfig.local(**changes))
     project = common.open_project(name)
+    if llm is not None and project.config.context != "llm":
+        changes = common.changed_settings(llm, settings, answers=True)
+        if project.config.answer_llm != llm:
+            project.update_config(answer_llm=llm)
+            command = common.suggested_command("configure", name, "context=llm", f"llm={llm}")
+            common.say_note(f"Stored in the settings of the project: answer_llm. For contexts by this LLM: {command}")
     if project.config.changed(**changes) != project.config:
         items = [
             f"{field}={value if isinstance(value, str) else json.dumps(value)}" for field, value in changes.items()

@@ -48,6 +48,9 @@ FREE = Price(input=0.0, cached=0.0, output=0.0)
 IN_PROCESS = frozenset({"local", "huggingface", "fastembed"})
 """Providers whose models run in this process. Such models are free, but may have to be downloaded."""
 
+_OWN_SERVERS = frozenset({"ollama"})
+"""Providers whose models run on a server of the user's, which charges nothing for tokens."""
+
 _PACKAGE = "genai-prices"
 _PROVIDERS = {"openai": "openai", "anthropic": "anthropic", "voyage": "voyageai"}
 _MILLION = 1_000_000
@@ -84,7 +87,8 @@ class Prices:
         """
         if model in self.overrides:
             return self.overrides[model]
-        return FREE if is_in_process(model) else _list_price(model)
+        is_free = is_in_process(model) or model.partition(":")[0] in _OWN_SERVERS
+        return FREE if is_free else _list_price(model)
 
     def dollars(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> float | None:
         """Return the price of tokens in dollars, or None if the price of the model is unknown.

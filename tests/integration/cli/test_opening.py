@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
+import httpx
 import pytest
 
 from llama_index_contextual.cli import opening
@@ -43,8 +43,8 @@ def test_a_folder_becomes_a_local_project_that_can_be_opened(root: Path, text_fo
 def test_the_extras_that_a_folder_needs_are_named_before_it_is_read(
     root: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = {"mammoth", "rapidocr", "nh3"}
-    monkeypatch.setattr(opening, "find_spec", lambda name: None if name in absent else object())
+    absent = {"office": ["mammoth"], "ui": ["nh3"]}
+    monkeypatch.setattr(opening, "missing_packages", lambda extra: absent.get(extra, []))
     monkeypatch.setattr(opening, "engine_for", lambda _: "install it")
     for name in ("a.docx", "b.docx", "c.xlsx", "d.png", "e.csv"):
         (text_folder / name).write_bytes(b"?")
@@ -76,26 +76,56 @@ def test_the_models_at_hand_are_named_and_the_command_for_the_next_time(
     assert f"To open it again: llama-index-contextual open {text_folder} --name mine\n" in named.out
 
 
-def test_a_model_of_ollama_on_this_machine_is_found() -> None:
-    tags = b'{"models": [{"name": "nomic-embed-text"}, {"name": "llama3.1:8b"}]}'
+def test_a_model_on_a_server_of_this_machine_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"):
+        monkeypatch.delenv(key, raising=False)
+    with LoopbackProvider(models=["nomic-embed-text", "llama3.1:8b"]) as server:
+        for address in (server.url.removeprefix("http://"), server.url, f"{server.url}/"):
+            monkeypatch.setenv("OLLAMA_HOST", address)
+            assert opening.models_at_hand() == ["--llm ollama:llama3.1:8b (Ollama is running on this machine)"]
+        monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
+        monkeypatch.setenv("OPENAI_BASE_URL", server.api_base)
+        assert opening.models_at_hand() == [f"--llm openai-like:llama3.1:8b (it is served at {server.api_base})"]
+        server.models = ["nomic-embed-text"]
+        assert opening.models_at_hand() == []
+    monkeypatch.setattr(httpx, "Client", None)  # a server on another machine is not contacted
+    monkeypatch.setenv("OLLAMA_HOST", "models.example:11434")
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://models.example/v1")
+    assert opening.models_at_hand() == []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/api/tags" else 404)
-            self.end_headers()
-            self.wfile.write(tags)
 
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
+def test_a_model_whose_package_is_missing_is_named_with_the_command_that_installs_it(
+    root: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec, package = importlib.util.find_spec, "llama_index.llms.ollama"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find_spec(name))
+    with LoopbackProvider(models=["phi"]) as server:
+        monkeypatch.setenv("OLLAMA_HOST", server.url)
+        command = "'ollama:phi' needs a package that is not installed: pip install llama-index-llms-ollama"
+        assert f"--llm ollama:phi (Ollama is running on this machine; {command})" in run("open", text_folder).err
+        refused = run("open", text_folder, "--name", "second", "--llm", "ollama:phi")
+    assert (refused.code, refused.err) == (1, f"Error: {command}\n")
+    assert ProjectManager(root).list() == [text_folder.name]
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        host = f"127.0.0.1:{server.server_port}"
-        for address in (host, f"http://{host}"):
-            (option,) = opening.models_at_hand({"OLLAMA_HOST": address})
-            assert option == "--llm ollama:llama3.1:8b (Ollama is running on this machine)"
-        server.shutdown()
-    assert opening.models_at_hand({"OLLAMA_HOST": "models.example:11434"}) == []
+
+def test_an_llm_given_for_a_project_without_one_answers_questions_and_leaves_the_contexts(
+    root: Path, provider: LoopbackProvider, text_folder: Path
+) -> None:
+    opened(text_folder)
+    result = run("open", text_folder, "--llm", "openai:gpt-4.1-mini")
+    assert result.code == 0
+    name = text_folder.name
+    command = f"llama-index-contextual configure {name} context=llm llm=openai:gpt-4.1-mini"
+    assert f"Stored in the settings of the project: answer_llm. For contexts by this LLM: {command}\n" in result.err
+    assert "openai:gpt-4.1-mini answers questions" in result.err
+    config = ProjectManager(root).load(name).config
+    assert (config.context, config.answer_llm) == ("structural", "openai:gpt-4.1-mini")
+    assert len(provider.chat_calls) == 0
+    for options in ((), ("--llm", "openai:gpt-4.1-mini")):
+        again = run("open", text_folder, *options)
+        assert "Stored" not in again.err
+        assert "openai:gpt-4.1-mini answers questions" in again.err
+    assert run("ask", name, "What does the pump do?").code == 0
 
 
 def test_opened_again_it_is_brought_up_to_date_and_documents_without_a_file_are_kept(
@@ -132,7 +162,7 @@ def test_the_price_of_contexts_is_shown_and_nothing_is_sent_without_consent(
     assert (refused.code, len(provider.chat_calls)) == (1, 0)
     assert "total with these settings: $" in refused.out
     assert ProjectManager(root).load(text_folder.name).info().version is None
-    opened(text_folder, "--llm", "openai:gpt-4.1-mini", "--yes")
+    opened(text_folder, "--llm", "openai:gpt-4.1-mini", "--max-cost", "1")  # the limit is the consent
     assert len(provider.chat_calls) == 2
     again = opened(text_folder, "--llm", "openai:gpt-4.1-mini")  # nothing is left to pay, so nothing is asked
     assert ("total with these settings" in again, len(provider.chat_calls)) == (False, 2)

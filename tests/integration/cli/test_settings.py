@@ -133,3 +133,20 @@ def test_a_paid_rebuild_is_confirmed_on_a_terminal(
     assert ingested.info().version == "v000001"
     for options in (("--yes",), ("--max-cost", "1")):
         assert "Request" not in run("rebuild", "a", *options).err
+
+
+def test_a_paid_ingest_is_confirmed_on_a_terminal(
+    ingested: Project, tmp_path: Path, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "has_terminal", lambda: True)
+    ingested.update_config(context="llm", llm="openai:gpt-4o-mini")
+    files = [tmp_path / f"{name}.md" for name in ("yes", "limited", "quiet")]
+    for file in files:
+        file.write_text(f"# {file.stem}\n\nThe {file.stem} pump stops at noon.\n", encoding="utf-8")
+    stopped = run("ingest", "a", *files)
+    assert (stopped.code, "Request the contexts?" in stopped.err, len(provider.chat_calls)) == (1, True, 0)
+    assert stopped.err.startswith("5 documents, 5 chunks: 5 calls for contexts, $0.00")
+    for file, option in zip(files, (["--yes"], ["--max-cost", "1"], ["--quiet"]), strict=True):
+        result = run("ingest", "a", file, *option)
+        assert (result.code, "Request" in result.err) == (0, False)
+    assert len(provider.chat_calls) == 5  # of the new files, and of the two that the project had

@@ -114,7 +114,7 @@ def test_a_call_that_may_have_been_charged_stays_booked_at_its_reserve() -> None
     with pytest.raises(BudgetExceededError, match=r"\$0\.02 is spent, of which \$0\.02 for 1 call of unknown cost"):
         account.reserve(MODEL, Tokens.maximum(10_000, 0))
     free = Account(Prices())
-    free.reserve("ollama:llama3", Tokens.maximum(100, 10)).forfeit()
+    free.reserve("openai-like:llama3", Tokens.maximum(100, 10)).forfeit()
     assert (free.actual.unsettled_calls, free.actual.dollars) == (1, None)
 
 
@@ -225,10 +225,10 @@ def test_no_sequence_of_calls_exceeds_the_limit(calls: list[tuple[int, float, bo
 
 def test_without_a_price_tokens_are_counted_and_a_limit_is_refused() -> None:
     account = Account(Prices())
-    account.reserve("ollama:llama3", Tokens.maximum(100, 10)).settle(Tokens(1, 100, 0, 10))
+    account.reserve("openai-like:llama3", Tokens.maximum(100, 10)).settle(Tokens(1, 100, 0, 10))
     assert account.actual == Receipt(calls=1, input_tokens=100, output_tokens=10, paid=None)
-    with pytest.raises(ConfigurationError, match=r"the price of 'ollama:llama3' is unknown .* in the setting"):
-        Account(Prices(), max_cost=1.0).require_price("ollama:llama3")
+    with pytest.raises(ConfigurationError, match=r"the price of 'openai-like:llama3' is unknown .* in the setting"):
+        Account(Prices(), max_cost=1.0).require_price("openai-like:llama3")
     Account(Prices(), max_cost=1.0).require_price(MODEL)
 
 

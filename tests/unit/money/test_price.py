@@ -39,11 +39,17 @@ def test_many_short_prompts_do_not_cost_as_much_as_a_long_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["openai:no-such", "ollama:llama3", "openai-like:gpt-4.1", "ScriptedLLM:x", "openai:"]
+    "model", ["openai:no-such", "openai-like:llama3", "openai-like:gpt-4.1", "ScriptedLLM:x", "openai:"]
 )
 def test_an_unknown_model_has_no_price(model: str) -> None:
     assert Prices().price(model) is None
     assert Prices().dollars(model, Tokens(input_tokens=5)) is None
+
+
+@pytest.mark.parametrize("model", ["local", "huggingface:any", "fastembed:any", "ollama:llama3.1"])
+def test_a_model_of_this_process_or_of_ollama_costs_nothing_unless_a_price_is_set(model: str) -> None:
+    assert Prices().dollars(model, Tokens(input_tokens=1_000_000, output_tokens=5)) == 0.0
+    assert Prices({model: Price(input=2.0)}).dollars(model, Tokens(input_tokens=1_000_000)) == 2.0
 
 
 def test_prices_in_the_settings_take_precedence_and_are_named() -> None:
