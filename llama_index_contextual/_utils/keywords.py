@@ -115,7 +115,7 @@ def _wrap(text: str, indent: str) -> str:
 
 _OTHER_NAMES = {
     "top_k": ("k", "n", "limit", "num_results", "max_results", "n_results", "number"),
-    "filters": ("filter", "where", "metadata_filters"),
+    "filters": ("filter", "where", "metadata_filter", "metadata_filters"),
     "llm": ("model", "answer_llm"),
     "query": ("question", "q"),
     "question": ("query", "q"),

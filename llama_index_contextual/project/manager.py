@@ -59,7 +59,10 @@ so that readers see an empty project; project.json is deleted last, so that an i
 _OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})
 
 
-@suggests_attributes(dict.fromkeys(("get", "open", "get_project", "open_project"), "load(name)"))
+@suggests_attributes(
+    dict.fromkeys(("get", "open", "get_project", "open_project"), "load(name)")
+    | {"from_documents": "create(name), and then ingest(documents) of the project"}
+)
 @explains_limit
 class ProjectManager:
     """Manager for the projects in a root folder.

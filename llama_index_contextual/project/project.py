@@ -178,14 +178,20 @@ class VersionInfo:
 
 
 _OTHER_NAMES = {
-    **dict.fromkeys(("add", "add_documents", "add_files", "insert", "update", "upload"), "ingest(files)"),
+    **dict.fromkeys(("add", "add_documents", "add_files", "add_texts", "insert", "update", "upload"), "ingest(files)"),
+    **dict.fromkeys(("add_folder", "ingest_folder", "refresh", "refresh_ref_docs", "sync"), "sync_folders(folders)"),
+    **dict.fromkeys(("docs", "list_documents"), "documents()"),
+    **dict.fromkeys(("count", "stats"), "info()"),
+    **dict.fromkeys(("persist", "save"), "ingest(files), which writes the project to disk"),
+    **dict.fromkeys(("invoke", "query"), "ask(question), or search(question) for passages"),
+    **dict.fromkeys(("ainvoke", "aquery"), "aask(question), or asearch(question) for passages"),
+    **dict.fromkeys(("similarity_search", "vector_search"), "search(question)"),
+    "as_index": "index",
     "delete": "remove(doc_ids), or ProjectManager.delete(name) for the whole project",
-    "docs": "documents()",
+    "delete_ref_doc": "remove(doc_ids)",
     "estimate_cost": "estimate(files)",
     "evaluate": "evaluate(project, questions) of llama_index_contextual.evaluation.run",
-    "query": "ask(question), or search(question) for passages",
-    "stats": "info()",
-    "sync": "sync_folders(folders)",
+    "stream": "as_query_engine(streaming=True).query(question)",
 }
 
 
@@ -204,6 +210,11 @@ class Project:
     """
 
     def __init__(self, state: ProjectState) -> None:
+        if not isinstance(state, ProjectState):
+            raise TypeError(
+                "A project is opened with ProjectManager(root).load(name), and created with create(name) or"
+                " get_or_create(name)."
+            )
         self.state = state
         self.created = False
         self._conversation: GroundedChatEngine | None = None

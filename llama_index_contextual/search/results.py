@@ -27,7 +27,10 @@ _OTHER_NAMES = {
     **dict.fromkeys(("file", "file_name", "filename"), "source.file_name"),
     **dict.fromkeys(("page", "page_number"), "source.page_start, or source.page_label for the printed number"),
     **{name: f"source.{name}" for name in ("doc_id", "file_path", "page_label", "section", "title")},
-    "content": "text",
+    **dict.fromkeys(("chunk", "content"), "text"),
+    "highlights": "quote",
+    "id": "node_id",
+    "path": "source.file_path",
 }
 
 
@@ -109,7 +112,7 @@ class RetrievedChunk(BaseHit, NodeWithScore):
         return Source.of(self.node)
 
 
-@suggests_attributes(dict.fromkeys(("hits", "nodes"), "results") | {"answer": "Project.ask(question)"})
+@suggests_attributes(dict.fromkeys(("hits", "nodes", "source_nodes"), "results") | {"answer": "Project.ask(question)"})
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RetrievalResponse(SearchResponse):
     """Search results as LlamaIndex nodes; for the other attributes, see `SearchResponse`.

@@ -121,6 +121,11 @@ def test_an_existing_project_is_named_and_a_deleted_one_leaves_nothing(project: 
         ("evaluate", "use evaluate(project, questions) of llama_index_contextual.evaluation.run"),
         ("query", "use ask(question)"),
         ("add", "use ingest(files)"),
+        ("refresh_ref_docs", "use sync_folders(folders)"),
+        ("aquery", "use aask(question)"),
+        ("similarity_search", "use search(question)"),
+        ("as_index", "use index"),
+        ("persist", "use ingest(files), which writes the project to disk"),
         ("nonsense", "has no attribute 'nonsense'"),
     ],
 )
@@ -139,6 +144,42 @@ def test_places_of_hits_are_answered_with_the_name_here(project: Project) -> Non
     with pytest.raises(AttributeError, match="use results"):
         getattr(response, "hits")  # noqa: B009 - mypy knows that there is no such attribute
     assert hit.model_copy() == copy.deepcopy(hit) == hit
+
+
+def test_a_project_made_from_a_name_is_answered_with_the_manager() -> None:
+    with pytest.raises(TypeError, match=re.escape("opened with ProjectManager(root).load(name)")):
+        Project("office")  # type: ignore[arg-type]
+
+
+TWELVE = {
+    "query": "use ask(question)",
+    "as_retriever(similarity_top_k=1).retrieve('pump')": 1,
+    "as_query_engine": None,
+    "add": "use ingest(files)",
+    "delete": "use remove(doc_ids)",
+    "index": None,
+    "search('pump')[0].score": None,
+    "search('pump')[0].text": TEXT.strip(),
+    "search('pump')[0].metadata['file_name']": "pump.md",
+    "search('pump')[0].page": "use source.page_start",
+    "search('pump', similarity_top_k=1)": None,
+    "search('pump').source_nodes": "use results",
+}
+
+
+@pytest.mark.parametrize("call", TWELVE)
+def test_twelve_calls_from_memory_are_right_or_answered_with_what_to_do(project: Project, call: str) -> None:
+    expected = TWELVE[call]
+    try:
+        result = eval(f"project.{call}", {"project": project})  # noqa: S307
+    except AttributeError as error:
+        assert str(expected) in str(error)
+        return
+    assert result is not None
+    if isinstance(expected, int):
+        assert len(result) == expected
+    elif expected is not None:
+        assert result == expected
 
 
 def test_a_manager_answers_open_with_load(project: Project) -> None:
