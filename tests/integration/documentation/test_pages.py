@@ -43,6 +43,8 @@ SKILL = "../skills/llama-index-contextual/SKILL.md"
 LANGUAGES = {"python", "bash", "text", "json", "html"}
 NOT_RUN = 25
 """How many blocks may be marked as not run: a mark is for what needs a download, a key or a server that stays."""
+NOT_COMPARED = 4
+"""How many outputs may be marked as not compared with what is printed."""
 INDEX = (ROOT / "llms.txt").read_text(encoding="utf-8")
 
 
@@ -195,6 +197,14 @@ def test_every_block_says_its_language_and_few_are_not_run() -> None:
     marked = [block for block in every if block.comment("not run: ") is not None]
     assert len(marked) <= NOT_RUN, [str(block) for block in marked]
     assert all(len(block.comment("not run: ") or "") > 15 for block in marked), "a reason is a sentence"
+
+
+def test_every_output_follows_the_code_that_prints_it_or_says_why_not() -> None:
+    shown = [block for page in ("../README.md", *pages()) for block in blocks(page) if block.language == "text"]
+    not_compared = [block for block in shown if not block.follows or block.comment("not compared: ") is not None]
+    assert [str(block) for block in not_compared if len(block.comment("not compared: ") or "") <= 15] == []
+    assert len(not_compared) <= NOT_COMPARED, [str(block) for block in not_compared]
+    assert len(shown) >= 25
 
 
 def test_json_is_valid_and_the_client_of_mcp_starts_a_command_that_exists() -> None:

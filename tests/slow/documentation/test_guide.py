@@ -22,6 +22,7 @@ from llama_index.core import Settings
 from typer.testing import CliRunner
 
 from llama_index_contextual.cli.app import app
+from tests.benchmarks import price
 from tests.integration.documentation.test_pages import PROGRAM, commands_of, known_extras
 from tests.support.examples import EXAMPLES, script
 from tests.support.pages import Block, blocks, pages
@@ -43,7 +44,8 @@ CONTEXT = (
 )
 VERDICT = {"unsupported": [], "relevant": True, "confidence": 0.9}
 
-WITH_CODE = [page for page in pages() if any(block.language in ("python", "bash") for block in blocks(page))]
+README = "../README.md"
+WITH_CODE = [page for page in (README, *pages()) if any(block.language in ("python", "bash") for block in blocks(page))]
 
 
 @pytest.fixture
@@ -92,13 +94,27 @@ def test_the_readme_the_start_and_the_tutorial_run_one_after_another_in_one_fold
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     creating = [
-        block
-        for block in blocks("../README.md")
-        if re.search(r"\bmanager\.(?:get_or_)?create|contextual create ", block.text)
+        block for block in blocks(README) if re.search(r"\bmanager\.(?:get_or_)?create|contextual create ", block.text)
     ]
     assert {block.language for block in creating} == {"python", "bash"}
     for page in (creating, blocks("start.md"), blocks("tutorial.md")):
         run([block for block in page if "contextual demo" not in block.text], folder, monkeypatch)
+
+
+def test_the_prices_in_the_readme_are_those_that_its_commands_print(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("\n", " ")
+    price.write_documents(tmp_path, 71)
+    for folder, sentence in (
+        (EXAMPLES / "data", r"five example documents, with ([\d,]+) tokens, it prints \$([\d.]+) and ([\d.]+) minutes"),
+        (tmp_path, r"71 documents of this length, with ([\d,]+) tokens, .*? prints \$([\d.]+) and ([\d.]+) minutes"),
+    ):
+        stated = re.search(sentence, readme)
+        assert stated is not None, sentence
+        estimate = price.estimate(folder)
+        assert estimate.minutes is not None
+        assert (stated[1], stated[3]) == (f"{estimate.tokens:,}", f"{estimate.minutes:.1f}")
+        if f"{estimate.prices}." in readme:  # another release of the table may have other prices
+            assert f"total with these settings: ${stated[2]} " in str(estimate)
 
 
 def test_the_quickstart_runs_from_anywhere(tmp_path: Path) -> None:
@@ -168,7 +184,10 @@ def run_commands(block: Block, folder: Path) -> str:
         if program == PROGRAM:
             stays = arguments[0] in STAY or "--watch" in arguments
             assert not stays, f"{block}: mark it as not run, because it does not end"
-            result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+            with pytest.MonkeyPatch.context() as patch:
+                if arguments[0] == "open":  # without the Workbench, it ends when the folder is read
+                    patch.setitem(sys.modules, "llama_index_contextual.ui.app", None)
+                result = CliRunner().invoke(app, arguments, catch_exceptions=False)
             assert result.exit_code == expected, f"{block}: {shlex.join(arguments)}\n{result.output}"
             printed += result.output
         elif program in ("python", "cp", "mkdir", "rm", "mv"):
