@@ -1,4 +1,4 @@
-"""The notebooks of the examples as they are saved; `.ci/run` executes them (`pytest --nbmake`)."""
+"""The notebooks of the examples as they are saved; `.ci/run` executes them and compares their outputs."""
 
 from __future__ import annotations
 
