@@ -326,14 +326,15 @@ class NodeTable(Nodes):
         return column
 
     def distinct_metadata(self) -> list[tuple[str, str | int | float | None]]:
-        """Return the distinct pairs of a metadata key and a value.
+        """Return the distinct pairs of a metadata key and a value; each item of a list is a value.
 
         A value that is neither a string nor a number is returned as None.
         """
         pairs = ((key, json.loads(value)) for key, value, _ in self._fields())
         return [
-            (key, value if isinstance(value, (str, int, float)) and not isinstance(value, bool) else None)
+            (key, item if isinstance(item, (str, int, float)) and not isinstance(item, bool) else None)
             for key, value in pairs
+            for item in (value if isinstance(value, list) and value else [value])
         ]
 
     def values(self, key: str) -> list[Any]:

@@ -532,17 +532,20 @@ def _coerced(item: MetadataFilter, values: Sequence[Any]) -> Condition:
 def _coerced_equality(item: MetadataFilter, values: Sequence[Any]) -> Condition:
     operands = item.value if isinstance(item.value, list) else [item.value]
     wanted = {_plain(one) for one in operands}
-    if all(isinstance(value, list) for value in values):
-        equal = [name for name in _names(values) if _plain(name) in wanted]
-        make = FilterOperator.ANY
-    else:
-        scalars = dict.fromkeys(value for value in values if isinstance(value, str | int | float))
-        equal = [value for value in scalars if _plain(value) in wanted]
-        make = FilterOperator.IN
-    if not equal or (make is FilterOperator.IN and set(map(repr, equal)) <= set(map(repr, operands))):
+    scalars = list(dict.fromkeys(value for value in values if isinstance(value, str | int | float)))
+    equal = [value for value in scalars if _plain(value) in wanted]
+    items = [name for name in _names([value for value in values if isinstance(value, list)]) if _plain(name) in wanted]
+    if not items and set(map(repr, equal)) <= set(map(repr, operands)):
         return item
+    parts: list[Condition] = [_one_of(item.key, equal)] if equal else []
+    if items:
+        # `any` also finds a text in longer texts that are not in a list.
+        longer = [value for value in scalars if isinstance(value, str) and any(str(one) in value for one in items)]
+        lists: list[Condition] = [_one_of(item.key, items, FilterOperator.ANY)]
+        lists += [metadata_filter(item.key, longer, FilterOperator.NIN)] if longer else []
+        parts.append(lists[0] if len(lists) == 1 else MetadataFilters(filters=lists))
+    found = parts[0] if len(parts) == 1 else MetadataFilters(filters=parts, condition=FilterCondition.OR)
     is_negated = item.operator in (FilterOperator.NE, FilterOperator.NIN)
-    found = _one_of(item.key, equal, make)
     return MetadataFilters(filters=[found], condition=FilterCondition.NOT) if is_negated else found
 
 

@@ -20,6 +20,7 @@ from llama_index.core.vector_stores.types import FilterCondition, FilterOperator
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.filters import moment
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.part import Part
 from llama_index_contextual.project.project import Project
@@ -40,6 +41,7 @@ OWN_VALUES = 12
 MAX_VALUES = 60
 """Maximum number of values of any other facet; the most frequent ones are offered."""
 
+_DAY = len("2024-03-31")
 
 _TYPES = {
     "pdf": "PDF",
@@ -162,7 +164,13 @@ class VersionFacets:
                 facets.append(Facet(title, name, values))
         for key, counts in self.own.items():
             conditions = [(visible(str(value)), f"{key}={value}", count) for value, count in counts.items()]
-            facets.append(Facet(key, "where", [FacetValue(*pair, pair[1] in selection.where) for pair in conditions]))
+            facets.append(
+                Facet(
+                    key.replace("_", " "),
+                    "where",
+                    [FacetValue(*pair, pair[1] in selection.where) for pair in conditions],
+                )
+            )
         return facets
 
 
@@ -214,19 +222,25 @@ def _count_own(version: SearchableVersion) -> dict[str, dict[str | int | float, 
     counts_by_key = {}
     for key, values in version.metadata_values.items():
         is_usable = key not in keys.RUNNING_LINES and key.strip() == key and not set(key) & set("=!<>~")
-        if is_usable and 1 < len(values) <= OWN_VALUES:
-            counts: Counter[str | int | float] = Counter()
-            for part in version.parts:
-                column = part.docstore.column(key)
-                pairs = np.unique(np.stack([part.document_of, column.codes.astype(np.int32)]), axis=1)
-                with_value = pairs[1][pairs[1] < len(column.values)]
-                counts.update(
-                    column.values[code]
-                    for code in with_value.tolist()
-                    if not isinstance(column.values[code], list | dict)
-                )
+        # Points in time, such as those of mails, are in the facet of dates.
+        is_time = all(isinstance(value, str) and len(value) > _DAY and moment(value) is not None for value in values)
+        if is_usable and not is_time and 1 < len(values) <= OWN_VALUES:
+            counts = Counter(item for part in version.parts for _, item in _items_by_document(part, key))
             counts_by_key[key] = {value: counts[value] for value in values if len(str(value)) <= 80}
     return counts_by_key
+
+
+def _items_by_document(part: Part, key: str) -> set[tuple[int, str | int | float]]:
+    """Return the pairs of a document and a value that one of its chunks has; each item of a list is a value."""
+    column = part.docstore.column(key)
+    pairs = np.unique(np.stack([part.document_of, column.codes.astype(np.int32)]), axis=1).T.tolist()
+    return {
+        (document, item)
+        for document, code in pairs
+        if code < len(column.values)
+        for item in (column.values[code] if isinstance(column.values[code], list) else [column.values[code]])
+        if isinstance(item, str | int | float)
+    }
 
 
 # ---- the selection of a request --------------------------------------------------------------------------------------

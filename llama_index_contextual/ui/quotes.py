@@ -21,6 +21,9 @@ LONGEST = 420
 LONGEST_FIGURE = 14
 """Number of characters above which a table cell is shown as text."""
 
+MOST_COLUMNS, LONGEST_ROW = 6, 80
+"""Number of columns and of characters above which a table row is shown as a list."""
+
 BEFORE, AFTER = 160, 320
 """Number of characters of a sketch before and after the quotation."""
 
@@ -48,6 +51,13 @@ class Grid:
     rows: Rows
     after: Rows
     title: Markup
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether a single row is shown as a list of headers and cells, because it is too long for a line."""
+        if len(self.rows) != 1 or not self.head:
+            return False
+        return len(self.head) > MOST_COLUMNS or sum(len(cell.striptags()) for cell in self.rows[0]) > LONGEST_ROW
 
     @property
     def has_texts(self) -> bool:

@@ -29,6 +29,8 @@ _CODE = re.compile(
 )
 _MAIL_HEADER = re.compile(r"(?:Subject|From|To|Cc|Date): ")
 _SIGNS = re.compile(r"#{1,6} ")
+LONG_CELL = 40
+"""Number of characters above which a cell of a table is not made narrow."""
 _HEAD_CELL = Markup('<th scope="col">{}</th>')
 
 
@@ -194,7 +196,8 @@ class _Blocks:
             if is_head:
                 cells.append(_HEAD_CELL.format(text))
             else:
-                number = Markup(' class="number"') if is_figure(cell) and cell != BLANK else ""
-                cells.append(Markup("<td{}>{}</td>").format(number, "" if cell == BLANK else text))
+                kind = "number" if is_figure(cell) else "long" if len(cell) > LONG_CELL else ""
+                kind = Markup(' class="{}"').format(kind) if kind and cell != BLANK else ""
+                cells.append(Markup("<td{}>{}</td>").format(kind, "" if cell == BLANK else text))
         attribute = Markup(' class="{}"').format(name) if name else ""
         return Markup("<tr{}>{}</tr>").format(attribute, Markup("").join(cells))

@@ -16,6 +16,7 @@ from llama_index.core.schema import Document, TextNode
 from PIL import Image
 from starlette.testclient import TestClient
 
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.money.receipt import ProjectCost, Receipt
 from llama_index_contextual.project.manager import ProjectManager
@@ -117,6 +118,38 @@ def test_a_table_row_is_shown_as_cells_under_its_column_headers(project: Project
     copied = re.search(r'data-copy="([^"]*)"', page)
     assert copied is not None
     assert html.unescape(copied[1]) == "“Port Averly (Customers: 40,120)” (towns.md, Towns)"
+
+
+def test_a_long_row_is_shown_as_a_list_of_headers_and_cells(project: Project, tmp_path: Path) -> None:
+    remark = "The meter of this town was replaced in spring, and the old one was sold."
+    table = f"| Town | Customers | Remark | Empty |\n|---|---|---|---|\n| Quorn Harbour | 40,120 | {remark} |  |\n"
+    (tmp_path / "towns.md").write_text(f"# Towns\n\n{table}", encoding="utf-8")
+    project.ingest([tmp_path / "towns.md"])
+    page = TestClient(make_app([project]), base_url="http://127.0.0.1").get("/p/reports/?q=Quorn+Harbour").text
+    cells = re.search(r'<dl class="cells">(.*?)</dl>', page, re.DOTALL)
+    assert cells is not None
+    assert words(cells[1]) == f"Town Quorn Harbour Customers 40,120 Remark {remark}"
+    assert '<table class="row' not in page.partition("</article>")[0]
+
+
+def test_facets_count_the_documents_with_each_item_of_a_list_and_leave_points_in_time_to_the_date(
+    tmp_path: Path,
+) -> None:
+    facts = {
+        "a.md": {"tags": ["water", "old"], "sent_at": "2024-03-04T10:00:00+01:00", "floor": 1},
+        "b.md": {"tags": ["water", "water"], "sent_at": "2024-03-05T10:00:00+01:00", "floor": 1},
+        "c.md": {"tags": "old", "sent_at": "2024-03-06T10:00:00+01:00", "floor": 2},
+        "d.md": {"tags": [], "plan": {"floor": 3}},
+    }
+    for name in facts:
+        (tmp_path / name).write_text(f"# Pump {name}\n\nThe pump of {name} runs.\n", encoding="utf-8")
+    project = ProjectManager(tmp_path / "knowledge").create("p", ProjectConfig.local())
+    project.ingest([tmp_path / name for name in facts], file_metadata=lambda path: facts[Path(path).name])
+    browser = TestClient(make_app([project]), base_url="http://127.0.0.1")
+    offered = values_of(browser.get("/p/p/?q=pump").text, "where")
+    assert offered == {"tags=water": 2, "tags=old": 2, "floor=1": 2, "floor=2": 1}
+    for condition, count in offered.items():
+        assert len(files_of(browser.get("/p/p/", params={"q": "pump", "where": condition}).text)) == count
 
 
 def test_a_picture_shows_the_marked_part_of_the_page(browser: TestClient) -> None:
