@@ -49,6 +49,8 @@ _OTHER_NAMES = {
     "lte": "<=",
     "le": "<=",
     "not_in": "nin",
+    "after": ">",
+    "before": "<",
     "~": "text_match_insensitive",
 }
 _CONDITION = re.compile(r"(?s)([^=!<>~]+)(!=|<=|>=|==?|<|>|~)(.*)")
@@ -137,13 +139,19 @@ class _Forms:
             try:
                 value = parse_json(text)
             except ValueError as error:
-                raise InputError(f"The filter {_clip(text)!r} is not JSON: write {FORMS}.", value=text) from error
+                raise InputError(
+                    f'The filter {_clip(text)!r} is not JSON: write {{"kind": "report"}}, {{"year": {{">=": 2023}}}} or'
+                    f" kind=report.",
+                    value=text,
+                ) from error
             yield from self.parts(value, nesting + 1)
             return
         match = _CONDITION.fullmatch(text)
         if match is None or not match[1].strip():
             raise InputError(f"{_clip(text)!r} is not FIELD=VALUE, such as kind=report.", value=text)
         field, sign, operand = match[1].strip(), match[2], match[3].strip()
+        if len(operand) > 1 and operand[0] == operand[-1] == "'":  # as in SQL, where no shell removes the quotes
+            operand = operand[1:-1]
         value = parsed_value(operand)
         if sign == "~" or not isinstance(value, str | list):
             value = operand
@@ -219,12 +227,14 @@ class _Forms:
             return
         if isinstance(operand, str) and not operand.strip():
             operand = ""
+        if isinstance(operand, list | tuple | set | frozenset) and not self._keep_blank:
+            operand = [value for value in operand if value is not None and (value or value == 0)]
         if not self._keep_blank and any(operand is blank or operand == blank for blank in _BLANK):
             return
         if isinstance(operand, list | tuple | set | frozenset):
             operand = list(operand)
-            if one in _EITHER and len({isinstance(value, str) for value in operand}) == 2:
-                yield _one_of(key, operand)
+            if len({isinstance(value, str) for value in operand}) == 2:
+                yield _of_both_types(key, operand, one)
                 return
             one = {FilterOperator.EQ: FilterOperator.IN, FilterOperator.NE: FilterOperator.NIN}.get(one, one)
         elif one in _LISTED:
@@ -232,7 +242,6 @@ class _Forms:
         yield metadata_filter(key, operand, one)
 
 
-_EITHER = (FilterOperator.EQ, FilterOperator.IN)
 _LISTED = (FilterOperator.IN, FilterOperator.NIN, FilterOperator.ANY, FilterOperator.ALL)
 
 
@@ -363,12 +372,16 @@ def _resolved_group(filters: MetadataFilters, nodes: Nodes, is_checked: bool) ->
 def _resolved(item: Condition, nodes: Nodes, is_checked: bool) -> Condition:
     if isinstance(item, MetadataFilters):
         return _resolved_group(item, nodes, is_checked)
+    resolved: Condition
     values = nodes.values(item.key)
     if item.key == NEWEST and not values:
-        return _on_newest(item, nodes)
+        resolved = _on_newest(item, nodes)
+        if is_checked and not _is_met(resolved, nodes):
+            raise InputError("No document has newest false: none is superseded by a newer one.", value=item.value)
+        return resolved
     if item.key == DATE and all(isinstance(value, str) and moment(value) is not None for value in values):
         values = nodes.values(f"{PREFIX}{DATE}")
-        resolved: Condition = _on_date(item, values)
+        resolved = _on_date(item, values)
     elif not values and item.key in READ:
         values = nodes.values(f"{PREFIX}{item.key}")
         resolved = _on_field(item, values)
@@ -378,7 +391,8 @@ def _resolved(item: Condition, nodes: Nodes, is_checked: bool) -> Condition:
     else:
         resolved = _coerced(item, values)
     if is_checked and item.operator not in _UNCHECKED and not _is_met(resolved, nodes):
-        raise InputError(_absence(item, values), value=item.value)
+        is_internal = item.key in _HIDDEN and item.key not in (keys.FILE_PATH, "doc_id")
+        raise InputError(_no_field(item.key, nodes) if is_internal else _absence(item, values), value=item.value)
     return resolved
 
 
@@ -397,14 +411,16 @@ def _require_field(key: str, nodes: Nodes) -> None:
     Raises:
         InputError: No document has the field.
     """
-    if key in FIELDS or key == "doc_id" or nodes.values(key):
-        return
+    if key not in FIELDS and key != "doc_id" and not nodes.values(key):
+        raise InputError(_no_field(key, nodes), value=key)
+
+
+def _no_field(key: str, nodes: Nodes) -> str:
     names = field_names(nodes.metadata_keys())
     close = nearest(key, names)
-    raise InputError(
+    return (
         f"No document has the field {_clip(key)!r}{close or ';'} {'T' if close else 't'}he fields are"
-        f" {_clip_list(names)}.",
-        value=key,
+        f" {_clip_list(names)}."
     )
 
 
@@ -526,7 +542,23 @@ def _coerced(item: MetadataFilter, values: Sequence[Any]) -> Condition:
         return _coerced_equality(item, values)
     if item.operator in _COMPARISONS:
         return _coerced_comparison(item, values)
+    if item.operator in (FilterOperator.ANY, FilterOperator.ALL, FilterOperator.CONTAINS):
+        field_test(item)
+        return _coerced_items(item, values)
     return item
+
+
+def _coerced_items(item: MetadataFilter, values: Sequence[Any]) -> Condition:
+    """Return a condition on the items of lists, with operands of the type of the items."""
+    names = _names([value for value in values if isinstance(value, list)])
+    operands = item.value if isinstance(item.value, list) else [item.value]
+    equal = [[name for name in names if _plain(name) == _plain(one)] or [one] for one in operands]
+    if all(list(map(repr, found)) == [repr(one)] for found, one in zip(equal, operands, strict=True)):
+        return item
+    if item.operator == FilterOperator.ALL:
+        parts: list[Condition] = [_one_of(item.key, found, FilterOperator.ANY) for found in equal]
+        return MetadataFilters(filters=parts)
+    return _one_of(item.key, [name for found in equal for name in found], FilterOperator.ANY)
 
 
 def _coerced_equality(item: MetadataFilter, values: Sequence[Any]) -> Condition:
@@ -546,6 +578,16 @@ def _coerced_equality(item: MetadataFilter, values: Sequence[Any]) -> Condition:
         parts.append(lists[0] if len(lists) == 1 else MetadataFilters(filters=lists))
     found = parts[0] if len(parts) == 1 else MetadataFilters(filters=parts, condition=FilterCondition.OR)
     is_negated = item.operator in (FilterOperator.NE, FilterOperator.NIN)
+    return MetadataFilters(filters=[found], condition=FilterCondition.NOT) if is_negated else found
+
+
+def _of_both_types(key: str, values: Sequence[Any], sign: FilterOperator) -> Condition:
+    """Return the condition for a list that contains strings and numbers."""
+    if sign == FilterOperator.ALL:
+        each: list[Condition] = [metadata_filter(key, [value], sign) for value in values]
+        return MetadataFilters(filters=each)
+    found = _one_of(key, values, sign if sign == FilterOperator.ANY else FilterOperator.IN)
+    is_negated = sign in (FilterOperator.NE, FilterOperator.NIN)
     return MetadataFilters(filters=[found], condition=FilterCondition.NOT) if is_negated else found
 
 
