@@ -270,9 +270,9 @@ class ProjectConfig(BaseModel):
     passage has little in common with the question; None: below the level `low`.
     """
     min_relevance: float | None = _live(None, ge=0, le=1)
-    """Relevance, from 0 to 1, that the last result reaches at least where people and agents read: on the command line,
-    in the Workbench, and in the tools for agents; the hits after it are folded away. None: a value that keeps 97 % of
-    the evidence among the first five hits on our question sets.
+    """Limit for the relevance, from 0 to 1, where people and agents read: on the command line, in the Workbench, and in
+    the tools for agents. The results end with the last hit that reaches it; the hits after it are folded away. None: a
+    value that keeps 97 % of the evidence among the first five hits on our question sets.
     """
     intents: bool | Literal["llm"] | dict[str, dict[str, Any]] = _live(False)
     """Whether to adapt the search to the intent of a question; with `llm`, the LLM classifies questions whose wording

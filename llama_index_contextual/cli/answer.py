@@ -77,7 +77,7 @@ def search(
         response = _search_locally(directory, config, question, mode=mode, top_k=top_k, explain=explain)
     if response is None:
         project = common.open_project(name)
-        filters = _parse_filters(project, conditions, files)
+        filters = project.state.live.parse_filters(conditions, files)
         response = project.retrieve(
             question, mode=mode, top_k=top_k, filters=filters, min_relevance="auto", explain=explain
         )
@@ -98,7 +98,7 @@ def _show_standing(
 ) -> None:
     """Print the rank of an expected document, and what it lacks to be a result."""
     project = common.open_project(name)
-    filters = _parse_filters(project, conditions, files)
+    filters = project.state.live.parse_filters(conditions, files)
     standing = project.why_not(question, document, mode=mode, top_k=top_k, filters=filters)
     if common.wants_json():
         common.say_json(asdict(standing))
@@ -174,12 +174,6 @@ def _no_model(setting: str, name: str, prefixes: Prefixes) -> NoReturn:
     raise AssertionError(f"{name!r} is not loaded here")  # pragma: no cover
 
 
-def _parse_filters(project: Project, conditions: Sequence[str] | None, files: Sequence[str] | None) -> Any:
-    from llama_index_contextual.tools.filters import parse_conditions
-
-    return parse_conditions(project.state.live, conditions, files)
-
-
 # ---- LLM answers -----------------------------------------------------------------------------------------------------
 
 
@@ -209,7 +203,7 @@ def ask(
         question: The question.
     """
     project = _open_to_answer(name, llm, settings)
-    filters = _parse_filters(project, conditions, files)
+    filters = project.state.live.parse_filters(conditions, files)
     try:
         engine = project.as_query_engine(filters=filters, streaming=not common.wants_json())
     except ModelError as error:
@@ -248,7 +242,7 @@ def chat(
             or simple (unchanged).
     """
     project = _open_to_answer(name, llm, settings)
-    filters = _parse_filters(project, conditions, files)
+    filters = project.state.live.parse_filters(conditions, files)
     engine: GroundedChatEngine | None = None
     try:
         engine = project.as_chat_engine(mode=follow_ups, filters=filters)

@@ -83,7 +83,7 @@ def facts_of(path: Path | None) -> Callable[[str], dict[str, Any]] | None:
         ConfigurationError: The file cannot be read, or it is not a JSON object.
         InputError: An entry is not an object.
     """
-    from llama_index_contextual.tools.filters import matches_doc_id
+    from llama_index_contextual.search.filters import matches_doc_id
 
     if path is None:
         return None
@@ -623,7 +623,7 @@ def documents(
     """
     records = common.open_root().load(name).documents()
     if files:
-        from llama_index_contextual.tools.filters import documents_named
+        from llama_index_contextual.search.filters import documents_named
 
         matches = [record for pattern in files for record in documents_named(pattern, records)]
         records = list({record.doc_id: record for record in matches}.values())

@@ -33,7 +33,7 @@ from llama_index.core.tools import FunctionTool
 
 from llama_index_contextual._utils.calls import run_to_completion, twin
 from llama_index_contextual._utils.files import explains_limit
-from llama_index_contextual._utils.keywords import accepts, nearest, suggests_attributes
+from llama_index_contextual._utils.keywords import accepts, suggests_attributes
 from llama_index_contextual.answering.build import (
     ChatEngineOptions,
     EngineBuilder,
@@ -64,7 +64,7 @@ from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.money.receipt import ProjectCost
 from llama_index_contextual.retrievers.base import as_bundle, as_bundles
 from llama_index_contextual.retrievers.project import ProjectRetriever
-from llama_index_contextual.search.filters import Filters, to_filters
+from llama_index_contextual.search.filters import Filters, documents_named, to_filters
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import RerankerChoice, Standing
 from llama_index_contextual.search.results import RetrievalResponse
@@ -82,8 +82,8 @@ class SearchOptions(TypedDict, total=False):
         similarity_top_k: The same.
         filters: Conditions on fields, such as {'kind': 'report'} or "year>=2023", applied in every index before
             ranking; see `to_filters`.
-        min_relevance: Relevance that the last result reaches at least; the hits after it are in the response's
-            `folded`. None returns all results; "auto" uses the project's `min_relevance`.
+        min_relevance: Limit for the relevance; the results end with the last hit that reaches it, and the hits after it
+            are in the response's `folded`. None returns all results; "auto" uses the project's `min_relevance`.
     """
 
     mode: Mode | None
@@ -632,7 +632,8 @@ class Project:
 
         Args:
             query: The question.
-            document: Id of the document, or its file name.
+            document: Id of the document, the end of the id such as a file name, or a glob pattern; if several documents
+                match, the best of them.
             **options
 
         Raises:
@@ -642,16 +643,8 @@ class Project:
         Example:
             >>> print(project.why_not("How many days of leave?", "leave.docx"))  # doctest: +SKIP
         """
-        records = self.live_version.records
-        ids = {
-            chunk.node_id
-            for record in records
-            if document in (record.doc_id, record.file_name)
-            for chunk in self.chunks(record.doc_id)
-        }
-        if not ids:
-            similar = nearest(document, [record.doc_id for record in records])
-            raise InputError(f"Project {self.name!r} has no document {document!r}{similar or '.'}", value=document)
+        named = documents_named(document, self.live_version.records, listing="`documents`")
+        ids = {chunk.node_id for record in named for chunk in self.chunks(record.doc_id)}
         return self._retriever(options).why_not(as_bundle(query), ids)
 
     @overload

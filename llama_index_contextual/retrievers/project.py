@@ -46,8 +46,8 @@ class ProjectRetriever(CheckedRetriever):
         similarity_top_k: Number of results; None uses `config.top_k`.
         top_k: The same as `similarity_top_k`.
         filters: Filters in any form; see `to_filters`. In each index, only chunks that pass them are ranked.
-        min_relevance: Relevance that the last result reaches at least; the hits after it are in the response's
-            `folded`. None returns all results; "auto" uses the project's `min_relevance`.
+        min_relevance: Limit for the relevance; the results end with the last hit that reaches it, and the hits after it
+            are in the response's `folded`. None returns all results; "auto" uses the project's `min_relevance`.
         max_tokens: Maximum number of tokens in the nodes that `retrieve` returns, as an LLM reads them; at least one
             node is returned. None has no limit.
     """

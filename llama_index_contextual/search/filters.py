@@ -12,6 +12,8 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import PurePath
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,11 +27,13 @@ from llama_index_contextual.config import parsed_value
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.fields import DATE, DOCUMENT, FIELDS, NEWEST, PREFIX, READ, period_named
 from llama_index_contextual.index.filters import field_test, moment, valid_filters
+from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.search.response import visible
 
 Filters = MetadataFilters | MetadataFilter | Mapping[str, Any] | Sequence[Any] | str
 """A filter in any form; see `to_filters`."""
 
+_JSON_FORMS = '{"kind": "report"}, {"year": {">=": 2023}} or kind=report'
 FORMS = "{'kind': 'report'}, {'year': {'>=': 2023}} or 'kind=report'"
 """Examples of filters, for messages."""
 
@@ -139,11 +143,7 @@ class _Forms:
             try:
                 value = parse_json(text)
             except ValueError as error:
-                raise InputError(
-                    f'The filter {_clip(text)!r} is not JSON: write {{"kind": "report"}}, {{"year": {{">=": 2023}}}} or'
-                    f" kind=report.",
-                    value=text,
-                ) from error
+                raise InputError(f"The filter {_clip(text)!r} is not JSON: write {_JSON_FORMS}.", value=text) from error
             yield from self.parts(value, nesting + 1)
             return
         match = _CONDITION.fullmatch(text)
@@ -427,6 +427,47 @@ def _no_field(key: str, nodes: Nodes) -> str:
 def _clip_list(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED_FIELDS:,} more" if len(names) > _LISTED_FIELDS else ""
     return f"{', '.join(_short(name) for name in names[:_LISTED_FIELDS])}{more}"
+
+
+# ---- files --------------------------------------------------------------------------------------------
+
+
+def filter_on_documents(files: Sequence[str], records: Sequence[DocumentRecord], *, listing: str) -> MetadataFilters:
+    """Return the filter for the documents of files; the arguments are those of `documents_named`.
+
+    Raises:
+        InputError: No document matches a file.
+    """
+    of_files = [record for record in records if record.file_name is not None]
+    ids = [record.doc_id for file in files for record in documents_named(file, of_files, listing=listing)]
+    return MetadataFilters(filters=[MetadataFilter(key=DOCUMENT, value=ids, operator=FilterOperator.IN)])
+
+
+def documents_named(
+    pattern: str, records: Sequence[DocumentRecord], *, listing: str = "`documents`"
+) -> list[DocumentRecord]:
+    """Return the documents whose ids match a pattern.
+
+    Args:
+        pattern: A document id, the end of an id (such as a file name), or a glob pattern for either.
+        records: The documents.
+        listing: Command or method that lists the documents, for the message.
+
+    Raises:
+        InputError: No document matches.
+    """
+    matches = [record for record in records if matches_doc_id(pattern, record.doc_id)]
+    if not matches:
+        close = nearest(pattern, (name for record in records for name in (record.file_name, record.doc_id) if name))
+        raise InputError(f"No document is named {pattern!r}{close or f'; {listing} lists all of them.'}", value=pattern)
+    return matches
+
+
+def matches_doc_id(pattern: str, doc_id: str) -> bool:
+    """Return whether a pattern matches a document id or the end of the id, literally or as a glob."""
+    pattern = PurePath(pattern).as_posix().removeprefix("./")
+    ends = (doc_id[at:] for at in [0, *(i + 1 for i, sign in enumerate(doc_id) if sign == "/")])
+    return any(end == pattern or fnmatchcase(end, pattern) for end in ends)
 
 
 # ---- fields of documents ---------------------------------------------------------------------------------------------

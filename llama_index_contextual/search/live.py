@@ -232,6 +232,29 @@ class LiveIndexes:
         """Return the indexes of one version, which `current` has returned."""
         return LiveIndexes(self.versions, filters=self._filters, pinned=version)
 
+    def parse_filters(
+        self, conditions: Sequence[str] | None, files: Sequence[str] | None, *, listing: str = "`documents`"
+    ) -> MetadataFilters | None:
+        """Return the filters for conditions such as "kind=report" and for file names, or None if there are none.
+
+        Args:
+            conditions: Filters as text; see `to_filters`.
+            files: Document ids, ends of ids such as file names, or glob patterns for either.
+            listing: Command or method that lists the documents, for messages.
+
+        Raises:
+            InputError: A condition cannot be parsed, or no document meets it or matches a file.
+        """
+        from llama_index_contextual.search.filters import filter_on_documents, to_filters
+
+        filters = to_filters(list(conditions or ()))
+        if filters is not None:
+            self.current().resolved(filters)
+        if not files:
+            return filters
+        one = filter_on_documents(files, self.current().records, listing=listing)
+        return type(one)(filters=[*(filters.filters if filters else ()), *one.filters])
+
     def run(self, query: Callable[[SearchableVersion], T]) -> T:
         """Run a query on the live version, and repeat it on the next version if a writer removes the version."""
         while True:

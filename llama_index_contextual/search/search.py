@@ -164,9 +164,10 @@ class SearchSettings:
         rerank_threshold: Probability from the reranker below which hits are dropped; None keeps all hits, and "auto"
             is 0.3 for models that return probabilities.
         min_confidence: Confidence below which the level is "low"; None uses the default.
-        min_relevance: Relevance that the last result reaches at least; "auto" uses a limit that keeps almost all of the
-            evidence, and adds the hit that answers a part of the question on which the others say nothing. None has no
-            limit. If there is a reranker, only its own `rerank_threshold` applies.
+        min_relevance: Limit for the relevance; the results end with the last hit that reaches it, and the hits after it
+            are folded away. "auto" uses a limit that keeps almost all of the evidence, and adds the hit that answers a
+            part of the question on which the others say nothing. None has no limit. If there is a reranker, only its
+            own `rerank_threshold` applies.
         explain: Whether to explain the order of the results.
     """
 

@@ -30,24 +30,27 @@ from llama_index_contextual._utils.tokens import TokenMap
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectNotFoundError
+from llama_index_contextual.index.fields import PREFIX, READ
 from llama_index_contextual.index.filters import restricting_filters
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.metadata import DocumentMap, Heading
+from llama_index_contextual.metadata import RUNNING_LINES, DocumentMap, Heading
 from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.project import ProjectRetriever
-from llama_index_contextual.search.filters import Filters, to_filters
+from llama_index_contextual.search.filters import Filters, field_names, to_filters
 from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import require_positive
 from llama_index_contextual.tools import models
-from llama_index_contextual.tools.filters import describe_filters
 
 MAX_LISTED = 100
 """Maximum number of documents or sections in one reply of `outline`."""
 
 MAX_CHARACTERS = 20_000
 """Maximum number of characters of original text in one reply of `read`."""
+
+_SHOWN_VALUES = 8
+"""Number of values of a field in the description of filters."""
 
 GREP_SECONDS = 5.0
 """Number of seconds after which `grep` stops and reports how many documents were searched."""
@@ -305,7 +308,7 @@ class DocumentTools:
         """Return a description of filters and their keys for a model, or "" if there are no documents."""
         if not self._all_records():
             return ""
-        return self._indexes.run(describe_filters)
+        return self._indexes.run(_describe_filters)
 
     def _all_records(self) -> Sequence[DocumentRecord]:
         try:
@@ -804,3 +807,22 @@ def search_tool(name: str, description: str, retrieve: Callable[[str], Retrieval
         description=description,
         callback=as_text,
     )
+
+
+def _describe_filters(version: SearchableVersion) -> str:
+    """Return a description of filters for a model: the fields, and the values of those that have few."""
+    values_by_key = {key: values for key, values in version.metadata_values.items() if key not in RUNNING_LINES}
+    for field in READ:
+        if field not in values_by_key:
+            column = version.docstore.values(f"{PREFIX}{field}")
+            first = (value[0] if isinstance(value, list) else value for value in column)
+            values_by_key[field] = sorted(set(first))
+    parts = [f"{key} ({_value_list(values)})" for key, values in values_by_key.items() if values]
+    others = [name for name in field_names(()) if name not in values_by_key]
+    return f"Filters narrow the search. Valid keys: {', '.join([*parts, *others])}."
+
+
+def _value_list(values: Sequence[str | int | float]) -> str:
+    text = ", ".join(visible(models.clip(str(value))) for value in values[:_SHOWN_VALUES])
+    more = f", and {len(values) - _SHOWN_VALUES:,} more" if len(values) > _SHOWN_VALUES else ""
+    return f"{text}{more}"

@@ -50,7 +50,6 @@ from llama_index_contextual.postprocessor import MergedChunk
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.tools.filters import parse_conditions
 from llama_index_contextual.ui.facets import MAX_CONDITIONS, Selection, facets_of
 from llama_index_contextual.ui.markdown import highlight, render_markdown
 from llama_index_contextual.ui.marks import Span
@@ -691,7 +690,7 @@ def _chat_engine(project: Project, question: AskForm) -> GroundedChatEngine:
 
 
 def _filters(project: Project, question: AskForm) -> MetadataFilters | None:
-    return parse_conditions(project.state.live, question.where, question.files, listing="the view Project")
+    return project.state.live.parse_filters(question.where, question.files, listing="the view Project")
 
 
 def _history(turns: Sequence[StoredAnswer]) -> list[ChatMessage]:

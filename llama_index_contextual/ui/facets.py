@@ -26,7 +26,6 @@ from llama_index_contextual.index.part import Part
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import visible
-from llama_index_contextual.tools.filters import parse_conditions
 from llama_index_contextual.ui import places, views
 
 NAMES = {"type": "Type", "folder": "Folder", "date": "Date", "language": "Language"}
@@ -303,7 +302,7 @@ class Selection:
         Raises:
             InputError: A condition cannot be parsed, or no document has the field or matches a file.
         """
-        conditions = parse_conditions(project.state.live, self.where, self.files, listing="the view Project")
+        conditions = project.state.live.parse_filters(self.where, self.files, listing="the view Project")
         filters = [] if conditions is None else list(conditions.filters)
         for name, values in self.values.items():
             filters.append(MetadataFilter(key=name, value=list(values), operator=FilterOperator.IN))

@@ -141,12 +141,13 @@ def test_why_not_shows_the_rank_of_an_expected_document_and_what_it_lacks(root: 
     assert set(explanation.missing) >= {"run", "dri"}
     assert "below result 1" in (explanation.why_not or "")
     assert project.why_not("Which pump runs dry?", "manuals/pumps.txt").rank == 1
+    assert project.why_not("Which pump runs dry?", "manuals/*").rank == 1  # the best of several documents
 
     lines = run("search", "a", "Which pump runs dry?", "--why-not", "valves.txt", "-n", "1").out.splitlines()
     assert lines[0] == "Rank 2 of 3, not among the first 1."
     assert any(line.strip().startswith("why not: ") for line in lines)
     assert run("search", "a", "pump", "--why-not", "valve.txt").err == (
-        "Error: Project 'a' has no document 'valve.txt'; did you mean 'manuals/valves.txt'?\n"
+        "Error: No document is named 'valve.txt'; did you mean 'valves.txt'?\n"
     )
 
 
