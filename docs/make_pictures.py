@@ -3,7 +3,8 @@
     diagram     overview.svg: from files to a passage
     chart       recall.svg: the figures in figures.json
     terminal    terminal.svg: a recording of the command line in a pseudo-terminal (Linux, macOS)
-    screenshots search-view.png, marked-page.png, ask-view.png: views of the Workbench (extra `dev-all`, chromium)
+    screenshots search-view.png, marked-page.png, ask-view.png: views of the Workbench, also in dark colours
+                (search-view-dark.png, …; extra `dev-all`, chromium)
 
 `figures QUALITY STOCK` writes figures.json from files that the benchmarks write with `--out`. Without a name, the
 script makes all pictures but the screenshots. SVG files have their own background and need neither fonts nor scripts.
@@ -552,11 +553,15 @@ def _search(page: Any, address: str, query: str) -> None:
 
 
 def _photograph(page: Any, name: str) -> None:
+    """Photograph a page in light and dark colours; the name of the dark picture ends in "-dark"."""
     page.wait_for_load_state("networkidle")
-    target = ASSETS / name
-    page.screenshot(path=target)
-    shrink(target)
-    print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1000:.0f} kB")
+    for scheme, suffix in (("light", ""), ("dark", "-dark")):
+        page.emulate_media(color_scheme=scheme)
+        target = ASSETS / f"{Path(name).stem}{suffix}.png"
+        page.screenshot(path=target)
+        shrink(target)
+        print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1000:.0f} kB")
+    page.emulate_media(color_scheme="light")
 
 
 def shrink(file: Path) -> None:

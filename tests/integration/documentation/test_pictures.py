@@ -46,6 +46,24 @@ def test_the_readme_shows_two_pictures_with_descriptions() -> None:
     } == {}
 
 
+def test_every_picture_of_the_workbench_is_shown_in_the_colours_of_the_page() -> None:
+    shown = [
+        (path.name, *picture)
+        for path in sorted((ROOT / "docs").rglob("*.md"))
+        for picture in re.findall(
+            r"!\[([^\]]+)\]\([^)]*assets/([\w-]+)\.png(#[\w-]*)?\)", path.read_text(encoding="utf-8")
+        )
+    ]
+    light = [
+        (page, text, f"{name}-dark", "#only-dark") for page, text, name, scheme in shown if scheme == "#only-light"
+    ]
+    assert len(light) >= 4
+    assert light == [picture for picture in shown if picture[3] == "#only-dark"]
+    assert len(shown) == 2 * len(light)
+    for _, _, name, _ in shown:
+        assert 10_000 < (ASSETS / f"{name}.png").stat().st_size < LARGEST
+
+
 @pytest.mark.parametrize("name", ["overview.svg", "recall.svg", "terminal.svg"])
 def test_a_drawing_is_well_formed_described_and_loads_nothing(name: str) -> None:
     text = (ASSETS / name).read_text(encoding="utf-8")
