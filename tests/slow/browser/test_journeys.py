@@ -323,7 +323,7 @@ def test_every_view_fits_and_is_accessible(pages: Pages, served: Served, watch: 
     assert problems == {}
 
 
-def test_a_wide_row_of_a_sheet_scrolls_within_its_result_on_a_phone(chrome: Browser, tmp_path: Path) -> None:
+def test_a_wide_row_of_a_sheet_is_a_list_within_its_result_on_a_phone(chrome: Browser, tmp_path: Path) -> None:
     names = [f"Column number {number}" for number in range(9)]
     values = [f"Value {number} of the pump" for number in range(9)]
     (tmp_path / "stock.csv").write_text(f"{','.join(names)}\n{','.join(values)}\n")
@@ -332,8 +332,32 @@ def test_a_wide_row_of_a_sheet_scrolls_within_its_result_on_a_phone(chrome: Brow
     with serve([project]) as served, chrome.new_context(viewport={"width": 390, "height": 844}) as context:
         page = context.new_page()
         page.goto(f"{served.url}/p/stock/?q=pump")
-        row, result = page.locator("blockquote .row").first, page.locator(".result").first
-        widths = [element.bounding_box()["width"] for element in (row, result)]  # type: ignore[index]
-        assert widths[0] > 390 > widths[1]
-        row.locator("td").last.scroll_into_view_if_needed()
-        expect(row.locator("td").last).to_be_in_viewport()
+        cells = page.locator("blockquote .cells").first
+        expect(cells.locator("dd")).to_have_text(values)
+        expect(cells.locator("dt")).to_have_text(names)
+        right = page.evaluate(
+            "Math.max(...[...document.querySelectorAll('.cells dd')].map(e => e.getBoundingClientRect().right))"
+        )
+        assert right <= 390
+        quoted = page.locator(".mini .quoted").first
+        quoted.scroll_into_view_if_needed()
+        box, frame = quoted.bounding_box(), page.locator(".thumb").first.bounding_box()
+        assert box is not None
+        assert frame is not None
+        assert frame["y"] <= box["y"] <= box["y"] + box["height"] <= frame["y"] + frame["height"]
+
+
+def test_the_marked_lines_of_a_page_are_within_the_screen_of_a_phone(chrome: Browser, tmp_path: Path) -> None:
+    project = ProjectManager(tmp_path / "root").create("reports", ProjectConfig.local())
+    project.ingest([DATA / "quarterly-reports-2024.pdf"])
+    with serve([project]) as served, chrome.new_context(viewport={"width": 390, "height": 844}) as context:
+        page = context.new_page()
+        page.goto(f"{served.url}/p/reports/?q=How+did+revenue+develop+in+the+second+quarter")
+        page.locator("a.result-link").first.click()
+        page.wait_for_load_state("networkidle")
+        sides = page.evaluate(
+            "[...document.querySelectorAll('.marks rect')].map(e => e.getBoundingClientRect()).map(b => [b.left, b.right])"
+        )
+        assert len(sides) > 3
+        assert min(left for left, _ in sides) >= 0
+        assert max(right for _, right in sides) <= 390
