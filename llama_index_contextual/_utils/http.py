@@ -14,7 +14,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _WILDCARDS = ("0.0.0.0", "::", "")
 
 
-def accepted_hosts(host: str, token: str | None, allowed_hosts: Sequence[str]) -> list[str]:
+def accepted_hosts(host: str, token: object | None, allowed_hosts: Sequence[str]) -> list[str]:
     """Return the host names, without ports, that clients may use to reach a server.
 
     Requests with any other name in the Host header must be refused. Otherwise, a malicious web page could reach the
@@ -22,7 +22,7 @@ def accepted_hosts(host: str, token: str | None, allowed_hosts: Sequence[str]) -
 
     Args:
         host: Address to which the server will be bound.
-        token: Token that clients have to send, or None.
+        token: Token, or file of tokens, that clients have to send, or None.
         allowed_hosts: Additional names that clients use for the server, such as the name of a proxy.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Commands that give people (`open`, `serve`, `inspect`) and other programs (`mcp`) access to projects."""
+"""Commands that give people (`open`, `serve`, `inspect`) and other programs (`serve --api`, `mcp`) access to projects."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
 import typer
 
-from llama_index_contextual._utils.http import server_address
+from llama_index_contextual._utils.http import is_loopback, server_address
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
 from llama_index_contextual.cli.common import Commands, Name, err, safe, say
@@ -91,7 +92,7 @@ def open_folder(
     wait: common.Wait = 0.0,
     yes: common.Yes = False,
 ) -> None:
-    """Create or update a project from the documents in a folder, and open it in a browser to search it.
+    """Create or update a project from the documents in a folder, and open it in a browser to search and add to it.
 
     Without --llm, the documents are read, embedded and searched on this machine, at no cost. In a new project, the LLM
     writes contexts and answers; in one that was opened without an LLM, only answers.
@@ -138,6 +139,7 @@ def open_folder(
             document_folders=[folder],
             open_browser=common.out.is_terminal and not no_browser,
             ingests={name: ingest},
+            adding_to=folder if is_loopback(host) else None,
         )
     finally:
         was_interrupted = ingest.stop()
@@ -286,14 +288,20 @@ def serve_projects(
     only: Only = None,
     evaluation: Annotated[list[str] | None, typer.Option(metavar="[NAME=]FILE")] = None,
     open_browser: Annotated[bool, typer.Option("--open")] = False,
+    api: Annotated[bool, typer.Option("--api")] = False,
+    tokens: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    allow_changes: Annotated[bool, typer.Option("--allow-changes")] = False,
 ) -> None:
-    """Show projects in a browser: search, passages on their pages, answers, documents and costs. Nothing is changed.
+    """Show projects in a browser: search, passages on their pages, answers, documents and costs.
 
     Args:
         port: Port; 0 chooses a free one.
         evaluation: Report of `evaluate --report FILE.json`, shown with the project; with several projects, put the name
             of the project before it. May be repeated.
         open_browser: Open the address in a browser.
+        api: Also serve an OpenAI-compatible API at /v1 and a JSON API at /api, for other programs.
+        tokens: File with the tokens of users, written by `token`; each user has rights and sees some or all documents.
+        allow_changes: Let users add documents, and remove the documents that they added; needs --token or --tokens.
     """
     serve(
         names,
@@ -305,6 +313,9 @@ def serve_projects(
         only=only,
         open_browser=open_browser,
         evaluations=evaluation or (),
+        api=api,
+        tokens=tokens,
+        allow_changes=allow_changes,
     )
 
 
@@ -329,39 +340,111 @@ def serve(
     names: Sequence[str],
     *,
     token: str | None = None,
+    tokens: Path | None = None,
     only: Sequence[str] | None = None,
     open_browser: bool = False,
     evaluations: Sequence[str] = (),
+    api: bool = False,
+    allow_changes: bool = False,
+    adding_to: Path | None = None,
+    ingests: Mapping[str, BackgroundIngest] = MappingProxyType({}),
     **options: Any,
 ) -> None:
     """Serve projects until the process is interrupted; the other options are those of `ui.app.serve`.
 
-    With `only`, the projects are restricted; see `common.open_project`.
+    With `only`, the projects are restricted; see `common.open_project`. With `adding_to`, added files are stored in this
+    folder, from which the project is read.
 
     Raises:
-        ConfigurationError: The extra `ui` is not installed, the token is empty, or an evaluation cannot be shown.
+        ConfigurationError: The extra `ui` is not installed, a token is empty or missing, or an evaluation cannot be
+            shown.
     """
     try:
+        from llama_index_contextual.api.app import add_api
+        from llama_index_contextual.ui.adding import Adding
         from llama_index_contextual.ui.app import serve as serve_workbench
         from llama_index_contextual.ui.charts import read_chart
+        from llama_index_contextual.ui.users import TokensFile
     except ImportError as error:
         raise ConfigurationError(f"The Workbench needs an extra: {_NEEDS_UI}") from error
     _require_no_empty_token(token, os.environ.get(_TOKEN_VARIABLE))
+    if allow_changes and token is None and tokens is None:
+        raise ConfigurationError(
+            "With --allow-changes, everyone who can reach the server could change the documents: set --token, or create"
+            f" tokens with `{common.suggested_command('token', 'NAME')}` and pass their file with --tokens.",
+            setting="token",
+        )
+    users = None if tokens is None else TokensFile(tokens)
     charts = {name: read_chart(path) for name, path in (_project_and_report(option, names) for option in evaluations)}
     logging.getLogger("llama_index_contextual").addHandler(logging.StreamHandler())
 
     def announce(address: str) -> None:
         say(f"Workbench: {safe(address)} (Ctrl-C ends it)")
+        if api:
+            say(f"OpenAI-compatible API: {safe(address)}v1, JSON API: {safe(address)}api/openapi.json")
         if open_browser:
             typer.launch(address)
 
     projects = [common.open_project(name, only) for name in dict.fromkeys(names)]
-    serve_workbench(projects, token=token, announce=announce, charts=charts, **options)
+    can_change = allow_changes or adding_to is not None
+    adding = {
+        project.name: Adding(project, folder=adding_to, ingest=ingests.get(project.name))
+        for project in (projects if can_change else ())
+    }
+    serve_workbench(
+        projects,
+        token=token,
+        users=users,
+        announce=announce,
+        charts=charts,
+        ingests=ingests,
+        adding=adding,
+        extend=add_api if api else None,
+        **options,
+    )
 
 
 def _require_no_empty_token(*tokens: str | None) -> None:
     if "" in tokens:
         raise ConfigurationError("The token is empty: set one, or leave out --token and the environment variable.")
+
+
+@commands.command("token")
+def create_token(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    file: Annotated[Path, typer.Option(metavar="FILE")] = Path("tokens.json"),
+    right: Annotated[list[str] | None, typer.Option(metavar="RIGHT")] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="FIELD=VALUE")] = None,
+    dollars_per_hour: Annotated[float | None, typer.Option(metavar="DOLLARS")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(metavar="NUMBER")] = None,
+) -> None:
+    """Create a token for a user of `serve --tokens FILE`, and print it once; the file contains only a hash of it.
+
+    If the file contains a user with this name, the user's former token becomes invalid.
+
+    Args:
+        name: Name of the user.
+        file: File with the tokens; it is created if it does not exist.
+        right: What the user may do: search, ask or add; may be repeated. By default, search and ask.
+        only: Show the user only documents that meet this condition; repeatable. Documents that the user adds get these
+            values as metadata.
+        dollars_per_hour: Limit for the cost of the user's answers in an hour.
+        requests_per_minute: Limit for the user's requests to the API in a minute.
+    """
+    try:
+        from llama_index_contextual.ui.users import add_token, new_user
+    except ImportError as error:
+        raise ConfigurationError(f"The Workbench needs an extra: {_NEEDS_UI}") from error
+    filters = dict(common.parse_setting(item) for item in only or ())
+    limits = {"dollars_per_hour": dollars_per_hour, "requests_per_minute": requests_per_minute}
+    options = {name: value for name, value in limits.items() if value is not None}
+    token = add_token(file, new_user(name, rights=right, filters=filters, **options))
+
+    def show() -> None:
+        say(safe(token))
+        say(f"The token of {safe(name)} is in {safe(str(file))} only as a hash: it is not shown again.", to=err)
+
+    common.say_result({"name": name, "token": token, "file": str(file)}, show)
 
 
 @commands.command("inspect")

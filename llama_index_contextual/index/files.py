@@ -95,7 +95,7 @@ _NO_SPACE = {
 
 
 @contextlib.contextmanager
-def _needs_space(path: Path) -> Iterator[None]:
+def needs_space(path: Path) -> Iterator[None]:
     """Convert an OSError within the context to NoSpaceError if there is no space for the file.
 
     Raises:
@@ -112,7 +112,7 @@ def _needs_space(path: Path) -> Iterator[None]:
 def make_directory(path: Path) -> None:
     """Create a directory and its parents if they do not exist, without syncing."""
     for directory in (*(p for p in reversed(path.parents) if not p.exists()), path):
-        with _needs_space(directory):
+        with needs_space(directory):
             system.make_directory(directory)
 
 
@@ -138,7 +138,7 @@ def write_with(path: Path, fill: Callable[[IO[bytes]], object], *, sync: bool = 
     Raises:
         NoSpaceError: The disk is full, or a disk quota or the file size limit has been reached.
     """
-    with _needs_space(path):
+    with needs_space(path):
         system.write(path, fill)
         if sync:
             system.sync(path)
@@ -189,6 +189,21 @@ def replace_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     rename(temporary, path)
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line to a file, which is created if necessary, and sync it. An unfinished last line is ended first.
+
+    Raises:
+        NoSpaceError: The disk is full.
+    """
+    with needs_space(path), open(path, "ab+") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        is_unfinished = size > 0 and file.read(1) != b"\n"
+        file.write((b"\n" if is_unfinished else b"") + line + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def copy(source: Path, target: Path) -> None:
     """Copy a file and sync the copy and its directory. The target appears only when the copy is complete.
 
@@ -209,13 +224,13 @@ def rename(source: Path, target: Path) -> None:
 
 def let_write(path: Path, write: Callable[[], object]) -> None:
     """Let a library write `path`, which is a file or a directory, without syncing."""
-    with _needs_space(path):
+    with needs_space(path):
         system.let_write(path, write)
 
 
 def sync_file(path: Path) -> None:
     """Sync a file to disk."""
-    with _needs_space(path):
+    with needs_space(path):
         system.sync(path)
 
 

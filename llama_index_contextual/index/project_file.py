@@ -53,7 +53,7 @@ _NAME = regex.compile(
     r"(?V1)[[\p{L}\p{N}]--\p{DI}] [[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]* (?:\.[[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]+)*",
     regex.VERBOSE,
 )
-_WINDOWS_NAMES = frozenset({"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(10))})
+WINDOWS_NAMES = frozenset({"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(10))})
 
 
 class _Content(BaseModel):
@@ -87,7 +87,7 @@ def check_name(name: str) -> str:
         raise InputError("A project needs a name.", value=name)
     stem = name.split(".")[0].strip().casefold()
     fits = len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) and not name.endswith(" ")
-    if fits and stem in _WINDOWS_NAMES:
+    if fits and stem in WINDOWS_NAMES:
         raise InputError(f"{name!r} is reserved on Windows: choose another name.", value=name)
     if not fits or len(name.encode()) > MAX_NAME_BYTES or unicodedata.normalize("NFKC", name) != name:
         raise InputError(

@@ -17,6 +17,7 @@ from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError, NoVersionError, Remedy
 from llama_index_contextual.index.answers import ANSWERS_FILE, AnswerFile
+from llama_index_contextual.index.inbox import Inbox
 from llama_index_contextual.index.manifest import Manifest, read_manifest
 from llama_index_contextual.index.project_file import read_config, record_embed_object, write_config, write_lock
 from llama_index_contextual.index.qdrant import check_backend
@@ -132,6 +133,7 @@ def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
         if not dry_run:
             AnswerFile(state.directory / ANSWERS_FILE).clear()
             store_skipped(state.directory, ())
+            Inbox(state.directory).forget()
         return forget(state.directory, live, dry_run=dry_run)
 
 

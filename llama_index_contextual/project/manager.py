@@ -21,6 +21,7 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.answers import ANSWERS_FILE
+from llama_index_contextual.index.inbox import INBOX, LOG_FILE, REMOVED, WAITING
 from llama_index_contextual.index.ledger import LEDGER_FILE, damaged_ledgers
 from llama_index_contextual.index.ledger_lines import LedgerRows, export_ledger
 from llama_index_contextual.index.manifest import PARTS
@@ -52,7 +53,19 @@ _LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
 """The ledger, and the journal with which SQLite repairs it after an interruption. They are kept or deleted together."""
 _REPORTS = (ANSWERS_FILE, f"{ANSWERS_FILE}-journal", SKIPPED_FILE, f"{SKIPPED_FILE}.new")
 """Cached answers, and the files that the last run skipped."""
-_DELETED = (VERSIONS, PARTS, *_REPORTS, *_LEDGER, COLLECTION_FILE, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
+_ADDED = (INBOX, WAITING, REMOVED, LOG_FILE)
+"""Files that users added in the Workbench."""
+_DELETED = (
+    VERSIONS,
+    PARTS,
+    *_ADDED,
+    *_REPORTS,
+    *_LEDGER,
+    COLLECTION_FILE,
+    CURRENT,
+    f"{CURRENT}.new",
+    f"{PROJECT_FILE}.new",
+)
 """The files and directories of a project, except its settings, in order of deletion. CURRENT is set to `none` first,
 so that readers see an empty project; project.json is deleted last, so that an interrupted deletion can be repeated.
 """

@@ -301,7 +301,7 @@ class DocumentReader:
         try:
             parser = self._idle.get_nowait()
         except queue.Empty:
-            parser = ParserProcess(on_page=self._count_page)
+            parser = ParserProcess(on_page=self._count_page, niceness=self.limits.niceness)
             self._parsers.append(parser)
         try:
             return parser.read(ref.path, limits=self.limits, **options)

@@ -73,6 +73,8 @@ class ReadLimits:
             each 10 million characters.
         max_characters: Number of characters in the extracted text.
         max_unpacked_bytes: Unpacked size of an Office file, or of all Office files attached to an email, in bytes.
+        niceness: How far other processes have precedence over those that parse files, as for the command `nice`; 0 to
+            19, without effect on Windows.
     """
 
     max_bytes: int = 500_000_000
@@ -80,6 +82,7 @@ class ReadLimits:
     max_seconds: float = 300.0
     max_characters: int = 500_000_000
     max_unpacked_bytes: int = 1_000_000_000
+    niceness: int = 0
 
 
 class FileAccount:

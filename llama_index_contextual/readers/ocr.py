@@ -175,7 +175,8 @@ class OcrReader:
         """
         with self._lock:
             while len(self._children) < self._processes:
-                self._children.append(ChildProcess(CHILD, task="OCR", max_memory=MAX_MEMORY))
+                child = ChildProcess(CHILD, task="OCR", max_memory=MAX_MEMORY, niceness=limits.niceness)
+                self._children.append(child)
             idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
             for child in self._children:
                 idle.put(child)

@@ -57,6 +57,7 @@ class ChildProcess:
         module: Module that the child runs, which calls `answer_requests`; by default this module.
         task: Name of the task in error messages.
         max_memory: Limit for the child's address space in bytes, if the system supports it (`resource.setrlimit`).
+        niceness: How far other processes have precedence over the child, as for the command `nice`.
         on_page: Called a few times a second with the path of the PDF, the number of pages that have been read, and the
             total number of pages; pages that need OCR are not counted as read.
     """
@@ -64,6 +65,7 @@ class ChildProcess:
     module: str = __name__
     task: str = field(default="parsing", kw_only=True)
     max_memory: int = field(default=DEFAULT_MEMORY, kw_only=True)
+    niceness: int = field(default=0, kw_only=True)
     on_page: Callable[[Path, int, int], None] | None = field(default=None, kw_only=True)
     _process: subprocess.Popen[str] | None = field(default=None, init=False, repr=False)
     _stderr: IO[bytes] = field(default_factory=BytesIO, init=False, repr=False)
@@ -109,7 +111,7 @@ class ChildProcess:
         self.close()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", self.module, str(self.max_memory)],
+            [sys.executable, "-P", "-m", self.module, str(self.max_memory), str(self.niceness)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -228,7 +230,9 @@ def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     logging.getLogger("pypdf").setLevel(logging.ERROR)  # the last line on stderr should explain a crash
-    max_memory = int(sys.argv[1])
+    max_memory, niceness = map(int, sys.argv[1:3])
+    if niceness and hasattr(os, "nice"):
+        os.nice(niceness)
     answers, sys.stdout = sys.stdout, sys.stderr  # library output must not mix with answers
     if isinstance(answers, TextIOWrapper):
         answers.reconfigure(encoding="utf-8", errors="surrogatepass")

@@ -1,7 +1,8 @@
-"""The workbench: a web interface for reading projects. It never changes a document.
+"""The workbench: a web interface for reading projects and, if their owner allows it, for adding documents.
 
 `make_app` returns the workbench as an ASGI application, and `serve` runs it. There are views for searches, passages,
-answers written by an LLM, and projects with their documents; each view is a module with a `routes` function.
+answers written by an LLM, projects with their documents, and added files; each view is a module with a `routes`
+function. Users who may not see all documents have an application of their own, with its own caches.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -22,17 +24,21 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.http import accepted_hosts, require_token, server_address
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.index.project_file import is_project
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.ui import adding as adding_view
 from llama_index_contextual.ui import ask, overview, passage, search, security
+from llama_index_contextual.ui.adding import Adding
 from llama_index_contextual.ui.background import BackgroundIngest
 from llama_index_contextual.ui.charts import Chart
 from llama_index_contextual.ui.hits import RecentHits
 from llama_index_contextual.ui.pages import Originals
+from llama_index_contextual.ui.users import Right, TokensFile, User
 from llama_index_contextual.ui.views import Links, ProblemView, make_templates, page, problem_page
 
 HOST, PORT = "127.0.0.1", 8010
@@ -40,7 +46,11 @@ HOST, PORT = "127.0.0.1", 8010
 SECONDS_TO_END = 2
 """Number of seconds that the server waits for running requests when it is stopped."""
 
+_MAX_USERS = 256
+"""Number of users with filters whose applications are kept."""
+
 _HTTP_PROBLEMS = {
+    403: ("Not allowed", ""),
     404: ("Not found", "There is no such page here."),
     410: ("The project was deleted", ""),
     405: ("Not possible", "This address only shows a page: it takes no other requests."),
@@ -51,10 +61,12 @@ def make_app(
     projects: Sequence[Project],
     *,
     token: str | None = None,
+    users: TokensFile | None = None,
     allowed_hosts: Sequence[str] = (),
     document_folders: Sequence[Path] = (),
     ingests: Mapping[str, BackgroundIngest] = MappingProxyType({}),
     charts: Mapping[str, Chart] = MappingProxyType({}),
+    adding: Mapping[str, Adding] = MappingProxyType({}),
 ) -> Starlette:
     """Return the workbench for one or more projects as an ASGI application.
 
@@ -63,15 +75,17 @@ def make_app(
 
     Args:
         projects: The projects to show; for a restricted project (see `Project.only`), only its visible documents.
-        token: Token that clients must send; None gives read access to everyone who can reach the application.
+        token: Token that clients must send; without it and `users`, everyone who can reach the application may read.
+        users: File with the tokens of users, whose rights and filters decide what they may do and see.
         allowed_hosts: Host names that clients use for the server, in addition to the names of the loopback interface.
         document_folders: Folders that contain the original files, whose pages are shown as images.
         ingests: Running ingestions by the names of their projects; the views show their progress.
         charts: Evaluation results by the names of the projects; like `ingests`, not shown for restricted projects.
+        adding: The added files of the projects to which documents can be added, by the names of the projects.
 
     Raises:
         InputError: No project was given, or two projects have the same name.
-        ConfigurationError: The token is too short.
+        ConfigurationError: The token is too short, or a restricted project should be changed.
 
     Example:
         >>> app = make_app([project])  # doctest: +SKIP
@@ -83,35 +97,66 @@ def make_app(
         raise InputError("Two projects have the same name: pass each project once.", value=names)
     if token is not None:
         require_token(token)
-    session = None if token is None else security.Session(token)
-    hosts = accepted_hosts(HOST, token, allowed_hosts)
-    guard = Middleware(security.Guard, hosts=hosts, session=session, failed=_failed)
-    app = Starlette(
-        routes=[
-            Route("/", _start_page),
-            Mount("/static", StaticFiles(packages=[("llama_index_contextual.ui", "static")]), name="static"),
-            *security.routes(),
-            *search.routes(),
-            *passage.routes(),
-            *ask.routes(),
-            *overview.routes(),
-        ],
-        middleware=[guard],
-        exception_handlers={HTTPException: _http_problem},  # type: ignore[dict-item]  # its argument's type is narrower
-    )
-    app.state.projects = dict(zip(names, projects, strict=True))
-    app.state.templates = make_templates()
-    app.state.originals = Originals(tuple(document_folders))
-    weakref.finalize(app, app.state.originals.renderer.close)
-    app.state.hits = RecentHits()
-    app.state.facets = weakref.WeakKeyDictionary()
-    # Progress and figures describe the whole project.
-    whole = {project.name for project in projects if not project.is_restricted}
-    app.state.ingests = {name: ingest for name, ingest in ingests.items() if name in whole}
-    app.state.charts = {name: chart for name, chart in charts.items() if name in whole}
-    app.state.answers = LRUCache(ask.MAX_ANSWERS)
-    app.state.session = session
+    if changed := [project.name for project in projects if project.is_restricted and project.name in adding]:
+        raise ConfigurationError(
+            f"Project {changed[0]!r} is restricted: documents can be added to whole projects only."
+        )
+    session = security.Session(token, users) if token is not None or users is not None else None
+    originals = Originals((*document_folders, *(one.inbox.folder for one in adding.values())))
+
+    def views_for(shown: Sequence[Project], **options: Any) -> Starlette:
+        app = Starlette(
+            routes=[
+                Route("/", _start_page),
+                Mount("/static", StaticFiles(packages=[("llama_index_contextual.ui", "static")]), name="static"),
+                *security.routes(),
+                *search.routes(),
+                *passage.routes(),
+                *ask.routes(),
+                *overview.routes(),
+                *adding_view.routes(),
+            ],
+            exception_handlers={HTTPException: _http_problem},  # type: ignore[dict-item]  # narrower argument
+            **options,
+        )
+        app.state.projects = dict(zip(names, shown, strict=True))
+        app.state.templates = make_templates()
+        app.state.originals = originals
+        app.state.hits = RecentHits()
+        app.state.facets = weakref.WeakKeyDictionary()
+        # Progress and figures describe the whole project.
+        whole = {project.name for project in shown if not project.is_restricted}
+        app.state.ingests = {name: ingest for name, ingest in ingests.items() if name in whole}
+        app.state.charts = {name: chart for name, chart in charts.items() if name in whole}
+        app.state.adding = adding
+        app.state.answers = LRUCache(ask.MAX_ANSWERS)
+        app.state.session = session
+        return app
+
+    apps: LRUCache[str, Starlette] = LRUCache(_MAX_USERS)
+
+    def app_of(user: User) -> Starlette:
+        key = user.model_dump_json()
+        if (app := apps.get(key)) is None:
+            app = views_for([project.only(user.filters) for project in projects])
+            apps.put(key, app)
+        return app
+
+    hosts = accepted_hosts(HOST, session, allowed_hosts)
+    guard = Middleware(security.Guard, hosts=hosts, session=session, failed=_failed, right_of=_right_of, app_of=app_of)
+    app = views_for(projects, middleware=[guard])
+    app.state.hosts = hosts
+    weakref.finalize(app, originals.renderer.close)
     return app
+
+
+def _right_of(request: Request) -> Right | None:
+    """Return the right that a request needs."""
+    path = request.url.path
+    if not path.startswith("/p/"):
+        return "search" if path == "/" else None
+    view = path.removeprefix("/p/").partition("/")[2].partition("/")[0]
+    return "ask" if view == "ask" else "add" if view == "add" else "search"
 
 
 def serve(
@@ -120,10 +165,13 @@ def serve(
     host: str = HOST,
     port: int = PORT,
     token: str | None = None,
+    users: TokensFile | None = None,
     allowed_hosts: Sequence[str] = (),
     document_folders: Sequence[Path] = (),
     ingests: Mapping[str, BackgroundIngest] = MappingProxyType({}),
     charts: Mapping[str, Chart] = MappingProxyType({}),
+    adding: Mapping[str, Adding] = MappingProxyType({}),
+    extend: Callable[[Starlette], ASGIApp] | None = None,
     announce: Callable[[str], object] | None = None,
 ) -> None:
     """Serve the workbench for one or more projects until the process is interrupted.
@@ -133,26 +181,43 @@ def serve(
         host: Address to bind to; any address other than a loopback address requires a token.
         port: Port to bind to; 0 selects a free port.
         token: As for `make_app`.
+        users: As for `make_app`.
         allowed_hosts: As for `make_app`.
         document_folders: As for `make_app`.
         ingests: As for `make_app`.
         charts: As for `make_app`.
+        adding: As for `make_app`; interrupted ingestions are resumed, and stopped at the end.
+        extend: Function that adds the API to the application; see `api.app.add_api`.
         announce: Callback that receives the server's address once the port is bound.
 
     Raises:
         ConfigurationError: There is no token although `host` can be reached from other machines, the token is too
             short, or the address cannot be bound.
     """
-    hosts = accepted_hosts(host, token, allowed_hosts)
+    hosts = accepted_hosts(host, token or users, allowed_hosts)
     app = make_app(
-        projects, token=token, allowed_hosts=hosts, document_folders=document_folders, ingests=ingests, charts=charts
+        projects,
+        token=token,
+        users=users,
+        allowed_hosts=hosts,
+        document_folders=document_folders,
+        ingests=ingests,
+        charts=charts,
+        adding=adding,
     )
-    config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=SECONDS_TO_END)
+    served = app if extend is None else extend(app)
+    config = uvicorn.Config(served, log_level="warning", server_header=False, timeout_graceful_shutdown=SECONDS_TO_END)
     with _open_socket(host, port) as sock:
         if announce is not None:
             announce(f"{server_address(host, sock.getsockname()[1], allowed_hosts)}/")
-        with contextlib.suppress(KeyboardInterrupt):  # raised by uvicorn after all requests have ended
-            uvicorn.Server(config).run(sockets=[sock])
+        try:
+            for one in adding.values():
+                one.resume()
+            with contextlib.suppress(KeyboardInterrupt):  # raised by uvicorn after all requests have ended
+                uvicorn.Server(config).run(sockets=[sock])
+        finally:
+            for one in adding.values():
+                one.stop()
 
 
 def _open_socket(host: str, port: int) -> socket.socket:
@@ -178,7 +243,7 @@ def _start_page(request: Request) -> Response:
 
 def _http_problem(request: Request, error: HTTPException) -> Response:
     title, text = _HTTP_PROBLEMS.get(error.status_code, ("The request failed", str(error.detail)))
-    if error.status_code in (404, 410) and error.detail not in ("", "Not Found"):
+    if error.status_code in (403, 404, 410) and error.detail not in ("", "Not Found"):
         text = str(error.detail)
     response = problem_page(request, ProblemView(title=title, text=text, status=error.status_code))
     response.headers.update(error.headers or {})

@@ -45,6 +45,7 @@ from llama_index_contextual.ui.texts import TextKind, TextMarks, kind_of, render
 from llama_index_contextual.ui.views import (
     Links,
     analyzer_of,
+    ingest_of,
     make_templates,
     number,
     page,
@@ -73,7 +74,7 @@ def routes() -> list[Route]:
 def overview(request: Request) -> Response:
     """Show the documents, versions, costs and failures of a project."""
     project = project_of(request)
-    ingest = copy(request.app.state.ingests.get(project.name))  # a copy, because it may end while the page is made
+    ingest = copy(ingest_of(request, project.name))  # a copy, because it may end while the page is made
     find = parameter(request, "find", limit=200)
     documents = facets_of(request.app.state.facets, project).documents
     rows = [doc for doc in documents if find.casefold() in f"{doc.record.doc_id}\n{doc.record.title or ''}".casefold()]

@@ -106,6 +106,10 @@ class Links:
         """Return the URL of the view that answers questions."""
         return _with_query(f"{self._base}/ask", {"q": q})
 
+    def add(self, action: str = "") -> str:
+        """Return the URL of the view that adds documents, or of the form that changes them."""
+        return f"{self._base}/add{action}"
+
     def overview(self, **parameters: Any) -> str:
         """Return the URL of the view of the project itself."""
         return _with_query(f"{self._base}/project", parameters)
@@ -153,23 +157,35 @@ def page(request: Request, template: str, *, status_code: int = 200, **values: A
         status_code: HTTP status.
         **values: Values for the template. The template also gets `project` (the Project or None), `links` (the
             project's `Links`), `view` (the first word of the path below the project, "" for the search), `several`
-            (whether there are other projects), and `ingest` (the ingestion into the project, or None).
+            (whether there are other projects), `ingest` (the ingestion into the project, or None), `can_add` and
+            `can_ask` (what the user may do).
     """
     projects: Mapping[str, Project] = request.app.state.projects
     name = request.path_params.get("project", "")
     project = projects.get(name)
     view = request.url.path.removeprefix("/p/").partition("/")[2].partition("/")[0] if project else ""
+    rights = request.scope["user"].rights if request.scope.get("user") else frozenset()
     context = {
         "project": project,
         "links": Links(name),
         "view": view,
         "several": len(projects) > 1,
-        "ingest": copy(request.app.state.ingests.get(name)),  # a copy, because it may end while the page is rendered
+        "ingest": copy(ingest_of(request, name)),  # a copy, because it may end while the page is rendered
+        "can_add": name in request.app.state.adding and "add" in rights,
+        "can_ask": "ask" in rights,
         **values,
     }
     html = request.app.state.templates.get_template(template).render(context)
     # Lone surrogates in text cannot be encoded.
     return HTMLResponse(html.encode("utf-8", "replace"), status_code=status_code)
+
+
+def ingest_of(request: Request, name: str) -> Any:
+    """Return the ingestion into a project that the user may follow, or None."""
+    project, adding = request.app.state.projects.get(name), request.app.state.adding.get(name)
+    if project is None or project.is_restricted:  # progress describes the whole project
+        return None
+    return request.app.state.ingests.get(name) if adding is None else adding.ingest
 
 
 # ---- requests ------------------------------------------------------------------------------------------------------
