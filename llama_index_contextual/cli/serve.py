@@ -1,4 +1,4 @@
-"""Commands that give people (`open`, `serve`, `inspect`) and other programs (`serve --api`, `mcp`) access to projects."""
+"""Commands that give people (`open`, `serve`, `inspect`) and programs (`serve --api`, `mcp`) access to projects."""
 
 from __future__ import annotations
 
@@ -352,8 +352,8 @@ def serve(
 ) -> None:
     """Serve projects until the process is interrupted; the other options are those of `ui.app.serve`.
 
-    With `only`, the projects are restricted; see `common.open_project`. With `adding_to`, added files are stored in this
-    folder, from which the project is read.
+    With `only`, the projects are restricted; see `common.open_project`. With `adding_to`, added files are stored in
+    this folder, from which the project is read.
 
     Raises:
         ConfigurationError: The extra `ui` is not installed, a token is empty or missing, or an evaluation cannot be
@@ -431,11 +431,17 @@ def create_token(
         dollars_per_hour: Limit for the cost of the user's answers in an hour.
         requests_per_minute: Limit for the user's requests to the API in a minute.
     """
+
+    def as_list(value: Any) -> list[Any]:
+        return value if isinstance(value, list) else [value]
+
     try:
         from llama_index_contextual.ui.users import add_token, new_user
     except ImportError as error:
         raise ConfigurationError(f"The Workbench needs an extra: {_NEEDS_UI}") from error
-    filters = dict(common.parse_setting(item) for item in only or ())
+    filters: dict[str, Any] = {}
+    for field, value in map(common.parse_setting, only or ()):
+        filters[field] = [*as_list(filters[field]), value] if field in filters else value
     limits = {"dollars_per_hour": dollars_per_hour, "requests_per_minute": requests_per_minute}
     options = {name: value for name, value in limits.items() if value is not None}
     token = add_token(file, new_user(name, rights=right, filters=filters, **options))

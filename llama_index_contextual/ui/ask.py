@@ -66,6 +66,7 @@ from llama_index_contextual.ui.views import (
     problem_of,
     project_of,
     quoted,
+    while_connected,
     with_problems,
 )
 
@@ -584,18 +585,9 @@ async def answer(request: Request) -> Response:
         question = AskForm.from_fields(await _posted(request))
         if wants_events:
             return StreamingResponse(_event_lines(request, project, question), media_type=EVENTS)
-        answer_task = asyncio.create_task(_finished(request, project, question))
-        disconnect_task = asyncio.create_task(_wait_until_left(request))
-        try:
-            await asyncio.wait({answer_task, disconnect_task}, return_when=asyncio.FIRST_COMPLETED)
-            has_left = not answer_task.done()
-        finally:
-            for task in (answer_task, disconnect_task):
-                task.cancel()  # without effect on a task that is done
-            await asyncio.gather(answer_task, disconnect_task, return_exceptions=True)
-        if has_left:
+        url = await while_connected(request, _finished(request, project, question))
+        if url is None:
             return Response(status_code=499)
-        url = answer_task.result()
     except ContextualError as error:
         problem = problem_of(error, project)
         if wants_events:
@@ -611,12 +603,6 @@ async def _finished(request: Request, project: Project, question: AskForm) -> st
         async for event in events:
             url = event.get("url", "")
     return url
-
-
-async def _wait_until_left(request: Request) -> None:
-    """Wait until the client disconnects; the body of the request must have been read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _posted(request: Request) -> dict[str, list[str]]:

@@ -170,7 +170,7 @@ def new_user(name: str, *, rights: Sequence[str] | None = None, **options: Any) 
     if not name:
         raise ConfigurationError("The user of a token needs a name.")
     try:
-        return User(name=name, **({"rights": frozenset(rights)} if rights else {}), **options)
+        return User.model_validate({"name": name, **({"rights": rights} if rights else {}), **options})
     except (ValidationError, InputError) as error:
         raise ConfigurationError(f"The token is invalid: {_problem(error)}.") from error
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib.resources import files as package_files
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import jinja2
@@ -24,6 +25,8 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import visible
 from llama_index_contextual.ui import places
 from llama_index_contextual.ui.marks import Span
+
+T = TypeVar("T")
 
 MAX_QUESTION = 4_000
 """Maximum number of characters in a question."""
@@ -206,6 +209,27 @@ def project_of(request: Request) -> Project:
             f" Start the server again to show other projects.",
         )
     return project
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of a coroutine, or None if the client disconnects, in which case the coroutine is cancelled.
+
+    The body of the request must have been read.
+    """
+    work_task, left_task = asyncio.create_task(work), asyncio.create_task(_wait_until_left(request))
+    try:
+        await asyncio.wait({work_task, left_task}, return_when=asyncio.FIRST_COMPLETED)
+        is_finished = work_task.done()
+    finally:
+        for task in (work_task, left_task):
+            task.cancel()  # without effect on a task that is done
+        await asyncio.gather(work_task, left_task, return_exceptions=True)
+    return work_task.result() if is_finished else None
+
+
+async def _wait_until_left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def parameter(request: Request, name: str, *, limit: int = MAX_PARAMETER) -> str:

@@ -17,10 +17,10 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"contextualizer", "stores", "search", "retrievers", "postprocessor"}),
     frozenset({"ingestion", "answering", "evaluation"}),
     frozenset({"project", "tools"}),
-    frozenset({"agno", "mcp", "cli", "ui"}),
+    frozenset({"agno", "api", "mcp", "cli", "ui"}),
     frozenset({"__main__"}),
 )
-DOORS = frozenset({"agno", "mcp", "cli", "ui"})
+DOORS = frozenset({"agno", "api", "mcp", "cli", "ui"})
 RERANK = "search/cross_encoders.py"  # imports torch when a cross-encoder is loaded
 RAY = "ingestion/ray.py"  # is imported when a run uses Ray
 SENDING = "contextualizer/sending.py"  # imports openai when a server has refused the temperature
