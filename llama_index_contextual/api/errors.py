@@ -66,8 +66,10 @@ def as_api_error(error: ContextualError) -> ApiError:
     if isinstance(error, UploadError):
         return ApiError(error.status, without_signs(error), code="upload_refused", retry_after=error.retry_after)
     status, code = next(((status, code) for kind, status, code in _STATUS if isinstance(error, kind)), (500, "failed"))
-    wait = 5.0 if status == 503 else None
-    return ApiError(status, without_signs(error), code=code, retry_after=wait)
+    message = without_signs(error)
+    if isinstance(error, NoVersionError):
+        message = f"Project {error.name!r} has no documents yet: add some first." if error.name else message
+    return ApiError(status, message, code=code, retry_after=5.0 if status == 503 else None)
 
 
 def error_body(error: ApiError) -> dict[str, Any]:

@@ -274,8 +274,8 @@ class Adding:
             elif (reason := skipped.get(printable(path))) is not None and not is_running:
                 # A reason may name a document that the user may not see.
                 hides = bool(user.filters) and "same content" in reason
-                shown = "has the same content as another document: it is read once" if hides else reason
-                states.append(state(state="skipped", reason=shown.replace(str(self.inbox.folder), "").strip("/")))
+                shown = "has the same content as another document, which is read once" if hides else reason
+                states.append(state(state="skipped", reason=shown.replace(f"{self.inbox.folder}/", "").rstrip(".")))
             else:
                 is_current = is_running and bool(current) and name.endswith(current.rpartition("/")[2])
                 states.append(state(state="reading" if is_current else "queued"))

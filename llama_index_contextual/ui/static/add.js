@@ -101,7 +101,7 @@ const sendOne = (entry) => new Promise((done) => {
     const refused = answer.refused?.[0]?.[1];
     entry.reason = answer.problem || "";
     entry.isDone = request.status === 200;
-    entry.state.textContent = answer.problem || (refused ? `Not added: it ${refused}` : "Received");
+    entry.state.textContent = answer.problem || (refused ? `Not added: ${refused}` : "Received");
     entry.state.className = answer.problem || refused ? "bad" : "soft";
     done();
   });
@@ -141,9 +141,10 @@ const refresh = async () => {
   clearTimeout(timer);
   try {
     const response = await fetch(location.pathname);
+    if (!response.ok) return;
     const current = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("state");
     const state = part("state");
-    if (response.ok && current && !state.contains(document.activeElement)) state.replaceWith(document.adoptNode(current));
+    if (current && !state.contains(document.activeElement)) state.replaceWith(document.adoptNode(current));
   } catch {
     return; // the server has been stopped
   }
