@@ -28,6 +28,7 @@ OTHER_NAMES = {"similarity_top_k": "top_k", "num_workers": "llm_concurrency", "c
 
 SAME_NAME = {
     "SearchPlan.top_k": "the number of passages for an intent",
+    "User.requests_per_minute": "requests of a user to the API",
     "Judge.min_confidence": "the confidence of a verdict",
     "Ranking.document_weight": "a result",
     "_Step.__new__.rerank": "a step of a comparison",

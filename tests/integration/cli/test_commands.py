@@ -44,6 +44,7 @@ COMMANDS: dict[str, list[str]] = {
     "inspect": ["a", "--html", "{empty}/page.html", "--query", "error TS-999"],
     "ledger export": ["a", "{empty}/written.jsonl"],
     "ledger import": ["a", "{empty}/contexts.jsonl"],
+    "token": ["ada", "--file", "{empty}/tokens.json", "--only", "kind=report"],
     "delete": ["a", "--yes"],
 }
 # Needs no project, takes no root, and is run in test_demo.py.
