@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -45,6 +46,9 @@ HOST, PORT = "127.0.0.1", 8010
 
 SECONDS_TO_END = 2
 """Number of seconds that the server waits for running requests when it is stopped."""
+
+SWITCH_SECONDS = 0.0005
+"""Time after which a thread that reads files lets a thread that searches run, if documents can be added."""
 
 _MAX_USERS = 256
 """Number of users with filters whose applications are kept."""
@@ -210,7 +214,10 @@ def serve(
     with _open_socket(host, port) as sock:
         if announce is not None:
             announce(f"{server_address(host, sock.getsockname()[1], allowed_hosts)}/")
+        switch_interval = sys.getswitchinterval()
         try:
+            if adding:  # an ingestion in a thread must not hold up a search each time that it needs the interpreter
+                sys.setswitchinterval(SWITCH_SECONDS)
             for one in adding.values():
                 one.resume()
             with contextlib.suppress(KeyboardInterrupt):  # raised by uvicorn after all requests have ended
@@ -218,6 +225,7 @@ def serve(
         finally:
             for one in adding.values():
                 one.stop()
+            sys.setswitchinterval(switch_interval)
 
 
 def _open_socket(host: str, port: int) -> socket.socket:

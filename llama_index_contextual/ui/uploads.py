@@ -40,6 +40,7 @@ IDLE_SECONDS = 60.0
 _BLOCK = 1 << 20
 _MAX_FIELDS = 2_000
 _MAX_FIELD_BYTES = 10_000
+_MAX_HEADER_BYTES = 8_000
 
 
 class UploadError(ContextualError):
@@ -186,7 +187,7 @@ class _Form:
         self._disposition = b""
         self._name, self._file_name, self._text = "", "", b""
         self._upload: Upload | None = None
-        self._parts = 0
+        self._parts = self._header_bytes = 0
 
     def callbacks(self) -> MultipartCallbacks:
         """Return the callbacks by their names."""
@@ -210,15 +211,23 @@ class _Form:
         self._header = self._value = self._disposition = self._text = b""
         self._name = self._file_name = ""
         self._upload = None
+        self._header_bytes = 0
         self._parts += 1
         if self._parts > _MAX_FIELDS:
             raise UploadError(413, f"The form has more than {_MAX_FIELDS:,} fields: send fewer files at once.")
 
     def _on_field(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
+        self._check_headers(end - start)
 
     def _on_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
+        self._check_headers(end - start)
+
+    def _check_headers(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > _MAX_HEADER_BYTES:
+            raise UploadError(400, "A part of the form has too long headers: shorten the name of the file.")
 
     def _on_header_end(self) -> None:
         if self._header.lower() == b"content-disposition":
