@@ -129,7 +129,9 @@ def open_folder(
     def work_on(show: ReportProgress) -> Awaitable[IngestReport]:
         return project.async_folders([folder], remove=False, max_cost=max_cost, wait=wait, progress=show)
 
-    ingest = _start_ingest(folder, work_on, lambda report: _show_opened(report, folder, name, again))
+    adding_to = folder if is_loopback(host) else None
+    show = partial(_show_opened, folder=folder, name=name, again=again, can_add=adding_to is not None)
+    ingest = _start_ingest(folder, work_on, show)
     try:
         serve(
             [name],
@@ -139,7 +141,7 @@ def open_folder(
             document_folders=[folder],
             open_browser=common.out.is_terminal and not no_browser,
             ingests={name: ingest},
-            adding_to=folder if is_loopback(host) else None,
+            adding_to=adding_to,
         )
     finally:
         was_interrupted = ingest.stop()
@@ -185,12 +187,15 @@ def _start_ingest(
     return ingest
 
 
-def _show_opened(report: IngestReport, folder: Path, name: str, again: str) -> None:
-    """Print the report on a folder.
+def _show_opened(report: IngestReport, folder: Path, name: str, again: str, *, can_add: bool = False) -> None:
+    """Print the report on a folder. With `can_add`, an empty folder is no error, because documents can be added.
 
     Raises:
         InputError: The folder has no document that can be read, and there is no version yet.
     """
+    if report.version is None and can_add and not report.skipped:
+        common.say_note(f"{folder} is empty: add documents in the browser.")
+        return
     if report.version is None:
         raise InputError(
             f"{folder} has no document that can be read:"
