@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from llama_index_contextual.api import app as api
-from llama_index_contextual.api.chat import SOURCES
+from llama_index_contextual.api.chat import SOURCES, Completion
+from llama_index_contextual.api.errors import ApiError
+from llama_index_contextual.ui.users import new_user
 from tests.integration.api.conftest import ANSWER, PUMP, QUESTION, Server
 from tests.support.replies import Reply
 
@@ -243,6 +246,23 @@ def test_a_user_who_has_spent_the_limit_is_refused_before_a_call(server: Server)
     assert len(server.provider.calls()) == 1
     assert server.ask("pump", user="poor", model="plant:passages").status_code == 429
     assert server.ask(user="ada").status_code == 200
+
+
+def test_answers_at_a_time_are_limited_for_each_user_and_in_all() -> None:
+    service = api.Service({}, {})
+    users = [new_user(f"user{number}") for number in range(9)]
+    with ExitStack() as running:
+        for user in users[:8]:
+            for _ in range(api.ANSWERS_OF_USER):
+                running.enter_context(service.answering(user, Completion("plant")))
+        with pytest.raises(ApiError) as one, service.answering(users[0], Completion("plant")):
+            pass
+        assert (one.value.status, one.value.code) == (429, "rate_limit_exceeded")
+        with pytest.raises(ApiError) as all_of_them, service.answering(users[8], Completion("plant")):
+            pass
+        assert (all_of_them.value.status, all_of_them.value.code) == (503, "busy")
+    with service.answering(users[8], Completion("plant")):
+        pass
 
 
 def test_what_the_answers_cost_is_what_the_provider_charged(server: Server) -> None:

@@ -350,6 +350,9 @@ def test_an_open_server_is_refused(filled: Project, options: dict[str, Any], mes
         (["reports", "--host", "192.168.1.5"], None, "set a token"),
         (["reports", "--documents", "nowhere"], None, "'nowhere' does not exist"),
         (["other"], None, "other"),
+        (["reports", "--allow-changes"], None, "everyone who can reach the server could change the documents"),
+        (["reports", "--tokens", "absent.json"], None, "create it with `llama-index-contextual token NAME"),
+        (["reports", "--allow-changes", "--token", TOKEN, "--only", "kind=report"], None, "to whole projects only"),
     ],
 )
 def test_the_command_reports_errors_in_one_line(

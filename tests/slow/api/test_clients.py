@@ -25,6 +25,7 @@ from llama_index_contextual.api.app import add_api
 from llama_index_contextual.ui.adding import Adding
 from llama_index_contextual.ui.app import make_app
 from llama_index_contextual.ui.users import TokensFile, add_token, new_user
+from tests.slow.browser.conftest import GatedLLM
 from tests.slow.browser.harness import serve_app
 
 QUESTION = "When does pump P-7 stop?"
@@ -37,8 +38,8 @@ FIVE = {
 class Served:
     """A running server, with the tokens of two users and the provider of its LLM."""
 
-    def __init__(self, url: str, tokens: dict[str, str], provider: LoopbackProvider, adding: Adding) -> None:
-        self.url, self.tokens, self.provider, self.adding = url, tokens, provider, adding
+    def __init__(self, url: str, tokens: dict[str, str], provider: LoopbackProvider, gated: GatedLLM) -> None:
+        self.url, self.tokens, self.provider, self.gated = url, tokens, provider, gated
 
     def openai(self, user: str = "ada", **options: Any) -> OpenAI:
         return OpenAI(base_url=f"{self.url}/v1", api_key=self.tokens.get(user, user), max_retries=0, **options)
@@ -52,13 +53,16 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         manager = ProjectManager(folder / "root")
         text = "# Pumps\n\nPump P-7 stops after three days without oil.\n"
         manager.create("plant", ProjectConfig.local()).ingest([Document(text=text, id_="pumps.md")])
+        gated = GatedLLM()
+        shutil.copytree(folder / "root" / "plant", folder / "root" / "gated")
         project = manager.load("plant", llm=LlamaOpenAI(model="gpt-4o-mini", **options))
         rights = {"ada": ["search", "ask", "add"], "finder": ["search"]}
         tokens = {name: add_token(folder / "tokens.json", new_user(name, rights=own)) for name, own in rights.items()}
         adding = Adding(project)
-        app = add_api(make_app([project], users=TokensFile(folder / "tokens.json"), adding={"plant": adding}))
+        projects = [project, manager.load("gated", llm=gated)]
+        app = add_api(make_app(projects, users=TokensFile(folder / "tokens.json"), adding={"plant": adding}))
         with serve_app(app) as url:
-            yield Served(url, tokens, provider, adding)
+            yield Served(url, tokens, provider, gated)
         adding.stop()
 
 
@@ -73,7 +77,7 @@ def _fresh(served: Served) -> None:
 def test_the_openai_client_gets_answers_with_annotations_and_usage(served: Served) -> None:
     served.provider.enqueue(ANSWER)
     client = served.openai()
-    assert [model.id for model in client.models.list()] == ["plant", "plant:passages"]
+    assert [model.id for model in client.models.list()][:2] == ["plant", "plant:passages"]
     answer = client.chat.completions.create(model="plant", messages=[{"role": "user", "content": QUESTION}])
     message = answer.choices[0].message
     assert (message.content or "").startswith(ANSWER)
@@ -124,6 +128,19 @@ def test_a_client_that_leaves_stops_the_call_that_is_paid(served: Served) -> Non
     assert [call.status for call in served.provider.calls()] == [0]
 
 
+def test_a_client_that_leaves_a_stream_stops_the_call_that_is_paid(served: Served) -> None:
+    with served.openai().chat.completions.create(
+        model="gated", messages=[{"role": "user", "content": QUESTION}], stream=True
+    ) as stream:
+        served.gated.release("The pump ", "stops ")
+        text = ""
+        for chunk in stream:
+            text += chunk.choices[0].delta.content or ""
+            if "pump" in text:
+                break
+    assert served.gated.wait_until_closed()
+
+
 # ---- LlamaIndex and LangChain ----------------------------------------------------------------------------------------
 
 
@@ -165,11 +182,13 @@ def test_curl_goes_from_five_files_to_an_answer(served: Served, tmp_path: Path) 
     for name, text in FIVE.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     forms = [word for name in FIVE for word in ("-F", f"file=@{tmp_path / name}")]
-    added = json.loads(curl(served, *forms, f"{served.url}/api/add"))
+    added = json.loads(curl(served, *forms, f"{served.url}/api/add?project=plant"))
     assert [file["state"] for file in added["files"]] == ["queued"] * 5 or added["is_running"] is False
-    while json.loads(curl(served, f"{served.url}/api/add"))["is_running"]:
+    while json.loads(curl(served, f"{served.url}/api/add?project=plant"))["is_running"]:
         pass
-    assert {file["state"] for file in json.loads(curl(served, f"{served.url}/api/add"))["files"]} == {"read"}
+    assert {file["state"] for file in json.loads(curl(served, f"{served.url}/api/add?project=plant"))["files"]} == {
+        "read"
+    }
     served.provider.enqueue("After 4 days [Source 1].", "After 4 days [Source 1].")
     body = {"model": "plant", "messages": [{"role": "user", "content": "After how many days does pump P-4 stop?"}]}
     kind = ["-H", "Content-Type: application/json", "-d"]
@@ -178,5 +197,7 @@ def test_curl_goes_from_five_files_to_an_answer(served: Served, tmp_path: Path) 
     assert (citation["file"], citation["quote"]) == ("pump-4.md", "Pump P-4 stops after 4 days.")
     lines = curl(served, "-N", *kind, json.dumps({**body, "stream": True}), f"{served.url}/v1/chat/completions")
     assert lines.rstrip().endswith("data: [DONE]")
-    found = json.loads(curl(served, "-G", "--data-urlencode", "query=P-4 stops", f"{served.url}/api/search"))
+    found = json.loads(
+        curl(served, "-G", "--data-urlencode", "query=P-4 stops", f"{served.url}/api/search?project=plant")
+    )
     assert found["passages"][0]["doc_id"] == "inbox/ada/pump-4.md"
