@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -36,18 +36,12 @@ from llama_index_contextual.tools import models
 from llama_index_contextual.tools.models import check_arguments
 from llama_index_contextual.ui.adding import Adding
 from llama_index_contextual.ui.security import Guard
-from llama_index_contextual.ui.uploads import UploadError, blocks
-from llama_index_contextual.ui.users import Right, User, Window
+from llama_index_contextual.ui.uploads import blocks
+from llama_index_contextual.ui.users import Limits, Right, User
 from llama_index_contextual.ui.views import Links, while_connected
 
 MAX_BODY = 2_000_000
 """Maximum number of bytes in a request, except those with files."""
-
-ANSWERS_OF_USER = 8
-"""Maximum number of answers that are written for a user at the same time."""
-
-MAX_ANSWERS = 64
-"""Maximum number of answers that are written at the same time."""
 
 _MAX_VIEWS = 256
 _PREFIXES = ("/v1/", "/api/")
@@ -251,19 +245,18 @@ def _too_large() -> ApiError:
 
 
 class Service:
-    """The projects of a server, and the limits of its users.
+    """The projects of a server, as its users see them.
 
     Args:
         projects: The projects.
         adding: The added files of the projects to which documents can be added.
+        limits: Limits of the users.
     """
 
-    def __init__(self, projects: Mapping[str, Project], adding: Mapping[str, Adding]) -> None:
+    def __init__(self, projects: Mapping[str, Project], adding: Mapping[str, Adding], limits: Limits) -> None:
         self._projects = projects
-        self.adding = adding
+        self.adding, self.limits = adding, limits
         self._views: LRUCache[str, dict[str, Project]] = LRUCache(_MAX_VIEWS)
-        self._requests, self._dollars = Window(60), Window(3600)
-        self._running: dict[str, int] = {}
 
     def projects_of(self, user: User) -> Mapping[str, Project]:
         """Return the projects as a user sees them; those that were deleted are left out."""
@@ -276,42 +269,6 @@ class Service:
                 self._views.put(key, known)
             views = known
         return {name: project for name, project in views.items() if is_project(project.directory)}
-
-    def count_request(self, user: User) -> None:
-        """Count a request of a user.
-
-        Raises:
-            ApiError: The user has sent too many requests in the last minute.
-        """
-        if wait := self._requests.wait(user.name, 1, limit=user.requests_per_minute):
-            message = f"More than {user.requests_per_minute:,} requests in a minute: wait {wait:.0f} seconds."
-            raise ApiError(429, message, code="rate_limit_exceeded", retry_after=wait)
-        self._requests.add(user.name)
-
-    @contextlib.contextmanager
-    def answering(self, user: User, completion: chat.Completion) -> Iterator[None]:
-        """Count an answer that is written within the block, and its price.
-
-        Raises:
-            ApiError: Too many answers are being written, or the user has spent too much in the last hour.
-        """
-        limit = user.dollars_per_hour
-        if limit is not None and (wait := self._dollars.wait(user.name, 0, limit=limit * (1 - 1e-9))):
-            message = f"The limit of ${limit:,.2f} for answers in an hour is reached."
-            raise ApiError(429, message, code="insufficient_quota", retry_after=wait)
-        if self._running.get(user.name, 0) >= ANSWERS_OF_USER:
-            message = f"{ANSWERS_OF_USER} answers are being written for this token: wait for one of them."
-            raise ApiError(429, message, code="rate_limit_exceeded", retry_after=5.0)
-        if sum(self._running.values()) >= MAX_ANSWERS:
-            raise ApiError(503, "The server is busy: try again in a few seconds.", code="busy", retry_after=5.0)
-        self._running[user.name] = self._running.get(user.name, 0) + 1
-        try:
-            yield
-        finally:
-            self._running[user.name] -= 1
-            if not self._running[user.name]:
-                del self._running[user.name]
-            self._dollars.add(user.name, completion.dollars)
 
 
 # ---- the OpenAI-compatible API ---------------------------------------------------------------------------------------
@@ -355,7 +312,7 @@ async def _respond(
 ) -> Response:
     """Return a completion. If the client disconnects, the call to the LLM is stopped."""
     with ExitStack() as stack:
-        stack.enter_context(call.service.answering(call.user, completion))
+        completion.spent = stack.enter_context(call.service.limits.answering(call.user))
         if not streams:
             if not await while_connected(call.request, _read(pieces)):
                 return Response(status_code=499)
@@ -438,7 +395,7 @@ def _answered(completion: chat.Completion) -> dict[str, Any]:
         "answer": completion.content,
         "citations": [one["url_citation"] for one in completion.annotations],
         "usage": completion.usage,
-        "dollars": completion.dollars,
+        "dollars": completion.spent.dollars,
         "is_complete": completion.finish_reason == "stop",
     }
 
@@ -533,7 +490,7 @@ def add_api(workbench: Starlette) -> ASGIApp:
     Example:
         >>> app = add_api(make_app([project], users=TokensFile(path)))  # doctest: +SKIP
     """
-    service = Service(workbench.state.projects, workbench.state.adding)
+    service = Service(workbench.state.projects, workbench.state.adding, workbench.state.limits)
     guard = Middleware(
         Guard,
         hosts=workbench.state.hosts,
@@ -567,13 +524,13 @@ async def _handle(service: Service, run: Handler, request: Request) -> Response:
     """Run the handler of a request, and return its errors in OpenAI's form."""
     user: User = request.scope["user"]
     try:
-        service.count_request(user)
+        service.limits.count_request(user)
         projects = await asyncio.to_thread(service.projects_of, user)
         return await run(Call(request, user, projects, service))
     except (ContextualError, InputError) as error:
         api_error = as_api_error(error)
         response = error_response(api_error)
-        if isinstance(error, UploadError) or api_error.status == 413:
+        if api_error.status in (408, 411, 413, 415, 429, 507):
             response.headers["Connection"] = "close"  # the rest of the body is not read
         return response
 

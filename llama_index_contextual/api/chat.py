@@ -32,7 +32,7 @@ from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.tools.models import FilterArgument
 from llama_index_contextual.ui.ask import SourceView, findings_of, source_views
-from llama_index_contextual.ui.users import Right, User
+from llama_index_contextual.ui.users import Right, Spent, User
 from llama_index_contextual.ui.views import MAX_QUESTION
 
 PASSAGES = ":passages"
@@ -129,7 +129,7 @@ class Completion:
         content: The text so far.
         annotations: The cited sources, at the end.
         usage: Tokens, at the end.
-        dollars: Price of the answer at list prices, as far as it is known.
+        spent: Price of the answer.
         finish_reason: "stop", or "length" if the answer is incomplete.
     """
 
@@ -139,7 +139,7 @@ class Completion:
     content: str = ""
     annotations: list[dict[str, Any]] = field(default_factory=list)
     usage: dict[str, Any] = field(default_factory=lambda: _usage(0, 0))
-    dollars: float = 0.0
+    spent: Spent = field(default_factory=Spent)
     finish_reason: Literal["stop", "length"] = "stop"
 
     def body(self) -> dict[str, Any]:
@@ -292,7 +292,7 @@ async def _answer(
         if stream.grounded is not None and stream.grounded.usage is not None:
             usage = stream.grounded.usage
             completion.usage = _usage(usage.input_tokens, usage.output_tokens, usage.cached_tokens)
-            completion.dollars = usage.dollars or 0.0
+            completion.spent.dollars = usage.dollars or 0.0
     if text := images.flush():
         yield text
     response = cast(GroundedResponse, stream.grounded)

@@ -18,7 +18,7 @@ from llama_index_contextual.errors import (
     ProjectLockedError,
     ProjectNotFoundError,
 )
-from llama_index_contextual.ui.uploads import UploadError
+from llama_index_contextual.ui.users import RefusedError
 from llama_index_contextual.ui.views import without_signs
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -36,14 +36,11 @@ _STATUS: tuple[tuple[type[ContextualError], int, str], ...] = (
 """Status and code of the errors of this package; the first matching row counts."""
 
 
-class ApiError(ContextualError):
+class ApiError(RefusedError):
     """A request that the API refuses.
 
     Attributes:
-        status: HTTP status.
-        code: Code for programs.
         param: Name of the field that is wrong, or None.
-        retry_after: Number of seconds after which the request may succeed, or None.
     """
 
     def __init__(
@@ -55,16 +52,16 @@ class ApiError(ContextualError):
         param: str | None = None,
         retry_after: float | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status, self.code, self.param, self.retry_after = status, code, param, retry_after
+        super().__init__(status, message, code=code, retry_after=retry_after)
+        self.param = param
 
 
 def as_api_error(error: ContextualError) -> ApiError:
     """Return an error of this package as an error of the API."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, UploadError):
-        return ApiError(error.status, without_signs(error), code="upload_refused", retry_after=error.retry_after)
+    if isinstance(error, RefusedError):
+        return ApiError(error.status, without_signs(error), code=error.code, retry_after=error.retry_after)
     status, code = next(((status, code) for kind, status, code in _STATUS if isinstance(error, kind)), (500, "failed"))
     message = without_signs(error)
     if isinstance(error, NoVersionError):

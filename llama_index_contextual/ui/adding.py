@@ -33,8 +33,8 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.files import SUFFIXES, ReadLimits, printable
 from llama_index_contextual.ui import uploads
 from llama_index_contextual.ui.background import BackgroundIngest
-from llama_index_contextual.ui.uploads import Received, UploadError, UploadLimits
-from llama_index_contextual.ui.users import User
+from llama_index_contextual.ui.uploads import Received, UploadLimits
+from llama_index_contextual.ui.users import RefusedError, User
 from llama_index_contextual.ui.views import Links, page, project_of, with_problems, without_signs
 
 NICENESS = 10
@@ -185,7 +185,7 @@ class Adding:
             confirmed: Whether the files go to the inbox at once; otherwise, they wait for `confirm`.
 
         Raises:
-            UploadError: The request cannot be received.
+            RefusedError: The request cannot be received.
             NoSpaceError: The disk is full.
         """
         with self.limits.reserve(request, self.inbox, user):
@@ -360,13 +360,13 @@ async def upload(request: Request) -> Response:
     adding = adding_of(request, project.name)
     try:
         paths, received = await adding.receive(request, user, confirmed=not adding.needs_confirmation)
-    except (UploadError, NoSpaceError, InputError) as error:
-        status = error.status if isinstance(error, UploadError) else 507 if isinstance(error, NoSpaceError) else 400
+    except (RefusedError, NoSpaceError, InputError) as error:
+        status = error.status if isinstance(error, RefusedError) else 507 if isinstance(error, NoSpaceError) else 400
         if wants_json:
             response: Response = JSONResponse({"problem": without_signs(error)}, status)
         else:
             response = await asyncio.to_thread(partial(_page, request, problem=without_signs(error), status=status))
-        if isinstance(error, UploadError) and error.retry_after is not None:
+        if isinstance(error, RefusedError) and error.retry_after is not None:
             response.headers["Retry-After"] = str(int(error.retry_after) + 1)
         response.headers["Connection"] = "close"  # the rest of the body is not read
         return response

@@ -39,7 +39,7 @@ from llama_index_contextual.ui.background import BackgroundIngest
 from llama_index_contextual.ui.charts import Chart
 from llama_index_contextual.ui.hits import RecentHits
 from llama_index_contextual.ui.pages import Originals
-from llama_index_contextual.ui.users import Right, TokensFile, User
+from llama_index_contextual.ui.users import Limits, Right, TokensFile, User
 from llama_index_contextual.ui.views import Links, ProblemView, make_templates, page, problem_page
 
 HOST, PORT = "127.0.0.1", 8010
@@ -106,6 +106,7 @@ def make_app(
             f"Project {changed[0]!r} is restricted: documents can be added to whole projects only."
         )
     session = security.Session(token, users) if token is not None or users is not None else None
+    limits = Limits()
     originals = Originals((*document_folders, *(one.inbox.folder for one in adding.values())))
 
     def views_for(shown: Sequence[Project], **options: Any) -> Starlette:
@@ -135,6 +136,7 @@ def make_app(
         app.state.adding = adding
         app.state.answers = LRUCache(ask.MAX_ANSWERS)
         app.state.session = session
+        app.state.limits = limits
         return app
 
     apps: LRUCache[str, Starlette] = LRUCache(_MAX_USERS)

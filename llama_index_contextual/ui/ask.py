@@ -55,6 +55,7 @@ from llama_index_contextual.ui.markdown import highlight, render_markdown
 from llama_index_contextual.ui.marks import Span
 from llama_index_contextual.ui.places import place_of
 from llama_index_contextual.ui.quotes import Quote, quote_around
+from llama_index_contextual.ui.users import Spent
 from llama_index_contextual.ui.views import (
     MAX_QUESTION,
     Links,
@@ -646,15 +647,29 @@ async def _events(request: Request, project: Project, question: AskForm) -> Asyn
     Raises:
         InputError: The question is empty, or a filter matches nothing.
         ModelError: The model cannot be reached or does not start to answer in time.
+        RefusedError: The user has reached a limit.
     """
+    with request.app.state.limits.answering(request.scope["user"]) as spent:
+        async with aclosing(_answer_events(request, project, question, spent)) as events:
+            async for event in events:
+                yield event
+
+
+async def _answer_events(
+    request: Request, project: Project, question: AskForm, spent: Spent
+) -> AsyncGenerator[dict[str, Any], None]:
     chat, turns = await asyncio.to_thread(_chat_engine, project, question), _conversation(request, question.after)
     stream = await chat.astream_chat(question.text, _history(turns))
     link = partial(Links(project.name).passage, q=question.text)
     sources = source_views(stream.source_nodes, link)
     yield {"event": "passages", "sources": [{"number": s.number, "label": s.label, "url": s.url} for s in sources]}
-    async with aclosing(cast("AsyncGenerator[ChatResponse, None]", stream.achat_stream)) as pieces:
-        async for piece in pieces:
-            yield {"event": "text", "text": piece.delta}
+    try:
+        async with aclosing(cast("AsyncGenerator[ChatResponse, None]", stream.achat_stream)) as pieces:
+            async for piece in pieces:
+                yield {"event": "text", "text": piece.delta}
+    finally:
+        if stream.grounded is not None and stream.grounded.usage is not None:
+            spent.dollars = stream.grounded.usage.dollars or 0.0
     response, key = cast(GroundedResponse, stream.grounded), secrets.token_urlsafe(16)
     view = await asyncio.to_thread(_answer_view, project, question.text, key, response)
     if question.after and not turns:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 
 from llama_index_contextual.errors import ContextualError, InputError
 from llama_index_contextual.index.inbox import Inbox, Upload
-from llama_index_contextual.ui.users import User, Window
+from llama_index_contextual.ui.users import RefusedError, User, Window
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -41,20 +41,6 @@ _BLOCK = 1 << 20
 _MAX_FIELDS = 2_000
 _MAX_FIELD_BYTES = 10_000
 _MAX_HEADER_BYTES = 8_000
-
-
-class UploadError(ContextualError):
-    """A request cannot be received.
-
-    Attributes:
-        status: HTTP status.
-        retry_after: Number of seconds after which the request may succeed, or None.
-    """
-
-    def __init__(self, status: int, message: str, *, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.retry_after = retry_after
 
 
 @dataclass
@@ -84,22 +70,22 @@ class UploadLimits:
         """Check a request before its body is read, and reserve its space within the block.
 
         Raises:
-            UploadError: The request has no length, is too large, or exceeds a limit of the user.
+            RefusedError: The request has no length, is too large, or exceeds a limit of the user.
             NoSpaceError: The disk has no space for it.
         """
         length = request.headers.get("content-length", "")
         if not (length.isascii() and length.isdigit()):
-            raise UploadError(411, "The length of the request is missing: send a Content-Length header.")
+            raise RefusedError(411, "The length of the request is missing: send a Content-Length header.")
         size = int(length) if len(length) < 20 else MAX_REQUEST + 1
         if size > MAX_REQUEST:
-            raise UploadError(413, f"The request has more than {MAX_REQUEST:,} bytes: send fewer files at once.")
+            raise RefusedError(413, f"The request has more than {MAX_REQUEST:,} bytes: send fewer files at once.")
         waits = [
             self._bytes.wait(user.name, size, limit=BYTES_PER_HOUR),
             self._files.wait(user.name, 1, limit=FILES_PER_HOUR),
         ]
         if any(waits):
             limits = f"{FILES_PER_HOUR:,} files and {BYTES_PER_HOUR:,} bytes"
-            raise UploadError(429, f"More than {limits} in an hour: try again later.", retry_after=max(waits))
+            raise RefusedError(429, f"More than {limits} in an hour: try again later.", retry_after=max(waits))
         inbox.require_space(size + self._in_progress)
         self._bytes.add(user.name, size)
         self._in_progress += size
@@ -123,12 +109,12 @@ async def receive(request: Request, inbox: Inbox, *, waits: str | None) -> Recei
         waits: As in `Inbox.receive`.
 
     Raises:
-        UploadError: The request is not a valid form, or has too many files or fields.
+        RefusedError: The request is not a valid form, or has too many files or fields.
         NoSpaceError: The disk is full; none of the files is kept.
     """
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise UploadError(415, "The request is not a form with files: send it as multipart/form-data.")
+        raise RefusedError(415, "The request is not a form with files: send it as multipart/form-data.")
     form = _Form(lambda name: inbox.receive(name, waits=waits, max_bytes=MAX_FILE))
     is_complete = False
     try:
@@ -138,12 +124,12 @@ async def receive(request: Request, inbox: Inbox, *, waits: str | None) -> Recei
         await asyncio.to_thread(parser.finalize)
         is_complete = form.is_ended
         if not is_complete:
-            raise UploadError(400, "The form is incomplete: send it again.")
+            raise RefusedError(400, "The form is incomplete: send it again.")
         return form.received
     except (FormParserError, ValueError) as error:
         if isinstance(error, ContextualError):
             raise
-        raise UploadError(400, "The form cannot be read: send it again.") from error
+        raise RefusedError(400, "The form cannot be read: send it again.") from error
     finally:
         if not is_complete:
             form.discard()
@@ -153,7 +139,7 @@ async def blocks(request: Request) -> AsyncIterator[bytes]:
     """Yield the body of a request in blocks of about a megabyte.
 
     Raises:
-        UploadError: The client stopped sending.
+        RefusedError: The client stopped sending.
         ClientDisconnect: The connection broke off.
     """
     stream, block = request.stream(), b""
@@ -161,7 +147,7 @@ async def blocks(request: Request) -> AsyncIterator[bytes]:
         try:
             part = await asyncio.wait_for(anext(stream, None), IDLE_SECONDS)
         except TimeoutError as error:
-            raise UploadError(408, "The request took too long: send it again.") from error
+            raise RefusedError(408, "The request took too long: send it again.") from error
         if part is None:
             break
         block += part
@@ -214,7 +200,7 @@ class _Form:
         self._header_bytes = 0
         self._parts += 1
         if self._parts > _MAX_FIELDS:
-            raise UploadError(413, f"The form has more than {_MAX_FIELDS:,} fields: send fewer files at once.")
+            raise RefusedError(413, f"The form has more than {_MAX_FIELDS:,} fields: send fewer files at once.")
 
     def _on_field(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
@@ -227,7 +213,7 @@ class _Form:
     def _check_headers(self, size: int) -> None:
         self._header_bytes += size
         if self._header_bytes > _MAX_HEADER_BYTES:
-            raise UploadError(400, "A part of the form has too long headers: shorten the name of the file.")
+            raise RefusedError(400, "A part of the form has too long headers: shorten the name of the file.")
 
     def _on_header_end(self) -> None:
         if self._header.lower() == b"content-disposition":
@@ -241,7 +227,7 @@ class _Form:
             return
         self._file_name = options[b"filename"].decode("utf-8", "replace")
         if len(self.received.uploads) + len(self.received.refused) >= MAX_FILES:
-            raise UploadError(413, f"The form has more than {MAX_FILES:,} files: send fewer files at once.")
+            raise RefusedError(413, f"The form has more than {MAX_FILES:,} files: send fewer files at once.")
         if not self._file_name:  # a field for files that was left empty
             return
         try:
@@ -264,7 +250,7 @@ class _Form:
         elif not self._file_name:
             self._text += data[start:end]
             if len(self._text) > _MAX_FIELD_BYTES:
-                raise UploadError(413, f"The field {self._name[:40]!r} has more than {_MAX_FIELD_BYTES:,} bytes.")
+                raise RefusedError(413, f"The field {self._name[:40]!r} has more than {_MAX_FIELD_BYTES:,} bytes.")
 
     def _on_part_end(self) -> None:
         if self._upload is not None:

@@ -12,8 +12,10 @@ import os
 import secrets
 import stat
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, get_args
 
@@ -22,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from llama_index_contextual._utils.files import open_file
 from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual._utils.text import parse_json
-from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.project_file import check_name
 from llama_index_contextual.search.filters import to_filters
@@ -36,6 +38,12 @@ RIGHTS: tuple[Right, ...] = get_args(Right)
 
 REQUESTS_PER_MINUTE = 120
 """Default limit for the requests of one user to the API."""
+
+ANSWERS_OF_USER = 8
+"""Maximum number of answers that are written for a user at the same time."""
+
+MAX_ANSWERS = 64
+"""Maximum number of answers that are written at the same time."""
 
 _MAX_FILE = 1_000_000
 _READABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IRWXO
@@ -216,6 +224,20 @@ def _write(path: Path, users: list[User]) -> None:
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
+class RefusedError(ContextualError):
+    """A request that a server refuses.
+
+    Attributes:
+        status: HTTP status.
+        code: Code for programs, or None.
+        retry_after: Number of seconds after which the request may succeed, or None.
+    """
+
+    def __init__(self, status: int, message: str, *, code: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.retry_after = status, code, retry_after
+
+
 class Window:
     """Amounts that each key has used within a period.
 
@@ -255,3 +277,56 @@ class Window:
             if excess <= 0:
                 return at + self._seconds - now
         return self._seconds
+
+
+@dataclass
+class Spent:
+    """Price of an answer.
+
+    Attributes:
+        dollars: The price at list prices, as far as it is known.
+    """
+
+    dollars: float = 0.0
+
+
+class Limits:
+    """Limits for the requests and answers of the users of a server."""
+
+    def __init__(self) -> None:
+        self._requests, self._dollars = Window(60), Window(3600)
+        self._running: Counter[str] = Counter()
+
+    def count_request(self, user: User) -> None:
+        """Count a request of a user.
+
+        Raises:
+            RefusedError: The user has sent too many requests in the last minute.
+        """
+        if wait := self._requests.wait(user.name, 1, limit=user.requests_per_minute):
+            message = f"More than {user.requests_per_minute:,} requests in a minute: wait {wait:.0f} seconds."
+            raise RefusedError(429, message, code="rate_limit_exceeded", retry_after=wait)
+        self._requests.add(user.name)
+
+    @contextmanager
+    def answering(self, user: User) -> Iterator[Spent]:
+        """Count an answer that is written within the block, and the price that the block enters.
+
+        Raises:
+            RefusedError: Too many answers are being written, or the user has spent too much in the last hour.
+        """
+        limit, spent = user.dollars_per_hour, Spent()
+        if limit is not None and (wait := self._dollars.wait(user.name, 0, limit=limit * (1 - 1e-9))):
+            message = f"The limit of ${limit:,.2f} for answers in an hour is reached."
+            raise RefusedError(429, message, code="insufficient_quota", retry_after=wait)
+        if self._running[user.name] >= ANSWERS_OF_USER:
+            message = f"{ANSWERS_OF_USER} answers are being written for this user: wait for one of them."
+            raise RefusedError(429, message, code="rate_limit_exceeded", retry_after=5.0)
+        if self._running.total() >= MAX_ANSWERS:
+            raise RefusedError(503, "The server is busy: try again in a few seconds.", code="busy", retry_after=5.0)
+        self._running[user.name] += 1
+        try:
+            yield spent
+        finally:
+            self._running[user.name] -= 1
+            self._dollars.add(user.name, spent.dollars)

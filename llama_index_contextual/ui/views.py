@@ -25,6 +25,7 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import visible
 from llama_index_contextual.ui import places
 from llama_index_contextual.ui.marks import Span
+from llama_index_contextual.ui.users import RefusedError
 
 T = TypeVar("T")
 
@@ -310,6 +311,8 @@ def problem_of(error: ContextualError, project: Project | None) -> ProblemView:
         )
     if isinstance(error, ModelError):
         return ProblemView(title="A model is not available", text=without_signs(error), status=503)
+    if isinstance(error, RefusedError):
+        return ProblemView(title="This is not possible now", text=without_signs(error), status=error.status)
     if isinstance(error, InputError):
         return ProblemView(title="This cannot be searched", text=without_signs(error))
     return ProblemView(title="The request failed", text=without_signs(error), status=500)

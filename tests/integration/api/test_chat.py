@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from llama_index_contextual.api import app as api
-from llama_index_contextual.api.chat import SOURCES, Completion
-from llama_index_contextual.api.errors import ApiError
-from llama_index_contextual.ui.users import new_user
+from llama_index_contextual.api.chat import SOURCES
+from llama_index_contextual.ui.users import ANSWERS_OF_USER, Limits, RefusedError, new_user
 from tests.integration.api.conftest import ANSWER, PUMP, QUESTION, Server
 from tests.support.replies import Reply
 
@@ -246,22 +245,26 @@ def test_a_user_who_has_spent_the_limit_is_refused_before_a_call(server: Server)
     assert len(server.provider.calls()) == 1
     assert server.ask("pump", user="poor", model="plant:passages").status_code == 429
     assert server.ask(user="ada").status_code == 200
+    asked = server.client.post("/p/plant/ask", data={"q": QUESTION}, headers=server.headers("poor"))
+    assert (asked.status_code, "for answers in an hour is reached" in asked.text) == (429, True), (
+        "in the Workbench, too"
+    )
 
 
 def test_answers_at_a_time_are_limited_for_each_user_and_in_all() -> None:
-    service = api.Service({}, {})
+    limits = Limits()
     users = [new_user(f"user{number}") for number in range(9)]
     with ExitStack() as running:
         for user in users[:8]:
-            for _ in range(api.ANSWERS_OF_USER):
-                running.enter_context(service.answering(user, Completion("plant")))
-        with pytest.raises(ApiError) as one, service.answering(users[0], Completion("plant")):
+            for _ in range(ANSWERS_OF_USER):
+                running.enter_context(limits.answering(user))
+        with pytest.raises(RefusedError) as one, limits.answering(users[0]):
             pass
         assert (one.value.status, one.value.code) == (429, "rate_limit_exceeded")
-        with pytest.raises(ApiError) as all_of_them, service.answering(users[8], Completion("plant")):
+        with pytest.raises(RefusedError) as all_of_them, limits.answering(users[8]):
             pass
         assert (all_of_them.value.status, all_of_them.value.code) == (503, "busy")
-    with service.answering(users[8], Completion("plant")):
+    with limits.answering(users[8]):
         pass
 
 

@@ -162,6 +162,19 @@ def test_documents_from_elsewhere_are_not_touched(browser: Browser, tmp_path: Pa
     assert browser.project.documents()[0].facts == {"kind": "paper"}
 
 
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}]
+)
+def test_pages_of_other_origins_change_nothing(browser: Browser, headers: dict[str, str]) -> None:
+    browser.send(("a.txt", "Pumps run."))
+    browser.wait()
+    assert browser.send(("b.txt", "Valves leak."), headers=headers).status_code == 403
+    for field in ({"remove": "a.txt"}, {"undo": browser.buttons("undo")[0]}):
+        response = browser._client.post(f"{ADD}/change", data=field, headers=headers)
+        assert response.status_code == 403
+    assert browser.documents() == ["inbox/a.txt"]
+
+
 # ---- the price -------------------------------------------------------------------------------------------------------
 
 

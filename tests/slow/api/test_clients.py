@@ -129,10 +129,10 @@ def test_a_client_that_leaves_stops_the_call_that_is_paid(served: Served) -> Non
 
 
 def test_a_client_that_leaves_a_stream_stops_the_call_that_is_paid(served: Served) -> None:
+    served.gated.release("The pump ", "stops ")  # the response begins with the first piece
     with served.openai().chat.completions.create(
         model="gated", messages=[{"role": "user", "content": QUESTION}], stream=True
     ) as stream:
-        served.gated.release("The pump ", "stops ")
         text = ""
         for chunk in stream:
             text += chunk.choices[0].delta.content or ""
