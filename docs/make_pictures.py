@@ -3,8 +3,8 @@
     diagram     overview.svg: from files to a passage
     chart       recall.svg: the figures in figures.json
     terminal    terminal.svg: a recording of the command line in a pseudo-terminal (Linux, macOS)
-    screenshots search-view.png, marked-page.png, ask-view.png: views of the Workbench, also in dark colours
-                (search-view-dark.png, …; extra `dev-all`, chromium)
+    screenshots search-view.png, marked-page.png, ask-view.png, add-view.png: views of the Workbench, also in dark
+                colours (search-view-dark.png, …; extra `dev-all`, chromium)
 
 `figures QUALITY STOCK` writes figures.json from files that the benchmarks write with `--out`. Without a name, the
 script makes all pictures but the screenshots. SVG files have their own background and need neither fonts nor scripts.
@@ -473,19 +473,27 @@ BROWSER_OPTIONS = [
 
 
 @contextlib.contextmanager
-def workbench(folder: Path, llm_address: str) -> Iterator[str]:
-    """Ingest the examples, start the Workbench with an LLM at an address, and yield the address of the project."""
+def workbench(folder: Path, llm_address: str, *, opens: Path | None = None) -> Iterator[str]:
+    """Start the Workbench with an LLM at an address, and yield the address of the project.
+
+    Args:
+        folder: Working directory.
+        llm_address: Address of the LLM.
+        opens: Folder to open; otherwise, the examples are ingested and served.
+    """
     program = [sys.executable, "-m", "llama_index_contextual"]
     environment = os.environ | {"OPENAI_BASE_URL": llm_address, "OPENAI_API_KEY": "any"}
     for arguments in (
         ["create", "utility", "--local", "--set", f"answer_llm={STAND_IN}"],
         ["ingest", "utility", "examples/data"],
     ):
-        subprocess.run([*program, *arguments], cwd=folder, check=True, stdout=subprocess.DEVNULL, env=environment)
+        if opens is None:
+            subprocess.run([*program, *arguments], cwd=folder, check=True, stdout=subprocess.DEVNULL, env=environment)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [*program, "serve", "utility", "--port", str(port)]
+    serving = ["serve", "utility"] if opens is None else ["open", str(opens), "--name", "utility", "--no-browser"]
+    command = [*program, *serving, "--port", str(port)]
     server = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, env=environment)
     address = f"http://127.0.0.1:{port}"
     try:
@@ -542,6 +550,20 @@ def screenshots() -> None:
             page.get_by_role("button", name="Ask", exact=True).click()
             page.get_by_text("The answer is complete.").wait_for(state="attached")
             _photograph(page, "ask-view.png")
+            browser.close()
+    with TemporaryDirectory() as name:
+        folder, broken = Path(name) / "papers", Path(name) / "scan.pdf"
+        folder.mkdir()
+        broken.write_bytes(b"%PDF-1.7 without a page")
+        files = [path for path in sorted((EXAMPLES / "data").iterdir()) if path.suffix in (".md", ".pdf", ".txt")]
+        with workbench(Path(name), "", opens=folder) as address, sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=browser_path, args=BROWSER_OPTIONS)
+            page = browser.new_page(viewport={"width": 1280, "height": 860})
+            page.goto(f"{address}/add")
+            page.set_input_files("#files", [*files, broken])
+            page.click("#send")
+            page.wait_for_selector(".added-skipped")
+            _photograph(page, "add-view.png")
             browser.close()
 
 

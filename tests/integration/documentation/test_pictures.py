@@ -128,7 +128,7 @@ def test_a_recording_of_a_command_that_fails_is_refused(script: ModuleType, tmp_
         script.run_in_terminal(f"{script.PROGRAM} info nothing", tmp_path)
 
 
-@pytest.mark.parametrize("name", ["search-view.png", "marked-page.png", "ask-view.png"])
+@pytest.mark.parametrize("name", ["search-view.png", "marked-page.png", "ask-view.png", "add-view.png"])
 def test_a_screenshot_is_small_and_1280_pixels_wide(name: str) -> None:
     assert (ASSETS / name).stat().st_size <= LARGEST
     head = (ASSETS / name).read_bytes()[:24]
