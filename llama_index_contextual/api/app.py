@@ -416,10 +416,14 @@ async def _confirm(adding: Adding, user: User, max_cost: float | None) -> None:
     try:
         estimate = await asyncio.to_thread(adding.calculate, user)
         if max_cost is None or estimate.dollars is None or estimate.dollars > max_cost:
-            price = "unknown" if estimate.dollars is None else f"${estimate.dollars:.4f}"
+            advice = (
+                "the price is unknown. Set the prices of the model in the settings, or add the files in the Workbench."
+                if estimate.dollars is None
+                else f"the price is ${estimate.dollars:.4f}. Accept it with ?max_cost=DOLLARS."
+            )
             raise ApiError(
                 402,
-                f"An LLM writes the contexts of these files; the price is {price}. Accept it with ?max_cost=DOLLARS.",
+                f"An LLM writes the contexts of these files; {advice}",
                 code="price_not_accepted",
                 param="max_cost",
             )

@@ -309,7 +309,7 @@ class Inbox:
             InputError: A file was not added by this user, or is already removed.
         """
         with self._lock:
-            present = {added.path: added for added in self._states(user) if added.is_present}
+            present = {added.path: added for added in self.added(user) if added.is_present}
             for path in paths:
                 if path not in present:
                     raise InputError(f"{path!r} is not among the files that you have added.", value=path)
@@ -326,7 +326,7 @@ class Inbox:
             InputError: There is no such change, or it has been reversed already.
         """
         change = next((one for one in self.changes(user) if one.id == change_id), None)
-        current = {added.path: added.change.id for added in self._states(user)}
+        current = {added.path: added.change.id for added in self.added(user)}
         if change is None or not any(current.get(path) == change_id for path in change.files):
             raise InputError("This change cannot be undone: a later change has replaced it.", value=change_id)
         if change.action == "add":
@@ -346,11 +346,8 @@ class Inbox:
         """Return the changes of a user, or of all users, oldest first."""
         return [change for change in self._read_log() if user is None or change.user == user]
 
-    def added(self, user: str) -> list[AddedFile]:
-        """Return the last state of each file that a user has added, in the order of the changes."""
-        return self._states(user)
-
-    def _states(self, user: str | None) -> list[AddedFile]:
+    def added(self, user: str | None) -> list[AddedFile]:
+        """Return the last state of each file that a user, or any user, has added, in the order of the changes."""
         states: dict[str, AddedFile] = {}
         for change in self.changes(user):
             for path in change.files:
@@ -360,11 +357,11 @@ class Inbox:
 
     def facts(self) -> dict[str, Mapping[str, Any]]:
         """Return the metadata of all added files, by their absolute paths."""
-        return {str(self.folder / added.path): added.change.facts for added in self._states(None)}
+        return {str(self.folder / added.path): added.change.facts for added in self.added(None)}
 
     def removed_paths(self) -> set[str]:
         """Return the absolute paths of the files that users have removed and that are no longer there."""
-        paths = (str(self.folder / added.path) for added in self._states(None) if not added.is_present)
+        paths = (str(self.folder / added.path) for added in self.added(None) if not added.is_present)
         return {path for path in paths if not os.path.lexists(path)}
 
     def _log(self, action: Literal["add", "remove"], user: str, paths: Mapping[str, str], facts: Any) -> None:
@@ -393,7 +390,7 @@ class Inbox:
         """Delete the removed files, and their entries in the log."""
         with self._lock:
             files.remove_tree(self._project_dir / REMOVED)
-            kept = {added.change.id for added in self._states(None) if added.is_present}
+            kept = {added.change.id for added in self.added(None) if added.is_present}
             changes = self.changes()
             if len(kept) < len(changes):
                 lines = [json.dumps(asdict(change)) for change in changes if change.id in kept]

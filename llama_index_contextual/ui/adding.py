@@ -23,10 +23,10 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from llama_index_contextual._utils.locks import Lock
-from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ContextualError, InputError, NoSpaceError, ProjectLockedError
 from llama_index_contextual.index.inbox import Change, Inbox
 from llama_index_contextual.ingestion.estimate import CostEstimate
+from llama_index_contextual.ingestion.plan import FOR_LATER
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress, read_skipped
 from llama_index_contextual.money.price import money
 from llama_index_contextual.project.project import Project
@@ -70,7 +70,6 @@ class FileState:
         state: "read" if it is a document, "skipped" if it cannot be read, "reading", or "queued".
         reason: Reason why it was skipped, with the remedy, or "".
         doc_id: Id of its document, or None.
-        title: Title of the document, or "".
     """
 
     path: str
@@ -78,7 +77,6 @@ class FileState:
     state: Literal["read", "skipped", "reading", "queued"]
     reason: str = ""
     doc_id: str | None = None
-    title: str = ""
 
 
 class Adding:
@@ -146,8 +144,9 @@ class Adding:
             while True:
                 seen = self._requested
                 report = await self._follow(show)
+                is_complete = not any(file.reason in FOR_LATER for file in report.skipped)
                 with self._lock:
-                    if seen == self._requested:
+                    if is_complete and seen == self._requested:
                         self._is_working = False
                         return report
         finally:
@@ -167,7 +166,14 @@ class Adding:
         while True:
             try:
                 return await project.async_folders(
-                    [self.inbox.folder], remove=gone, allow_empty=True, max_cost=max_cost, progress=show, **options
+                    [self.inbox.folder],
+                    remove=gone,
+                    allow_empty=True,
+                    max_cost=max_cost,
+                    progress=show,
+                    # Versions of added files do not displace those of the owner, and small files are read first.
+                    watching=True,
+                    **options,
                 )
             except ProjectLockedError:
                 self.is_locked = True
@@ -270,7 +276,7 @@ class Adding:
             name = added.path.removeprefix(f"{user.name}/") if user.name else added.path
             state = partial(FileState, path=added.path, name=name)
             if (record := records.get(path)) is not None:
-                states.append(state(state="read", doc_id=record.doc_id, title=record.title or ""))
+                states.append(state(state="read", doc_id=record.doc_id))
             elif (reason := skipped.get(printable(path))) is not None and not is_running:
                 # A reason may name a document that the user may not see.
                 hides = bool(user.filters) and "same content" in reason
@@ -331,7 +337,6 @@ def _page(request: Request, *, problem: str = "", status: int = 200) -> Response
         changes=[(one, _words_of(one, user)) for one in adding.undoable(user)],
         suffixes=SUFFIXES,
         max_file=uploads.MAX_FILE,
-        folder=adding.inbox.folder.name,
         money=money,
     )
 
@@ -406,15 +411,3 @@ async def change(request: Request) -> Response:
         status = 507 if isinstance(error, NoSpaceError) else 400
         return await asyncio.to_thread(partial(_page, request, problem=without_signs(error), status=status))
     return RedirectResponse(Links(project.name).add(), 303)
-
-
-def describe_counts(counts: Mapping[str, int]) -> str:
-    """Describe the states of files in a few words.
-
-    Example:
-        >>> describe_counts({"read": 3, "skipped": 1, "reading": 0, "queued": 2})
-        '3 read, 2 waiting, 1 not readable'
-    """
-    waiting = counts["reading"] + counts["queued"]
-    parts = ((counts["read"], "read"), (waiting, "waiting"), (counts["skipped"], "not readable"))
-    return ", ".join(f"{number:,} {word}" for number, word in parts if number) or pluralize(0, "file")

@@ -100,7 +100,7 @@ def test_an_empty_project_leads_to_the_form_and_its_files_are_searched(browser: 
 def test_a_skipped_file_keeps_its_reason_and_is_read_again(browser: Browser) -> None:
     browser.send(("broken.pdf", "%PDF-1.4 broken"), ("good.txt", "The weir is open."))
     browser.wait()
-    assert "1 can be searched, 1 cannot be read." in browser.page()
+    assert "1 can be searched, 1 cannot be read: correct the file and add it again" in browser.page()
     assert re.search(r"broken\.pdf Not read: the PDF is damaged", browser.page())
     (browser.adding.inbox.folder / "broken.pdf").write_bytes(b"")
     shutil.copy(browser.adding.inbox.folder / "good.txt", browser.adding.inbox.folder / "broken.pdf")
@@ -308,6 +308,19 @@ def test_files_go_to_the_folder_that_was_opened(project: Project, tmp_path: Path
     assert [path.name for path in papers.iterdir()] == ["c.txt"]
     assert browser.documents() == ["papers/c.txt"]
     browser.adding.stop()
+
+
+def test_versions_of_added_files_do_not_displace_those_of_the_owner(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "c.txt").write_text("Weirs are dams.")
+    browser.project.ingest([tmp_path / "papers"])
+    (own,) = browser.project.versions()
+    for number in range(8):
+        browser.send((f"{number}.txt", f"Pump {number} runs."))
+        browser.wait()
+    versions = browser.project.versions()
+    assert own.name in [version.name for version in versions]
+    assert all(version.automatic for version in versions if version.name != own.name)
 
 
 # ---- what belongs to the project -------------------------------------------------------------------------------------
