@@ -29,6 +29,7 @@ from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual.api import chat
 from llama_index_contextual.api.errors import ApiError, as_api_error, error_response
 from llama_index_contextual.api.openapi import Operation, describe
+from llama_index_contextual.api.tasks import task_reply
 from llama_index_contextual.errors import ContextualError, InputError
 from llama_index_contextual.index.project_file import is_project
 from llama_index_contextual.project.project import Project
@@ -297,8 +298,14 @@ async def complete_chat(call: Call) -> Response:
     project, is_passages = chat.find_model(body.model, call.projects, call.user)
     completion = chat.Completion(body.model)
     pieces = chat.write(completion, body, project, is_passages=is_passages, link=call.link(project))
-    with_usage = bool(body.stream_options and body.stream_options.include_usage)
-    return await _respond(call, completion, pieces, streams=bool(body.stream), with_usage=with_usage)
+    return await _respond(
+        call,
+        completion,
+        pieces,
+        streams=bool(body.stream),
+        with_usage=bool(body.stream_options and body.stream_options.include_usage),
+        has_price=not is_passages and task_reply(body.messages[-1].text) is None,
+    )
 
 
 async def _respond(
@@ -308,11 +315,12 @@ async def _respond(
     *,
     streams: bool,
     with_usage: bool = False,
+    has_price: bool = True,
     body: Callable[[chat.Completion], dict[str, Any]] = chat.Completion.body,
 ) -> Response:
     """Return a completion. If the client disconnects, the call to the LLM is stopped."""
     with ExitStack() as stack:
-        completion.spent = stack.enter_context(call.service.limits.answering(call.user))
+        completion.spent = stack.enter_context(call.service.limits.answering(call.user, has_price=has_price))
         if not streams:
             if not await while_connected(call.request, _read(pieces)):
                 return Response(status_code=499)

@@ -30,7 +30,7 @@ from llama_index_contextual.ingestion.plan import FOR_LATER
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress, read_skipped
 from llama_index_contextual.money.price import money
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.readers.files import SUFFIXES, ReadLimits, printable
+from llama_index_contextual.readers.files import SUFFIXES, ReadLimits, SkippedFile, printable
 from llama_index_contextual.ui import uploads
 from llama_index_contextual.ui.background import BackgroundIngest
 from llama_index_contextual.ui.uploads import Received, UploadLimits
@@ -105,6 +105,7 @@ class Adding:
         self._first = ingest
         self._lock = Lock()
         self._requested = 0
+        self._unreadable: Sequence[SkippedFile] = ()
         self._is_working = self._is_stopped = False
         self._refused: dict[str, list[tuple[str, str]]] = {}
         self._estimates: dict[str, tuple[Any, CostEstimate | str | None]] = {}
@@ -132,6 +133,11 @@ class Adding:
         self.ingest = BackgroundIngest(self.inbox.folder.name, self._work, describe=without_signs)
         self.ingest.start()
 
+    def retry(self) -> None:
+        """Make the documents follow the inbox, and also read the files that could not be read."""
+        self._unreadable = ()
+        self.start()
+
     def stop(self) -> bool:
         """Stop the ingestion, and return whether it was interrupted; `resume` continues it."""
         self._is_stopped = True
@@ -144,16 +150,20 @@ class Adding:
             while True:
                 seen = self._requested
                 report = await self._follow(show)
-                is_complete = not any(file.reason in FOR_LATER for file in report.skipped)
+                self._unreadable = [file for file in report.skipped if file.reason not in FOR_LATER]
+                is_complete = len(self._unreadable) == len(report.skipped)
                 with self._lock:
                     if is_complete and seen == self._requested:
                         self._is_working = False
                         return report
+                if not is_complete:  # large files, and files that are still being written by another program
+                    await asyncio.sleep(LOCKED_SECONDS / 4)
         finally:
             self._is_working = self.is_locked = False
 
     async def _follow(self, show: ReportProgress) -> IngestReport:
         """Add the new files of the inbox and remove the documents of the removed ones."""
+        unreadable = self._unreadable
         project, removed = self.project, await asyncio.to_thread(self.inbox.removed_paths)
         gone = [record.doc_id for record in await project.adocuments() if record.path in removed]
         options: dict[str, Any] = {"limits": ReadLimits(niceness=NICENESS)}
@@ -173,6 +183,7 @@ class Adding:
                     progress=show,
                     # Versions of added files do not displace those of the owner, and small files are read first.
                     watching=True,
+                    unreadable=unreadable,
                     **options,
                 )
             except ProjectLockedError:
@@ -399,7 +410,7 @@ async def change(request: Request) -> Response:
         "discard": lambda _: adding.inbox.discard_waiting(user.name),
         "remove": lambda path: adding.remove([path], user),
         "undo": lambda name: adding.undo(name, user),
-        "retry": lambda _: adding.start(),
+        "retry": lambda _: adding.retry(),
         "dismiss": lambda _: adding.forget_refused(user),
     }
     name = next((name for name in actions if name in fields), None)

@@ -309,13 +309,17 @@ class Limits:
         self._requests.add(user.name)
 
     @contextmanager
-    def answering(self, user: User) -> Iterator[Spent]:
+    def answering(self, user: User, *, has_price: bool = True) -> Iterator[Spent]:
         """Count an answer that is written within the block, and the price that the block enters.
+
+        Args:
+            user: The user.
+            has_price: Whether the answer may have a price.
 
         Raises:
             RefusedError: Too many answers are being written, or the user has spent too much in the last hour.
         """
-        limit, spent = user.dollars_per_hour, Spent()
+        limit, spent = user.dollars_per_hour if has_price else None, Spent()
         if limit is not None and (wait := self._dollars.wait(user.name, 0, limit=limit * (1 - 1e-9))):
             message = f"The limit of ${limit:,.2f} for answers in an hour is reached."
             raise RefusedError(429, message, code="insufficient_quota", retry_after=wait)

@@ -243,7 +243,7 @@ def test_a_user_who_has_spent_the_limit_is_refused_before_a_call(server: Server)
     response = server.ask(user="poor")
     assert error(response) == (429, "rate_limit_error", "insufficient_quota")
     assert len(server.provider.calls()) == 1
-    assert server.ask("pump", user="poor", model="plant:passages").status_code == 429
+    assert server.ask("pump", user="poor", model="plant:passages").status_code == 200, "passages cost nothing"
     assert server.ask(user="ada").status_code == 200
     asked = server.client.post("/p/plant/ask", data={"q": QUESTION}, headers=server.headers("poor"))
     assert (asked.status_code, "for answers in an hour is reached" in asked.text) == (429, True), (

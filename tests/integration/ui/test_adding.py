@@ -19,6 +19,7 @@ from llama_index_contextual.errors import ConfigurationError, NoSpaceError
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.readers.process import ParserProcess
 from llama_index_contextual.ui import adding as adding_view
 from llama_index_contextual.ui import make_app
 from llama_index_contextual.ui.adding import Adding
@@ -107,6 +108,27 @@ def test_a_skipped_file_keeps_its_reason_and_is_read_again(browser: Browser) -> 
     browser.press(retry="all")
     browser.wait()
     assert "Not read" in browser.page()
+
+
+def test_a_broken_file_is_not_read_again_with_each_new_one(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    parse = ParserProcess.read
+
+    def counted(process: ParserProcess, path: Path, **options: Any) -> Any:
+        read.append(path.name)
+        return parse(process, path, **options)
+
+    monkeypatch.setattr(ParserProcess, "read", counted)
+    for name, text in (("broken.pdf", "%PDF-1.4 broken"), ("a.txt", "Pumps run."), ("b.txt", "Valves leak.")):
+        browser.send((name, text))
+        browser.wait()
+    assert set(read) == {"broken.pdf"}
+    before = len(read)
+    assert "1 cannot be read" in browser.page()
+    browser.press(retry="all")
+    browser.wait()
+    assert len(read) > before
+    assert before == len(read) - before, "each attempt opens the file as often"
 
 
 def test_a_name_that_is_taken_is_numbered_and_the_same_file_is_kept_once(browser: Browser) -> None:
