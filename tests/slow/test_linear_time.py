@@ -29,6 +29,8 @@ from llama_index_contextual.answering.intent import aspects_of
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.answering.query_engine import question_form
 from llama_index_contextual.answering.streaming import StreamFilter
+from llama_index_contextual.api.chat import escape_markdown
+from llama_index_contextual.api.tasks import person_text, task_reply
 from llama_index_contextual.contextualizer.prompts import neutralise
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.index.analysis import Analyzer
@@ -169,6 +171,18 @@ def _cited(text: str) -> None:
 
 WRAPPED = "the water of the garden is metered apart from that of the house"
 FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
+    "task of a chat client": (
+        task_reply,
+        [
+            *(Run("### Task:\n", one) for one in (" ", "\n", "<", "<chat_history")),
+            *(Run("### Task:\n<chat_history>", one) for one in ("JSON format: ", "USER: ", "\n", "USER:  \n")),
+        ],
+    ),
+    "question in a prompt of a chat client": (
+        person_text,
+        [Run("### Task:\nRespond to the user query using the provided context", "<user_query>")],
+    ),
+    "document text in Markdown": (escape_markdown, [Run("", "!["), Run("", "\\")]),
     "source marks": (
         defused,
         [Run("[Source", " "), Run("[Source", "\u00a0"), Run("[source ", "1"), Run("", "[source ")],
