@@ -13,11 +13,11 @@ import re
 _TITLE_WORDS = 6
 _MAX_TITLE = 60
 
-# Open WebUI: all default prompts begin with "### Task:" and end with the chat history, except that of the emoji.
-_OPEN_WEBUI = re.compile(r"\A\s*### Task:\s*\n(?=(?s:.*)<(?:chat_history|type)>)", re.IGNORECASE)
+# Open WebUI: all default prompts begin with "### Task:" and contain one of these tags, except that of the emoji.
+_OPEN_WEBUI = re.compile(r"\A\s*### Task:[ \t]*\n", re.IGNORECASE)
+_TAGS = ("<chat_history>", "<type>")
 _OPEN_WEBUI_TITLE = re.compile(r"\A\s*Create a concise, 3-5 word title with an emoji as a title for the chat history")
-_OPEN_WEBUI_RAG = re.compile(r"\A\s*### Task:\s*\nRespond to the user query using the provided context")
-_USER_QUERY = re.compile(r"<user_query>(.*)</user_query>", re.DOTALL)
+_OPEN_WEBUI_RAG = re.compile(r"\A\s*### Task:[ \t]*\nRespond to the user query using the provided context")
 # LibreChat, in the packages `agents` (two prompts) and `api`, and its earlier releases.
 _LIBRECHAT = re.compile(
     r"\A\s*(?:Provide a concise, 5-word-or-less title for the conversation"
@@ -43,7 +43,7 @@ def task_reply(text: str) -> str | None:
         >>> task_reply("What is the task of the operator?") is None
         True
     """
-    if _OPEN_WEBUI.match(text):
+    if _OPEN_WEBUI.match(text) and any(tag in text for tag in _TAGS):
         key = _JSON_KEY.search(text)
         name = key[1].lower() if key else "follow_ups" if "follow-up" in text[:400] else ""
         if name == "title":
@@ -61,8 +61,10 @@ def person_text(text: str) -> str:
         >>> person_text("### Task:\\nRespond to the user query using the provided context<user_query>Why?</user_query>")
         'Why?'
     """
-    query = _USER_QUERY.search(text) if _OPEN_WEBUI_RAG.match(text) else None
-    return query[1].strip() if query else text
+    if not _OPEN_WEBUI_RAG.match(text):
+        return text
+    query = text.partition("<user_query>")[2].rpartition("</user_query>")[0]
+    return query.strip() or text
 
 
 def title_of(text: str) -> str:
