@@ -27,7 +27,7 @@ from typing import IO, Any, Literal
 
 from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual._utils.text import parse_json
-from llama_index_contextual.errors import InputError, NoSpaceError
+from llama_index_contextual.errors import InputError, NoSpaceError, ProjectError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.project_file import WINDOWS_NAMES
 from llama_index_contextual.readers.files import SUFFIXES, content_hash, is_clutter, suffix_reason
@@ -137,14 +137,20 @@ class Upload:
 
     Raises:
         NoSpaceError: The disk is full.
+        ProjectError: The folder cannot be written to.
     """
 
     def __init__(self, folder: Path, name: PurePath, max_bytes: int) -> None:
         self.name, self.size, self._max_bytes = name, 0, max_bytes
-        files.make_directory(folder)
         self.path = folder / f".{secrets.token_hex(8)}{_PART}"
-        with files.needs_space(self.path):
-            self._file: IO[bytes] = open(self.path, "xb")  # noqa: SIM115 - closed by `close` and `discard`
+        try:
+            files.make_directory(folder)
+            with files.needs_space(self.path):
+                self._file: IO[bytes] = open(self.path, "xb")  # noqa: SIM115 - closed by `close` and `discard`
+        except PermissionError as error:
+            raise ProjectError(
+                f"{folder.name} cannot be changed: make it writable for the user of this server."
+            ) from error
 
     def write(self, data: bytes) -> None:
         """Append bytes.

@@ -376,8 +376,8 @@ async def upload(request: Request) -> Response:
     adding = adding_of(request, project.name)
     try:
         paths, received = await adding.receive(request, user, confirmed=not adding.needs_confirmation)
-    except (RefusedError, NoSpaceError, InputError) as error:
-        status = error.status if isinstance(error, RefusedError) else 507 if isinstance(error, NoSpaceError) else 400
+    except ContextualError as error:
+        status = _status_of(error)
         if wants_json:
             response: Response = JSONResponse({"problem": without_signs(error)}, status)
         else:
@@ -390,6 +390,12 @@ async def upload(request: Request) -> Response:
     if wants_json:
         return JSONResponse({"added": len(paths), "refused": received.refused})
     return RedirectResponse(Links(project.name).add(), 303)
+
+
+def _status_of(error: ContextualError) -> int:
+    if isinstance(error, RefusedError):
+        return error.status
+    return 507 if isinstance(error, NoSpaceError) else 400 if isinstance(error, InputError) else 500
 
 
 async def change(request: Request) -> Response:
@@ -418,7 +424,7 @@ async def change(request: Request) -> Response:
         if name is None:
             raise InputError("The form has no action: use a button of the page.")
         await asyncio.to_thread(actions[name], fields[name][0])
-    except (InputError, NoSpaceError) as error:
-        status = 507 if isinstance(error, NoSpaceError) else 400
-        return await asyncio.to_thread(partial(_page, request, problem=without_signs(error), status=status))
+    except ContextualError as error:
+        problem = partial(_page, request, problem=without_signs(error), status=_status_of(error))
+        return await asyncio.to_thread(problem)
     return RedirectResponse(Links(project.name).add(), 303)

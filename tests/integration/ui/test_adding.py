@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 import threading
@@ -16,6 +17,7 @@ from starlette.testclient import TestClient
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, NoSpaceError
+from llama_index_contextual.index import files
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -309,6 +311,16 @@ def test_a_full_disk_is_named_and_the_files_can_be_read_later(
     browser.press(retry="all")
     browser.wait()
     assert browser.documents() == ["inbox/a.txt"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(files, "make_directory", denied)
+    response = browser.send(("a.txt", "Pumps run."))
+    assert response.status_code == 500
+    assert "inbox cannot be changed: make it writable" in text_of(response.text)
 
 
 # ---- a folder of one's own -------------------------------------------------------------------------------------------
