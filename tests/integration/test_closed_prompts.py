@@ -242,6 +242,7 @@ CONVERSATION = {
     "answering.chat_engine.astream_chat",
     "answering.chat_engine.load",
     "answering.chat_engine.pieces",
+    "api.chat.check",
     "ui.ask._history",
 }
 """Functions that make messages of a conversation, which `with_rules` adds to a prompt."""

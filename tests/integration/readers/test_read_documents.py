@@ -257,7 +257,7 @@ class FakeWorker:
     started: ClassVar[list[FakeWorker]] = []
     running: ClassVar[list[FakeWorker]] = []
 
-    def __init__(self, on_page: object) -> None:
+    def __init__(self, on_page: object, niceness: int) -> None:
         self.started.append(self)
         self.running.append(self)
 

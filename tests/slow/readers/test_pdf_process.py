@@ -62,18 +62,14 @@ def test_memory_is_limited(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the priorities of POSIX")
-def test_the_child_gives_way_to_others_if_it_is_told_to(odd_nice: ParserProcess) -> None:
-    odd_nice.read(Path("fine.pdf"))
-    process = odd_nice._process
-    assert process is not None
-    assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 4)
-
-
-@pytest.fixture
-def odd_nice() -> Iterator[ParserProcess]:
-    """A parser whose child has a lower priority."""
-    with closing(ParserProcess(STUCK, niceness=4)) as one:
-        yield one
+def test_the_child_gives_way_to_others_if_it_is_told_to(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(rich())
+    with closing(ParserProcess(niceness=4)) as nice:
+        nice.read(path)
+        process = nice._process
+        assert process is not None
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 4)
 
 
 STUCK = "tests.integration.readers.stuck_child"
