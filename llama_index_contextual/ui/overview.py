@@ -27,6 +27,7 @@ from starlette.routing import Route
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index import files
+from llama_index_contextual.index.inbox import Change
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.ingestion.report import read_skipped
 from llama_index_contextual.metadata import DocumentMap
@@ -42,6 +43,7 @@ from llama_index_contextual.ui.passage import MarkedPage, passage_view
 from llama_index_contextual.ui.places import date_of
 from llama_index_contextual.ui.search import Group, confidence_words, groups_of
 from llama_index_contextual.ui.texts import TextKind, TextMarks, kind_of, render_text
+from llama_index_contextual.ui.users import OWNER
 from llama_index_contextual.ui.views import (
     Links,
     analyzer_of,
@@ -57,6 +59,7 @@ from llama_index_contextual.ui.views import (
 
 DOCUMENTS_PER_PAGE = 100
 CHUNKS_PER_PAGE = 50
+CHANGES_SHOWN = 50
 STYLESHEETS = ("workbench.css", "passage.css", "project.css")
 
 
@@ -91,8 +94,17 @@ def overview(request: Request) -> Response:
         ingest=ingest,
         skipped=() if project.is_restricted else _skipped(project, ingest),
         per_page=DOCUMENTS_PER_PAGE,
+        changes=_changes(request, project),
         **project_values(project),
     )
+
+
+def _changes(request: Request, project: Project) -> Sequence[Change]:
+    """Return the last changes of all users, latest first, if the owner looks at the page."""
+    adding = request.app.state.adding.get(project.name)
+    if adding is None or request.scope["user"] is not OWNER:
+        return ()
+    return list(reversed(adding.inbox.changes()[-CHANGES_SHOWN:]))
 
 
 def _skipped(project: Project, ingest: BackgroundIngest | None) -> Sequence[Any]:

@@ -369,6 +369,8 @@ def test_the_log_says_who_changed_what(browser: Browser) -> None:
         ("", "add", ["a.txt"]),
         ("", "remove", ["a.txt"]),
     ]
+    page = text_of(browser._client.get("/p/reports/project").text)
+    assert re.search(r"Who added and removed files The owner removed a\.txt .* The owner added a\.txt", page)
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", one.at) for one in changes)
 
 
