@@ -132,8 +132,16 @@ def test_open_serves_at_once_and_reads_the_folder_meanwhile(
     assert "TS-999" in found
 
 
-def test_open_shows_why_a_folder_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("letter.doc", "open it and save it as .docx"), (None, "is empty: add documents in the browser.")],
+)
+def test_open_shows_why_a_folder_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None, message: str
+) -> None:
     (tmp_path / "empty").mkdir()
+    if name is not None:
+        (tmp_path / "empty" / name).write_bytes(b"?")
     seen: list[str] = []
 
     def serve(projects: Any, *, ingests: Any, **_: Any) -> None:
@@ -142,8 +150,9 @@ def test_open_shows_why_a_folder_cannot_be_read(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(workbench, "serve", serve)
     result = run("open", tmp_path / "empty", "--root", tmp_path / "knowledge")
-    assert "contains no file." in result.err
-    assert "contains no file." in seen[0]
+    assert message in result.err
+    assert ("could not be read." in seen[0]) == (name is not None)
+    assert name is None or message in seen[0]
 
 
 def test_the_files_that_the_last_ingestion_skipped_are_shown_with_their_remedies(tmp_path: Path) -> None:
