@@ -529,7 +529,7 @@ _CODES = {401: "invalid_api_key", 403: "missing_right"}
 
 def _right_of(request: Request) -> Right | None:
     """Return the right that a request needs, apart from those that depend on the model."""
-    return next((one.right for one in OPERATIONS if one.path == request.url.path), None)
+    return next((one.right for one in OPERATIONS if one.path == request.scope["path"]), None)
 
 
 async def _handle(service: Service, run: Handler, request: Request) -> Response:

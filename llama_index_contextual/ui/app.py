@@ -158,7 +158,7 @@ def make_app(
 
 def _right_of(request: Request) -> Right | None:
     """Return the right that a request needs."""
-    path = request.url.path
+    path = str(request.scope["path"])
     if not path.startswith("/p/"):
         return "search" if path == "/" else None
     view = path.removeprefix("/p/").partition("/")[2].partition("/")[0]
