@@ -422,6 +422,7 @@ async def add_documents(call: Call) -> Response:
 async def _confirm(adding: Adding, user: User, max_cost: float | None) -> None:
     """Add the waiting files if their price is accepted; otherwise, discard them."""
     try:
+        stamp = await asyncio.to_thread(adding.inbox.stamp, user.name)
         estimate = await asyncio.to_thread(adding.calculate, user)
         if max_cost is None or estimate.dollars is None or estimate.dollars > max_cost:
             advice = (
@@ -435,7 +436,7 @@ async def _confirm(adding: Adding, user: User, max_cost: float | None) -> None:
                 code="price_not_accepted",
                 param="max_cost",
             )
-        await asyncio.to_thread(adding.confirm, user)
+        await asyncio.to_thread(adding.confirm, user, stamp)
     finally:
         await asyncio.to_thread(adding.inbox.discard_waiting, user.name)
 

@@ -12,6 +12,7 @@ changes.jsonl        log of the changes: who added or removed which files, and w
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -240,10 +241,25 @@ class Inbox:
         paths = (path for path in files.walk(folder) if path.suffix != _PART) if folder.is_dir() else ()
         return [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in paths]
 
-    def confirm(self, user: str, facts: Mapping[str, Any]) -> list[str]:
-        """Move a user's waiting files to the inbox, and return their paths there."""
+    def stamp(self, user: str) -> str:
+        """Return a text that changes with the files that wait for a user's confirmation."""
+        return hashlib.sha256(json.dumps(self.waiting(user)).encode()).hexdigest()[:16]
+
+    def confirm(self, user: str, facts: Mapping[str, Any], stamp: str) -> list[str]:
+        """Move a user's waiting files to the inbox, and return their paths there.
+
+        Args:
+            user: Name of the user.
+            facts: Metadata of the documents.
+            stamp: Result of `stamp` when the price was calculated.
+
+        Raises:
+            InputError: The waiting files have changed since then.
+        """
         folder, moves = self.waiting_folder(user), []
         with self._lock:
+            if stamp != self.stamp(user):
+                raise InputError("The files have changed since the price was calculated: confirm the new price.")
             for name, _ in self.waiting(user):
                 moves.append((folder / name, PurePath(name)))
             return self._add(moves, user, facts)

@@ -216,9 +216,17 @@ class Adding:
             self.start()
         return paths, received
 
-    def confirm(self, user: User) -> None:
-        """Move the waiting files of a user to the inbox and start to ingest them."""
-        if self.inbox.confirm(user.name, user.filters):
+    def confirm(self, user: User, stamp: str) -> None:
+        """Move the waiting files of a user to the inbox and start to ingest them.
+
+        Args:
+            user: The user.
+            stamp: Result of `Inbox.stamp` when the price was calculated.
+
+        Raises:
+            InputError: The waiting files have changed since then.
+        """
+        if self.inbox.confirm(user.name, user.filters, stamp):
             self.start()
 
     def remove(self, paths: Sequence[str], user: User) -> None:
@@ -247,7 +255,7 @@ class Adding:
 
     def estimate(self, user: User) -> CostEstimate | str | None:
         """Return the estimate for the waiting files of a user, or an error message; None while it is calculated."""
-        stamp = tuple(self.inbox.waiting(user.name))
+        stamp = self.inbox.stamp(user.name)
         with self._lock:
             known = self._estimates.get(user.name)
             if known is not None and known[0] == stamp:
@@ -323,7 +331,7 @@ def show(request: Request) -> Response:
 def _page(request: Request, *, problem: str = "", status: int = 200) -> Response:
     project, user = project_of(request), request.scope["user"]
     adding = adding_of(request, project.name)
-    waiting = adding.inbox.waiting(user.name)
+    waiting, stamp = adding.inbox.waiting(user.name), adding.inbox.stamp(user.name)
     estimate = adding.estimate(user) if waiting else None
     states = adding.files(user)
     ingest = adding.ingest
@@ -334,6 +342,7 @@ def _page(request: Request, *, problem: str = "", status: int = 200) -> Response
         user=user,
         problem=problem,
         waiting=waiting,
+        stamp=stamp,
         waiting_bytes=size_words(sum(size for _, size in waiting)),
         needs_confirmation=adding.needs_confirmation,
         estimate=estimate if isinstance(estimate, CostEstimate) else None,
@@ -412,7 +421,7 @@ async def change(request: Request) -> Response:
     except ValueError:
         fields = {}
     actions: Mapping[str, Callable[[str], object]] = {
-        "confirm": lambda _: adding.confirm(user),
+        "confirm": lambda stamp: adding.confirm(user, stamp),
         "discard": lambda _: adding.inbox.discard_waiting(user.name),
         "remove": lambda path: adding.remove([path], user),
         "undo": lambda name: adding.undo(name, user),

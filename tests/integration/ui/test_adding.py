@@ -225,11 +225,18 @@ def test_nothing_is_paid_before_the_price_is_confirmed(paid: tuple[Browser, Loop
     assert browser.documents() == []
     again = Browser(browser.project)  # the page was left, and the server started again
     assert again.buttons("discard") == ["all"]
-    browser.press(confirm="all")
+    shown = browser.buttons("confirm")[0]
+    browser.send(("b.md", "# Valves\n\nValve V-3 leaks."))  # in another window
+    refused = browser.press(confirm=shown)
+    assert (refused.status_code, "confirm the new price" in text_of(refused.text)) == (400, True)
+    assert provider.calls() == []
+    browser.wait(lambda: "being calculated" not in browser.page())
+    assert "2 files, 1 kB: confirm the price" in browser.page()
+    browser.press(confirm=browser.buttons("confirm")[0])
     browser.wait()
-    assert browser.documents() == ["inbox/a.md"]
-    assert len(provider.calls()) == 1
-    assert browser.project.cost().dollars <= float(price[1]) * 1.5
+    assert browser.documents() == ["inbox/a.md", "inbox/b.md"]
+    assert len(provider.calls()) == 2
+    assert browser.project.cost().dollars <= 2 * float(price[1]) * 1.5
 
 
 def test_discarded_files_cost_nothing(paid: tuple[Browser, LoopbackProvider]) -> None:

@@ -194,7 +194,9 @@ def test_files_wait_outside_the_inbox_until_they_are_confirmed(inbox: Inbox, tmp
         inbox.hold(received(inbox, "a.txt", user, waits=user), user)
     assert not (tmp_path / "inbox").exists()
     assert inbox.waiting("ada") == [("a.txt", 3)]
-    assert inbox.confirm("ada", {}) == ["ada/a.txt"]
+    with pytest.raises(InputError, match="confirm the new price"):
+        inbox.confirm("ada", {}, inbox.stamp("nobody"))
+    assert inbox.confirm("ada", {}, inbox.stamp("ada")) == ["ada/a.txt"]
     assert tree(tmp_path / "inbox") == {"ada/a.txt": "ada"}
     inbox.discard_waiting("eve")
     assert inbox.waiting("eve") == []
