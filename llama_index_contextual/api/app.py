@@ -415,12 +415,13 @@ async def add_documents(call: Call) -> Response:
     user = call.user
     paths, received = await adding.receive(call.request, user, confirmed=not adding.needs_confirmation)
     if adding.needs_confirmation and paths:
-        await _confirm(adding, user, values["max_cost"])
+        await _confirm(call, adding, values["max_cost"])
     return await _files(adding, user, received.refused, status=202)
 
 
-async def _confirm(adding: Adding, user: User, max_cost: float | None) -> None:
+async def _confirm(call: Call, adding: Adding, max_cost: float | None) -> None:
     """Add the waiting files if their price is accepted; otherwise, discard them."""
+    user = call.user
     try:
         stamp = await asyncio.to_thread(adding.inbox.stamp, user.name)
         estimate = await asyncio.to_thread(adding.calculate, user)
@@ -436,6 +437,7 @@ async def _confirm(adding: Adding, user: User, max_cost: float | None) -> None:
                 code="price_not_accepted",
                 param="max_cost",
             )
+        call.service.limits.charge(user, estimate.dollars)
         await asyncio.to_thread(adding.confirm, user, stamp)
     finally:
         await asyncio.to_thread(adding.inbox.discard_waiting, user.name)

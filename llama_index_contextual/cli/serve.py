@@ -433,7 +433,7 @@ def create_token(
         right: What the user may do: search, ask or add; may be repeated. By default, search and ask.
         only: Show the user only documents that meet this condition; repeatable. Documents that the user adds get these
             values as metadata.
-        dollars_per_hour: Limit for the cost of the user's answers in an hour.
+        dollars_per_hour: Limit for the cost of the user's answers and added documents in an hour.
         requests_per_minute: Limit for the user's requests to the API in a minute.
     """
 

@@ -420,8 +420,17 @@ async def change(request: Request) -> Response:
         fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=2 * FILES_PER_PAGE)
     except ValueError:
         fields = {}
+
+    def confirm(stamp: str) -> None:
+        estimate = adding.estimate(user)
+        if not isinstance(estimate, CostEstimate):
+            raise InputError("The price is not known yet: wait until it has been calculated.")
+        if stamp == adding.inbox.stamp(user.name):
+            request.app.state.limits.charge(user, estimate.dollars or 0.0)
+        adding.confirm(user, stamp)
+
     actions: Mapping[str, Callable[[str], object]] = {
-        "confirm": lambda stamp: adding.confirm(user, stamp),
+        "confirm": confirm,
         "discard": lambda _: adding.inbox.discard_waiting(user.name),
         "remove": lambda path: adding.remove([path], user),
         "undo": lambda name: adding.undo(name, user),

@@ -59,7 +59,7 @@ class User(BaseModel):
         filters: Conditions on metadata that decide which documents the user may see; see `Project.only`. Documents that
             the user adds get these values as metadata.
         requests_per_minute: Maximum number of requests to the API in a minute.
-        dollars_per_hour: Maximum cost of answers in an hour at list prices, or None.
+        dollars_per_hour: Maximum cost of answers and added documents in an hour at list prices, or None.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -307,6 +307,18 @@ class Limits:
             message = f"More than {user.requests_per_minute:,} requests in a minute: wait {wait:.0f} seconds."
             raise RefusedError(429, message, code="rate_limit_exceeded", retry_after=wait)
         self._requests.add(user.name)
+
+    def charge(self, user: User, dollars: float) -> None:
+        """Count the price of documents that a user adds.
+
+        Raises:
+            RefusedError: The user would spend too much in an hour.
+        """
+        limit = user.dollars_per_hour
+        if limit is not None and (wait := self._dollars.wait(user.name, dollars, limit=limit)):
+            message = f"The price of ${dollars:,.4f} exceeds what this user may still spend in this hour."
+            raise RefusedError(429, message, code="insufficient_quota", retry_after=wait)
+        self._dollars.add(user.name, dollars)
 
     @contextmanager
     def answering(self, user: User, *, has_price: bool = True) -> Iterator[Spent]:

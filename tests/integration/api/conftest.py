@@ -37,7 +37,7 @@ USERS: dict[str, dict[str, Any]] = {
     "finder": {"rights": ["search"]},
     "asker": {"rights": ["ask"]},
     "slow": {"requests_per_minute": 3},
-    "poor": {"dollars_per_hour": 0.000001},
+    "poor": {"rights": ["search", "ask", "add"], "dollars_per_hour": 0.000001},
 }
 
 

@@ -131,6 +131,8 @@ def test_the_price_of_contexts_must_be_accepted(make_server: Callable[..., Serve
         assert re.search(r"the price is \$0\.0\d+\. Accept it with \?max_cost", response.json()["error"]["message"])
     assert server.provider.calls() == []
     assert server.get("/api/add", params=PLANT).json()["files"] == []
+    assert upload(server, files, "poor", max_cost="1").status_code == 429, "more than the user may spend in an hour"
+    assert server.provider.calls() == []
     assert upload(server, files, max_cost="1").status_code == 202
     server.wait()
     assert server.get("/api/add", params=PLANT).json()["files"][0]["state"] == "read"
