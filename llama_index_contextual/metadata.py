@@ -23,6 +23,7 @@ from pydantic_core import from_json
 
 from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.figures import Figure, FigureIndex
 
 if TYPE_CHECKING:  # the process that parses PDFs does not import LlamaIndex
     from llama_index.core.schema import BaseNode
@@ -49,10 +50,12 @@ TOKEN_COUNT = "token_count"
 TABLE_HEAD = "table_head"
 TABLE_COLUMNS = "table_columns"
 FACTS = "document_facts"
+FIGURES = "figures"
 
 PAGES = "_contextual_pages"
 HEADINGS = "_contextual_headings"
 TABLES = "_contextual_tables"
+FIGURES_OF_DOCUMENT = "_contextual_figures"
 
 RUNNING_LINES = ("running_header", "running_footer")
 """Keys of lines that are repeated on the pages of a PDF; they are part of the layout and not specific to a chunk."""
@@ -65,13 +68,16 @@ CHUNK_KEY = "_contextual_chunk_key"
 FORMER_CONTEXT = "_contextual_former_context"
 """Context that an LLM wrote for the same chunk when the rest of its segment was read differently."""
 
-RESERVED_KEYS = (PAGES, HEADINGS, TABLES)
+RESERVED_KEYS = (PAGES, HEADINGS, TABLES, FIGURES_OF_DOCUMENT)
 INTERNAL_KEYS = (*RESERVED_KEYS, SEGMENT_OWN_START, CHUNK_KEY, FORMER_CONTEXT)
 """Keys that only node parsers and contextualizers read; a chunk with a context has none of them."""
 FILE_KEYS = (TITLE, FILE_NAME, FILE_PATH)
 _CONTEXT_KEYS = (SOURCE_LINE, CONTEXT, CONTEXT_SOURCE, CONTEXT_GIVEN, CONTEXT_WRITTEN_AT)
 _PLACE_KEYS = (PAGE_START, PAGE_END, PAGE_LABEL, OCR_CONFIDENCE, SECTION, PLACES)
-_CHUNK_KEYS = (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END, CHUNK_INDEX, TOKEN_COUNT, TABLE_HEAD, TABLE_COLUMNS, FACTS)
+_CHUNK_KEYS = (
+    *(SEGMENT_INDEX, SEGMENT_START, SEGMENT_END, CHUNK_INDEX, TOKEN_COUNT),
+    *(TABLE_HEAD, TABLE_COLUMNS, FACTS, FIGURES),
+)
 OWN_KEYS = (*_CONTEXT_KEYS, *FILE_KEYS, *_PLACE_KEYS, *_CHUNK_KEYS)
 _EMBEDDED = (CONTEXT, TABLE_HEAD, FACTS)
 _READ = (SOURCE_LINE, TABLE_HEAD, FACTS)
@@ -167,6 +173,7 @@ class DocumentMap:
         tables: The tables with column headers, in the order of the text and without overlap.
         page_confidences: OCR confidence of each page, from 0 to 1, or None if the page has a text layer; empty if no
             page was read by OCR.
+        figures: The figures, in the order of the document.
     """
 
     page_starts: Sequence[int] = ()
@@ -174,6 +181,7 @@ class DocumentMap:
     headings: Sequence[Heading] = ()
     tables: Sequence[Table] = ()
     page_confidences: Sequence[float | None] = ()
+    figures: Sequence[Figure] = ()
 
     @cached_property
     def _sections(self) -> list[tuple[int, str]]:
@@ -187,6 +195,11 @@ class DocumentMap:
             titles = [above.title for above in path if _may_contain(above.title, heading.title)]
             sections.append((heading.start, SECTION_SEPARATOR.join(titles)))
         return sections
+
+    @cached_property
+    def figure_index(self) -> FigureIndex:
+        """The figures, from which those of a chunk are selected."""
+        return FigureIndex(self.figures)
 
     def page(self, offset: int) -> int | None:
         """Return the number of the physical page, starting at 1, that contains the character at `offset`."""
@@ -246,6 +259,8 @@ class DocumentMap:
             out[HEADINGS] = json.dumps(rows, ensure_ascii=False)
         if self.tables:
             out[TABLES] = json.dumps([t if t.columns else t[:4] for t in self.tables], ensure_ascii=False)
+        if self.figures:
+            out[FIGURES_OF_DOCUMENT] = json.dumps([f.to_json() for f in self.figures], ensure_ascii=False)
         return out
 
     @classmethod
@@ -260,6 +275,7 @@ class DocumentMap:
             page_confidences=tuple(pages.get("ocr", ())),
             headings=tuple(Heading(*row) for row in headings),
             tables=tuple(Table(*table[:4], *map(tuple, table[4:])) for table in tables),
+            figures=tuple(map(Figure.from_json, parse_json(metadata.get(FIGURES_OF_DOCUMENT, "[]")))),
         )
 
 

@@ -28,6 +28,7 @@ from llama_index_contextual.config import AUTO, LOCAL, default
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.embeddings.words import embedded
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.figures import figures_from_json, figures_json
 from llama_index_contextual.index.analysis import Analyzer, cut_query
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.cutting import header_of
@@ -213,6 +214,9 @@ def _metadata(run: _ChunkRun, best: TextNode) -> dict[str, Any]:
     metadata.pop(keys.PLACES, None)
     if (places := keys.joint_places((_start(node), node.metadata) for node in run.nodes)) is not None:
         metadata[keys.PLACES] = places
+    figures = {each.id: each for node in run.nodes for each in figures_from_json(node.metadata.get(keys.FIGURES))}
+    if figures:
+        metadata[keys.FIGURES] = figures_json(figures.values())
     for key, joint in ((keys.PAGE_END, max), (keys.OCR_CONFIDENCE, min)):
         if values := [n.metadata[key] for n in run.nodes if n.metadata.get(key) is not None]:
             metadata[key] = joint(values)

@@ -30,7 +30,7 @@ from llama_index_contextual.answering.citation_forms import (
 )
 from llama_index_contextual.answering.support import MIN_TERMS, EvidenceFinder, SupportStatus
 from llama_index_contextual.index.analysis import is_function_word
-from llama_index_contextual.index.figures import figures_of, numbers_in
+from llama_index_contextual.index.numbers import number_matches, numbers_in
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 from llama_index_contextual.search.response import Source
 
@@ -685,7 +685,7 @@ def _unsupported(layout: _Layout, passages: Sequence[Passage], question: str) ->
     passage_numbers = cache(lambda number: numbers_in(f"{passages[number - 1].head}\n{passages[number - 1].text}"))
     in_question = numbers_in(question)
     unsupported = []
-    for match, values in figures_of(_LIST_NUMBER.sub(_blank, layout.uncited)):
+    for match, values in number_matches(_LIST_NUMBER.sub(_blank, layout.uncited)):
         citations = layout.citations_at(match.start())
         sources = citations or range(1, len(passages) + 1)
         if values.isdisjoint(in_question.union(*map(passage_numbers, sources))):

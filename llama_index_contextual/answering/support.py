@@ -20,8 +20,8 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual.embeddings.words import embedded, words_identity
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.cutting import Kind, header_of
-from llama_index_contextual.index.figures import figures_of, numbers_in
 from llama_index_contextual.index.languages import language_of_texts
+from llama_index_contextual.index.numbers import number_matches, numbers_in
 from llama_index_contextual.index.units import DIMENSIONS, Units
 from llama_index_contextual.search.response import Source
 
@@ -117,7 +117,7 @@ class EvidenceFinder:
             return None
         scores = self._scores(statement)
         scores[~is_searched] = -1.0
-        figures = [values for _, values in figures_of(statement) if values.isdisjoint(known)]
+        figures = [values for _, values in number_matches(statement) if values.isdisjoint(known)]
         for at in np.argsort(-scores, kind="stable")[:_COMPARED].tolist() if figures else ():
             missing = sum(values.isdisjoint(self._figures_near(at)) for values in figures) / len(figures)
             scores[at] *= 1 - (1 - _WITHOUT_FIGURES) * missing

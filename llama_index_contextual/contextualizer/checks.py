@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from llama_index_contextual.index.analysis import is_function_word, language_of
-from llama_index_contextual.index.figures import figures_of, numbers_in
+from llama_index_contextual.index.numbers import number_matches, numbers_in
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 
 Finding = Literal["unsupported", "repetition", "keywords", "self_reference", "language", "missing_line"]
@@ -176,7 +176,7 @@ def check_line(line: str, facts: SegmentFacts) -> str:
     supported = [
         term
         for term in terms.split(", ")
-        if all(facts.has_number(values, match[0]) for match, values in figures_of(term))
+        if all(facts.has_number(values, match[0]) for match, values in number_matches(term))
     ]
     return f"{code}: {', '.join(supported)}" if supported else ""
 
@@ -223,7 +223,7 @@ def _unknown(sentence: str, *, facts: SegmentFacts, nouns: bool) -> list[str]:
         nouns: Whether the language capitalises nouns. Then only abbreviations, words with digits, and words after a
             title or after another unknown word are names.
     """
-    unknown = [match[0] for match, values in figures_of(sentence) if not facts.has_number(values, match[0])]
+    unknown = [match[0] for match, values in number_matches(sentence) if not facts.has_number(values, match[0])]
     before, end = "", 0
     for word in _WORD.finditer(sentence):
         text, gap = word[0], sentence[end : word.start()]

@@ -36,6 +36,7 @@ class Chunk:
         start: Offset of the first character in the document's text, or None.
         end: Offset after the last character, or None.
         make_node: Function that returns the chunk as a LlamaIndex node.
+        figures_folder: Folder with the pictures of its figures, or None.
     """
 
     node_id: str
@@ -45,6 +46,7 @@ class Chunk:
     start: int | None
     end: int | None
     make_node: Callable[[], BaseNode] = field(compare=False, repr=False)
+    figures_folder: str | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def from_node(cls, node: BaseNode) -> Chunk:

@@ -10,9 +10,10 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual.figures import figures_from_json
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 
 LONG_LINE = 160
@@ -66,6 +67,8 @@ class Kind(IntEnum):
     """A line of source code."""
     FIGURES = 6
     """A row of a table with figures."""
+    CAPTION = 7
+    """The caption, the alternative text or the description of a figure; see `llama_index_contextual.figures`."""
 
 
 FIRST_OF_TEXT = 2
@@ -118,9 +121,27 @@ def units_of(text: str, metadata: Mapping[str, object]) -> list[Unit]:
     spans = spans_of(text)
     texts = [text[start:end] for start, end in spans]
     kinds = [Kind.CODE] * len(texts) if is_code(text) else list(map(_kind_of, texts))
+    for first, last in caption_spans(text, metadata):
+        for at, (start, end) in enumerate(spans):
+            if start < last and first < end:
+                kinds[at] = Kind.CAPTION
     heads = _heads(texts, kinds)
     units = zip(kinds, texts, spans, heads, strict=True)
     return [*before, *(Unit(kind, unit, *span, head) for kind, unit, span, head in units)]
+
+
+def caption_spans(text: str, metadata: Mapping[str, object]) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the captions of a passage's figures.
+
+    Example:
+        >>> metadata = {"figures": '[{"id": "1", "caption": "Figure 1: Pump"}]'}
+        >>> list(caption_spans("It leaks.\nFigure 1: Pump", metadata))
+        [(10, 24)]
+    """
+    for figure in figures_from_json(cast("str | None", metadata.get(keys.FIGURES))):
+        for caption in filter(None, (figure.caption, figure.alt)):
+            if (at := text.find(caption)) >= 0:
+                yield at, at + len(caption)
 
 
 def header_of(metadata: Mapping[str, object]) -> str:

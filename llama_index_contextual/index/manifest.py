@@ -11,6 +11,7 @@ parts/p000001/                     a part, which several versions may share
   added_in.bin, sample.bin         in place of the FAISS file if an engine stores the vectors
   bm25/                            lexical index (optional)
   bm25/documents/                  index of documents by name and opening
+  figures/, figures.json           pictures of the figures, and their list (only if there are any); see pictures.py
 versions/v000001/
   manifest.json                    the parts of the version, with the size and checksums of each file
 
@@ -51,6 +52,8 @@ DOCUMENTS_DIRECTORY = "bm25/documents"
 ADDED_FILE = "added_in.bin"
 """File that records which version added each vector of a part. It exists only if an engine stores the vectors."""
 SAMPLE_FILE = "sample.bin"
+FIGURES_DIRECTORY = "figures"
+FIGURES_FILE = "figures.json"
 
 _CHECKSUM = "xxh3"
 

@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,7 @@ from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.kvstore import Access, Database, refuse_write
+from llama_index_contextual.index.manifest import FIGURES_DIRECTORY
 from llama_index_contextual.metadata import has_surrogate, require_storable
 
 if TYPE_CHECKING:
@@ -169,10 +171,12 @@ class NodeTable(Nodes):
     Attributes:
         document_column: Function that returns the column of a field of the documents; see `index/fields.py`. None if
             the documents are unknown.
+        figures_folder: Folder with the pictures of the figures, or None if they are unknown.
     """
 
     def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
         self._kv = Database(path, access=access)
+        self.figures_folder = None if path is None else str(path.parent / FIGURES_DIRECTORY)
         self._lock = Lock()
         self._ids: list[str] | None = None
         self._columns: LRUCache[str, Column] = LRUCache(_KEPT_COLUMNS)
@@ -238,6 +242,7 @@ class NodeTable(Nodes):
     def copy(self, is_kept: NDArray[np.bool_], doc_ids: set[str]) -> NodeTable:
         """Return a read-only copy of some nodes and document data in memory; see `copy_from`."""
         table = NodeTable()
+        table.figures_folder = self.figures_folder
         table.copy_from(self, is_kept, doc_ids)
         table.index_metadata()
         table._kv.access = "read"
@@ -404,7 +409,7 @@ class NodeTable(Nodes):
         if missing:
             new = dict(self._read(sorted(set(missing))))
             stored = [new[row] if node is None else node for row, node in zip(rows, stored, strict=True)]
-        return [_chunk_of(node) for node in stored if node is not None]
+        return [_chunk_of(node, self.figures_folder) for node in stored if node is not None]
 
     def _read(self, rows: Sequence[int]) -> Iterator[tuple[int, _StoredNode]]:
         """Read the nodes of the given rows, which must be in ascending order, and put them into the cache."""
@@ -558,10 +563,10 @@ def _is_flat(metadata: dict[str, Any]) -> bool:
     return _CONTAINERS.isdisjoint(map(type, metadata.values()))
 
 
-def _chunk_of(stored: _StoredNode) -> Chunk:
+def _chunk_of(stored: _StoredNode, figures_folder: str | None) -> Chunk:
     metadata = dict(stored.metadata)
     if stored.text is None:
-        return Chunk.from_node(_node_of(stored, metadata))
+        return replace(Chunk.from_node(_node_of(stored, metadata)), figures_folder=figures_folder)
     return Chunk(
         node_id=stored.node_id,
         text=stored.text,
@@ -570,6 +575,7 @@ def _chunk_of(stored: _StoredNode) -> Chunk:
         start=stored.fields.get("start_char_idx"),
         end=stored.fields.get("end_char_idx"),
         make_node=partial(_node_of, stored, metadata),
+        figures_folder=figures_folder,
     )
 
 

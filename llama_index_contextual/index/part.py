@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.locks import Lock
 from llama_index_contextual.embeddings.words import words_identity
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.index import files
 from llama_index_contextual.index.bm25 import TERMS_FILE, TermCounts
 from llama_index_contextual.index.derived import OLDEST_READ, DerivedBuilder
@@ -31,6 +32,8 @@ from llama_index_contextual.index.manifest import (
     DOCSTORE,
     DOCUMENTS_DIRECTORY,
     FAISS_FILE,
+    FIGURES_DIRECTORY,
+    FIGURES_FILE,
     UNITS_FILE,
     DocumentRecord,
     Manifest,
@@ -40,7 +43,8 @@ from llama_index_contextual.index.manifest import (
     part_directory,
     read_records,
 )
-from llama_index_contextual.index.nodes import NodeTable
+from llama_index_contextual.index.nodes import FRAMES, NodeTable
+from llama_index_contextual.index.pictures import figures_of, read_sizes
 from llama_index_contextual.index.units import Units
 
 if TYPE_CHECKING:
@@ -125,7 +129,22 @@ class Part:
     @property
     def bytes(self) -> int:
         """Total size of the files in bytes."""
-        return sum(entry.bytes for entry in self.files.values())
+        return sum(entry.bytes for entry in self.files.values()) + sum(self.pictures.values())
+
+    @property
+    def figures_folder(self) -> Path:
+        """Folder with the pictures of the figures."""
+        return self.directory / FIGURES_DIRECTORY
+
+    @property
+    def pictures(self) -> Mapping[str, int]:
+        """Names of the files with the pictures of figures, and their sizes."""
+        return self.shared(FIGURES_FILE, lambda: read_sizes(self.directory)) if FIGURES_FILE in self.files else {}
+
+    def figures_of(self, doc_id: str) -> list[Figure]:
+        """Return the figures of a document that have a picture."""
+        raw = self.docstore.get_extra(FRAMES, doc_id)
+        return [] if raw is None else figures_of(raw["metadata"])
 
     @property
     def records(self) -> Records:

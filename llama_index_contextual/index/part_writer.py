@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.index import files
 from llama_index_contextual.index.derived import DerivedBuilder, current_entry
 from llama_index_contextual.index.languages import language_of_document
@@ -21,6 +22,7 @@ from llama_index_contextual.index.manifest import (
     BUILDING,
     DOCSTORE,
     DOCUMENTS_DIRECTORY,
+    FIGURES_DIRECTORY,
     DocumentRecord,
     FileEntry,
     PartEntry,
@@ -30,6 +32,7 @@ from llama_index_contextual.index.manifest import (
 )
 from llama_index_contextual.index.nodes import FRAMES, NodeTable
 from llama_index_contextual.index.part import DocumentFrame, Part, open_part
+from llama_index_contextual.index.pictures import PictureWriter, figures_of
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
@@ -62,6 +65,7 @@ class PartWriter:
         self._config = config
         self._entry = current_entry(config)
         self._derived = DerivedBuilder(has_terms=config.builds_lexical)
+        self._pictures = PictureWriter(directory)
 
     def existing_ids(self, node_ids: Sequence[str]) -> list[str]:
         """Return the subset of the given node ids that the part already contains."""
@@ -73,12 +77,22 @@ class PartWriter:
         nodes: Sequence[BaseNode],
         vectors: NDArray[np.float32] | None,
         frame: DocumentFrame | None,
+        read_picture: Callable[[Figure], bytes | None] = lambda figure: None,
     ) -> None:
-        """Add a document; see `VersionBuilder.append`."""
+        """Add a document; see `VersionBuilder.append`.
+
+        Args:
+            record: Record of the document.
+            nodes: Its chunks.
+            vectors: Their vectors.
+            frame: Its frame.
+            read_picture: Function that returns the picture of a figure, or None if it is lost.
+        """
         record = self._with_language(record, nodes)
         self.records.append(record)
         if frame is not None:
             self._docstore.put_extra(FRAMES, record.doc_id, asdict(frame))
+            self._pictures.add(figures_of(frame.metadata), read_picture)
         if not nodes:
             return
         self.chunks += len(nodes)
@@ -117,6 +131,10 @@ class PartWriter:
                 self._derived.terms[BM25_DIRECTORY].add_counts(part.terms, kept_rows)
                 self._derived.terms[DOCUMENTS_DIRECTORY].add_counts(part.document_terms, is_kept[part.chunks_of > 0])
             self._derived.units.add_units(part.units.take(np.flatnonzero(kept_rows)))
+        if part.pictures:
+            names = {figure.file_name for doc_id in records for figure in part.figures_of(doc_id)}
+            sizes = {name: size for name, size in part.pictures.items() if name in names}
+            self._pictures.copy(part.figures_folder, sizes)
         self.records += records.values()
         self.chunks += int(np.count_nonzero(kept_rows))
 
@@ -132,6 +150,7 @@ class PartWriter:
         if self._vectors is not None and self.chunks:
             self._vectors.finish(self.directory, ids)
         self._derived.save(self.directory)
+        self._pictures.finish()
         described = _describe_files(self.directory)
         for directory in sorted({path.parent for path in files.walk(self.directory)}):
             files.sync_directory(directory)
@@ -158,6 +177,8 @@ def _describe_files(directory: Path) -> dict[str, FileEntry]:
     descriptions: dict[str, FileEntry] = {}
     for path in files.walk(directory):
         files.sync_file(path)
+        if path.parent.name == FIGURES_DIRECTORY:  # listed in `FIGURES_FILE`
+            continue
         descriptions[path.relative_to(directory).as_posix()] = FileEntry(
             bytes=path.stat().st_size, xxh3=files.xxh3(path), sha256=files.sha256(path)
         )

@@ -9,10 +9,13 @@ they use remain in place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +24,8 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._version import __version__
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.errors import CorruptVersionError, InputError
+from llama_index_contextual.figures import Figure, read_picture
 from llama_index_contextual.index import versions
 from llama_index_contextual.index.derived import is_outdated
 from llama_index_contextual.index.languages import languages_of
@@ -119,6 +123,7 @@ class VersionBuilder:
         nodes: Sequence[BaseNode],
         vectors: NDArray[np.float32] | None,
         frame: DocumentFrame | None,
+        pictures: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
         """Add a document.
 
@@ -127,6 +132,7 @@ class VersionBuilder:
             nodes: Chunks of the document.
             vectors: Unit vectors of the chunks, or None if there is no semantic index.
             frame: Frame of the document, or None if it was passed as nodes.
+            pictures: Pictures of its figures, by their SHA-256 hash; others are taken from the previous version.
 
         Raises:
             InputError: The version already contains a chunk with the same id, or vectors of another length.
@@ -143,8 +149,18 @@ class VersionBuilder:
             self._finish_part()
         if self._writer is None:
             self._writer = self._make_writer()
-        self._writer.add(record, nodes, vectors, frame)
+        self._writer.add(record, nodes, vectors, frame, partial(self._picture, pictures))
         self.appended += 1
+
+    def _picture(self, pictures: Mapping[str, bytes], figure: Figure) -> bytes | None:
+        """Return the picture of a figure, or None if it is neither among the pictures nor in the previous version."""
+        if figure.sha256 in pictures:
+            return pictures[figure.sha256]
+        for part in () if self.before is None else self.before.parts:
+            if figure.file_name in part.pictures:
+                with suppress(CorruptVersionError):
+                    return read_picture(part.figures_folder / figure.file_name)
+        return None
 
     def _existing_id(self, node_ids: Sequence[str]) -> str | None:
         """Return one of the given ids that the new version already contains, or None if it contains none of them."""

@@ -374,6 +374,7 @@ class Executor:
             pdf_engine=config.pdf_engine,
             file_metadata=inputs.facts.get,
             ocr=config.ocr,
+            figures=config.figures,
             page_store=page_store,
             on_file=progress.reading,
             on_page=lambda pages, total: progress.set(pages_done=pages, pages_total=total),

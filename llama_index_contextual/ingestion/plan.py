@@ -77,6 +77,7 @@ class Job:
         facts: The user's metadata for the file, or None.
         former: Contexts that an LLM wrote for chunks of the same file in the previous version.
         warnings: Warnings about the file.
+        pictures: Stored pictures of its figures, by their SHA-256 hash.
     """
 
     document: Document | None
@@ -87,6 +88,7 @@ class Job:
     facts: Mapping[str, Any] | None = None
     former: Mapping[ChunkPlace, str] = field(default_factory=dict)
     warnings: tuple[FileWarning, ...] = ()
+    pictures: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def source(self) -> str:
@@ -520,7 +522,10 @@ class Inputs:
                 # The file may have changed since it was hashed: use the hash of the content that was read.
                 path, facts = os.path.realpath(ref.path), content.facts or None
                 document, chunks, warnings = content.document, content.chunks, content.warnings
-                yield Job(document, chunks, ref.doc_id, content.digest, path, facts, warnings=warnings)
+                pictures = content.pictures
+                yield Job(
+                    document, chunks, ref.doc_id, content.digest, path, facts, warnings=warnings, pictures=pictures
+                )
         for source in self.documents.values():
             if source.job is not None and source.doc_id in doc_ids:
                 yield source.job

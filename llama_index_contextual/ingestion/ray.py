@@ -91,6 +91,7 @@ def _read_files(
         pdf_engine=config.pdf_engine,
         file_metadata=facts.get,
         ocr=config.ocr,
+        figures=config.figures,
         page_store=store,
     ) as reader:
         for ref, _, _ in files:

@@ -79,6 +79,9 @@ logger = get_logger(__name__)
 GROUP_CHUNKS = 256
 """Minimum number of chunks that are processed together."""
 
+GROUP_PICTURE_BYTES = 50_000_000
+"""Size of the pictures of figures, in bytes, from which a group with fewer chunks is processed."""
+
 SYNC_BYTES = 20_000_000
 """Maximum total size, in bytes, of the files that a watching sync reads at a time. Larger files are read alone."""
 
@@ -350,12 +353,13 @@ class IngestRun:
     ) -> Iterator[JobGroup]:
         """Read and cut documents, and yield them with their chunks.
 
-        Each group except the last has at least `GROUP_CHUNKS` chunks. A file that takes too long is skipped in the same
-        way as an unreadable file. Stored documents have no time limit, because their content must not be lost.
+        Each group except the last has at least `GROUP_CHUNKS` chunks, or `GROUP_PICTURE_BYTES` of pictures. A file that
+        takes too long is skipped in the same way as an unreadable file. Stored documents have no time limit, because
+        their content must not be lost.
         """
         counter, reworked_ids = processor.counter, {record.doc_id for record in self.plan.rework}
         group: JobGroup = []
-        size = count = 0
+        size = count = pictures = 0
         for job in jobs:
             if isinstance(job, SkippedDocument):
                 self._skip(job)
@@ -378,9 +382,10 @@ class IngestRun:
                 processor.account.estimated = cost.receipt(processor.account)
             group.append((job, chunks))
             size += len(chunks)
-            if size >= GROUP_CHUNKS:
+            pictures += sum(map(len, job.pictures.values()))
+            if size >= GROUP_CHUNKS or pictures >= GROUP_PICTURE_BYTES:
                 yield group
-                group, size = [], 0
+                group, size, pictures = [], 0, 0
         counter.set(documents_read=count + len(self.failed))
         if group:
             yield group
@@ -605,6 +610,7 @@ class GroupProcessor:
                 InterruptibleNodes(nodes, self.require_running),
                 None if vectors is None else vectors[at : at + len(chunks)],
                 frame,
+                job.pictures,
             )
             at += len(chunks)
 

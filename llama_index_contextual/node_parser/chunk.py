@@ -24,6 +24,7 @@ from llama_index.core.utils import get_tqdm_iterable
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens
 from llama_index_contextual.config import default
+from llama_index_contextual.figures import figures_json
 from llama_index_contextual.metadata import DocumentMap, Table
 from llama_index_contextual.node_parser.segment import Origin, PartSpan, SpanNodeParser, link_neighbours
 from llama_index_contextual.readers import boundaries
@@ -105,6 +106,7 @@ class ChunkNodeParser(SpanNodeParser):
         own: dict[str, Any] = {}
         if part.origin.base is not None:
             places, columns = part.origin.map.places(start, end), part.origin.map.columns(start, end)
+            figures = part.origin.map.figure_index.of_chunk(part.origin.text[span.start : span.end], start)
             own = {
                 keys.PAGE_START: part.origin.map.page(start),
                 keys.PAGE_END: part.origin.map.page(end - 1),
@@ -113,6 +115,7 @@ class ChunkNodeParser(SpanNodeParser):
                 keys.SECTION: _section(part.origin.map, own_start, end),
                 keys.PLACES: json.dumps(places, ensure_ascii=False) if len(places) > 1 else None,
                 keys.TABLE_COLUMNS: json.dumps(columns, ensure_ascii=False) if columns else None,
+                keys.FIGURES: figures_json(figures) if figures else None,
             }
         own |= {
             keys.FACTS: part.facts or None,

@@ -9,6 +9,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -22,6 +23,7 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import default
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.metadata import has_surrogate, json_fault, value_fault
+from llama_index_contextual.readers.figures import FigureCollector
 from llama_index_contextual.readers.files import (
     IMAGE_SUFFIXES,
     MARKDOWN_SUFFIXES,
@@ -60,6 +62,7 @@ from llama_index_contextual.readers.text import (
 if TYPE_CHECKING:
     from llama_index_contextual.readers.pdf.pages import PdfEngine
 
+MAX_FAILED_FIGURES = 3  # a file of which more figures cannot be drawn is not tried further
 MAX_PROCESSES = 8  # each process may use as much memory as `ParserProcess` allows
 
 FileMetadata = Callable[[str], Mapping[str, Any] | None]
@@ -99,6 +102,7 @@ class FileContent(NamedTuple):
         digest: Hexadecimal xxh3-128 hash of the file.
         facts: Metadata returned by the user's `file_metadata`, which is also part of the Document's metadata.
         chunks: Chunks of the Document if the process that read the file also split it; otherwise None.
+        pictures: The stored pictures of its figures, by their SHA-256 hash.
     """
 
     document: Document
@@ -106,6 +110,7 @@ class FileContent(NamedTuple):
     digest: str
     facts: Mapping[str, Any]
     chunks: Sequence[BaseNode] | None = None
+    pictures: Mapping[str, bytes] = {}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -125,6 +130,7 @@ class DocumentReader:
         ocr: OCR engine for scanned pages and images: "rapidocr" (`ocr` extra), "tesseract", "tesseract:deu+fra" with
             tesseract's language codes, or "auto" for the first engine that is installed; None for no OCR.
         page_store: Store for the text of scanned pages, so that no page is read twice, or None.
+        figures: Whether to keep the figures of the files.
         on_file: Called with the name of each file before it is read.
         on_page: Called with the number of pages of the current file that have been read, with or without OCR, and the
             total number of pages.
@@ -136,6 +142,7 @@ class DocumentReader:
     file_metadata: FileMetadata | None = None
     ocr: str | None = default("ocr")
     page_store: PageStore | None = None
+    figures: bool = default("figures")
     on_file: Callable[[str], None] | None = None
     on_page: Callable[[int, int], None] | None = None
 
@@ -211,7 +218,7 @@ class DocumentReader:
             raise ReadError(ref.shown, "has no text: it contains only white space and invisible characters")
         facts = user_facts(self.file_metadata, ref.path)
         warnings = tuple(FileWarning(ref.shown, text) for text in parsed.warnings)
-        return FileContent(_document(ref, parsed, facts), warnings, parsed.digest, facts)
+        return FileContent(_document(ref, parsed, facts), warnings, parsed.digest, facts, pictures=parsed.pictures)
 
     def _parse(self, ref: FileRef) -> ParsedFile:
         suffix = ref.path.suffix.lower()
@@ -222,7 +229,9 @@ class DocumentReader:
                 return self._with_pictures(ref, parsed) if parsed.scanned else parsed
             if suffix in PDF_SUFFIXES:
                 parsed = self._parse_pdf(ref, {})
-                return self._with_scanned_pages(ref, parsed) if parsed.scanned or parsed.covered else parsed
+                if parsed.scanned or parsed.covered:
+                    parsed = self._with_scanned_pages(ref, parsed)
+                return self._with_figures(ref, parsed)
             if suffix in IMAGE_SUFFIXES:
                 return self._read_image(ref)
             parse = parse_markdown if suffix in MARKDOWN_SUFFIXES else parse_text
@@ -232,7 +241,33 @@ class DocumentReader:
 
     def _parse_pdf(self, ref: FileRef, scans: Mapping[int, Page]) -> ParsedFile:
         password = password_of(ref, self.passwords)
-        return self._in_child(ref, password=password, engine=self.pdf_engine, scans=scans)
+        return self._in_child(ref, password=password, engine=self.pdf_engine, scans=scans, figures=bool(self.figures))
+
+    def _with_figures(self, ref: FileRef, parsed: ParsedFile) -> ParsedFile:
+        """Draw the figures of a PDF, each in its own request, so that one that cannot be drawn affects no other."""
+        if not parsed.map.figures:
+            return parsed
+        collector, password = FigureCollector(), password_of(ref, self.passwords)
+        failed: list[str] = []
+        with self._parser() as parser:
+            for figure in parsed.map.figures:
+                if len(failed) > MAX_FAILED_FIGURES or collector.is_full:
+                    break
+                try:
+                    picture = parser.draw(
+                        ref.path,
+                        digest=parsed.digest,
+                        limits=self.limits,
+                        page=figure.page,
+                        box=figure.box,
+                        password=password,
+                    )
+                except ReadError as error:
+                    failed.append(f"a figure on page {figure.page} was left out: {error.reason}")
+                    continue
+                if picture is not None:
+                    collector.add(figure, picture)
+        return collector.added_to(parsed, failed[:MAX_FAILED_FIGURES])
 
     def _count_page(self, path: Path, done: int, total: int) -> None:
         if self.on_page is not None and path == self._current:  # ignore files that are parsed in advance
@@ -298,13 +333,19 @@ class DocumentReader:
             return self._ocr
 
     def _in_child(self, ref: FileRef, **options: Any) -> ParsedFile:
+        with self._parser() as parser:
+            return parser.read(ref.path, limits=self.limits, **options)
+
+    @contextmanager
+    def _parser(self) -> Iterator[ParserProcess]:
+        """Return a child process that no other thread uses."""
         try:
             parser = self._idle.get_nowait()
         except queue.Empty:
             parser = ParserProcess(on_page=self._count_page, niceness=self.limits.niceness)
             self._parsers.append(parser)
         try:
-            return parser.read(ref.path, limits=self.limits, **options)
+            yield parser
         finally:
             self._idle.put(parser)
 

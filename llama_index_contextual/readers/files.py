@@ -220,6 +220,7 @@ class ParsedFile:
             which the caller should read with OCR.
         covered: Numbers of the pages that are mostly covered by a picture and have hardly any text, which the caller
             should read with OCR, too.
+        pictures: The stored pictures of the figures, by their SHA-256 hash.
     """
 
     text: str
@@ -230,6 +231,7 @@ class ParsedFile:
     digest: str = ""
     scanned: tuple[int, ...] = ()
     covered: tuple[int, ...] = ()
+    pictures: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ this module parses PDF and Office files for `ParserProcess`.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
@@ -22,18 +23,24 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 from llama_index_contextual._utils.locks import call_in_child
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.readers.figures import StoredPicture
 from llama_index_contextual.readers.files import FileSource, ParsedFile, ReadLimits, one_line
+
+if TYPE_CHECKING:
+    from llama_index_contextual.readers.pdf.drawing import FigureDrawer
 
 START_SECONDS = 120.0
 PAGES_READ = "pages {} {}\n"  # number of pages read, and total number of pages
 REPORT_SECONDS = 0.25  # minimum time between two progress lines
 MAX_COMPLAINT = 200  # maximum number of characters quoted from the child's last error line
 MAX_STDERR = 10_000_000  # maximum number of bytes that a child may write to stderr or to any other file
+DRAWING_SECONDS = 20.0
+"""Time limit for one figure."""
 DEFAULT_MEMORY = 4_000_000_000
 DEFAULT_LIMITS = ReadLimits()
 
@@ -215,8 +222,30 @@ class ParserProcess(ChildProcess):
             options["scans"] = list(scans.items())  # JSON objects cannot have numbers as keys
         request = {"reader": reader, "path": str(path), "limits": asdict(limits), "options": options}
         answer = self.ask(path, request, seconds=limits.max_seconds)
+        answer["pictures"] = {sha256: base64.b64decode(data) for sha256, data in answer["pictures"].items()}
         sequences = {name: tuple(answer[name]) for name in ("warnings", "scanned", "covered")}
         return ParsedFile(**{**answer, **sequences, "map": DocumentMap.from_metadata(answer["map"])})
+
+    def draw(self, path: Path, *, digest: str, limits: ReadLimits, **request: object) -> StoredPicture | None:
+        """Draw a part of a page of a PDF in the child process.
+
+        Args:
+            path: The file.
+            digest: Hexadecimal xxh3-128 hash of the file.
+            limits: Limits for the file.
+            request: The `page`, starting at 1, the `box` on the displayed page, and the `password`, as JSON values.
+
+        Returns:
+            The picture, or None if there is nothing to see.
+
+        Raises:
+            ReadError: The page cannot be drawn, the child crashed, or it took longer than `DRAWING_SECONDS`.
+        """
+        request = {"reader": "figure", "path": str(path), "digest": digest, "max_bytes": limits.max_bytes, **request}
+        answer = self.ask(path, request, seconds=min(limits.max_seconds, DRAWING_SECONDS))
+        if not answer["data"]:
+            return None
+        return StoredPicture(**{**answer, "data": base64.b64decode(answer["data"])})
 
 
 # ---- Child -----------------------------------------------------------------------------------------------------------
@@ -263,6 +292,8 @@ def _limit_resources(memory: int) -> None:
 
 def _parse(request: dict[str, Any]) -> dict[str, Any]:
     """Parse a file and return the result as JSON values. The modules of a reader are imported on first use."""
+    if request["reader"] == "figure":
+        return _draw(request)
     source, options = FileSource.open(Path(request["path"]), ReadLimits(**request["limits"])), request["options"]
     if "scans" in options:
         options["scans"] = dict(options["scans"])
@@ -275,7 +306,28 @@ def _parse(request: dict[str, Any]) -> dict[str, Any]:
 
         on_page = None if options.get("scans") else _page_reporter()  # with scans, the pages are read a second time
         parsed = parse_pdf(source, on_page=on_page, **options)
-    return {**vars(parsed), "map": parsed.map.to_metadata(), "metadata": dict(parsed.metadata)}
+    pictures = {sha256: base64.b64encode(data).decode("ascii") for sha256, data in parsed.pictures.items()}
+    return {
+        **vars(parsed),
+        "map": parsed.map.to_metadata(),
+        "metadata": dict(parsed.metadata),
+        "pictures": pictures,
+    }
+
+
+def _draw(request: dict[str, Any]) -> dict[str, Any]:
+    """Draw a part of a page; see `FigureDrawer`."""
+    from llama_index_contextual.readers.pdf.drawing import FigureDrawer
+
+    if not _drawers:
+        _drawers.append(FigureDrawer())
+    picture = _drawers[0].draw(request)
+    if picture is None:
+        return {"data": "", "media_type": "", "width": 0, "height": 0}
+    return {**vars(picture), "data": base64.b64encode(picture.data).decode("ascii")}
+
+
+_drawers: list[FigureDrawer] = []
 
 
 def _page_reporter() -> Callable[[int, int], None]:

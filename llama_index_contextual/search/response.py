@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import excerpt, pluralize
+from llama_index_contextual.figures import FAR, Figure, figures_from_json, with_distances
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.rows import rows_at
 
@@ -38,6 +39,9 @@ _VERDICTS = {
 
 _WIDTH = 400
 """Number of characters after which a query is truncated for display."""
+
+MAX_NEAR_FIGURES = 3
+"""Maximum number of figures that are shown beside a passage."""
 
 _MAX_WORDS, _MAX_WORD_LENGTH, _MAX_MISSING = 50, 60, 5
 _START = attrgetter("start")
@@ -180,6 +184,10 @@ class BaseHit:
         newer: str | None
 
         @property
+        def figures_folder(self) -> str | None:
+            """Folder with the pictures of the figures, or None."""
+
+        @property
         def node_id(self) -> str:
             """The id of the chunk."""
 
@@ -197,6 +205,26 @@ class BaseHit:
         @property
         def source(self) -> Source:
             """The location of the passage in its document."""
+
+    @property
+    def figures(self) -> Sequence[Figure]:
+        """The figures in the passage, and those to which it refers; those of the marked sentence come first.
+
+        A figure has a caption, a page and, in most cases, a picture: `hit.figures[0].read_bytes()`.
+        """
+        return [figure for _, figure in self._figures()]
+
+    @property
+    def near_figures(self) -> Sequence[Figure]:
+        """Up to three figures to show beside the marked sentence: its own, those it refers to, or those on its page."""
+        return [figure for distance, figure in self._figures() if distance < FAR][:MAX_NEAR_FIGURES]
+
+    def _figures(self) -> list[tuple[int, Figure]]:
+        figures = figures_from_json(self.metadata.get(keys.FIGURES), self.figures_folder)
+        if self.spotlight is None:
+            return [(0, figure) for figure in figures]
+        mark, page = self.spotlight, self.place.page_start if figures else None
+        return with_distances(figures, mark.text, mark.start, mark.end, page)
 
     @property
     def place(self) -> Source:
@@ -306,6 +334,11 @@ class Hit(BaseHit):
     def node_id(self) -> str:
         """The id of the chunk."""
         return self.chunk.node_id
+
+    @property
+    def figures_folder(self) -> str | None:
+        """Folder with the pictures of the figures, or None."""
+        return self.chunk.figures_folder
 
     def get_score(self, raise_error: bool = False) -> float:
         """Return the overall score of the chunk."""

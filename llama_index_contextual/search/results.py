@@ -15,7 +15,7 @@ from llama_index.core.schema import (
     NodeWithScore,
     TextNode,
 )
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from llama_index_contextual._utils.keywords import suggests_attributes
 from llama_index_contextual.search.response import INDEX_NAMES, BaseHit, Hit, IndexScore, Mark, SearchResponse, Source
@@ -63,6 +63,8 @@ class RetrievedChunk(BaseHit, NodeWithScore):
     """
     newer: str | None = None
     """Id of the newest document that supersedes the document of the passage, or None."""
+    figures_folder: str | None = Field(default=None, exclude=True, repr=False)
+    """Folder with the pictures of the figures, or None; see `figures`."""
 
     @classmethod
     def class_name(cls) -> str:
@@ -83,7 +85,10 @@ class RetrievedChunk(BaseHit, NodeWithScore):
     @classmethod
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
         """Create a result from a node returned by any retriever, keeping existing evidence."""
-        values = {name: getattr(scored, name, None) for name in ("relevance", "spotlight", "newer", *INDEX_NAMES)}
+        values = {
+            name: getattr(scored, name, None)
+            for name in ("relevance", "spotlight", "newer", "figures_folder", *INDEX_NAMES)
+        }
         return cls(rank=rank, node=scored.node, score=float(scored.score or 0.0), **values)
 
     @classmethod
@@ -99,6 +104,7 @@ class RetrievedChunk(BaseHit, NodeWithScore):
             document=hit.document,
             spotlight=hit.spotlight,
             newer=hit.newer,
+            figures_folder=hit.figures_folder,
         )
 
     @property

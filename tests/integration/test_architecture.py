@@ -12,7 +12,7 @@ from tests.support.source import PACKAGE, Import, Source, module_of, sources
 
 # From the bottom up: a folder imports from its own layer and from those below, never from above.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "_version", "config", "metadata", "_utils", "money"}),
+    frozenset({"errors", "_version", "config", "figures", "metadata", "_utils", "money"}),
     frozenset({"models", "readers", "node_parser", "embeddings", "index"}),
     frozenset({"contextualizer", "stores", "search", "retrievers", "postprocessor"}),
     frozenset({"ingestion", "answering", "evaluation"}),
@@ -31,7 +31,7 @@ FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__", "os.system
 FORBIDDEN_PREFIXES = ("os.exec", "os.spawn", "pty.", "asyncio.create_subprocess_shell")
 FORBIDDEN_KEYWORDS = frozenset({"shell", "allow_pickle"})
 
-OPENERS = ("_utils/files", "readers/files", "readers/ocr", "readers/package", "readers/pictures")
+OPENERS = ("_utils/files", "readers/figures", "readers/files", "readers/ocr", "readers/package", "readers/pictures")
 READ_MODES = frozenset({"r", "rb", "rt"})
 WRITING_CALLS = frozenset(
     {

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from llama_index_contextual.readers.lines import Line
+from llama_index_contextual.readers.pdf.graphics import Graphic
 from llama_index_contextual.readers.tables import MAX_LABEL_WORDS, MAX_SENTENCE_WORDS, is_figure
 
 SAME_LINE = 0.8  # times the smaller font size: text at a larger vertical offset is on another line, not raised
@@ -329,12 +330,16 @@ class PageContent(NamedTuple):
         span: The lower and upper edges of the page, in the units of `Line.y`.
         is_drawn: Whether the page has images or many paths; if such a page has no text, it is a scan.
         is_covered: Whether a picture covers most of the page and there is hardly any text, as on a scan with a stamp.
+        graphics: Pictures and shapes on the page, in the direction of its text.
+        box: Left, lower, right and upper edge of the page, in the same direction.
     """
 
     lines: Sequence[Line]
     is_drawn: bool
     span: tuple[float, float]
     is_covered: bool = False
+    graphics: Sequence[Graphic] = ()
+    box: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
 
 class PageSource:
@@ -365,6 +370,13 @@ class PageSource:
     def notes(self) -> list[str]:
         """Return warnings about contents of the file that are not read, such as embedded files."""
         return []
+
+    def displayed(self, index: int, box: tuple[float, float, float, float]) -> tuple[float, float, float, float] | None:
+        """Return the left, upper, right and lower edge, on the displayed page, of a box in the direction of its text.
+
+        The edges are in points from the upper left corner of the page; None if they are unknown.
+        """
+        return None
 
     def close(self) -> None:
         """Close the file."""

@@ -23,6 +23,7 @@ from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.files import one_line
 from llama_index_contextual.readers.lines import Line
 from llama_index_contextual.readers.pdf.annotations import draw_stamps, page_annotations, with_annotations
+from llama_index_contextual.readers.pdf.graphics import Graphic, page_graphics
 from llama_index_contextual.readers.pdf.grid import Rule, Rules
 from llama_index_contextual.readers.pdf.layers import (
     MAX_UNKNOWN,
@@ -63,6 +64,7 @@ SPACE = 0.25  # times the font size; only used where pdfium does not report whet
 WIDE_SPACE = 0.55  # times the font size: a wider space may leave room for a footnote mark that is drawn later
 SAME_BASELINE = 0.1  # times the font size
 MAX_ATTACHMENTS = 1_000
+MAX_SEARCHED = 2_000_000  # maximum number of objects in a file that are searched for figures
 DOWN = 270  # direction in degrees in which text runs down the displayed page; pdfium returns its lines in reverse order
 
 _HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # characters that pdfium returns for a hyphen at the end of a line
@@ -113,13 +115,16 @@ class PdfiumSource(PageSource):
         path: Path of the file, for error messages.
         data: The bytes of the file.
         password: Password of an encrypted PDF.
+        figures: Whether to search the pages for pictures and shapes.
 
     Raises:
         ReadError: The file cannot be opened.
     """
 
-    def __init__(self, path: Path, data: bytes, password: str | None) -> None:
+    def __init__(self, path: Path, data: bytes, password: str | None, *, figures: bool = True) -> None:
         self._path = str(path)
+        self._objects_left = MAX_SEARCHED if figures else 0
+        self._displays: dict[int, _Display] = {}
         try:
             self._pdf = pypdfium2.PdfDocument(data, password=password)
         except pypdfium2.PdfiumError as error:
@@ -144,7 +149,7 @@ class PdfiumSource(PageSource):
                 page.close()
                 page = self._pdf[index]
             text = page.get_textpage()
-            box = _visible_box(page)
+            box, rotation = _visible_box(page), page.get_rotation()
             reader = _PageText(text)
             runs = _visible(reader.runs(), box)
             angle = main_angle(runs)
@@ -171,11 +176,22 @@ class PdfiumSource(PageSource):
                 lines, is_drawn, is_covered = [], True, False
             elif count := count_lost_letters(reader.text):
                 self._lost_letters[index + 1] = count
+            graphics: list[Graphic] = []
+            if self._objects_left > 0 and angle % 90 == 0:
+                graphics = page_graphics(page, angle)
+                self._objects_left -= pdfium.FPDFPage_CountObjects(page.raw)
+                if graphics:
+                    self._displays[index] = _Display(box, rotation, angle)
             text.close()
             page.close()
         except pypdfium2.PdfiumError as error:
             raise ReadError(self._path, f"pdfium cannot parse it ({error})") from error
-        return PageContent(lines, is_drawn, span, is_covered)
+        (x0, x1), (y0, y1) = page_span(box, angle - 90), span
+        return PageContent(lines, is_drawn, span, is_covered, graphics, (x0, y0, x1, y1))
+
+    def displayed(self, index: int, box: tuple[float, float, float, float]) -> tuple[float, float, float, float] | None:
+        """Return the edges of a box on the displayed page; see `PageSource.displayed`."""
+        return self._displays[index].edges(box) if index in self._displays else None
 
     def title(self) -> str | None:
         """Return the title in the document information."""
@@ -210,6 +226,27 @@ class PdfiumSource(PageSource):
     def close(self) -> None:
         """Close the file."""
         self._pdf.close()
+
+
+class _Display(NamedTuple):
+    """The edges of the visible part of a page, its rotation, and the direction of its text in degrees."""
+
+    box: _Edges
+    rotation: int
+    angle: int
+
+    def edges(self, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+        """Return the left, upper, right and lower edge of a box, from the upper left corner of the displayed page."""
+        along, across = round(math.cos(math.radians(self.angle))), round(math.sin(math.radians(self.angle)))
+        left, bottom, right, top = self.box
+        xs, ys = [], []
+        for u, v in ((box[0], box[1]), (box[2], box[3])):
+            x, y = u * along - v * across, u * across + v * along
+            places = {0: (x - left, top - y), 90: (y - bottom, x - left), 180: (right - x, y - bottom)}
+            shown = places.get(self.rotation, (top - y, right - x))
+            xs.append(round(shown[0], 1))
+            ys.append(round(shown[1], 1))
+        return min(xs), min(ys), max(xs), max(ys)
 
 
 class _Style(NamedTuple):

@@ -10,9 +10,11 @@ from itertools import accumulate, pairwise
 from typing import Any, Final, TypeVar
 
 from llama_index_contextual.errors import ReadError
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.metadata import RUNNING_LINES, DocumentMap
 from llama_index_contextual.readers.files import FileSource, ParsedFile, has_text
 from llama_index_contextual.readers.lines import HANGUL, NO_SPACE, Line, joint
+from llama_index_contextual.readers.pdf.figures import Box, DrawnPage, find_figures
 from llama_index_contextual.readers.pdf.pages import PageContent, PageSource, PdfEngine
 from llama_index_contextual.readers.pdf.running import strip_running
 from llama_index_contextual.readers.pdf.scans import covered_note, no_text_note, page_content, with_own_lines
@@ -36,6 +38,7 @@ def parse_pdf(
     engine: PdfEngine = "pdfium",
     scans: Mapping[int, Mapping[str, Any]] | None = None,
     on_page: Callable[[int, int], None] | None = None,
+    figures: bool = True,
 ) -> ParsedFile:
     """Read the bytes of a PDF in this process.
 
@@ -52,6 +55,7 @@ def parse_pdf(
             if OCR is not available.
         on_page: Called after each page with the number of pages that have been read, and the total number of pages.
             Pages that need OCR are not counted as read.
+        figures: Whether to look for figures. Their pictures are not drawn here, but by `DocumentReader`.
 
     Returns:
         The text, with pages joined by line feeds, and a map that assigns each character to a page.
@@ -68,7 +72,7 @@ def parse_pdf(
     if engine == "pdfium":
         from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
 
-        return read_source(PdfiumSource(path, data, password), file, notes, scans, on_page)
+        return read_source(PdfiumSource(path, data, password, figures=figures), file, notes, scans, on_page)
     from pypdf import apply_configuration
 
     from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
@@ -153,15 +157,32 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PageS
     outline = _optional(source.outline, warnings) or []
     warnings += _optional(source.notes, warnings) or []
     marks = [entry._replace(title=clean(entry.title)) for entry in outline]
+    drawn = [
+        DrawnPage(number, lines, page.graphics, Box(*page.box), start)
+        for number, (lines, page, start) in enumerate(zip(pages, content, _page_starts(pages), strict=True))
+    ]
     title, front = document_title(pages, sensible_title(clean(_optional(source.title, warnings) or "")))
     section_headings = headings(marks, pages, title=front)
+    text = _text(pages, {heading.start for heading in section_headings})
     return ParsedFile(
-        text=_text(pages, {heading.start for heading in section_headings}),
+        text=text,
         map=DocumentMap(
             page_starts=_page_starts(pages),
             page_labels=tuple(clean(label[:MAX_LABEL]) for label in labels) if any(labels) else (),
             headings=tuple(section_headings),
             tables=tuple(pdf_tables(pages)),
+            figures=tuple(
+                Figure(
+                    id=str(number),
+                    kind=region.kind,
+                    caption=text[region.start : region.end],
+                    start=region.start,
+                    end=region.end,
+                    page=region.page + 1,
+                    box=source.displayed(region.page, region.box),
+                )
+                for number, region in enumerate(find_figures(drawn), 1)
+            ),
         ),
         title=title,
         warnings=tuple(warnings),

@@ -274,7 +274,14 @@ class FakeWorker:
             self.running.remove(self)
 
     def read(
-        self, path: Path, *, password: str | None, limits: ReadLimits, engine: str, scans: Mapping[int, Any]
+        self,
+        path: Path,
+        *,
+        password: str | None,
+        limits: ReadLimits,
+        engine: str,
+        scans: Mapping[int, Any],
+        figures: bool,
     ) -> ParsedFile:
         self.calls.append((path.name, password, engine))
         if password == "wrong":

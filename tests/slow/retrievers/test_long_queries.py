@@ -24,7 +24,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import variants
 from llama_index_contextual.index.analysis import Analyzer, Memory, normalise_query
 from llama_index_contextual.index.bm25 import LexicalIndex
-from llama_index_contextual.index.figures import figures_of, numbers_in
+from llama_index_contextual.index.numbers import number_matches, numbers_in
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
@@ -248,7 +248,7 @@ def test_the_sides_of_a_comparison_are_found_at_once() -> None:
 
 def test_numbers_that_are_too_long_are_not_figures() -> None:
     digits = "9" * 1_000_001
-    ((match, _),) = figures_of(f"{digits} and 7")
+    ((match, _),) = number_matches(f"{digits} and 7")
     assert match[0] == "7"
     assert numbers_in(f"{digits} and 7") == {7}
 

@@ -28,13 +28,13 @@ _MAX_DIGITS = 100
 """Maximum number of characters in a number. Longer numbers are not checked: they may exceed the range of `Decimal`."""
 
 
-def figures_of(text: str) -> list[tuple[re.Match[str], set[Decimal]]]:
+def number_matches(text: str) -> list[tuple[re.Match[str], set[Decimal]]]:
     """Find the numbers written in digits and the months in dates.
 
     Return the matches in order of occurrence, each with its possible values.
 
     Example:
-        >>> [match[0] for match, _ in figures_of("On March 3, 2021 it cost $1,250.50 or 4 %.")]
+        >>> [match[0] for match, _ in number_matches("On March 3, 2021 it cost $1,250.50 or 4 %.")]
         ['March', '3', '2021', '1,250.50', '4']
     """
     figures = [(match, {_month(match[0])}) for match in _MONTH_OF_DATE.finditer(text)]
@@ -77,7 +77,7 @@ def numbers_in(text: str) -> set[Decimal]:
         >>> sorted(map(int, numbers_in("Twenty-five days from 2 May 2020-21.")))
         [2, 5, 21, 25, 2020]
     """
-    numbers = {value for _, values in figures_of(text) for value in values}
+    numbers = {value for _, values in number_matches(text) for value in values}
     numbers |= {_month(name) for name in re.findall(_MONTH, text)}
     # Include the numbers within dates and compounds, such as 21 in "2020-21".
     numbers |= {Decimal(digits).normalize() for digits in re.findall(r"\d+", text) if len(digits) <= _MAX_DIGITS}
