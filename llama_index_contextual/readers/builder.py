@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.metadata import DocumentMap, Heading, Table
+from llama_index_contextual.readers.figures import FigureCollector, stored_picture, with_captions
 from llama_index_contextual.readers.files import FileAccount, ParsedFile, one_line
 from llama_index_contextual.readers.tables import MAX_ABOVE, MAX_CAPTION_WORDS, SHORT_DATE, is_figure, naming_lines
 from llama_index_contextual.readers.text import MAX_TITLE, plain_headings
@@ -39,6 +42,7 @@ class DocumentBuilder:
 
     Args:
         account: Counter for the characters of the text.
+        figures: Whether to keep figures.
 
     Attributes:
         warnings: Problems found so far.
@@ -46,7 +50,9 @@ class DocumentBuilder:
         tables: Tables with column headers added so far.
     """
 
-    def __init__(self, account: FileAccount) -> None:
+    def __init__(self, account: FileAccount, *, figures: bool = True) -> None:
+        self._figures = FigureCollector() if figures else None
+        self._captions: list[tuple[int, int]] = []
         self.warnings: list[str] = []
         self.headings: list[Heading] = []
         self.tables: list[Table] = []
@@ -72,18 +78,23 @@ class DocumentBuilder:
             self._add(f"{'#' * min(level, 6)} {title}")
             self._above.clear()
 
-    def paragraph(self, text: str, *, follows: bool = False, keeps_space: bool = False) -> None:
+    def paragraph(
+        self, text: str, *, follows: bool = False, keeps_space: bool = False, is_caption: bool = False
+    ) -> None:
         """Add a paragraph after a blank line, or on the next line if it `follows` the previous paragraph.
 
         Args:
             text: The text; line feeds are kept.
             follows: Whether to omit the blank line, as between the items of a list.
             keeps_space: Whether to keep the spaces at the beginning of lines, as in source code.
+            is_caption: Whether the file marks it as a caption.
         """
         text = clean_text(text)
         text = text.strip("\n").rstrip() if keeps_space else _LINE_END.sub("\n", text).strip()
         if text:
             self._break(1 if follows else 2)
+            if is_caption:
+                self._captions.append((self._size, self._size + len(text)))
             self._add(text)
             self._above = [*self._above, text][-MAX_ABOVE:]
 
@@ -137,6 +148,22 @@ class DocumentBuilder:
         self._account.add_text(sum(len(cell) + len(GAP) for cell in cells if cell))
         return cells
 
+    def figure(self, figure: Figure, data: bytes | None = None) -> None:
+        """Add a figure at the end of the text.
+
+        Args:
+            figure: The figure; its place and its page are set here.
+            data: Its picture in a format such as PNG or JPEG, or None for a chart of which the values are known.
+        """
+        if self._figures is None:
+            return
+        page = len(self._starts) or None
+        placed = replace(figure, start=self._size, end=self._size, page=figure.page or page)
+        if data is not None:
+            self._figures.add_encoded(placed, data)
+        elif figure.values:
+            self._figures.add(placed, None)
+
     def page_texts(self, texts: Iterable[tuple[str, str]]) -> None:
         """Add headers and footers of pages that stand nowhere else in the text, each of them once, at the end.
 
@@ -161,6 +188,10 @@ class DocumentBuilder:
         base = self._size
         self.headings += [Heading(base + head.start, head.level + 1, head.title) for head in part.map.headings]
         self.tables += [table.moved(base) for table in part.map.tables]
+        if self._figures is not None:
+            for figure in part.map.figures:
+                moved = replace(figure.moved(base), page=None, box=None)
+                self._figures.add(moved, stored_picture(figure, part.pictures))
         self._append(part.text)
 
     def text(self) -> str:
@@ -178,7 +209,12 @@ class DocumentBuilder:
         text = self.text()
         headings = tuple(self.headings or plain_headings(text))
         where = DocumentMap(tuple(self._starts), tuple(self._labels), headings, tuple(self.tables))
-        return ParsedFile(text, where, one_line(title or "") or None, tuple(self.warnings), metadata or {}, digest)
+        parsed = ParsedFile(text, where, one_line(title or "") or None, tuple(self.warnings), metadata or {}, digest)
+        if self._figures is None or not (self._figures.figures or self._figures.notes()):
+            return parsed
+        self._figures.figures = with_captions(self._figures.figures, text, self._captions)
+        self._figures.figures = self._figures.without_repeated()
+        return self._figures.added_to(parsed)
 
     def _break(self, feeds: int) -> None:
         """Make the text end with at least `feeds` line feeds: 1 ends the line, and 2 also adds a blank line."""

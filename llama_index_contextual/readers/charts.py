@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.readers.number_formats import MAX_FORMAT, number_text
 from llama_index_contextual.readers.package import local
 from llama_index_contextual.readers.scripts import joined_runs, office_formula
@@ -38,6 +39,20 @@ def chart_blocks(root: Element) -> list[Block]:
             if any(any(row[1:]) for row in rows):
                 blocks.append(rows)
     return [*blocks, *_new_chart(root)]
+
+
+def chart_figure(
+    blocks: Sequence[Block], *, alt: str = "", box: tuple[float, float, float, float] | None = None
+) -> Figure:
+    """Return a chart, given as its title and its tables, as a figure with its values.
+
+    Example:
+        >>> chart_figure(["Sales", [["", "2024"], ["North", "5"]]]).values
+        'Sales\\n  2024\\nNorth  5'
+    """
+    lines = [block if isinstance(block, str) else "\n".join(map("  ".join, block)) for block in blocks]
+    title = next((block for block in blocks if isinstance(block, str)), "")
+    return Figure(id="", kind="chart", alt=alt or " ".join(title.split()), values="\n".join(lines), box=box)
 
 
 def _plot_tables(plot: Element) -> Iterator[list[list[str]]]:

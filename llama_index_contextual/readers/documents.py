@@ -225,7 +225,7 @@ class DocumentReader:
         try:
             _check(ref)
             if suffix in OFFICE_SUFFIXES:
-                parsed = self._in_child(ref, reader="office")
+                parsed = self._in_child(ref, reader="office", figures=self.figures)
                 return self._with_pictures(ref, parsed) if parsed.scanned else parsed
             if suffix in PDF_SUFFIXES:
                 parsed = self._parse_pdf(ref, {})
@@ -241,7 +241,7 @@ class DocumentReader:
 
     def _parse_pdf(self, ref: FileRef, scans: Mapping[int, Page]) -> ParsedFile:
         password = password_of(ref, self.passwords)
-        return self._in_child(ref, password=password, engine=self.pdf_engine, scans=scans, figures=bool(self.figures))
+        return self._in_child(ref, password=password, engine=self.pdf_engine, scans=scans, figures=self.figures)
 
     def _with_figures(self, ref: FileRef, parsed: ParsedFile) -> ParsedFile:
         """Draw the figures of a PDF, each in its own request, so that one that cannot be drawn affects no other."""
@@ -303,7 +303,7 @@ class DocumentReader:
             return replace(parsed, warnings=(unread_pictures_note(parsed.scanned, ocr), *parsed.warnings))
         numbers = parsed.scanned[: self.limits.max_pages]
         scans = ocr.read(ref.path, numbers, digest=parsed.digest, limits=self.limits)
-        whole = self._in_child(ref, reader="office", scans=scans.pages)
+        whole = self._in_child(ref, reader="office", scans=scans.pages, figures=self.figures)
         if whole.digest != parsed.digest:
             raise ReadError(ref.shown, CHANGED)
         return replace(whole, scanned=(), warnings=(*picture_notes(scans), *whole.warnings))

@@ -18,8 +18,9 @@ from itertools import groupby, islice
 from typing import Any
 
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.readers.builder import DocumentBuilder
-from llama_index_contextual.readers.charts import chart_blocks, diagram_lines, drawing_text
+from llama_index_contextual.readers.charts import chart_blocks, chart_figure, diagram_lines, drawing_text
 from llama_index_contextual.readers.files import FileSource, PictureReader, one_line
 from llama_index_contextual.readers.number_formats import MAX_FORMAT, number_text
 from llama_index_contextual.readers.package import Package, Relation, local, parse_xml, relation_id, use_choices
@@ -265,7 +266,10 @@ def _add_drawings(
             elif name == "blip" and pictures is not None:
                 target = relations.get(relation_id(element, "embed"))
                 if target is not None and target.target in package.names:
-                    text = pictures.text(package.read(target.target), f"sheet {title!r}")
+                    data = package.read(target.target)
+                    names = element.xpath("ancestor::*[local-name()='pic']//*[local-name()='cNvPr']/@descr")
+                    builder.figure(Figure(id="", alt="".join(names)), data)
+                    text = pictures.text(data, f"sheet {title!r}")
                     builder.paragraph(text or "", keeps_space=True)
             elif name in ("chart", "relIds"):
                 target = relations.get(relation_id(element, "id" if name == "chart" else "dm"))
@@ -281,7 +285,10 @@ def _add_chart(builder: DocumentBuilder, root: Any, sheets: Mapping[str, _Sheet]
     references = root.xpath(".//*[local-name()='f']/text()")
     names = {reference.rpartition("!")[0].strip("'").replace("''", "'") for reference in references}
     is_shown = bool(names) and names <= set(sheets)
-    for block in chart_blocks(root):
+    blocks = chart_blocks(root)
+    if blocks:
+        builder.figure(chart_figure(blocks))
+    for block in blocks:
         if isinstance(block, str):
             builder.paragraph(block)
         elif not is_shown:

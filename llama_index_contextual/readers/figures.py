@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from llama_index_contextual.figures import Figure
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.figures import Figure, label_at_start
 from llama_index_contextual.readers.files import ParsedFile
 
 if TYPE_CHECKING:
@@ -28,12 +31,19 @@ MAX_BYTES = 2_000_000
 """Maximum size of a stored picture in bytes."""
 MAX_FIGURES = 300
 """Maximum number of figures of a document."""
+MAX_DECODED = 1_000
+"""Maximum number of different pictures of a document that are decoded."""
+REPEATED = 3
+"""Number of times that a picture without caption is repeated in a file for it to be a logo or an icon."""
 MAX_TOTAL_BYTES = 20_000_000
 """Maximum size of all stored pictures of a document in bytes."""
+MAX_LINES_BELOW = 3  # lines below a figure that are searched for its caption
 MIN_SIDE, MIN_AREA = 40, 6_000  # in pixels: smaller pictures are icons
 MAX_RATIO = 25  # of the longer side to the shorter one: longer pictures are lines and borders
 COLOURS = 4_000  # a picture with more colours is a photo, which is stored as JPEG
 SAMPLE = (256, 256)
+FILE_NAME = re.compile(r"(?i)\S{1,200}\.(?:png|jpe?g|gif|bmp|tiff?|webp|emf|wmf|svg)")
+"""Name of a file, which some programs store as the alternative text of a picture."""
 QUALITY = 85
 MAX_TEXT = 2_000
 """Maximum length of a caption, an alternative text or the values of a chart in characters."""
@@ -153,13 +163,46 @@ class FigureCollector:
     Attributes:
         figures: The figures.
         pictures: The stored pictures, by their SHA-256 hash.
-        warnings: What was left out.
     """
 
     figures: list[Figure] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
     _left_out: int = 0
+    _faults: Counter[str] = field(default_factory=Counter)
+    _decoded: dict[str, StoredPicture | None] = field(default_factory=dict)
+
+    def add_encoded(self, figure: Figure, data: bytes) -> bool:
+        """Add a figure with a picture in a format such as PNG or JPEG; return whether it was added.
+
+        Pictures that are small, damaged, too large or in a format for drawings are left out.
+        """
+        key = hashlib.sha256(data).hexdigest()
+        if key not in self._decoded:
+            picture = None
+            if self._has_room:
+                picture = decoded_picture(data)
+            if isinstance(picture, str):
+                self._faults[picture] += 1
+                picture = None
+            self._decoded[key] = picture
+        decoded = self._decoded[key]
+        return decoded is not None and self.add(figure, decoded)
+
+    @property
+    def _has_room(self) -> bool:
+        if len(self.figures) >= MAX_FIGURES or len(self._decoded) >= MAX_DECODED:
+            self._left_out += 1
+            return False
+        return True
+
+    def without_repeated(self) -> list[Figure]:
+        """Return the figures without pictures that are repeated, such as logos, and forget these pictures."""
+        count = Counter(figure.sha256 for figure in self.figures if figure.sha256 and not figure.caption)
+        repeated = {sha256 for sha256, number in count.items() if number >= REPEATED}
+        kept = [figure for figure in self.figures if figure.sha256 not in repeated or figure.caption]
+        used = {figure.sha256 for figure in kept}
+        self.pictures = {sha256: data for sha256, data in self.pictures.items() if sha256 in used}
+        return [replace(figure, id=str(number)) for number, figure in enumerate(kept, 1)]
 
     def add(self, figure: Figure, picture: StoredPicture | None) -> bool:
         """Add a figure with its picture, or without one if its size exceeds the limit; return whether it was added."""
@@ -196,11 +239,103 @@ class FigureCollector:
 
     def notes(self) -> list[str]:
         """Return the warnings, with one about the figures beyond the limits."""
+        notes = [f"{pluralize(count, 'picture')} left out: it {fault}" for fault, count in self._faults.items()]
         if not self._left_out:
-            return self.warnings
+            return notes
         verb = "is" if self._left_out == 1 else "are"
         return [
-            *self.warnings,
+            *notes,
             f"{self._left_out} of its figures {verb} left out: a document keeps up to {MAX_FIGURES} figures and"
             f" {MAX_TOTAL_BYTES / 1e6:.0f} MB of pictures",
         ]
+
+
+def stored_picture(figure: Figure, pictures: Mapping[str, bytes]) -> StoredPicture | None:
+    """Return the stored picture of a figure, or None if it has none."""
+    data = pictures.get(figure.sha256)
+    return None if data is None else StoredPicture(data, figure.media_type, figure.width, figure.height)
+
+
+def with_captions(figures: Sequence[Figure], text: str, marked: Sequence[tuple[int, int]]) -> list[Figure]:
+    """Return figures with the captions that stand next to them in a text, below them or else above them.
+
+    A caption is marked as such in its file, or begins with a label such as "Figure 3". It belongs to one figure, or to
+    all figures at its place.
+
+    Args:
+        figures: The figures, in the order of the text.
+        text: The text.
+        marked: Spans of the paragraphs that are marked as captions.
+    """
+    spans = dict(marked)
+    taken: dict[tuple[int, int], int] = {}
+    out: list[Figure] = []
+    for figure in figures:
+        if not figure.caption:
+            below, above = _lines_after(text, figure), _lines_before(text, figure.start)
+            for start, end in (*below, *above):
+                end = spans.get(start, end)
+                is_caption = start in spans or is_caption_line(text[start:end])
+                if (
+                    is_caption
+                    and not is_table_caption(text[start:end])
+                    and taken.get((start, end), start)
+                    in (
+                        start,
+                        figure.start,
+                    )
+                ):
+                    taken[start, end] = figure.start
+                    figure = replace(figure, caption=text[start:end][:MAX_TEXT], start=start, end=end)
+                    break
+        out.append(figure)
+    return out
+
+
+def _lines_after(text: str, figure: Figure) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the first lines after a figure, without those of its own texts."""
+    at, own = figure.start, {figure.alt.strip()}
+    for _ in range(MAX_LINES_BELOW):
+        while at < len(text) and text[at].isspace():
+            at += 1
+        end = text.find("\n", at)
+        end = len(text) if end < 0 else end
+        if at >= end or text.startswith("#", at):
+            return
+        yield at, end
+        if text[at:end].strip() not in own and not is_caption_line(text[at:end]):
+            return
+        at = end
+
+
+def _lines_before(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Yield the span of the last line before a place."""
+    end = start
+    while end > 0 and text[end - 1].isspace():
+        end -= 1
+    first = text.rfind("\n", 0, end) + 1
+    if first < end:
+        yield first, end
+
+
+def is_caption_line(line: str) -> bool:
+    """Return whether a line begins like the caption of a figure, and not like a sentence that mentions one.
+
+    Example:
+        >>> is_caption_line("Figure 3: The pump"), is_caption_line("Figure 3 shows the pump.")
+        (True, False)
+    """
+    label = label_at_start(line)
+    rest = line[len(label) :].strip()
+    return bool(label) and not rest[:1].islower()
+
+
+def is_table_caption(line: str) -> bool:
+    """Return whether a line is the caption of a table, a listing or an algorithm."""
+    return _TABLE.match(line) is not None
+
+
+_TABLE = re.compile(
+    r"(?i:table|tableau|tab\.|tabelle|tabla|tabella|tabela|tabel|taulukko|таблица|listing|algorithm|box)\s*[\dIVXA]"
+    r"|[表表]\s?\d"
+)

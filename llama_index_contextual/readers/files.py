@@ -168,6 +168,7 @@ class FileSource:
         digest: Hexadecimal xxh3-128 hash of the bytes; empty for an attachment.
         depth: 1 for a file on disk, and 1 more for each level of attachment.
         pictures: Pictures of the file on disk, if OCR may read them.
+        figures: Whether to keep the figures.
     """
 
     path: Path
@@ -176,6 +177,7 @@ class FileSource:
     digest: str = ""
     depth: int = 1
     pictures: PictureReader | None = field(default=None, repr=False, compare=False)
+    figures: bool = True
 
     @classmethod
     def open(cls, path: Path, limits: ReadLimits) -> Self:

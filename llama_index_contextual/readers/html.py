@@ -5,15 +5,21 @@ Linked files and images are not fetched. Links are replaced by their text, and i
 
 from __future__ import annotations
 
+import base64
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import unquote
 
+from llama_index_contextual._utils.files import read_file
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.readers.builder import DocumentBuilder
 from llama_index_contextual.readers.files import FileSource, ParsedFile
 from llama_index_contextual.readers.numbering import html_number
@@ -31,6 +37,13 @@ _DROPPED = frozenset(
         " textarea nav title del",
     )
 )
+FIGURE = "contextual-figure"
+"""Attribute of an element at the place of a figure: the index of the figure in the list passed to `add_html`."""
+CAPTION = "contextual-caption"
+"""Class of a paragraph that is a caption."""
+MAX_LOCAL_BYTES = 20_000_000
+"""Maximum size of a picture in a file beside a page, or of the pictures in a page, in bytes."""
+MAX_IMAGES = 1_000
 NUMBER = "contextual-number"
 """Attribute of a list item whose number is known; the number is empty if the item has none."""
 _SCRIPTS = ("sup", "sub", "span", "font", "small", "a", "b", "i")
@@ -85,6 +98,9 @@ _MAX_SPAN = 1_000
 _MAX_SPANNING = 200  # maximum number of columns in which cells span several rows
 # The parsing time of lxml is quadratic in the number of attributes, so attributes are removed from very long tags.
 _DATA_URI = re.compile(r"(?i)(\ssrc\s*=\s*[\"']?)data:[^\"'\s>]*")
+_DATA_PLACE = "contextual-data:"  # takes the place of the data
+_INLINE = re.compile(r"(?i)\ssrc\s*=\s*[\"']?data:(?:image/[\w.+-]{1,30})?[^\"'\s>,]{0,100},([^\"'\s>]*)")
+_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 _LONG_TAG = re.compile(r"<(\w+)\s[^<>]{20000,}>")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 # Characters that lxml reads but refuses to write.
@@ -99,11 +115,12 @@ def read_html(source: FileSource) -> ParsedFile:
     """
     declared = _CHARSET.search(source.data[:_META_REACH])
     text, warnings = decode(source, declared[1].decode("ascii") if declared else None)
-    builder = DocumentBuilder(source.account)
+    builder = DocumentBuilder(source.account, figures=source.figures)
     builder.warnings += warnings
     page = parse_html(source, text)
+    figures = _images(page, source, text) if source.figures else []
     title = " ".join(page.xpath("string(//title[not(ancestor::svg)])").split())
-    add_html(builder, page)
+    add_html(builder, page, figures)
     first = min(builder.headings, key=lambda heading: heading.level, default=None)
     return builder.parsed(title or (first.title if first else None), source.digest)
 
@@ -117,7 +134,7 @@ def parse_html(source: FileSource, text: str) -> Element:
     from lxml import etree, html
 
     parser = html.HTMLParser(encoding="utf-8", huge_tree=True, no_network=True, remove_comments=True, remove_pis=True)
-    text = _LONG_TAG.sub(r"<\1>", _DATA_URI.sub(r"\1", text))
+    text = _LONG_TAG.sub(r"<\1>", _DATA_URI.sub(rf"\1{_DATA_PLACE}", text))
     root = etree.fromstring(b"<html>" + text.encode("utf-8", "replace"), parser)
     if any(entry.message.startswith("Excessive depth") for entry in parser.error_log):
         raise source.error("has HTML elements nested too deeply: save the page as PDF or text")
@@ -293,21 +310,77 @@ class _Controls:
         return frozenset(box.get("id") for box in boxes)
 
 
-def add_html(builder: DocumentBuilder, root: Element) -> None:
-    """Add the content of a page to a document; if the page has exactly one main element, add only this element."""
+FigureData = tuple[Figure, bytes | None]
+"""A figure with its picture, or None for a chart."""
+
+
+def _images(page: Element, source: FileSource, text: str) -> list[FigureData]:
+    """Return the images of a page that are in it, or in files in its folder, and mark their places.
+
+    Nothing is fetched, and no file outside the folder of the page is opened.
+    """
+    inline = iter(_INLINE.findall(text)) if "data:image" in text else iter(())
+    figures: list[FigureData] = []
+    total = 0
+    for image in islice(page.iter("img"), MAX_IMAGES):
+        address = (image.get("src") or "").strip()
+        if address.lower().startswith(_DATA_PLACE):
+            data = _inline_data(next(inline, ""))
+        else:
+            data = _local_data(source, address)
+        total += len(data)
+        if data and total <= MAX_LOCAL_BYTES:
+            names = (image.get("alt"), image.get("title"))
+            alt = next((name.translate(_UNWRITABLE).strip() for name in names if name and name.strip()), "")
+            image.set(FIGURE, str(len(figures)))
+            figures.append((Figure(id="", alt=" ".join(alt.split())), data))
+    return figures
+
+
+def _inline_data(encoded: str) -> bytes:
+    with suppress(ValueError):
+        return base64.b64decode("".join(unquote(encoded).split()))
+    return b""
+
+
+def _local_data(source: FileSource, address: str) -> bytes:
+    """Return a picture in a file in the folder of a page, or nothing."""
+    name = unquote(address.partition("?")[0].partition("#")[0])
+    path = PurePosixPath(name.replace("\\", "/"))
+    if source.depth > 1 or not name or ":" in name or "\0" in name or path.is_absolute() or ".." in path.parts:
+        return b""
+    if path.suffix.lower() not in _PICTURES:
+        return b""
+    folder = os.path.realpath(source.path.parent)
+    file = os.path.realpath(os.path.join(folder, *path.parts))
+    if os.path.commonpath([folder, file]) != folder:  # a link to another place
+        return b""
+    with suppress(OSError, ValueError):
+        return read_file(Path(file), MAX_LOCAL_BYTES)
+    return b""
+
+
+def add_html(builder: DocumentBuilder, root: Element, figures: Sequence[FigureData] = ()) -> None:
+    """Add the content of a page to a document; if the page has exactly one main element, add only this element.
+
+    Args:
+        builder: Builder of the document.
+        root: Root element of the page.
+        figures: The figures whose places are marked; see `FIGURE`.
+    """
     if deletions := _prepare(root):
         verb = "is" if deletions == 1 else "are"
         builder.warnings.append(f"{pluralize(deletions, 'deletion')} {verb} left out: remove the mark to have it read")
     mains = root.findall(".//main")
     if len(mains) == 1 and "".join(mains[0].itertext()).strip():
         root = mains[0]
-    _walk(builder, root)
+    _walk(builder, root, figures)
 
 
-def _walk(builder: DocumentBuilder | _CellText, root: Element) -> None:
+def _walk(builder: DocumentBuilder | _CellText, root: Element, figures: Sequence[FigureData] = ()) -> None:
     from lxml import etree
 
-    walk, skipped = _Walk(builder), None
+    walk, skipped = _Walk(builder, figures), None
     events = etree.iterwalk(root, events=("start", "end"))
     for event, element in events:
         if event == "start":
@@ -331,8 +404,13 @@ class _CellText:
     def heading(self, level: int, title: str) -> None:
         self.lines.append(title)
 
-    def paragraph(self, text: str, *, follows: bool = False, keeps_space: bool = False) -> None:
+    def paragraph(
+        self, text: str, *, follows: bool = False, keeps_space: bool = False, is_caption: bool = False
+    ) -> None:
         self.lines += text.split("\n")
+
+    def figure(self, figure: Figure, data: bytes | None = None) -> None:
+        """Ignore a figure: it is added after the table."""
 
     def table(self, rows: Iterator[list[str]], *, caption: str = "") -> None:
         self.lines += [" ".join(filter(None, row)) for row in rows]
@@ -380,8 +458,11 @@ def _whole(text: str | None, default: int) -> int:
 class _Walk:
     """Traversal of the elements of a page that collects inline text up to the next block."""
 
-    def __init__(self, builder: DocumentBuilder | _CellText) -> None:
+    def __init__(self, builder: DocumentBuilder | _CellText, figures: Sequence[FigureData]) -> None:
         self._builder = builder
+        self._figures = figures
+        self._pending: list[FigureData] = []
+        self._caption: Element | None = None
         self._pieces: list[str] = []
         self._lists: list[_ListState | None] = []  # None for a bulleted list
         self._mark = ""
@@ -398,12 +479,24 @@ class _Walk:
         if text.strip():
             indent = "  " * min(len(self._lists) - 1, _MAX_INDENT) if self._mark else ""
             text = f"{indent}{self._mark}{text.strip()}"
-            self._builder.paragraph(text, follows=self._follows, keeps_space=bool(indent))
+            is_caption = self._caption is not None
+            self._builder.paragraph(text, follows=self._follows, keeps_space=bool(indent), is_caption=is_caption)
             self._mark, self._follows = "", bool(self._lists)
+        for figure, data in self._pending:
+            self._builder.figure(figure, data)
+        self._pending.clear()
+
+    def _add_figure(self, element: Element) -> None:
+        """Add the figure of an element after the text of its block."""
+        index = element.get(FIGURE) or ""
+        if index.isdecimal() and int(index) < len(self._figures):
+            self._pending.append(self._figures[int(index)])
 
     def enter(self, element: Element) -> bool:
         """Start an element and return whether to visit its content."""
         tag = element.tag
+        if element.get(FIGURE) is not None:
+            self._add_figure(element)
         if tag == "br":
             self._pieces.append("\n")
         elif tag in _TITLES and _is_title(title := _flat(element)):
@@ -420,10 +513,16 @@ class _Walk:
             for caption in captions:
                 self._builder.paragraph(caption)
             self._builder.table(_rows(element), caption=" ".join(captions))
+            for inner in element.iter():
+                if inner.get(FIGURE) is not None:
+                    self._add_figure(inner)
+            self.flush()
             return False
         if tag in _BLOCKS:
             self.flush()
             self._enter_block(element)
+            if self._caption is None and (tag == "figcaption" or element.get("class") == CAPTION):
+                self._caption = element
         self.inline(element.text)
         return True
 
@@ -441,6 +540,8 @@ class _Walk:
         """End an element."""
         if element.tag in _BLOCKS:
             self.flush()
+        if element is self._caption:
+            self._caption = None
         if element.tag in ("ol", "ul") and self._lists:
             self._lists.pop()
             self._mark, self._follows = "", bool(self._lists)

@@ -20,6 +20,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from llama_index_contextual.errors import ReadError
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.readers.builder import DocumentBuilder
 from llama_index_contextual.readers.files import FileSource, ParsedFile, one_line, printable
 from llama_index_contextual.readers.html import add_html, parse_html
@@ -58,7 +59,7 @@ def read_mail(source: FileSource, parse: Callable[[FileSource], ParsedFile]) -> 
     message = BytesParser(policy=_BoundedHeaders()).parsebytes(source.data)
     if not any(name in message for name in ("From", "Subject", "Date", "Received", "Content-Type")):
         raise source.error("is not a mail: it has no headers such as From and Subject")
-    builder = DocumentBuilder(source.account)
+    builder = DocumentBuilder(source.account, figures=source.figures)
     subject = _header(message, "Subject")
     lines = [f"{name}: {text}" for name in _HEADERS if (text := _header(message, name))]
     builder.paragraph("\n".join([f"Subject: {subject}", *lines] if subject else lines))
@@ -244,14 +245,18 @@ def _add_attachment(
         return
     name, data = _attachment_name(part), _payload(part)
     text = None
+    is_picture = part.get_content_maintype() == "image"
     if source.pictures is not None and data.strip(b"\0"):
         text = source.pictures.text(data, f"attachment {name!r}")
     if text is not None:
         if text:
             builder.heading(1, f"Attachment: {name}")
             builder.paragraph(text, keeps_space=True)
+        builder.figure(Figure(id="", alt=name), data)
         return
-    if part.get_content_maintype() == "image" and part.get("Content-ID"):
+    if is_picture:
+        builder.figure(Figure(id="", alt=name), data)
+    if is_picture and part.get("Content-ID"):
         return
     path = source.path.with_name(name if PurePath(name).suffix else name + (guess_extension(kind) or ""))
     try:

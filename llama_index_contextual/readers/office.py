@@ -33,13 +33,14 @@ from llama_index_contextual.readers.word import add_word
 _INSTALL = 'pip install "llama-index-contextual[office]"'
 
 
-def parse_office(source: FileSource, scans: Mapping[int, Page] | None = None) -> ParsedFile:
+def parse_office(source: FileSource, scans: Mapping[int, Page] | None = None, *, figures: bool = True) -> ParsedFile:
     """Read the bytes of a file whose extension is one of `OFFICE_SUFFIXES`, or of an email attachment.
 
     Args:
         source: The file.
         scans: The pictures in it that OCR has read, by number. The other pictures are listed in the `scanned` field of
             the result.
+        figures: Whether to keep the figures; an attachment is treated like the email.
 
     Raises:
         ReadError: The file is damaged, is encrypted, has another type, or exceeds a limit.
@@ -53,7 +54,7 @@ def parse_office(source: FileSource, scans: Mapping[int, Page] | None = None) ->
         if source.pictures is not None:
             return READERS[suffix](source)
         pictures = Pictures(source, scans or {})
-        parsed = READERS[suffix](replace(source, pictures=pictures))
+        parsed = READERS[suffix](replace(source, pictures=pictures, figures=figures))
         return replace(parsed, scanned=pictures.unread, warnings=(*parsed.warnings, *pictures.notes))
     except (MemoryError, ReadError):
         raise
@@ -68,7 +69,7 @@ def parse_office(source: FileSource, scans: Mapping[int, Page] | None = None) ->
 
 def _read_package(source: FileSource, add: Callable[[DocumentBuilder, FileSource], str | None]) -> ParsedFile:
     """Read an Office file with `add`, which adds its content to a document and returns the title, or None."""
-    builder = DocumentBuilder(source.account)
+    builder = DocumentBuilder(source.account, figures=source.figures)
     check_package(source)
     return builder.parsed(add(builder, source), source.digest)
 
@@ -80,8 +81,8 @@ def _read_mail(source: FileSource) -> ParsedFile:
 def _read_pdf(source: FileSource) -> ParsedFile:
     """Read a PDF that is attached to an email, with its scanned pages."""
     if source.pictures is None:
-        return parse_pdf(source)
-    parsed = parse_pdf(source, scans=source.pictures.pdf_pages(source.data))
+        return parse_pdf(source, figures=False)
+    parsed = parse_pdf(source, scans=source.pictures.pdf_pages(source.data), figures=False)
     source.pictures.add_unread_pages(source.data, parsed.scanned)
     return parsed
 

@@ -10,8 +10,10 @@ from itertools import islice
 from typing import Any
 
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.readers.builder import DocumentBuilder, clean_text
-from llama_index_contextual.readers.charts import chart_blocks, diagram_lines, drawing_line
+from llama_index_contextual.readers.charts import chart_blocks, chart_figure, diagram_lines, drawing_line
+from llama_index_contextual.readers.figures import FILE_NAME
 from llama_index_contextual.readers.files import FileSource, PictureReader, one_line
 from llama_index_contextual.readers.numbering import slide_number
 from llama_index_contextual.readers.package import Element, Package, local, parse_xml, relation_id, use_choices
@@ -19,6 +21,10 @@ from llama_index_contextual.readers.text import MAX_TITLE
 
 MAX_DEPTH = 100
 """Maximum nesting depth of groups of shapes."""
+MAX_ALT = 1_000
+BACKGROUND = 0.9
+"""Minimum share of a slide that a picture covers for it to be the background, or a scan."""
+EMU_PER_POINT = 12_700
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _BLANK_CHART = b'<c:chartSpace xmlns:c="http://schemas.openxmlformats.org/drawingml/2006/chart"/>'
 
@@ -154,22 +160,42 @@ class _Slides:
             description = shape.element.xpath("string(.//p:cNvPr/@descr)")
             if " " in description.strip():  # a single word is probably a file name
                 builder.paragraph(description)
-        self._add_pictures(number, shape.part, shape.element)
+        self._add_pictures(number, shape.part, shape.element, shape)
 
-    def _add_pictures(self, number: int, part: Any, element: Element) -> None:
-        """Add the text of the pictures in an element."""
+    def _add_pictures(self, number: int, part: Any, element: Element, shape: Any = None) -> None:
+        """Add the text of the pictures in an element and, if it is a shape, the pictures as figures."""
         for blip in element.iter(f"{_A}blip"):
             relation = part.rels.get(relation_id(blip, "embed"))
-            if self._pictures is not None and relation is not None and not relation.is_external:
-                text = self._pictures.text(relation.target_part.blob, f"slide {number}")
+            if relation is None or relation.is_external:
+                continue
+            data = relation.target_part.blob
+            if shape is not None and (box := self._box(shape)) is not None:
+                self._builder.figure(Figure(id="", alt=_description(element), box=box), data)
+            if self._pictures is not None:
+                text = self._pictures.text(data, f"slide {number}")
                 self._builder.paragraph(text or "", keeps_space=True)
+
+    def _box(self, shape: Any) -> tuple[float, float, float, float] | None:
+        """Return the edges of a shape on its slide in points, or None for a picture that covers the slide."""
+        edges = (shape.left, shape.top, shape.width, shape.height)
+        if None in edges or 0 in self._size:
+            return 0.0, 0.0, 0.0, 0.0
+        left, top, width, height = edges
+        if width * height >= BACKGROUND * self._size[0] * self._size[1]:
+            return None
+        points = (edge / EMU_PER_POINT for edge in (left, top, left + width, top + height))
+        x0, y0, x1, y1 = (round(point, 1) for point in points)
+        return x0, y0, x1, y1
 
     def _add_frame(self, number: int, shape: Any) -> None:
         """Add the values of a chart or the text of a diagram, or a warning if it has none."""
         is_empty = True
         for rid in shape.element.xpath(".//*[local-name()='chart']/@*[local-name()='id']"):
             root = _related_root(shape.part, rid)
-            for block in [] if root is None else chart_blocks(root):
+            blocks = [] if root is None else chart_blocks(root)
+            if blocks:
+                self._builder.figure(chart_figure(blocks, alt=_description(shape.element), box=self._box(shape)))
+            for block in blocks:
                 self._builder.paragraph(block) if isinstance(block, str) else self._builder.table(block)
                 is_empty = False
         for rid in shape.element.xpath(".//*[local-name()='relIds']/@*[local-name()='dm']"):
@@ -183,6 +209,13 @@ class _Slides:
             names = {"ole": "an embedded file", "diagram": "a diagram without stored text"}
             name = names.get(kind, "a chart without stored values")
             self._unread.setdefault(f"slide {number} has {name} ({one_line(shape.name, 60)}), which is left out")
+
+
+def _description(element: Element) -> str:
+    """Return the alternative text of a shape, or its title."""
+    texts = element.xpath(".//*[local-name()='cNvPr']/@descr") or element.xpath(".//*[local-name()='cNvPr']/@title")
+    text = one_line(clean_text(texts[0]), MAX_ALT) if texts else ""
+    return "" if FILE_NAME.fullmatch(text) else text
 
 
 def _internal(part: Any, kind: str) -> list[Any]:

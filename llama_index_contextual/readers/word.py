@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
 from itertools import islice
+from typing import NamedTuple
 
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.readers.builder import DocumentBuilder
-from llama_index_contextual.readers.charts import chart_blocks, diagram_lines
+from llama_index_contextual.readers.charts import chart_blocks, chart_figure, diagram_lines
 from llama_index_contextual.readers.files import FileSource, PictureReader, one_line
-from llama_index_contextual.readers.html import NUMBER, add_html, parse_html
+from llama_index_contextual.readers.html import CAPTION, FIGURE, NUMBER, FigureData, add_html, parse_html
 from llama_index_contextual.readers.numbering import WordNumbering
 from llama_index_contextual.readers.package import (
     ALTERNATIVES,
@@ -43,6 +45,8 @@ _PICTURE = "contextual-picture:"
 _OUTLINE_LEVELS = 6
 MAX_MESSAGES = 10
 """Maximum number of different messages of mammoth that are reported."""
+MAX_ALT = 1_000
+"""Maximum length of an alternative text."""
 MAX_PLACE = 60
 """Maximum length of the text that describes a place in a warning."""
 MIN_RAISED = 4
@@ -70,6 +74,7 @@ _LEFT_OUT = {
 _SYMBOL_FONTS = frozenset(("Symbol", "Webdings", "Wingdings", "Wingdings 2", "Wingdings 3"))
 _STYLE_MAP = "\n".join(
     ["p[style-name='Title'] => h1:fresh"]
+    + [f"p[style-name='{name}'] => p.{CAPTION}:fresh" for name in ("caption", "Caption", "Beschriftung", "Légende")]
     + [f"p.{_HEADING_STYLE}{level} => h{level}:fresh" for level in range(1, _OUTLINE_LEVELS + 1)]
 )
 # Messages of mammoth about its HTML, about properties, or about content that `_Body` has handled.
@@ -100,7 +105,7 @@ def add_word(builder: DocumentBuilder, source: FileSource) -> str | None:
     for box in root.xpath("//input[@type='checkbox']"):
         box.tail = f"{'☒' if box.get('checked') is not None else '☐'}{box.tail or ''}"
         box.drop_tree()
-    add_html(builder, root)
+    add_html(builder, root, document.figures)
     titles = root.xpath("//h1")
     title = builder.headings[0].title if titles and builder.headings and builder.headings[0].start == 0 else None
     builder.page_texts(document.page_texts())
@@ -128,9 +133,11 @@ def _restore_numbers(root: Element) -> None:
 def _add_pictures(root: Element, document: _Document) -> None:
     """Replace the bookmarks of pictures by their texts, which become blocks; a picture in a heading follows it."""
     for bookmark in root.xpath(f"//a[starts-with(@id, '{_PICTURE}')]"):
-        text = document.picture_text(bookmark.get("id"))
+        text, figure = document.picture_text(bookmark.get("id")), document.picture_figure(bookmark.get("id"))
         bookmark.attrib.clear()
-        if text is None:
+        if figure is not None:
+            bookmark.set(FIGURE, str(figure))
+        if not text:
             continue
         block = bookmark.makeelement("div", {})
         for line in text.split("\n"):
@@ -155,6 +162,13 @@ class _Style:
     script: str = ""
 
 
+class _ShownPicture(NamedTuple):
+    """The text of a picture, as read by OCR, and the index of its figure."""
+
+    text: str
+    figure: int
+
+
 class _Document:
     """The parts of a Word document.
 
@@ -163,11 +177,13 @@ class _Document:
         page_references: The relationship ids of the headers and footers, in order.
         styles: The styles by their ids.
         numbering: The numbers of the paragraphs.
+        figures: The pictures and charts.
     """
 
     def __init__(self, package: Package, pictures: PictureReader | None) -> None:
         self.package = package
-        self._picture_texts: list[str] = []
+        self._shown_pictures: list[_ShownPicture] = []
+        self.figures: list[FigureData] = []
         self._pictures = pictures
         self.notes: Counter[str] = Counter()
         self.page_references: dict[str, None] = {}
@@ -297,21 +313,37 @@ class _Document:
                 texts += [(to.kind, text) for text in body.lines()]
         return texts
 
-    def picture(self, name: str, place: str) -> int | None:
-        """Return the index of a picture in `_picture_texts`, or None if its text is unknown or empty."""
-        if self._pictures is None or name not in self.package.names:
+    def picture(self, name: str, place: str, alt: str) -> int | None:
+        """Return the index of a picture in `_shown_pictures`, or None if the file does not contain it."""
+        if name not in self.package.names:
             return None
-        text = self._pictures.text(self.package.read(name), place)
-        if not text:
-            return None
-        self._picture_texts.append(text)
-        return len(self._picture_texts) - 1
+        data = self.package.read(name)
+        text = None if self._pictures is None else self._pictures.text(data, place)
+        return self._show(text or "", (Figure(id="", alt=alt), data))
 
-    def picture_text(self, bookmark: str) -> str | None:
-        """Return the text of the picture that a bookmark stands for, or None for any other bookmark."""
+    def chart(self, figure: Figure) -> int:
+        """Return the index of a chart in `_shown_pictures`."""
+        return self._show("", (figure, None))
+
+    def _show(self, text: str, figure: FigureData) -> int:
+        self.figures.append(figure)
+        self._shown_pictures.append(_ShownPicture(text, len(self.figures) - 1))
+        return len(self._shown_pictures) - 1
+
+    def _shown_picture(self, bookmark: str) -> _ShownPicture | None:
         index = bookmark.removeprefix(_PICTURE)
-        is_picture = bookmark.startswith(_PICTURE) and index.isdecimal() and int(index) < len(self._picture_texts)
-        return self._picture_texts[int(index)] if is_picture else None
+        is_picture = bookmark.startswith(_PICTURE) and index.isdecimal() and int(index) < len(self._shown_pictures)
+        return self._shown_pictures[int(index)] if is_picture else None
+
+    def picture_text(self, bookmark: str) -> str:
+        """Return the text of the picture that a bookmark stands for, or an empty string."""
+        picture = self._shown_picture(bookmark)
+        return "" if picture is None else picture.text
+
+    def picture_figure(self, bookmark: str) -> int | None:
+        """Return the index in `figures` of the picture that a bookmark stands for, or None for any other bookmark."""
+        picture = self._shown_picture(bookmark)
+        return None if picture is None else picture.figure
 
     def warnings(self) -> list[str]:
         """Return a sentence for each kind of content that is left out."""
@@ -511,7 +543,7 @@ class _Body:
                 elif name in ("tab", "br"):
                     pieces.append(" ")
                 elif name == "bookmarkStart":
-                    pieces.append(f" {self._document.picture_text(element.get(f'{self._w}name', '')) or ''} ")
+                    pieces.append(f" {self._document.picture_text(element.get(f'{self._w}name', ''))} ")
             lines.append(" ".join("".join(pieces).split()))
         return [line for line in lines if line]
 
@@ -809,7 +841,7 @@ class _Body:
         to = self._relations.get(key)
         if key and (to is None or to.target not in self._document.package.names):
             self._document.notes["picture that the file does not contain"] += 1
-        index = None if to is None else self._document.picture(to.target, self._place)
+        index = None if to is None else self._document.picture(to.target, self._place, _description(element))
         if index is not None:
             element.addnext(self._new("bookmarkStart", name=f"{_PICTURE}{index}"))
 
@@ -824,6 +856,10 @@ class _Body:
         blocks = [] if root is None else chart_blocks(root)
         if not blocks:
             self._document.notes["chart without values"] += 1
+        else:
+            place = self._new("p")
+            place.append(self._new("bookmarkStart", name=f"{_PICTURE}{self._document.chart(chart_figure(blocks))}"))
+            yield place
         for block in blocks:
             if isinstance(block, str):
                 yield self._paragraph_of(block)
@@ -838,6 +874,13 @@ class _Body:
 
     def _leave_out(self, element: Element) -> None:
         self._document.notes[_LEFT_OUT.get(local(element), "embedded file")] += 1
+
+
+def _description(element: Element) -> str:
+    """Return the alternative text of a drawing, or its title."""
+    properties = "descendant::*[local-name()='docPr' or local-name()='cNvPr']"
+    texts = [*element.xpath(f"{properties}/@descr"), *element.xpath(f"{properties}/@title"), *element.xpath(".//@alt")]
+    return one_line(_writable(next((text for text in texts if text.strip()), "")), MAX_ALT)
 
 
 # Characters that XML does not allow.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from llama_index_contextual.figures import FigureKind, label_at_start
+from llama_index_contextual.readers.figures import is_table_caption
 from llama_index_contextual.readers.lines import NO_SPACE, Line
 from llama_index_contextual.readers.pdf.graphics import Graphic
 
@@ -25,12 +26,12 @@ BACKGROUND = 0.8  # minimum share of the page that a background or a scan covers
 REPEATED = 3  # number of pages on which a logo is repeated, or 2 if it stands at the same place
 SNAP = 4.0  # in points: places that are closer together are equal
 MIN_SIDE, MIN_SHARE = 40.0, 0.012  # of a figure without caption: shorter side in points, share of the page
-MIN_DRAWN_SIDE, MIN_DRAWN_SHARE, MIN_SHAPES = 72.0, 0.03, 8  # of a drawing without caption
+MIN_DRAWN_SIDE, MIN_DRAWN_SHARE, MIN_SHAPES = 72.0, 0.03, 4  # of a drawing without caption
 MIN_CAPTIONED_SIDE, MIN_CAPTIONED_SHARE = 18.0, 0.002
 MIN_PICTURE_PART = 0.3  # minimum share of a group that pictures cover for it to be a picture
 EDGE = 0.08  # share of the page's height at which headers and footers end
 MAX_CAPTION_GAP = 110.0  # in points: maximum distance between a figure and its caption, with only labels between them
-MAX_PART_GAP = 45.0  # in points: maximum distance between the parts of a figure
+MAX_PART_GAP = 60.0  # in points: maximum distance between the parts of a figure
 AGAINST_CUSTOM = 60.0  # points by which a figure on the other side than those of most captions seems farther away
 WEAK = 40.0  # points by which a group of rules and boxes seems farther away
 MAX_CAPTION_LINES = 15
@@ -40,9 +41,6 @@ MIN_PROSE = 45  # minimum length of a line of running text in characters
 MARGIN = 3.0  # in points, around a figure
 
 _AFTER_LABEL = re.compile(r"\s?[:.：．。|–—―-]|\s*\Z")
-_TABLE = re.compile(
-    r"(?i:table|tableau|tab\.|tabelle|tabla|tabella|tabela|tabel|taulukko|таблица|listing|algorithm|box)\s*[\dIVXA]|[表表]\s?\d"
-)
 _SENTENCE_END = (".", "!", "?", "。", ":", ")")
 
 
@@ -320,7 +318,7 @@ class _Page:
                 and not any(box.grown(2).has_middle_of(group.box) for box in boxes.values())
             ):
                 kind = "picture" if group.is_picture else "drawing"
-                box = self._with_labels(group.box, None) if kind == "drawing" else group.box
+                box = self._with_labels(group.box, None, LABEL_REACH / 2) if kind == "drawing" else group.box
                 start = self._place_of(group.box)
                 yield self._region(box, kind, start, start)
 
@@ -372,8 +370,8 @@ class _Page:
         is_large = box.side >= MIN_DRAWN_SIDE and box.area >= MIN_DRAWN_SHARE * self._area
         return is_large and group.shapes >= MIN_SHAPES and prose <= 1 and box.area < BACKGROUND * self._area
 
-    def _with_labels(self, box: Box, caption: Box | None) -> Box:
-        """Return the edges of a figure with the labels around it."""
+    def _with_labels(self, box: Box, caption: Box | None, reach: float = LABEL_REACH) -> Box:
+        """Return the edges of a figure with the labels that are at most `reach` points away."""
         usual = _usual_size(self._page.lines)
         labels = [
             text.box
@@ -387,7 +385,7 @@ class _Page:
         labels += self._slanting
         limits = [each.box for each in self._captions]
         for _ in range(2):
-            near = [label for label in labels if box.grown(LABEL_REACH).meets(label)]
+            near = [label for label in labels if box.grown(reach).meets(label)]
             for label in near:
                 union = box.union(label)
                 if (
@@ -482,7 +480,7 @@ def _pieces(line: Line) -> Iterator[Line]:
 def _captions(texts: Sequence[_Text]) -> Iterator[_Caption]:
     usual = _usual_size(text.line for text in texts)
     for at, text in enumerate(texts):
-        names_table = _TABLE.match(text.line.text) is not None
+        names_table = is_table_caption(text.line.text)
         if (names_table and not text.flows_in) or _is_caption(text, usual):
             lines = [text, *_continuations(text, texts[at + 1 :], at)]
             box = lines[0].box
@@ -513,7 +511,7 @@ def _continuations(first: _Text, following: Sequence[_Text], at: int) -> Iterato
         step = (before.y - line.y) / (before.size or 1.0)
         is_below = 0.7 < step <= 1.75 and abs(line.size - before.size) <= 0.1 * before.size
         is_aligned = min(text.box.x1, last.box.x1) - max(text.box.x0, last.box.x0) > 0 and line.x0 - first.line.x0 < 90
-        if not is_below or not is_aligned or label_at_start(line.text) or _TABLE.match(line.text):
+        if not is_below or not is_aligned or label_at_start(line.text) or is_table_caption(line.text):
             return
         is_full = last.box.x1 - last.box.x0 >= 0.8 * max(width, text.box.x1 - text.box.x0)
         is_open = not before.text.rstrip().endswith(_SENTENCE_END)
