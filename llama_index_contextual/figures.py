@@ -228,7 +228,12 @@ class FigureIndex:
             start: Offset of the chunk in its document.
         """
         end = start + len(text)
-        own = [figure for figure in self.figures if start <= figure.start < end or start < figure.end <= end]
+        # A figure without caption stands at the end of the text before it.
+        own = [
+            figure
+            for figure in self.figures
+            if start <= figure.start <= end and (figure.start < end or not figure.caption)
+        ]
         referred = (
             self._by_label.get(key) or self._by_label.get(key.rstrip("abcdefghij"))  # "3a" is a part of Figure 3
             for _, key in (references_in(text) if self._by_label else ())

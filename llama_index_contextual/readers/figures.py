@@ -272,6 +272,8 @@ def with_captions(figures: Sequence[Figure], text: str, marked: Sequence[tuple[i
     out: list[Figure] = []
     for figure in figures:
         if not figure.caption:
+            place = min(figure.start, len(text))  # the text may have been stripped
+            figure = replace(figure, start=place, end=place)
             below, above = _lines_after(text, figure), _lines_before(text, figure.start)
             for start, end in (*below, *above):
                 end = spans.get(start, end)
