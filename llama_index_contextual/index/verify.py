@@ -40,6 +40,7 @@ from llama_index_contextual.index.ledger import (
     is_sound,
 )
 from llama_index_contextual.index.manifest import (
+    FIGURES_FILE,
     MANIFEST,
     PARTS,
     RECORDS,
@@ -53,6 +54,7 @@ from llama_index_contextual.index.manifest import (
     read_manifest,
     read_records,
 )
+from llama_index_contextual.index.pictures import is_picture, picture_faults
 from llama_index_contextual.index.project_file import (
     PROJECT_FILE,
     project_ledger,
@@ -151,9 +153,22 @@ PartFaults = Mapping[str, Sequence[CorruptVersionError]]
 
 
 def only_derived(faults: Sequence[CorruptVersionError]) -> bool:
-    """Return whether only derived data of a part are damaged, which can be made again from its chunks."""
-    files = [PurePosixPath(error.file or "").parts[2:] for error in faults]
+    """Return whether only derived data of a part are damaged, which can be made again from its chunks.
+
+    Pictures of figures do not count: without them, the documents can still be read.
+    """
+    files = [PurePosixPath(error.file or "").parts[2:] for error in without_pictures(faults)]
     return bool(files) and all(file and is_derived("/".join(file)) for file in files)
+
+
+def without_pictures(faults: Sequence[CorruptVersionError]) -> list[CorruptVersionError]:
+    """Return the errors of a part except those about pictures of figures."""
+    return [error for error in faults if not is_picture(error.file)]
+
+
+def damaged_pictures(faults: Sequence[CorruptVersionError]) -> set[str]:
+    """Return the names of the pictures of figures that are missing or damaged."""
+    return {PurePosixPath(error.file or "").name for error in faults if is_picture(error.file)}
 
 
 PublishSound = Callable[[str, PartFaults], Repair]
@@ -330,6 +345,8 @@ def _part_faults(place: Path, entry: PartEntry, check: Check) -> list[CorruptVer
             check_files(place, {name: expected}, check)
         except CorruptVersionError as error:
             faults.append(error)
+    if FIGURES_FILE in entry.files and not any(error.file and error.file.endswith(FIGURES_FILE) for error in faults):
+        faults += picture_faults(place, check)
     return faults
 
 
@@ -399,9 +416,12 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
             if file in problems:
                 continue
             fault, part = _fault(error, file), next(iter(PurePosixPath(file).parts[1:]), "")
-            records = records_of(project_dir, part, checked.parts) if part in checked.parts else []
+            is_whole_part = part in checked.parts and not is_picture(file)
+            records = records_of(project_dir, part, checked.parts) if is_whole_part else []
             documents = tuple(record.doc_id for record in records)
-            if part not in reported_parts:  # only once, because several files of a part contain the same documents
+            if (
+                part not in reported_parts and is_whole_part
+            ):  # only once, because several files of a part contain the same documents
                 fault += _list(documents)
                 reported_parts.add(part)
             problems[file] = Problem(file, fault, remedy, harmless=live not in (None, name), documents=documents)

@@ -22,7 +22,16 @@ from llama_index_contextual.index.manifest import Manifest, read_manifest
 from llama_index_contextual.index.project_file import read_config, record_embed_object, write_config, write_lock
 from llama_index_contextual.index.qdrant import check_backend
 from llama_index_contextual.index.sources import inputs_of
-from llama_index_contextual.index.verify import ForgetReport, PartFaults, Repair, forget, only_derived, records_of
+from llama_index_contextual.index.verify import (
+    ForgetReport,
+    PartFaults,
+    Repair,
+    damaged_pictures,
+    forget,
+    only_derived,
+    records_of,
+    without_pictures,
+)
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.ingestion.options import FolderOptions, RunOptions
@@ -138,14 +147,25 @@ def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
 
 
 def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repair:
-    """Publish the live version without its damaged parts; see `Project.verify`. The write lock must be held."""
+    """Publish the live version without its damaged parts; see `Project.verify`. The write lock must be held.
+
+    Documents with a damaged picture are left out as well, so that their files are read again.
+    """
     directory = version_directory(state.directory, live)
     whole = read_manifest(directory)
     remade = [entry.name for entry in whole.parts if only_derived(faults[entry.name])]
-    parts = [entry.name for entry in whole.parts if faults[entry.name] and entry.name not in remade]
+    damaged = [entry.name for entry in whole.parts if without_pictures(faults[entry.name])]
+    parts = [name for name in damaged if name not in remade]
     missing = [record for part in parts for record in records_of(state.directory, part, faults)]
     with contextlib.closing(OpenVersion(directory, without=parts, remade=remade)) as previous:
         damaged_ids = set(previous.lost_documents())
+        for part in previous.parts:
+            if pictures := damaged_pictures(faults[part.entry.name]):
+                damaged_ids |= {
+                    record.doc_id
+                    for record in part.records
+                    if any(figure.file_name in pictures for figure in part.figures_of(record.doc_id))
+                }
         missing += (record for record in previous.records if record.doc_id in damaged_ids)
         config = _settings_of(whole, state.config)
         manifest = publish_copy(state.directory, config, previous, remove=damaged_ids, keeps=live)

@@ -31,6 +31,7 @@ MIN_CAPTIONED_SIDE, MIN_CAPTIONED_SHARE = 18.0, 0.002
 MIN_PICTURE_PART = 0.3  # minimum share of a group that pictures cover for it to be a picture
 EDGE = 0.08  # share of the page's height at which headers and footers end
 MAX_CAPTION_GAP = 110.0  # in points: maximum distance between a figure and its caption, with only labels between them
+MIN_OVERLAP = 0.2  # of the width of a caption and that of its figure, as a share of the smaller one
 MAX_PART_GAP = 60.0  # in points: maximum distance between the parts of a figure
 AGAINST_CUSTOM = 60.0  # points by which a figure on the other side than those of most captions seems farther away
 WEAK = 40.0  # points by which a group of rules and boxes seems farther away
@@ -247,7 +248,7 @@ class _Page:
         overlap = min(box.x1, other.x1) - max(box.x0, other.x0)
         beside = min(box.y1, other.y1) - max(box.y0, other.y0)
         height, middle = min(box.y1 - box.y0, other.y1 - other.y0), (other.y0 + other.y1) / 2
-        if overlap >= 0.4 * min(box.x1 - box.x0, other.x1 - other.x0):
+        if overlap >= MIN_OVERLAP * min(box.x1 - box.x0, other.x1 - other.x0):
             is_above = middle > (box.y0 + box.y1) / 2
             gap = other.y0 - box.y1 if is_above else box.y0 - other.y1
             side = "above" if is_above else "below"

@@ -442,10 +442,8 @@ _Edges = tuple[float, float, float, float]  # left, lower, right and upper edge
 
 def _visible_box(page: Any) -> _Edges:
     """Return the edges of the visible part of a page."""
-    media, crop = page.get_mediabox(), page.get_cropbox()
-    left, bottom = max(media[0], crop[0]), max(media[1], crop[1])
-    right, top = min(media[2], crop[2]), min(media[3], crop[3])
-    return (left, bottom, right, top) if left < right and bottom < top else media
+    left, bottom, right, top = page.get_bbox()  # unlike `get_mediabox`, it knows boxes that pages inherit
+    return left, bottom, right, top
 
 
 def _visible(runs: list[Run], box: _Edges) -> list[Run]:
