@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from agno.knowledge.document import Document
+from agno.media import Image
 from agno.run import RunContext
 from agno.tools import Toolkit
-from agno.tools.function import Function
+from agno.tools.function import Function, ToolResult
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import twin
 from llama_index_contextual._utils.templates import enclosed
 from llama_index_contextual.config import Mode
-from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectNotFoundError
+from llama_index_contextual.errors import (
+    ContextualError,
+    CorruptVersionError,
+    InputError,
+    NoVersionError,
+    ProjectNotFoundError,
+)
+from llama_index_contextual.figures import EXTENSIONS, Figure
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.project import ProjectRetriever
@@ -279,18 +288,30 @@ class ContextualTools(Toolkit):
 
 def _entry_point(
     tools_for: Callable[[object], document_tools.DocumentTools], tool: models.ToolName, names: document_tools.ToolNames
-) -> Callable[..., str]:
-    def run(run_context: object = None, **arguments: Any) -> str:  # Agno passes the run by this name
+) -> Callable[..., str | ToolResult]:
+    def run(run_context: object = None, **arguments: Any) -> str | ToolResult:  # Agno passes the run by this name
         try:
-            return str(tools_for(run_context).call(tool, arguments))
+            result = tools_for(run_context).call(tool, arguments)
+            images = _images(result.pictures) if isinstance(result, models.SearchResult) else []
+            return ToolResult(content=str(result), images=images) if images else str(result)
         except ContextualError as error:
             return names.text_of(tool, error)
 
     return run
 
 
-def _in_thread(run: Callable[..., str]) -> Callable[..., Coroutine[Any, Any, str]]:
-    async def arun(run_context: object = None, **arguments: Any) -> str:
+def _images(figures: Sequence[Figure]) -> list[Image]:
+    """Return the pictures of figures that can be read."""
+    images = []
+    for figure in figures:
+        with suppress(CorruptVersionError):  # its caption is in the text
+            content, kind = figure.read_bytes(), figure.media_type
+            images.append(Image(content=content, mime_type=kind, format=EXTENSIONS[kind], alt_text=figure.name))
+    return images
+
+
+def _in_thread(run: Callable[..., str | ToolResult]) -> Callable[..., Coroutine[Any, Any, str | ToolResult]]:
+    async def arun(run_context: object = None, **arguments: Any) -> str | ToolResult:
         return await asyncio.to_thread(run, run_context, **arguments)
 
     return arun
@@ -318,6 +339,7 @@ def _agno_document(chunk: RetrievedChunk, response: RetrievalResponse) -> Docume
         "context": chunk.context,
         "newer": chunk.newer,
         keys.TABLE_HEAD: chunk.table_head,
+        keys.FIGURES: [figure.to_dict() for figure in chunk.near_figures] or None,
         "spotlight": chunk.spotlight_dict(),
         **asdict(chunk.source),
     }

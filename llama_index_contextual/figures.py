@@ -115,6 +115,15 @@ class Figure:
             raise InputError(f"Figure {self.id} has no picture: read its `values` or `alt`.", value=self.id)
         return read_picture(self.path)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figure with the path of its picture as a dict that can be written as JSON."""
+        return {**self.to_json(), **({"path": str(self.path)} if self.path else {})}
+
+    def line(self, page_word: str = "page") -> str:
+        """Return the caption and the page in one line, such as "Figure 3: The pump (page 4)"."""
+        label = "" if self.caption or self.alt else f"Figure {self.id}: "
+        return f"{label}{self.name}{f' ({page_word} {self.page})' if self.page else ''}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the figure as a dict that can be written as JSON, without the fields that are empty."""
         values = {name: getattr(self, name) for name in _STORED}

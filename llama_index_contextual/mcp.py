@@ -8,8 +8,10 @@ content with a schema.
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server import MCPServer
@@ -17,7 +19,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
+from mcp.types import CallToolResult, ContentBlock, ImageContent, TextContent, Tool, ToolAnnotations
 from pydantic import AnyHttpUrl, BaseModel, Field, create_model
 
 from llama_index_contextual._utils.calls import awithout_secrets
@@ -25,7 +27,7 @@ from llama_index_contextual._utils.http import accepted_hosts, require_token
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.errors import ContextualError, InputError, ModelError
+from llama_index_contextual.errors import ContextualError, CorruptVersionError, InputError, ModelError
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.tools import models
@@ -242,5 +244,9 @@ def _source(number: int, source: Source) -> str:
 
 
 def _reply(result: BaseModel, text: str | None = None) -> CallToolResult:
-    content = TextContent(type="text", text=str(result) if text is None else text)
-    return CallToolResult(content=[content], structured_content=result.model_dump(mode="json"))
+    content: list[ContentBlock] = [TextContent(type="text", text=str(result) if text is None else text)]
+    for figure in result.pictures if isinstance(result, models.SearchResult) else ():
+        with suppress(CorruptVersionError):  # its caption is in the text
+            data = base64.b64encode(figure.read_bytes()).decode("ascii")
+            content.append(ImageContent(type="image", data=data, mime_type=figure.media_type))
+    return CallToolResult(content=content, structured_content=result.model_dump(mode="json"))

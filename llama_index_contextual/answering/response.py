@@ -24,6 +24,7 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.citations import NO_CITATION, CitationReport
 from llama_index_contextual.errors import ProjectError
+from llama_index_contextual.figures import FAR, Figure, with_distances
 from llama_index_contextual.index.project_file import record_answers_of
 from llama_index_contextual.money.price import Price, Prices, money
 from llama_index_contextual.money.receipt import ANSWERS, Receipt
@@ -161,6 +162,8 @@ class AnswerAccount:
 
 # ---- responses -------------------------------------------------------------------------------------------------------
 
+MAX_FIGURES = 5
+"""Maximum number of figures of an answer."""
 _EXCERPT = 320
 """Maximum number of characters in an excerpt."""
 
@@ -218,6 +221,20 @@ class GroundedResponse(Response):
         return [(number, place) for number in numbers for place in places.get(number) or [passage_places[number - 1]]]
 
     @property
+    def figures(self) -> list[Figure]:
+        """The figures of the cited passages: those of the sentences that support the answer, each of them once."""
+        figures: dict[tuple[str | None, str], Figure] = {}
+        for number, source in self.cited_sources:
+            hit = RetrievedChunk.of(number, self.source_nodes[number - 1])
+            start, end = source.start_char or 0, source.end_char or 0
+            base = hit.source.start_char or 0
+            text = hit.text[max(0, start - base) : max(0, end - base)]
+            for distance, figure in with_distances(hit.figures, text, start, end, source.page_start):
+                if distance < FAR:
+                    figures.setdefault((source.doc_id, figure.id), figure)
+        return list(figures.values())[:MAX_FIGURES]
+
+    @property
     def read_sources(self) -> list[tuple[int, Source]]:
         """The sources that the model read and did not cite, with their numbers; empty if `found` is False."""
         numbers = self.citations.cited if self.citations else ()
@@ -245,6 +262,7 @@ class GroundedResponse(Response):
             "usage": None if self.usage is None else self.usage.to_dict(),
             "sources": [self._source_dict(number) for number in range(1, len(self.source_nodes) + 1)],
             "citations": None if self.citations is None else self.citations.to_dict(),
+            **({"figures": [figure.to_dict() for figure in figures]} if (figures := self.figures) else {}),
         }
 
     def _source_dict(self, number: int) -> dict[str, Any]:

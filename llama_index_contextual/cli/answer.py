@@ -349,6 +349,8 @@ def _show_findings(answer: GroundedResponse) -> None:
         say(f"[dim]Searched for: {safe(retrieval.searched)}[/]", to=err)
     for number, source in answer.cited_sources if answer.found else ():
         say(f"[dim]\\[Source {number}][/] {safe(str(source))}")
+    for figure in answer.figures if answer.found else ():
+        say(f"[dim]▣ {safe(figure.line())}[/]")
     if sources := answer.read_sources:
         say("[dim]Read, but not cited:[/]")
     for number, source in sources:
@@ -460,6 +462,7 @@ def _show_result(chunk: BaseHit, question: str, analyzer: Analyzer, *, full: boo
     for label, text, style in texts:
         if text or not label:
             _show_text(label, Text(_harmless(text, "\n"), style=style), terms, analyzer)
+    _show_lines([f"▣ {line}" for line in chunk.figure_lines()])
 
 
 def _show_text(label: str, text: Text, terms: Sequence[str], analyzer: Analyzer) -> None:

@@ -7,6 +7,7 @@ the order of the parts.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import LANGUAGES
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.figures import Figure, figures_from_json
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
@@ -31,7 +34,7 @@ from llama_index_contextual.index.version_nodes import VersionNodes
 from llama_index_contextual.metadata import DocumentMap
 
 if TYPE_CHECKING:
-    from llama_index.core.schema import Document
+    from llama_index.core.schema import BaseNode, Document
     from llama_index.core.vector_stores.types import MetadataFilters
 
     from llama_index_contextual.index.remote import RemoteVectors
@@ -223,6 +226,12 @@ class OpenVersion:
         """Return the pages and headings of a document; the map is empty if the document was ingested as chunks."""
         frame = self.frame(doc_id)
         return DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
+
+    def figures_of(self, node: BaseNode) -> tuple[Figure, ...]:
+        """Return the figures of a chunk with the folder of their pictures."""
+        figures = figures_from_json(node.metadata.get(keys.FIGURES))
+        folders = {name: part.figures_folder for part in self.parts for name in part.pictures} if figures else {}
+        return tuple(replace(figure, folder=folders.get(figure.file_name)) for figure in figures)
 
     def read_text(self, record: DocumentRecord, start: int = 0, end: int | None = None) -> str:
         """Return a span of a document's original text, reconstructed from its chunks and the gaps between them.

@@ -214,6 +214,11 @@ class BaseHit:
         """
         return [figure for _, figure in self._figures()]
 
+    def figure_lines(self) -> list[str]:
+        """Return a line for each of `near_figures`, such as "Figure 3: The pump (page 4)"."""
+        word = keys.page_word(self.source.file_name or "")
+        return [visible(figure.line(word)) for figure in self.near_figures]
+
     @property
     def near_figures(self) -> Sequence[Figure]:
         """Up to three figures to show beside the marked sentence: its own, those it refers to, or those on its page."""
@@ -785,6 +790,8 @@ def _result_dict(chunk: BaseHit, *, texts: bool) -> dict[str, Any]:
     out["spotlight"] = chunk.spotlight_dict(texts=texts)
     if chunk.newer is not None:
         out["newer"] = chunk.newer
+    if figures := chunk.near_figures:
+        out["figures"] = [figure.to_dict() for figure in figures]
     return out
 
 

@@ -107,7 +107,13 @@ class DocumentTools:
         self._top_k = None if top_k is None else require_positive(top_k)
 
     def search(
-        self, query: str, *, filters: Filters | None = None, mode: Mode | None = None, top_k: int | None = None
+        self,
+        query: str,
+        *,
+        filters: Filters | None = None,
+        mode: Mode | None = None,
+        top_k: int | None = None,
+        figures: bool = False,
     ) -> models.SearchResult:
         """Return the passages that best answer a question.
 
@@ -116,6 +122,7 @@ class DocumentTools:
             filters: Metadata filters for the passages to search; see `to_filters`.
             mode: "semantic", "lexical" or "hybrid"; None uses the default.
             top_k: Number of passages, at most 50; None uses the default.
+            figures: Whether the result also has the pictures of the figures (`pictures`).
 
         Raises:
             InputError: The query is empty, or an argument is invalid.
@@ -136,7 +143,10 @@ class DocumentTools:
                 min_relevance="auto",
             )
             response = retriever.respond(as_bundle(query))
-            return models.SearchResult.from_response(response, notes=notes)
+            result = models.SearchResult.from_response(response, notes=notes)
+            if figures:
+                result.add_pictures(response)
+            return result
 
         return self._indexes.run(search)
 

@@ -7,13 +7,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PrivateAttr, ValidationError
 
 from llama_index_contextual._utils.text import pluralize, represent
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.index.analysis import MAX_CHARACTERS
 from llama_index_contextual.metadata import CONTINUED_TABLE, background
 from llama_index_contextual.search.response import BaseHit, Source, visible
@@ -23,6 +24,8 @@ ToolName = Literal["search", "grep", "outline", "read"]
 TOOLS: tuple[ToolName, ...] = get_args(ToolName)
 """Names of the tools, in the order in which they are listed."""
 
+MAX_PICTURES = 4
+"""Maximum number of pictures of figures that a tool returns."""
 MAX_RESULTS = 50
 """Maximum number of passages in one reply of `search`."""
 
@@ -98,6 +101,8 @@ class SearchInput(Input):
         default=None, description=f"Number of passages, 1 to {MAX_RESULTS}; by default, the setting."
     )
     max_tokens: MaxTokens = MAX_TOKENS
+    figures: bool = False
+    """Whether to return the pictures of the figures too, for a model that sees images."""
 
 
 class GrepInput(Input):
@@ -225,6 +230,30 @@ class BestSentence(Described):
         return cls(text=mark.text, start=mark.start, end=mark.end, page_start=place.page_start, section=place.section)
 
 
+class FoundFigure(Described):
+    """A figure in a passage, or one to which the passage refers."""
+
+    id: str
+    """Number of the figure in its document."""
+    caption: Material
+    """Its caption or alternative text."""
+    kind: str
+    """ "picture", "drawing" or "chart"."""
+    page: int | None
+    """Its page, from 1."""
+    start: int
+    """Offset of the caption in the document."""
+
+    @classmethod
+    def from_figure(cls, figure: Figure) -> FoundFigure:
+        """Create an instance from a figure of a search result."""
+        return cls(id=figure.id, caption=figure.name, kind=figure.kind, page=figure.page, start=figure.start)
+
+    def __str__(self) -> str:
+        page = "" if self.page is None else f" on page {self.page}"
+        return f"\n{self.kind.capitalize()}{page}: {defused(self.caption)}"
+
+
 class FoundPassage(Described):
     """A passage that a search found."""
 
@@ -256,6 +285,8 @@ class FoundPassage(Described):
     """The original text."""
     spotlight: BestSentence | None
     """The sentence or table row that matches the question best."""
+    figures: list[FoundFigure] = Field(default_factory=list)
+    """Figures beside the best sentence."""
 
     @classmethod
     def from_chunk(cls, chunk: RetrievedChunk) -> FoundPassage:
@@ -276,15 +307,18 @@ class FoundPassage(Described):
             newer=chunk.newer,
             text=chunk.text,
             spotlight=BestSentence.from_hit(chunk),
+            figures=[FoundFigure.from_figure(figure) for figure in chunk.near_figures],
         )
 
     def text_for_model(self, *, places: bool) -> str:
         """Return the source, background and text; brackets that could be mistaken for citations become parentheses."""
         place_line = f"\nPlace: {_location(self.doc_id, self.start, self.end)}" if places else ""
         background = f"\nBackground: {defused(self.background)}" if self.background else ""
+        figures = "".join(map(str, self.figures))
         newer = f"\nNewer: this document is superseded by doc_id {self.newer!r}" if self.newer else ""
         head = f"\n{CONTINUED_TABLE}:\n{defused(self.table_head)}\nText:" if self.table_head else ""
-        return f"[Source {self.rank}] {defused(self.source)}{place_line}{newer}{background}{head}\n{defused(self.text)}"
+        before = f"{place_line}{newer}{background}{figures}{head}"
+        return f"[Source {self.rank}] {defused(self.source)}{before}\n{defused(self.text)}"
 
 
 class SearchResult(ToolResult):
@@ -302,6 +336,17 @@ class SearchResult(ToolResult):
     """Warnings about the search and its results."""
     passages: list[FoundPassage]
     """The passages, best first."""
+    _pictures: list[Figure] = PrivateAttr(default_factory=list)
+
+    @property
+    def pictures(self) -> list[Figure]:
+        """The figures of the passages that have a picture, if they were requested."""
+        return self._pictures
+
+    def add_pictures(self, response: RetrievalResponse) -> None:
+        """Add the pictures of the figures of the passages, up to a number and a size that a model can read."""
+        figures = {figure.sha256: figure for chunk in response for figure in chunk.near_figures if figure.path}
+        self._pictures = list(figures.values())[:MAX_PICTURES]
 
     @classmethod
     def from_response(cls, response: RetrievalResponse, *, notes: Sequence[str] = ()) -> SearchResult:

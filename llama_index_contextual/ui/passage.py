@@ -30,7 +30,8 @@ from starlette.routing import Route
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.files import open_file
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import ProjectError, ReadError, end_sentence
+from llama_index_contextual.errors import CorruptVersionError, ProjectError, ReadError, end_sentence
+from llama_index_contextual.figures import Figure, figures_from_json, with_distances
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.manifest import DocumentRecord
@@ -46,7 +47,7 @@ from llama_index_contextual.search.spotlight import spot_of
 from llama_index_contextual.ui import views
 from llama_index_contextual.ui.hits import search_parameters
 from llama_index_contextual.ui.markdown import highlight, mark_sentence
-from llama_index_contextual.ui.marks import Span
+from llama_index_contextual.ui.marks import Box, Span
 from llama_index_contextual.ui.pages import Originals, PageMarks, PageRenderer, has_pages
 from llama_index_contextual.ui.places import citation, date_of, icon_of, place_of, suffix_of
 from llama_index_contextual.ui.quotes import Quote, quote_of
@@ -102,6 +103,7 @@ class MarkedPage:
         marks: The marks, or None if the page cannot be shown.
         note: Reason why the page cannot be shown or has no marks, or "".
         is_first_marked: Whether the browser scrolls to the marks on this page.
+        figures: Boxes of the passage's figures on this page.
     """
 
     number: int
@@ -109,6 +111,7 @@ class MarkedPage:
     marks: PageMarks | None
     note: str
     is_first_marked: bool = False
+    figures: Sequence[Box] = ()
 
     @property
     def description(self) -> str:
@@ -198,6 +201,7 @@ class PassageView:
         before: Id of the previous chunk, or "".
         after: Id of the next chunk, or "".
         is_elsewhere: Whether the displayed page was requested by its number.
+        figures: The figures in the passage or to which it refers; those of the marked sentence come first.
     """
 
     node_id: str
@@ -221,6 +225,7 @@ class PassageView:
     before: str
     after: str
     is_elsewhere: bool
+    figures: Sequence[Figure] = ()
 
     @property
     def title(self) -> str:
@@ -300,6 +305,7 @@ def passage_view(
         before=ids[at - 1] if at else "",
         after=ids[at + 1] if at else "",
         is_elsewhere=page_number is not None,
+        figures=original.figures(),
     )
 
 
@@ -408,6 +414,14 @@ class _Original:
         mark_words = partial(highlight, terms=frozenset(analyzer.query_terms(question)), analyzer=analyzer)
         return cls(version, record, node, mark, question, mark_words)
 
+    def figures(self) -> list[Figure]:
+        """Return the figures of the passage; those of the marked sentence come first."""
+        figures = figures_from_json(self.node.metadata.get(keys.FIGURES))
+        if self.span is None:
+            return list(figures)
+        text = self._text[slice(*self._sentence)]
+        return [figure for _, figure in with_distances(figures, text, *self.span, self.where.page(self.span[0]))]
+
     def quotation(self) -> Quote:
         """Return the marked sentence or row, or the beginning of the passage."""
         span = self._sentence if any(self._sentence) else (0, len(self._text))
@@ -476,7 +490,9 @@ class _Original:
                 if marks.has_text
                 else "This page is an image without a text layer, so its lines cannot be marked."
             )
-        return MarkedPage(part.page, label, marks, note)
+        figures = figures_from_json(self.node.metadata.get(keys.FIGURES))
+        boxes = [Box(*figure.box) for figure in figures if figure.page == part.page and figure.box is not None]
+        return MarkedPage(part.page, label, marks, note, figures=boxes)
 
     def as_text(self, note: str = "", command: str = "") -> OriginalView:
         """Return the text around the passage."""
@@ -578,6 +594,7 @@ def routes() -> list[Route]:
         Route("/p/{project}/passage/{node_id:anything}", views.with_problems(passage), name="passage"),
         Route("/p/{project}/image", views.with_problems(image), name="image"),
         Route("/p/{project}/picture", picture, name="picture"),
+        Route("/p/{project}/figure", views.with_problems(figure), name="figure"),
         Route("/p/{project}/original", views.with_problems(original), name="original"),
     ]
 
@@ -629,6 +646,27 @@ def _picture(request: Request) -> Response:
         return PlainTextResponse("There is no such picture.", 404)
     number, marks = page.number, page.marks
     return _drawn(request, original.record, "image/jpeg", lambda: originals.renderer.picture(file, number, marks))
+
+
+def figure(request: Request) -> Response:
+    """Return the picture of a figure in a passage of the live version.
+
+    The request names the passage and the number of the figure; the name of the file comes from the stored passage.
+    """
+    version = views.project_of(request).live_version
+    node_id, number = views.parameter(request, "chunk"), views.parameter(request, "id")
+    node = next(iter(version.docstore.find_nodes([node_id])), None)
+    figures = () if node is None else version.figures_of(node)
+    found = next((one for one in figures if one.id == number and one.sha256), None)
+    if found is None:
+        return PlainTextResponse("There is no such figure.", 404)
+    is_fixed = request.query_params.get("v") == found.sha256
+    headers = {"Cache-Control": "private, max-age=31536000, immutable"} if is_fixed else {}
+    headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
+    try:
+        return Response(found.read_bytes(), media_type=found.media_type, headers=headers)
+    except CorruptVersionError as error:
+        return PlainTextResponse(end_sentence(error.problem), 404)
 
 
 def _drawn(request: Request, record: DocumentRecord, kind: str, draw: Callable[[], bytes]) -> Response:

@@ -16,6 +16,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import excerpt
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.project.project import Project, SearchOptions
 from llama_index_contextual.search.response import Explanation, visible, without_repetitions
@@ -69,6 +70,7 @@ class Result:
         relevance: The estimated relevance in words, or "".
         explanation: The reasons for the rank, or None.
         facts: The user's own metadata.
+        figures: The figures beside the marked sentence or row.
     """
 
     node_id: str
@@ -84,6 +86,7 @@ class Result:
     relevance: str
     explanation: Explanation | None
     facts: Mapping[str, Any]
+    figures: Sequence[Figure] = ()
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,7 @@ def _result(
         relevance="probably relevant" if (hit.relevance or 0.0) >= 0.5 else "",
         explanation=explanation,
         facts=keys.user_metadata(hit.node),
+        figures=hit.near_figures,
     )
 
 

@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, Response
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ContextualError, CorruptVersionError, InputError, ModelError, NoVersionError
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.project_file import is_project
 from llama_index_contextual.project.project import Project
@@ -97,6 +98,10 @@ class Links:
         """Return the URL of a small picture of the page with a passage; see `image`."""
         span = f"{mark[0]}-{mark[1]}" if mark else ""
         return _with_query(f"{self._base}/picture", {"chunk": node_id, "mark": span, "v": checksum})
+
+    def figure(self, node_id: str, figure: Figure) -> str:
+        """Return the URL of the picture of a figure in a passage, which browsers cache."""
+        return _with_query(f"{self._base}/figure", {"chunk": node_id, "id": figure.id, "v": figure.sha256})
 
     def document(self, doc_id: str, **parameters: Any) -> str:
         """Return the URL of a document's segments and chunks."""
