@@ -24,7 +24,7 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.citations import NO_CITATION, CitationReport
 from llama_index_contextual.errors import ProjectError
-from llama_index_contextual.figures import FAR, Figure, with_distances
+from llama_index_contextual.figures import Figure
 from llama_index_contextual.index.project_file import record_answers_of
 from llama_index_contextual.money.price import Price, Prices, money
 from llama_index_contextual.money.receipt import ANSWERS, Receipt
@@ -226,12 +226,7 @@ class GroundedResponse(Response):
         figures: dict[tuple[str | None, str], Figure] = {}
         for number, source in self.cited_sources:
             hit = RetrievedChunk.of(number, self.source_nodes[number - 1])
-            start, end = source.start_char or 0, source.end_char or 0
-            base = hit.source.start_char or 0
-            text = hit.text[max(0, start - base) : max(0, end - base)]
-            for distance, figure in with_distances(hit.figures, text, start, end, source.page_start):
-                if distance < FAR:
-                    figures.setdefault((source.doc_id, figure.id), figure)
+            figures |= {(source.doc_id, figure.id): figure for figure in hit.figures_at([source])}
         return list(figures.values())[:MAX_FIGURES]
 
     @property

@@ -214,6 +214,19 @@ class BaseHit:
         """
         return [figure for _, figure in self._figures()]
 
+    def figures_at(self, places: Sequence[Source]) -> list[Figure]:
+        """Return the figures to show beside some sentences of the passage, each of them once; see `near_figures`."""
+        figures = figures_from_json(self.metadata.get(keys.FIGURES), self.figures_folder)
+        base = self.source.start_char or 0
+        near: dict[str, Figure] = {}
+        for place in places if figures else ():
+            start, end = place.start_char or 0, place.end_char or 0
+            text = self.text[max(0, start - base) : max(0, end - base)]
+            for distance, figure in with_distances(figures, text, start, end, place.page_start):
+                if distance < FAR:
+                    near.setdefault(figure.id, figure)
+        return list(near.values())[:MAX_NEAR_FIGURES]
+
     def figure_lines(self) -> list[str]:
         """Return a line for each of `near_figures`, such as "Figure 3: The pump (page 4)"."""
         word = keys.page_word(self.source.file_name or "")

@@ -46,6 +46,7 @@ from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.support import SupportStatus
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError, end_sentence
+from llama_index_contextual.figures import Figure, figures_from_json
 from llama_index_contextual.postprocessor import MergedChunk
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source, visible
@@ -190,6 +191,7 @@ class SourceView:
         url: URL of the passage.
         is_cited: Whether the answer cites the passage.
         excerpts: Quotations from the passage.
+        figures: The figures of the quoted sentences, with the URLs of their pictures.
     """
 
     number: int
@@ -197,6 +199,7 @@ class SourceView:
     url: str
     is_cited: bool
     excerpts: Sequence[Excerpt] = ()
+    figures: Sequence[tuple[Figure, str]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,6 +282,7 @@ def source_views(
     link: Callable[..., str],
     citations: Sequence[tuple[int, Source]] = (),
     mark_words: Callable[[str], Markup] = escape,
+    link_figure: Callable[[str, Figure], str] | None = None,
 ) -> list[SourceView]:
     """Return passages as entries for the list of sources.
 
@@ -287,6 +291,7 @@ def source_views(
         link: Function that returns the URL of a chunk; see `Links.passage`.
         citations: For each citation, the number of the passage and the cited place in it.
         mark_words: Function that highlights the words of the question in a passage that is not quoted.
+        link_figure: Function that returns the URL of a figure's picture; see `Links.figure`. None shows no figures.
     """
     places: dict[int, list[Source]] = {}
     for number, place in citations:
@@ -297,9 +302,23 @@ def source_views(
         of_hit = places.get(at) or [best]
         excerpts = [_excerpt(hit, place, link, mark_words if place == best else None) for place in of_hit]
         label = " and ".join(map(str, of_hit))
-        source = SourceView(number=at, label=label, url=excerpts[0].url, is_cited=at in places, excerpts=excerpts)
-        sources.append(source)
+        figures = [] if link_figure is None else _figures(RetrievedChunk.of(at, hit), of_hit, hit, link_figure)
+        is_cited = at in places
+        url = excerpts[0].url
+        sources.append(
+            SourceView(number=at, label=label, url=url, is_cited=is_cited, excerpts=excerpts, figures=figures)
+        )
     return sources
+
+
+def _figures(
+    chunk: RetrievedChunk, places: Sequence[Source], hit: NodeWithScore, link: Callable[[str, Figure], str]
+) -> list[tuple[Figure, str]]:
+    """Return the figures of quoted sentences with the URLs of their pictures."""
+    nodes = hit.chunks if isinstance(hit, MergedChunk) else [hit.node]
+    holders = {each.id: node for node in nodes for each in figures_from_json(node.metadata.get(keys.FIGURES))}
+    figures = chunk.figures_at(places)
+    return [(figure, link(holders[figure.id].node_id, figure)) for figure in figures if figure.id in holders]
 
 
 def address_of(hit: NodeWithScore, place: Source, link: Callable[..., str]) -> str:
@@ -533,7 +552,9 @@ def _form(
         if question.text:
             hits = project.retrieve(question.text, top_k=PASSAGES, filters=_filters(project, question)).to_nodes()
             link = partial(Links(project.name).passage, q=question.text)
-            passages = source_views(hits, link, mark_words=_word_highlight(project, question.text))
+            passages = source_views(
+                hits, link, mark_words=_word_highlight(project, question.text), link_figure=Links(project.name).figure
+            )
     facets = facets_of(request.app.state.facets, project).facets(Selection())
     return page(
         request,
@@ -708,7 +729,9 @@ def _answer_view(project: Project, question: str, key: str, response: GroundedRe
     links, text, report = Links(project.name), response.response or "", response.citations
     hits = response.source_nodes
     link = partial(links.passage, q=question)
-    sources = source_views(hits, link, response.cited_sources, _word_highlight(project, question))
+    sources = source_views(
+        hits, link, response.cited_sources, _word_highlight(project, question), Links(project.name).figure
+    )
 
     def link_to(one: Quotation | Statement) -> str:
         if one.found_in is None:

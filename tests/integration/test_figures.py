@@ -128,3 +128,12 @@ def test_agno_gets_pictures_as_images(project: Project) -> None:
     assert size_of(image.content)[0] > 100
     [document] = ContextualKnowledge(project, max_results=1).search("spring of the relief valve")
     assert [figure["caption"] for figure in document.meta_data["figures"]] == [VALVE_CAPTION]
+
+
+def test_the_workbench_shows_the_figures_of_an_answer(project: Project) -> None:
+    llm = ScriptedLLM(default="The relief valve opens above three bar [Source 1].")
+    asked = ProjectManager(project.directory.parent).load("manuals", llm=llm)
+    with TestClient(make_app([asked]), base_url="http://127.0.0.1", follow_redirects=True) as client:
+        page = client.post("/p/manuals/ask", data={"q": "When does the relief valve open?"}).text
+        address = page.partition('<ul class="figures"')[2].partition('src="')[2].partition('"')[0].replace("&amp;", "&")
+        assert client.get(address).content == project.retrieve("relief valve spring")[0].figures[0].read_bytes()
