@@ -75,7 +75,7 @@ def test_a_figure_that_no_output_contains_is_noticed() -> None:
 
 
 def test_the_notebooks_are_numbered_without_a_gap() -> None:
-    assert [path.name[:3] for path in NOTEBOOKS] == [f"{number:02}_" for number in range(1, 9)]
+    assert [path.name[:3] for path in NOTEBOOKS] == [f"{number:02}_" for number in range(1, 10)]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

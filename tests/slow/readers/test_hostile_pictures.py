@@ -88,7 +88,6 @@ LEFT_OUT: dict[str, Callable[[], bytes]] = {
     "too little data": lambda: png(300, 200, zlib.compress(b"\0" * 50)),
     "a screen of 65,535 pixels": lambda: b"GIF89a" + struct.pack("<HH", 65_535, 65_535) + b"\x80\0\0" + b"\0" * 800,
     "a BMP of 2^31 pixels": huge_bitmap,
-    ),
     "an SVG with a script": lambda: SCRIPT,
     "a web page": lambda: b"<html><script>alert(1)</script></html>" * 50,
     "PostScript": lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 300 200\n(rm) run\n" * 20,
@@ -176,4 +175,3 @@ def test_no_picture_prevents_its_documents_from_being_read(tmp_path: Path) -> No
         kept.append(len(parsed.map.figures))
     parser.close()
     assert kept == [0] * len(LEFT_OUT) + [1] * len(KEPT)
-
