@@ -45,6 +45,7 @@ SAMPLE = (256, 256)
 FILE_NAME = re.compile(r"(?i)\S{1,200}\.(?:png|jpe?g|gif|bmp|tiff?|webp|emf|wmf|svg)")
 """Name of a file, which some programs store as the alternative text of a picture."""
 QUALITY = 85
+UNIFORM = 0.9995  # share of the pixels of one colour from which a picture is blank
 MAX_TEXT = 2_000
 """Maximum length of a caption, an alternative text or the values of a chart in characters."""
 
@@ -109,7 +110,7 @@ def _with_eight_bits(image: Image) -> Image:
 
 
 def encoded_picture(image: Image) -> StoredPicture | None:
-    """Return a picture as PNG, or as JPEG if it has many colours, or None if it has only one colour."""
+    """Return a picture as PNG, or as JPEG if it has many colours, or None if it is blank."""
     from PIL import Image as Images
 
     image = _on_white(image)
@@ -118,7 +119,7 @@ def encoded_picture(image: Image) -> StoredPicture | None:
         image = image.resize((max(1, int(image.width * factor)), max(1, int(image.height * factor))), reducing_gap=2.0)
     sample = image.resize(SAMPLE, Images.Resampling.NEAREST) if image.width > SAMPLE[0] else image
     colours = sample.getcolors(COLOURS)
-    if colours is not None and len(image.getcolors(256) or colours) < 2:
+    if colours is not None and max(colours)[0] >= UNIFORM * sample.width * sample.height:
         return None
     data, media_type = _png(image, colours), "image/png"
     if colours is None or len(data) > MAX_BYTES:

@@ -21,6 +21,8 @@ from llama_index_contextual.readers.pdf.graphics import Graphic
 
 MAX_ITEMS = 1_500
 """Maximum number of pictures and shapes on a page that are compared with one another."""
+MAX_COMPARISONS = 50_000_000
+"""Maximum number of comparisons of a document; later pages have no figures."""
 NEAR = 7.0  # in points: maximum distance of items in a group
 BACKGROUND = 0.8  # minimum share of the page that a background or a scan covers
 REPEATED = 3  # number of pages on which a logo is repeated, or 2 if it stands at the same place
@@ -29,19 +31,24 @@ MIN_SIDE, MIN_SHARE = 40.0, 0.012  # of a figure without caption: shorter side i
 MIN_DRAWN_SIDE, MIN_DRAWN_SHARE, MIN_SHAPES = 72.0, 0.03, 4  # of a drawing without caption
 MIN_CAPTIONED_SIDE, MIN_CAPTIONED_SHARE = 18.0, 0.002
 MIN_PICTURE_PART = 0.3  # minimum share of a group that pictures cover for it to be a picture
+MIN_PANEL, MAX_PANEL_LINES = 0.05, 4  # share of the page from which a shape with more lines of text is their frame
 EDGE = 0.08  # share of the page's height at which headers and footers end
 MAX_CAPTION_GAP = 110.0  # in points: maximum distance between a figure and its caption, with only labels between them
 MIN_OVERLAP = 0.2  # of the width of a caption and that of its figure, as a share of the smaller one
+MAX_BESIDE = 100.0  # in points: maximum distance between a figure and its caption beside it
 MAX_PART_GAP = 60.0  # in points: maximum distance between the parts of a figure
 AGAINST_CUSTOM = 60.0  # points by which a figure on the other side than those of most captions seems farther away
 WEAK = 40.0  # points by which a group of rules and boxes seems farther away
 MAX_CAPTION_LINES = 15
 LABEL_REACH = 14.0  # in points: distance at which labels belong to a drawing
+LABEL_SIZE = 1.08  # times the font size of the text: maximum size of a label beside a drawing
+MAX_SHIFT = 60.0  # in points: how far a label may reach beyond its drawing
 MAX_LABEL = 45  # maximum length of a label in characters
 MIN_PROSE = 45  # minimum length of a line of running text in characters
 MARGIN = 3.0  # in points, around a figure
 
 _AFTER_LABEL = re.compile(r"\s?[:.：．。|–—―-]|\s*\Z")
+_PART_LABEL = re.compile(r"\([a-h]\)\s")  # of the parts of a figure
 _SENTENCE_END = (".", "!", "?", "。", ":", ")")
 
 
@@ -126,6 +133,8 @@ class _Text:
     @property
     def is_prose(self) -> bool:
         text = self.line.text
+        if _PART_LABEL.match(text):
+            return False
         is_wide = len(NO_SPACE.findall(text)) > MIN_PROSE / 3
         return self.line.upright and (is_wide or (len(text) >= MIN_PROSE and text.count(" ") >= 5))
 
@@ -164,9 +173,11 @@ def find_figures(pages: Sequence[DrawnPage]) -> list[Region]:
     """Return the figures of a document, in the order of the pages and of their places in the text."""
     repeated = _repeated(pages)
     drawn: list[_Page] = []
+    comparisons = 0
     for page in pages:
         graphics = [graphic for graphic in page.graphics if graphic.key not in repeated]
-        if graphics:
+        comparisons += min(len(graphics), MAX_ITEMS) ** 2 + len(graphics)
+        if graphics and comparisons <= MAX_COMPARISONS:
             drawn.append(_Page(page, graphics))
     custom = sum(each.votes for each in drawn)
     places = Counter(_place(group.box) for each in drawn for group in each.groups)
@@ -213,7 +224,14 @@ class _Page:
             box = Box(*graphic[:4])
             if graphic.kind != "text" and box.area < BACKGROUND * self._area and not self._is_underline(graphic, box):
                 items.setdefault((graphic.kind, *_place(box)), graphic)
-        return _grouped(list(items.values())[:MAX_ITEMS])
+        return _grouped([item for item in list(items.values())[:MAX_ITEMS] if not self._is_panel(item)])
+
+    def _is_panel(self, graphic: Graphic) -> bool:
+        """Return whether a shape is the background of running text, or a frame around it."""
+        box = Box(*graphic[:4])
+        if graphic.kind == "picture" or box.area < MIN_PANEL * self._area:
+            return False
+        return sum(box.has_middle_of(prose) for prose in self._prose) > MAX_PANEL_LINES
 
     def _is_underline(self, graphic: Graphic, box: Box) -> bool:
         """Return whether a horizontal line crosses most of the page, as below a heading or above footnotes."""
@@ -254,7 +272,7 @@ class _Page:
             side = "above" if is_above else "below"
         elif beside >= 0.6 * height:
             gap, side = max(other.x0 - box.x1, box.x0 - other.x1), "beside"
-            if gap > MAX_PART_GAP:
+            if gap > MAX_BESIDE:
                 return None, ""
         else:
             return None, ""
@@ -354,8 +372,7 @@ class _Page:
         if not box.grown(MAX_PART_GAP).meets(part):
             return False
         union = box.union(part)
-        texts = [*self._prose, *(caption.box for caption in self._captions)]
-        if any(union.has_middle_of(text) and not box.has_middle_of(text) for text in texts):
+        if self._encloses_more(union, box):
             return False
         return not any(union.meets(other) and not box.meets(other) for key, other in boxes.items() if key != number)
 
@@ -372,37 +389,36 @@ class _Page:
         return is_large and group.shapes >= MIN_SHAPES and prose <= 1 and box.area < BACKGROUND * self._area
 
     def _with_labels(self, box: Box, caption: Box | None, reach: float = LABEL_REACH) -> Box:
-        """Return the edges of a figure with the labels that are at most `reach` points away."""
+        """Return the edges of a figure with the labels in it, and with those that are at most `reach` points away.
+
+        A label beside a figure has the size of the text or a smaller one, unlike the heading above it.
+        """
         usual = _usual_size(self._page.lines)
-        labels = [
-            text.box
-            for text in self._texts
-            if not text.is_prose
-            and text.line.upright
-            and text.line.size <= 1.08 * usual
-            and (len(text.line.text) <= MAX_LABEL or text.line.cells > 1)
-            and not any(each.box.has_middle_of(text.box) for each in self._captions)
-        ]
-        labels += self._slanting
-        limits = [each.box for each in self._captions]
-        for _ in range(2):
-            near = [label for label in labels if box.grown(reach).meets(label)]
-            for label in near:
-                union = box.union(label)
-                if (
-                    label.x0 >= box.x0 - 60
-                    and label.x1 <= box.x1 + 60
-                    and not any(
-                        union.has_middle_of(other) for other in (*limits, *self._prose) if not box.has_middle_of(other)
-                    )
-                ):
-                    box = union
+        labels = [(each, reach) for each in self._slanting]
+        for text in self._texts:
+            is_short = len(text.line.text) <= MAX_LABEL or text.line.cells > 1
+            if is_short and text.line.upright and not text.is_prose and not self._is_in_caption(text.box):
+                labels.append((text.box, reach if text.line.size <= LABEL_SIZE * usual else 0.0))
+        for _ in range(2):  # a label may stand beside another one
+            for label, distance in labels:
+                is_near = box.grown(distance).meets(label)
+                if is_near and box.x0 - MAX_SHIFT <= label.x0 and label.x1 <= box.x1 + MAX_SHIFT:
+                    union = box.union(label)
+                    box = box if self._encloses_more(union, box) else union
         if caption is not None and box.meets(caption):
             if caption.y1 <= (box.y0 + box.y1) / 2:
                 box = box._replace(y0=max(box.y0, caption.y1))
             elif caption.y0 >= (box.y0 + box.y1) / 2:
                 box = box._replace(y1=min(box.y1, caption.y0))
         return box
+
+    def _is_in_caption(self, box: Box) -> bool:
+        return any(caption.box.has_middle_of(box) for caption in self._captions)
+
+    def _encloses_more(self, union: Box, box: Box) -> bool:
+        """Return whether a box encloses running text or a caption that a part of it does not enclose."""
+        texts = (*self._prose, *(caption.box for caption in self._captions))
+        return any(union.has_middle_of(text) and not box.has_middle_of(text) for text in texts)
 
     def _place_of(self, box: Box) -> int:
         """Return the offset after the last line above a figure, or that of the page."""
@@ -483,7 +499,7 @@ def _captions(texts: Sequence[_Text]) -> Iterator[_Caption]:
     for at, text in enumerate(texts):
         names_table = is_table_caption(text.line.text)
         if (names_table and not text.flows_in) or _is_caption(text, usual):
-            lines = [text, *_continuations(text, texts[at + 1 :], at)]
+            lines = [text, *_continuations(text, texts[at + 1 :])]
             box = lines[0].box
             for other in lines[1:]:
                 box = box.union(other.box)
@@ -504,9 +520,10 @@ def _is_caption(text: _Text, usual: float) -> bool:
     return word.isupper() or (is_set_apart and not word.islower())
 
 
-def _continuations(first: _Text, following: Sequence[_Text], at: int) -> Iterator[_Text]:
+def _continuations(first: _Text, following: Sequence[_Text]) -> Iterator[_Text]:
     """Yield the lines on which a caption continues."""
     last, width = first, first.box.x1 - first.box.x0
+    has_only_label = not first.line.text[len(label_at_start(first.line.text)) :].strip(" .:")
     for text in following[: MAX_CAPTION_LINES - 1]:
         line, before = text.line, last.line
         step = (before.y - line.y) / (before.size or 1.0)
@@ -517,7 +534,8 @@ def _continuations(first: _Text, following: Sequence[_Text], at: int) -> Iterato
         is_full = last.box.x1 - last.box.x0 >= 0.8 * max(width, text.box.x1 - text.box.x0)
         is_open = not before.text.rstrip().endswith(_SENTENCE_END)
         if (
-            before.end != " "
+            not has_only_label
+            and before.end != " "
             and not (is_full and (is_open or line.text[:1].islower()))
             and not (is_open and line.text[:1].islower())
         ):
