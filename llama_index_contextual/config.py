@@ -206,9 +206,10 @@ class ProjectConfig(BaseModel):
     (English), `tesseract:deu+fra` for other languages by tesseract's codes, the first engine that is installed
     (`auto`), or None for no OCR.
     """
-    figures: bool = _live(True)
+    figures: bool | Literal["ocr"] = _live(True)
     """Whether the pictures, drawings and charts of documents are kept with their captions when a file is read, and
-    shown with the passages they belong to. A change applies to files that are read from then on.
+    shown with the passages they belong to. With `ocr`, the text in the pictures of PDFs is also read, which takes a few
+    seconds for each page with a picture. A change applies to files that are read from then on.
     """
     embed_model: str = "openai:text-embedding-3-small"
     """Embedding model as provider:name, or `local` for WordLlama, which needs no key and no network."""

@@ -58,8 +58,9 @@ class Figure:
         caption: The caption, as it stands in the document, or an empty string.
         alt: Alternative text or title that the file stores with the figure.
         values: Values of a chart as lines of text.
+        text: Text in a picture of a PDF, as read by OCR; it follows the caption in the document.
         start: Offset of the caption in the document's text; without a caption, of the place of the figure.
-        end: Offset after the caption; `start` if there is none.
+        end: Offset after the caption and the text in the figure; `start` if there is neither.
         page: Number of the physical page, slide or sheet, starting at 1, or None.
         box: Left, upper, right and lower edge on the displayed page in points from its upper left corner, or None.
         width: Width of the stored picture in pixels; 0 if there is none.
@@ -74,6 +75,7 @@ class Figure:
     caption: str = ""
     alt: str = ""
     values: str = ""
+    text: str = ""
     start: int = 0
     end: int = 0
     page: int | None = None

@@ -131,15 +131,15 @@ def units_of(text: str, metadata: Mapping[str, object]) -> list[Unit]:
 
 
 def caption_spans(text: str, metadata: Mapping[str, object]) -> Iterator[tuple[int, int]]:
-    """Yield the spans of the captions of a passage's figures.
+    """Yield the spans of the captions of a passage's figures, and of the texts in them.
 
     Example:
         >>> metadata = {"figures": '[{"id": "1", "caption": "Figure 1: Pump"}]'}
-        >>> list(caption_spans("It leaks.\nFigure 1: Pump", metadata))
+        >>> list(caption_spans("It leaks.\\nFigure 1: Pump", metadata))
         [(10, 24)]
     """
     for figure in figures_from_json(cast("str | None", metadata.get(keys.FIGURES))):
-        for caption in filter(None, (figure.caption, figure.alt)):
+        for caption in filter(None, (figure.caption, figure.alt, figure.text)):
             if (at := text.find(caption)) >= 0:
                 yield at, at + len(caption)
 

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from llama_index.core.schema import BaseNode, Document
 from llama_index.core.utils import get_tqdm_iterable
@@ -23,7 +23,7 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import default
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.metadata import has_surrogate, json_fault, value_fault
-from llama_index_contextual.readers.figures import FigureCollector
+from llama_index_contextual.readers.figures import FigureCollector, text_in, with_texts
 from llama_index_contextual.readers.files import (
     IMAGE_SUFFIXES,
     MARKDOWN_SUFFIXES,
@@ -130,7 +130,7 @@ class DocumentReader:
         ocr: OCR engine for scanned pages and images: "rapidocr" (`ocr` extra), "tesseract", "tesseract:deu+fra" with
             tesseract's language codes, or "auto" for the first engine that is installed; None for no OCR.
         page_store: Store for the text of scanned pages, so that no page is read twice, or None.
-        figures: Whether to keep the figures of the files.
+        figures: Whether to keep the figures of the files; "ocr" to read the text in pictures of PDFs as well.
         on_file: Called with the name of each file before it is read.
         on_page: Called with the number of pages of the current file that have been read, with or without OCR, and the
             total number of pages.
@@ -142,7 +142,7 @@ class DocumentReader:
     file_metadata: FileMetadata | None = None
     ocr: str | None = default("ocr")
     page_store: PageStore | None = None
-    figures: bool = default("figures")
+    figures: bool | Literal["ocr"] = default("figures")
     on_file: Callable[[str], None] | None = None
     on_page: Callable[[int, int], None] | None = None
 
@@ -225,7 +225,7 @@ class DocumentReader:
         try:
             _check(ref)
             if suffix in OFFICE_SUFFIXES:
-                parsed = self._in_child(ref, reader="office", figures=self.figures)
+                parsed = self._in_child(ref, reader="office", figures=bool(self.figures))
                 return self._with_pictures(ref, parsed) if parsed.scanned else parsed
             if suffix in PDF_SUFFIXES:
                 parsed = self._parse_pdf(ref, {})
@@ -241,7 +241,7 @@ class DocumentReader:
 
     def _parse_pdf(self, ref: FileRef, scans: Mapping[int, Page]) -> ParsedFile:
         password = password_of(ref, self.passwords)
-        return self._in_child(ref, password=password, engine=self.pdf_engine, scans=scans, figures=self.figures)
+        return self._in_child(ref, password=password, engine=self.pdf_engine, scans=scans, figures=bool(self.figures))
 
     def _with_figures(self, ref: FileRef, parsed: ParsedFile) -> ParsedFile:
         """Draw the figures of a PDF, each in its own request, so that one that cannot be drawn affects no other."""
@@ -267,7 +267,23 @@ class DocumentReader:
                     continue
                 if picture is not None:
                     collector.add(figure, picture)
-        return collector.added_to(parsed, failed[:MAX_FAILED_FIGURES])
+        parsed = collector.added_to(parsed, failed[:MAX_FAILED_FIGURES])
+        return self._with_texts_of_figures(ref, parsed) if self.figures == "ocr" else parsed
+
+    def _with_texts_of_figures(self, ref: FileRef, parsed: ParsedFile) -> ParsedFile:
+        """Add the text in the pictures of a PDF, or a warning if no OCR engine can be used."""
+        pictures = [figure for figure in parsed.map.figures if figure.kind == "picture"]
+        pages = sorted({figure.page for figure in pictures if figure.page is not None} - set(parsed.covered))
+        ocr = self._ocr_reader()
+        if isinstance(ocr, str) or not pages:
+            notes = [unread_pictures_note(pages, str(ocr))] if pages else []
+            return replace(parsed, warnings=(*parsed.warnings, *notes))
+        password = password_of(ref, self.passwords)
+        scans = ocr.read(ref.path, pages, password=password, digest=parsed.digest, limits=self.limits)
+        with_page = ((figure, scans.pages.get(figure.page or 0)) for figure in pictures)
+        read = {figure.id: text_in(figure, page) for figure, page in with_page if page is not None}
+        parsed = with_texts(parsed, {number: text for number, text in read.items() if text})
+        return replace(parsed, warnings=(*parsed.warnings, *scans.failed))
 
     def _count_page(self, path: Path, done: int, total: int) -> None:
         if self.on_page is not None and path == self._current:  # ignore files that are parsed in advance
@@ -303,7 +319,7 @@ class DocumentReader:
             return replace(parsed, warnings=(unread_pictures_note(parsed.scanned, ocr), *parsed.warnings))
         numbers = parsed.scanned[: self.limits.max_pages]
         scans = ocr.read(ref.path, numbers, digest=parsed.digest, limits=self.limits)
-        whole = self._in_child(ref, reader="office", scans=scans.pages, figures=self.figures)
+        whole = self._in_child(ref, reader="office", scans=scans.pages, figures=bool(self.figures))
         if whole.digest != parsed.digest:
             raise ReadError(ref.shown, CHANGED)
         return replace(whole, scanned=(), warnings=(*picture_notes(scans), *whole.warnings))

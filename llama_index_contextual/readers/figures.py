@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from llama_index_contextual._utils.text import pluralize
@@ -293,6 +295,73 @@ def with_captions(figures: Sequence[Figure], text: str, marked: Sequence[tuple[i
                     break
         out.append(figure)
     return out
+
+
+def with_texts(parsed: ParsedFile, texts: Mapping[str, str]) -> ParsedFile:
+    """Return a file with the texts in its figures added after their captions.
+
+    Args:
+        parsed: The file.
+        texts: Text in each figure, by the id of the figure.
+    """
+    with_text = [figure for figure in parsed.map.figures if figure.id in texts]
+    with_text.sort(key=lambda figure: figure.end)
+    added = [_apart(texts[figure.id], parsed.text, figure.end) for figure in with_text]
+    ends, lengths = [figure.end for figure in with_text], [0, *accumulate(map(len, added))]
+
+    def moved(offset: int) -> int:
+        return offset + lengths[bisect_left(ends, offset)]
+
+    pieces, at = [], 0
+    spans: dict[str, tuple[int, int]] = {}
+    for number, (figure, text) in enumerate(zip(with_text, added, strict=True)):
+        pieces += [parsed.text[at : figure.end], text]
+        at = figure.end
+        start = moved(figure.start) if figure.caption else at + lengths[number]
+        spans[figure.id] = start, at + lengths[number + 1]
+    figures = []
+    for figure in parsed.map.figures:
+        start, end = spans.get(figure.id, (moved(figure.start), moved(figure.end)))
+        figures.append(replace(figure, start=start, end=end, text=texts.get(figure.id, "")))
+    where = parsed.map
+    return replace(
+        parsed,
+        text="".join([*pieces, parsed.text[at:]]),
+        map=replace(
+            where,
+            page_starts=tuple(map(moved, where.page_starts)),
+            headings=tuple(replace(heading, start=moved(heading.start)) for heading in where.headings),
+            tables=tuple(
+                table._replace(start=moved(table.start), body=moved(table.body), end=moved(table.end))
+                for table in where.tables
+            ),
+            figures=tuple(figures),
+        ),
+    )
+
+
+def _apart(text: str, around: str, at: int) -> str:
+    """Return a text as lines of its own at an offset of another text."""
+    before = "" if at == 0 or around[at - 1] == "\n" else "\n"
+    return f"{before}{text}{'' if around[at : at + 1] in ('', chr(10)) else chr(10)}"
+
+
+def text_in(figure: Figure, page: Mapping[str, Any]) -> str:
+    """Return the text that OCR has read in a figure.
+
+    Args:
+        figure: The figure.
+        page: Its page; see `Page` in `readers/pdf/scans.py`.
+    """
+    if figure.box is None or page["turns"]:
+        return ""
+    left, top, right, bottom = figure.box
+    scale, lines = 72.0 / page["dpi"], []
+    for text, _confidence, *edges in page["boxes"]:
+        x, y = scale * sum(edges[::2]) / 4, scale * sum(edges[1::2]) / 4
+        if left <= x <= right and top <= y <= bottom:
+            lines.append(text)
+    return " ".join(" ".join(lines).split())[:MAX_TEXT]
 
 
 def _lines_after(text: str, figure: Figure) -> Iterator[tuple[int, int]]:

@@ -113,7 +113,7 @@ class DocumentTools:
         filters: Filters | None = None,
         mode: Mode | None = None,
         top_k: int | None = None,
-        figures: bool = False,
+        pictures: bool = False,
     ) -> models.SearchResult:
         """Return the passages that best answer a question.
 
@@ -122,7 +122,7 @@ class DocumentTools:
             filters: Metadata filters for the passages to search; see `to_filters`.
             mode: "semantic", "lexical" or "hybrid"; None uses the default.
             top_k: Number of passages, at most 50; None uses the default.
-            figures: Whether the result also has the pictures of the figures (`pictures`).
+            pictures: Whether the result also has the pictures of the figures (`SearchResult.pictures`).
 
         Raises:
             InputError: The query is empty, or an argument is invalid.
@@ -144,7 +144,7 @@ class DocumentTools:
             )
             response = retriever.respond(as_bundle(query))
             result = models.SearchResult.from_response(response, notes=notes)
-            if figures:
+            if pictures:
                 result.add_pictures(response)
             return result
 

@@ -101,7 +101,7 @@ class SearchInput(Input):
         default=None, description=f"Number of passages, 1 to {MAX_RESULTS}; by default, the setting."
     )
     max_tokens: MaxTokens = MAX_TOKENS
-    figures: bool = False
+    pictures: bool = False
     """Whether to return the pictures of the figures too, for a model that sees images."""
 
 

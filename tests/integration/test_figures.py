@@ -111,7 +111,7 @@ async def test_mcp_returns_pictures_only_if_they_are_requested(project: Project)
     assert [content.type for content in reply.content] == ["text"]
     assert f"Picture on page 2: {VALVE_CAPTION}" in reply.content[0].text
     assert [one["caption"] for one in reply.structured_content["passages"][0]["figures"]] == [VALVE_CAPTION]
-    arguments = {"query": "spring of the relief valve", "top_k": 1, "figures": True}
+    arguments = {"query": "spring of the relief valve", "top_k": 1, "pictures": True}
     reply = await server.call_tool("search", arguments)
     assert [content.type for content in reply.content] == ["text", "image"]
     assert reply.content[1].mime_type == "image/png"
@@ -122,7 +122,7 @@ def test_agno_gets_pictures_as_images(project: Project) -> None:
     search = ContextualTools(project, suffix="").functions["search"].entrypoint
     assert search is not None
     assert isinstance(search(query="spring of the relief valve"), str)
-    result = search(query="spring of the relief valve", top_k=1, figures=True)
+    result = search(query="spring of the relief valve", top_k=1, pictures=True)
     [image] = result.images
     assert (image.mime_type, image.format, image.alt_text) == ("image/png", "png", VALVE_CAPTION)
     assert size_of(image.content)[0] > 100

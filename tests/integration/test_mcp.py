@@ -70,7 +70,7 @@ async def test_every_tool_is_listed_described_and_marked_as_reading_only(filled:
         assert tool.annotations is not None
         assert tool.annotations.read_only_hint
     assert tools["search"].input_schema["required"] == ["query"]
-    arguments = {"query", "filters", "project", "top_k", "mode", "max_tokens"}
+    arguments = {"query", "filters", "project", "top_k", "mode", "max_tokens", "pictures"}
     assert tools["search"].input_schema["properties"].keys() == arguments
     for tool in tools.values():
         assert all(field["description"] for field in tool.input_schema["properties"].values())

@@ -44,6 +44,9 @@ SAME_NAME = {
     **dict.fromkeys(
         ("SearchResponse.languages", "RetrievalResponse.languages", "Candidates.languages"), "those of the documents"
     ),
+    **dict.fromkeys(("DocumentMap.figures", "add_html.figures", "_walk.figures"), "the figures of a document"),
+    **dict.fromkeys(("FoundPassage.figures", "SourceView.figures", "Result.figures"), "the figures of a passage"),
+    **dict.fromkeys(("MarkedPage.figures", "PassageView.figures"), "the figures on a page"),
 }
 """Arguments and fields that have the name of a setting and mean something else."""
 

@@ -39,6 +39,7 @@ MAX_BESIDE = 100.0  # in points: maximum distance between a figure and its capti
 MAX_PART_GAP = 60.0  # in points: maximum distance between the parts of a figure
 AGAINST_CUSTOM = 60.0  # points by which a figure on the other side than those of most captions seems farther away
 WEAK = 40.0  # points by which a group of rules and boxes seems farther away
+MAX_STEP = 1.8  # times the font size: maximum distance between the lines of a paragraph
 MAX_CAPTION_LINES = 15
 LABEL_REACH = 14.0  # in points: distance at which labels belong to a drawing
 LABEL_SIZE = 1.08  # times the font size of the text: maximum size of a label beside a drawing
@@ -62,6 +63,7 @@ class Box(NamedTuple):
 
     @property
     def area(self) -> float:
+        """Area in square points."""
         return max(0.0, self.x1 - self.x0) * max(0.0, self.y1 - self.y0)
 
     @property
@@ -70,18 +72,23 @@ class Box(NamedTuple):
         return min(self.x1 - self.x0, self.y1 - self.y0)
 
     def union(self, other: Box) -> Box:
+        """Return the smallest box that contains both boxes."""
         return Box(min(self.x0, other.x0), min(self.y0, other.y0), max(self.x1, other.x1), max(self.y1, other.y1))
 
     def grown(self, by: float) -> Box:
+        """Return the box with each edge moved outwards."""
         return Box(self.x0 - by, self.y0 - by, self.x1 + by, self.y1 + by)
 
     def within(self, other: Box) -> Box:
+        """Return the part of the box that is in another one."""
         return Box(max(self.x0, other.x0), max(self.y0, other.y0), min(self.x1, other.x1), min(self.y1, other.y1))
 
     def meets(self, other: Box) -> bool:
+        """Return whether the boxes touch or overlap."""
         return self.x0 <= other.x1 and other.x0 <= self.x1 and self.y0 <= other.y1 and other.y0 <= self.y1
 
     def has_middle_of(self, other: Box) -> bool:
+        """Return whether the middle of another box is in this box."""
         x, y = (other.x0 + other.x1) / 2, (other.y0 + other.y1) / 2
         return self.x0 <= x <= self.x1 and self.y0 <= y <= self.y1
 
@@ -474,13 +481,15 @@ def _usual_size(lines: Iterable[Line]) -> float:
 
 def _texts(lines: Sequence[Line]) -> Iterator[_Text]:
     """Yield the lines whose position is known, with the pieces of a line apart."""
-    flows = False
+    before: Line | None = None
     for line in lines:
         if line.y == line.y:
+            # At a larger distance, the lines are parts of a paragraph only if the second one begins a column.
+            flows = before is not None and before.end == " " and before.y - line.y <= MAX_STEP * line.size
             for piece in _pieces(line):
                 box = Box(piece.x0, piece.y - 0.25 * piece.size, piece.x1, piece.y + 0.75 * piece.size)
                 yield _Text(piece, box, flows)
-        flows = line.end == " "
+        before = line
 
 
 def _pieces(line: Line) -> Iterator[Line]:
@@ -527,7 +536,7 @@ def _continuations(first: _Text, following: Sequence[_Text]) -> Iterator[_Text]:
     for text in following[: MAX_CAPTION_LINES - 1]:
         line, before = text.line, last.line
         step = (before.y - line.y) / (before.size or 1.0)
-        is_below = 0.7 < step <= 1.75 and abs(line.size - before.size) <= 0.1 * before.size
+        is_below = 0.7 < step <= MAX_STEP and abs(line.size - before.size) <= 0.1 * before.size
         is_aligned = min(text.box.x1, last.box.x1) - max(text.box.x0, last.box.x0) > 0 and line.x0 - first.line.x0 < 90
         if not is_below or not is_aligned or label_at_start(line.text) or is_table_caption(line.text):
             return
