@@ -187,10 +187,12 @@ def find_figures(pages: Sequence[DrawnPage]) -> list[Region]:
         if graphics and comparisons <= MAX_COMPARISONS:
             drawn.append(_Page(page, graphics))
     custom = sum(each.votes for each in drawn)
-    places = Counter(_place(group.box) for each in drawn for group in each.groups)
+    drawings = Counter(_identity(group) for each in drawn for group in each.groups)
     regions: list[Region] = []
     for each in drawn:
-        regions += each.regions(custom, {place for place, count in places.items() if count >= REPEATED})
+        regions += each.regions(
+            custom, {drawing for drawing, count in drawings.items() if drawing and count >= REPEATED}
+        )
     return sorted(regions, key=lambda region: (region.page, region.start, -region.box.y1))
 
 
@@ -205,6 +207,11 @@ def _repeated(pages: Sequence[DrawnPage]) -> set[str]:
                 at_places[graphic.key, _place(Box(*graphic[:4]))].add(page.number)
     often = {key for key, found in on_pages.items() if len(found) >= REPEATED}
     return often | {key for (key, _), found in at_places.items() if len(found) >= REPEATED - 1}
+
+
+def _identity(group: _Group) -> tuple[int, ...]:
+    """Return numbers that are equal for a drawing that is repeated at the same place; empty for a picture."""
+    return () if group.pictures else (*_place(group.box), group.shapes, group.others)
 
 
 def _place(box: Box) -> tuple[int, ...]:
@@ -307,14 +314,14 @@ class _Page:
 
     # ---- figures -----------------------------------------------------------------------------------------------------
 
-    def regions(self, custom: int, repeated_places: set[tuple[int, ...]]) -> Iterator[Region]:
+    def regions(self, custom: int, repeated: set[tuple[int, ...]]) -> Iterator[Region]:
         """Yield the figures of the page.
 
         Args:
             custom: Positive if the captions of the document are below their figures, negative if they are above them.
-            repeated_places: Places of groups that are repeated on several pages.
+            repeated: Drawings that are repeated on several pages, such as logos.
         """
-        groups = [group for group in self.groups if _place(group.box) not in repeated_places]
+        groups = self.groups
         left_out = [group for group in groups if self._is_table(group)]
         free = [group for group in groups if group not in left_out]
         pairs = []
@@ -341,6 +348,7 @@ class _Page:
             if (
                 group not in used
                 and self._is_figure(group)
+                and _identity(group) not in repeated
                 and not any(box.grown(2).has_middle_of(group.box) for box in boxes.values())
             ):
                 kind = "picture" if group.is_picture else "drawing"

@@ -134,6 +134,13 @@ def test_a_picture_on_several_pages_is_a_logo() -> None:
     assert found(*pages) == [(1, "picture", "")]
 
 
+def test_figures_at_the_same_place_of_several_pages_are_kept_and_drawings_without_caption_are_logos() -> None:
+    captions = [page([(f"Figure {n}: Curve", 100, 380)], CURVES, n) for n in range(4)]
+    assert [caption for _, _, caption in found(*captions)] == [f"Figure {n}: Curve" for n in range(4)]
+    assert found(*(page([(PROSE, 50, 300)], CURVES, n) for n in range(4))) == []
+    assert len(found(*(page([(PROSE, 50, 300)], [(100, 400, 300, 600, "picture")], n) for n in range(4)))) == 4
+
+
 def test_labels_beside_a_drawing_are_in_its_picture() -> None:
     lines = [("Head", 300, 500), ("Flow", 180, 390), ("Figure 1: Curve", 100, 360)]
     [region] = find_figures([page(lines, CURVES)])
