@@ -122,7 +122,8 @@ def measure(folder: Path, files: Sequence[Path], questions: Sequence[Question], 
 def outcome(project: Project, question: Question) -> tuple[bool, bool]:
     """Return whether one of the first passages has the answer, and whether the figure is beside one of them."""
     hits = project.retrieve(question.text, top_k=K).results
-    found = any(question.answer in " ".join(hit.text.split()) for hit in hits)
+    answer = "".join(question.answer.split())  # OCR may lose spaces
+    found = any(answer in "".join(hit.text.split()) for hit in hits)
     captions = [" ".join(figure.caption.split()) for hit in hits for figure in hit.near_figures]
     return found, question.caption in captions
 
