@@ -339,7 +339,7 @@ def _agno_document(chunk: RetrievedChunk, response: RetrievalResponse) -> Docume
         "context": chunk.context,
         "newer": chunk.newer,
         keys.TABLE_HEAD: chunk.table_head,
-        keys.FIGURES: [figure.to_dict() for figure in chunk.near_figures] or None,
+        "figures": [figure.to_dict() for figure in chunk.near_figures] or None,
         "spotlight": chunk.spotlight_dict(),
         **asdict(chunk.source),
     }

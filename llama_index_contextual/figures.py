@@ -99,7 +99,7 @@ class Figure:
     @property
     def file_name(self) -> str:
         """Name of the file with the picture, or an empty string if there is no picture."""
-        return f"{self.sha256}.{EXTENSIONS[self.media_type]}" if self.sha256 else ""
+        return f"{self.sha256}.{EXTENSIONS.get(self.media_type, 'bin')}" if self.sha256 else ""
 
     @property
     def path(self) -> Path | None:
@@ -258,14 +258,14 @@ def figures_json(figures: Iterable[Figure]) -> str:
     return json.dumps([figure.to_json() for figure in figures], ensure_ascii=False)
 
 
-def figures_from_json(text: str | None, folder: str | os.PathLike[str] | None = None) -> tuple[Figure, ...]:
+def figures_from_json(text: object, folder: str | os.PathLike[str] | None = None) -> tuple[Figure, ...]:
     """Return the figures in the metadata of a chunk.
 
     Args:
-        text: The metadata, or None.
+        text: The metadata; there are no figures if it is None, or was not written by `figures_json`.
         folder: Folder with the pictures, or None.
     """
-    if not text:
+    if not isinstance(text, str) or not text.startswith('[{"id": '):
         return ()
     figures = _parsed(text)
     return figures if folder is None else tuple(replace(figure, folder=Path(folder)) for figure in figures)
@@ -273,7 +273,10 @@ def figures_from_json(text: str | None, folder: str | os.PathLike[str] | None = 
 
 @lru_cache(maxsize=1_024)  # for chunks that are found again
 def _parsed(text: str) -> tuple[Figure, ...]:
-    return tuple(map(Figure.from_json, json.loads(text)))
+    try:
+        return tuple(map(Figure.from_json, json.loads(text)))
+    except (ValueError, TypeError, AttributeError):  # metadata of another program under the same key
+        return ()
 
 
 def with_distances(

@@ -50,7 +50,7 @@ TOKEN_COUNT = "token_count"
 TABLE_HEAD = "table_head"
 TABLE_COLUMNS = "table_columns"
 FACTS = "document_facts"
-FIGURES = "figures"
+FIGURES = "figure_records"
 
 PAGES = "_contextual_pages"
 HEADINGS = "_contextual_headings"

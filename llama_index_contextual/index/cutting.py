@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.figures import figures_from_json
@@ -134,11 +134,11 @@ def caption_spans(text: str, metadata: Mapping[str, object]) -> Iterator[tuple[i
     """Yield the spans of the captions of a passage's figures, and of the texts in them.
 
     Example:
-        >>> metadata = {"figures": '[{"id": "1", "caption": "Figure 1: Pump"}]'}
+        >>> metadata = {"figure_records": '[{"id": "1", "caption": "Figure 1: Pump"}]'}
         >>> list(caption_spans("It leaks.\\nFigure 1: Pump", metadata))
         [(10, 24)]
     """
-    for figure in figures_from_json(cast("str | None", metadata.get(keys.FIGURES))):
+    for figure in figures_from_json(metadata.get(keys.FIGURES)):
         for caption in filter(None, (figure.caption, figure.alt, figure.text)):
             if (at := text.find(caption)) >= 0:
                 yield at, at + len(caption)

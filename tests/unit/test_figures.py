@@ -18,6 +18,7 @@ from llama_index_contextual.figures import (
     references_in,
     with_distances,
 )
+from llama_index_contextual.index.cutting import Kind, units_of
 
 PUMP = Figure(id="1", caption="Figure 1: The pump", start=20, end=38, page=2)
 VALVE = Figure(id="2", caption="Fig. 2 Valve", start=60, end=72, page=3)
@@ -80,7 +81,8 @@ def test_figures_survive_as_metadata_with_the_folder_of_their_pictures(tmp_path:
     figure = Figure(id="4", kind="chart", alt="Sales", values="2024  5", box=(1.0, 2.0, 3.0, 4.5), page=1)
     text = figures_json([PUMP, figure])
     assert figures_from_json(text) == (PUMP, figure)
-    assert figures_from_json(None) == ()
+    for other in (None, "", "3", "[1]", '[{"id": 1', '[{"id": "1", "start": [', ["a"], {"id": "1"}, 7):
+        assert figures_from_json(other) == ()
     assert [each.folder for each in figures_from_json(text, tmp_path)] == [tmp_path, tmp_path]
     assert Figure.from_json({**figure.to_json(), "added_later": 1}) == figure
 
@@ -98,3 +100,15 @@ def test_a_picture_is_checked_when_it_is_read(tmp_path: Path) -> None:
         figure.read_bytes()
     with pytest.raises(InputError, match="has no picture"):
         PUMP.read_bytes()
+
+
+def test_the_caption_of_a_figure_is_a_unit_of_its_own_kind() -> None:
+    text = "The pump is large.\n\nFigure 1: The pump\n\nIt is seen from above."
+    figures = figures_json([Figure(id="1", caption="Figure 1: The pump", start=20, end=38)])
+    units = units_of(text, {"figure_records": figures})
+    assert [(unit.kind, unit.text) for unit in units[2:]] == [
+        (Kind.TEXT, "The pump is large."),
+        (Kind.CAPTION, "Figure 1: The pump"),
+        (Kind.TEXT, "It is seen from above."),
+    ]
+    assert Kind.CAPTION not in {unit.kind for unit in units_of(text, {})}
