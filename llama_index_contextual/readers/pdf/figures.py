@@ -11,7 +11,7 @@ import re
 from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from llama_index_contextual.figures import FigureKind, label_at_start
@@ -27,16 +27,19 @@ NEAR = 7.0  # in points: maximum distance of items in a group
 BACKGROUND = 0.8  # minimum share of the page that a background or a scan covers
 REPEATED = 3  # number of pages on which a logo is repeated, or 2 if it stands at the same place
 SNAP = 4.0  # in points: places that are closer together are equal
-MIN_SIDE, MIN_SHARE = 40.0, 0.012  # of a figure without caption: shorter side in points, share of the page
-MIN_DRAWN_SIDE, MIN_DRAWN_SHARE, MIN_SHAPES = 72.0, 0.03, 4  # of a drawing without caption
+MIN_SIDE, MIN_SHARE = 40.0, 0.009  # of a figure without caption: shorter side in points, share of the page
+MIN_DRAWN_SIDE, MIN_DRAWN_SHARE, MIN_SHAPES = 60.0, 0.02, 4  # of a drawing without caption
+MIN_CURVE, MIN_LINES, MAX_TEXTS = 0.25, 8, 4  # of a plot: share of its largest curve, lines, and texts in it
 MIN_CAPTIONED_SIDE, MIN_CAPTIONED_SHARE = 18.0, 0.002
+MIN_STRIP = 8.0  # in points: minimum height of a picture with caption
 MIN_PICTURE_PART = 0.3  # minimum share of a group that pictures cover for it to be a picture
 MIN_PANEL, MAX_PANEL_LINES = 0.05, 4  # share of the page from which a shape with more lines of text is their frame
 EDGE = 0.08  # share of the page's height at which headers and footers end
 MAX_CAPTION_GAP = 110.0  # in points: maximum distance between a figure and its caption, with only labels between them
-MIN_OVERLAP = 0.2  # of the width of a caption and that of its figure, as a share of the smaller one
+MIN_OVERLAP = 0.05  # of the width of a caption and that of its figure, as a share of the smaller one
 MAX_BESIDE = 100.0  # in points: maximum distance between a figure and its caption beside it
 MAX_PART_GAP = 60.0  # in points: maximum distance between the parts of a figure
+MAX_PANEL_GAP = 120.0  # in points: maximum distance between parts of equal size
 AGAINST_CUSTOM = 60.0  # points by which a figure on the other side than those of most captions seems farther away
 WEAK = 40.0  # points by which a group of rules and boxes seems farther away
 MAX_STEP = 1.8  # times the font size: maximum distance between the lines of a paragraph
@@ -86,6 +89,14 @@ class Box(NamedTuple):
     def meets(self, other: Box) -> bool:
         """Return whether the boxes touch or overlap."""
         return self.x0 <= other.x1 and other.x0 <= self.x1 and self.y0 <= other.y1 and other.y0 <= self.y1
+
+    def is_panel_beside(self, other: Box) -> bool:
+        """Return whether the boxes are large, have the same size, and stand in one row or column."""
+        edges = [abs(mine - its) for mine, its in zip(self, other, strict=True)]
+        in_row, in_column = max(edges[1], edges[3]) <= SNAP, max(edges[0], edges[2]) <= SNAP
+        wide = abs(self.x1 - self.x0 - other.x1 + other.x0)
+        high = abs(self.y1 - self.y0 - other.y1 + other.y0)
+        return self.side >= MIN_DRAWN_SIDE and ((in_row and wide <= SNAP) or (in_column and high <= SNAP))
 
     def has_middle_of(self, other: Box) -> bool:
         """Return whether the middle of another box is in this box."""
@@ -165,6 +176,18 @@ class _Group:
     shapes: int = 0
     others: int = 0
     picture_area: float = 0.0
+    curve_area: float = 0.0  # of the largest shape
+    items: list[Graphic] = field(default_factory=list)
+
+    def add(self, other: _Group) -> None:
+        """Add the items of another group."""
+        self.box = self.box.union(other.box)
+        self.pictures += other.pictures
+        self.shapes += other.shapes
+        self.others += other.others
+        self.picture_area += other.picture_area
+        self.curve_area = max(self.curve_area, other.curve_area)
+        self.items += other.items
 
     @property
     def is_picture(self) -> bool:
@@ -193,7 +216,7 @@ def find_figures(pages: Sequence[DrawnPage]) -> list[Region]:
         regions += each.regions(
             custom, {drawing for drawing, count in drawings.items() if drawing and count >= REPEATED}
         )
-    return sorted(regions, key=lambda region: (region.page, region.start, -region.box.y1))
+    return sorted(regions, key=lambda region: (region.page, region.start, -region.box.y1, region.box.x0))
 
 
 def _repeated(pages: Sequence[DrawnPage]) -> set[str]:
@@ -238,7 +261,26 @@ class _Page:
             box = Box(*graphic[:4])
             if graphic.kind != "text" and box.area < BACKGROUND * self._area and not self._is_underline(graphic, box):
                 items.setdefault((graphic.kind, *_place(box)), graphic)
-        return _grouped([item for item in list(items.values())[:MAX_ITEMS] if not self._is_panel(item)])
+        groups = _grouped([item for item in list(items.values())[:MAX_ITEMS] if not self._is_panel(item)])
+        return self._with_insets([part for group in groups for part in _without_table(group)])
+
+    def _with_insets(self, groups: list[_Group]) -> list[_Group]:
+        """Return the groups, with those in another one, such as the key of a drawing, as parts of it."""
+        out: list[_Group] = []
+        for group in sorted(groups, key=lambda group: -group.box.area):
+            around = next((each for each in out if self._has_inset(each, group)), None)
+            if around is None:
+                out.append(group)
+            else:
+                around.add(group)
+        return out
+
+    def _has_inset(self, group: _Group, inset: _Group) -> bool:
+        return (
+            group.shapes >= MIN_SHAPES
+            and group.box.has_middle_of(inset.box)
+            and not self._encloses_more(group.box.union(inset.box), inset.box)
+        )
 
     def _is_panel(self, graphic: Graphic) -> bool:
         """Return whether a shape is the background of running text, or a frame around it."""
@@ -275,7 +317,10 @@ class _Page:
         box, other = caption.box, group.box
         if box.grown(-1).meets(other.grown(-1)) and self._is_frame(caption, other):
             return None, ""
-        if other.side < MIN_CAPTIONED_SIDE or other.area < MIN_CAPTIONED_SHARE * self._area:
+        if (
+            other.side < (MIN_STRIP if group.is_picture else MIN_CAPTIONED_SIDE)
+            or other.area < MIN_CAPTIONED_SHARE * self._area
+        ):
             return None, ""
         overlap = min(box.x1, other.x1) - max(box.x0, other.x0)
         beside = min(box.y1, other.y1) - max(box.y0, other.y0)
@@ -376,15 +421,16 @@ class _Page:
             has_changed = False
             for group in list(others):
                 for number, box in boxes.items():
-                    if self._is_part(group.box, box, number, boxes):
+                    if self._is_part(group.box, box, members[number], number, boxes):
                         boxes[number] = box.union(group.box)
                         members[number].append(group)
                         others.remove(group)
                         has_changed = True
                         break
 
-    def _is_part(self, part: Box, box: Box, number: int, boxes: dict[int, Box]) -> bool:
-        if not box.grown(MAX_PART_GAP).meets(part):
+    def _is_part(self, part: Box, box: Box, members: Sequence[_Group], number: int, boxes: dict[int, Box]) -> bool:
+        is_panel = any(part.is_panel_beside(member.box) for member in members)
+        if not box.grown(MAX_PANEL_GAP if is_panel else MAX_PART_GAP).meets(part):
             return False
         union = box.union(part)
         if self._encloses_more(union, box):
@@ -401,7 +447,14 @@ class _Page:
         if group.is_picture:
             return box.side >= MIN_SIDE and box.area >= MIN_SHARE * self._area and prose <= 3
         is_large = box.side >= MIN_DRAWN_SIDE and box.area >= MIN_DRAWN_SHARE * self._area
-        return is_large and group.shapes >= MIN_SHAPES and prose <= 1 and box.area < BACKGROUND * self._area
+        is_drawn = group.shapes >= MIN_SHAPES or self._is_plot(group)
+        return is_large and is_drawn and prose <= 1 and box.area < BACKGROUND * self._area
+
+    def _is_plot(self, group: _Group) -> bool:
+        """Return whether a group is a curve with its axes, and not a frame around cells with text."""
+        texts = sum(group.box.has_middle_of(text.box) for text in self._texts)
+        has_axes = group.shapes + group.others >= MIN_LINES
+        return has_axes and group.curve_area >= MIN_CURVE * group.box.area and texts <= MAX_TEXTS
 
     def _with_labels(self, box: Box, caption: Box | None, reach: float = LABEL_REACH) -> Box:
         """Return the edges of a figure with the labels in it, and with those that are at most `reach` points away.
@@ -468,13 +521,30 @@ def _grouped(items: Sequence[Graphic]) -> list[_Group]:
     groups: dict[int, _Group] = {}
     for at, item in enumerate(items):
         box = Box(*item[:4])
-        group = groups.setdefault(root(at), _Group(box))
-        group.box = group.box.union(box)
-        group.pictures += item.kind == "picture"
-        group.shapes += item.kind == "shape"
-        group.others += item.kind in ("box", "rule")
-        group.picture_area += box.area if item.kind == "picture" else 0.0
+        is_picture, is_shape = item.kind == "picture", item.kind == "shape"
+        area = box.area
+        alone = _Group(
+            box,
+            int(is_picture),
+            int(is_shape),
+            int(item.kind in ("box", "rule")),
+            area if is_picture else 0.0,
+            area if is_shape else 0.0,
+            [item],
+        )
+        if (key := root(at)) in groups:
+            groups[key].add(alone)
+        else:
+            groups[key] = alone
     return list(groups.values())
+
+
+def _without_table(group: _Group) -> list[_Group]:
+    """Return the pictures in the cells of a table apart from its lines, or the group itself."""
+    if not group.pictures or group.is_picture or group.shapes:
+        return [group]
+    pictures = [item for item in group.items if item.kind == "picture"]
+    return [*_grouped(pictures), *_grouped([item for item in group.items if item.kind != "picture"])]
 
 
 def _usual_size(lines: Iterable[Line]) -> float:

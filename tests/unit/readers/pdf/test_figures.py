@@ -141,6 +141,54 @@ def test_figures_at_the_same_place_of_several_pages_are_kept_and_drawings_withou
     assert len(found(*(page([(PROSE, 50, 300)], [(100, 400, 300, 600, "picture")], n) for n in range(4)))) == 4
 
 
+AXES = [(100 + 20 * n, 398, 101 + 20 * n, 402, "rule") for n in range(10)]
+
+
+def test_a_curve_with_axes_is_a_figure_and_a_frame_around_cells_is_none() -> None:
+    curve = (100, 400, 300, 500, "shape")
+    cells = [(f"cell {n}", 110 + 60 * (n % 3), 410 + 20 * (n // 3)) for n in range(9)]
+    assert found(page([(PROSE, 50, 300)], [curve, *AXES])) == [(0, "drawing", "")]
+    assert found(page(cells, [curve, *AXES])) == []
+
+
+def test_a_flat_picture_has_a_caption() -> None:
+    drawn = page([("Figure 1: Spectrum", 100, 380)], [(100, 400, 500, 412, "picture")])
+    assert found(drawn) == [(0, "picture", "Figure 1: Spectrum")]
+
+
+def test_the_key_in_a_drawing_is_no_figure_of_its_own() -> None:
+    lines = [("Figure 1: Listing", 100, 640), ("Figure 2: Curve", 100, 380)]
+    curves = [(100, 400, 300, 600, "shape"), *[(100, 400 + 4 * n, 200, 402 + 4 * n, "shape") for n in range(4)]]
+    key = (260, 540, 320, 595, "picture")
+    assert found(page(lines, [*curves, key])) == [(0, "drawing", "Figure 2: Curve")]
+
+
+def test_panels_of_equal_size_are_one_figure() -> None:
+    lines = [("Figure 1: Before and after", 150, 380)]
+    panels = [(60, 400, 210, 550, "picture"), (310, 400, 460, 550, "picture")]
+    assert found(page(lines, panels)) == [(0, "picture", "Figure 1: Before and after")]
+    assert find_figures([page(lines, panels)])[0].box.x1 == 463.0
+
+
+def test_a_caption_below_a_listing_and_a_drawing_belongs_to_the_drawing() -> None:
+    lines = [("dot -Tps a.dot", 60, 450), ("Figure 1: Listing and drawing", 200, 380)]
+    width = len(lines[1][0]) * 5
+    left = 200 + width - 12
+    assert found(page(lines, [(left, 400, left + 150, 550, "picture")])) == [(0, "picture", lines[1][0])]
+
+
+def test_pictures_in_a_table_are_figures() -> None:
+    rules = [(300, 200 + 20 * n, 500, 201 + 20 * n, "rule") for n in range(25)]
+    sides = [(x, 200, x + 1, 680, "rule") for x in (300, 500)]
+    drawn = page([(PROSE, 50, 100)], [*rules, *sides, (320, 500, 420, 580, "picture")])
+    assert found(drawn) == [(0, "picture", "")]
+
+
+@pytest.mark.parametrize(("side", "number"), [(62, 0), (68, 1)])
+def test_a_picture_without_caption_has_a_minimum_size(side: int, number: int) -> None:
+    assert len(found(page([(PROSE, 50, 300)], [(100, 400, 100 + side, 400 + side, "picture")]))) == number
+
+
 def test_labels_beside_a_drawing_are_in_its_picture() -> None:
     lines = [("Head", 300, 500), ("Flow", 180, 390), ("Figure 1: Curve", 100, 360)]
     [region] = find_figures([page(lines, CURVES)])
