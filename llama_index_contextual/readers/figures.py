@@ -101,6 +101,13 @@ def decoded_picture(data: bytes) -> StoredPicture | str | None:
         return "is damaged"
 
 
+def is_vector_picture(data: bytes) -> bool:
+    """Return whether data begins like an SVG, EMF or WMF file."""
+    is_emf = data[:4] == b"\x01\0\0\0" and data[40:44] == b" EMF"
+    is_wmf = data[:4] in (b"\xd7\xcd\xc6\x9a", b"\x01\0\x09\0")
+    return is_emf or is_wmf or b"<svg" in data[:1_000]
+
+
 def _with_eight_bits(image: Image) -> Image:
     """Return a picture with 16 or 32 bits per pixel and channel in shades of grey of 8 bits."""
     if not image.mode.startswith(("I", "F")):
@@ -184,9 +191,11 @@ class FigureCollector:
             picture = None
             if self._has_room:
                 picture = decoded_picture(data)
-            if isinstance(picture, str):
-                self._faults[picture] += 1
-                picture = None
+                if isinstance(picture, str):
+                    self._faults[f"it {picture}"] += 1
+                    picture = None
+                elif picture is None and is_vector_picture(data):
+                    self._faults["SVG, EMF and WMF are not drawn; save it as PNG"] += 1
             self._decoded[key] = picture
         decoded = self._decoded[key]
         return decoded is not None and self.add(figure, decoded)
@@ -242,7 +251,7 @@ class FigureCollector:
 
     def notes(self) -> list[str]:
         """Return the warnings, with one about the figures beyond the limits."""
-        notes = [f"{pluralize(count, 'picture')} left out: it {fault}" for fault, count in self._faults.items()]
+        notes = [f"{pluralize(count, 'picture')} left out: {fault}" for fault, count in self._faults.items()]
         if not self._left_out:
             return notes
         verb = "is" if self._left_out == 1 else "are"

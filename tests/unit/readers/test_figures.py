@@ -169,6 +169,23 @@ def test_the_number_of_figures_is_limited() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>',
+        b"\x01\0\0\0" + bytes(36) + b" EMF" + bytes(40),
+        b"\xd7\xcd\xc6\x9a" + bytes(40),
+    ],
+)
+def test_a_picture_that_is_never_drawn_is_noted_once(data: bytes) -> None:
+    collector = FigureCollector()
+    for number in range(3):
+        assert not collector.add_encoded(Figure(id=str(number)), data)
+    assert collector.notes() == ["1 picture left out: SVG, EMF and WMF are not drawn; save it as PNG"]
+    assert not collector.add_encoded(Figure(id="4"), b"no picture")
+    assert len(collector.notes()) == 1
+
+
 def test_texts_in_figures_follow_their_captions_and_everything_after_them_moves() -> None:
     text = "One.\nFigure 1: Pump\nTwo.\nThree."
     figures = (Figure(id="1", caption="Figure 1: Pump", start=5, end=19), Figure(id="2", start=24, end=24))
