@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.embeddings.contextual import ContextualEmbedding
     from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
     from llama_index_contextual.errors import ContextualError
+    from llama_index_contextual.figures import Figure
     from llama_index_contextual.ingestion.report import IngestReport
     from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
     from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, RelevancePostprocessor
@@ -36,6 +37,7 @@ __all__ = [
     "ContextualError",
     "Contextualizer",
     "ConversationalRetriever",
+    "Figure",
     "GroundedChatEngine",
     "GroundedQueryEngine",
     "HybridRetriever",
@@ -65,6 +67,7 @@ _EXPORTS = {
     "embeddings.contextual": ("ContextualEmbedding",),
     "embeddings.wordllama": ("WordLlamaEmbedding",),
     "errors": ("ContextualError",),
+    "figures": ("Figure",),
     "ingestion.report": ("IngestReport",),
     "node_parser": ("ChunkNodeParser", "SegmentNodeParser"),
     "postprocessor": ("AdjacentChunkMerger", "ContextWindowPacker", "RelevancePostprocessor"),
