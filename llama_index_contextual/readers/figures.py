@@ -37,6 +37,8 @@ MAX_DECODED = 1_000
 """Maximum number of different pictures of a document that are decoded."""
 REPEATED = 3
 """Number of times that a picture without caption is repeated in a file for it to be a logo or an icon."""
+LARGE = 60_000
+"""Area in square points from which a picture is no logo or icon, although it is repeated."""
 MAX_TOTAL_BYTES = 20_000_000
 """Maximum size of all stored pictures of a document in bytes."""
 MAX_LINES_BELOW = 3  # lines below a figure that are searched for its caption
@@ -188,15 +190,12 @@ class FigureCollector:
         """
         key = hashlib.sha256(data).hexdigest()
         if key not in self._decoded:
-            picture = None
-            if self._has_room:
-                picture = decoded_picture(data)
-                if isinstance(picture, str):
-                    self._faults[f"it {picture}"] += 1
-                    picture = None
-                elif picture is None and is_vector_picture(data):
-                    self._faults["SVG, EMF and WMF are not drawn; save it as PNG"] += 1
-            self._decoded[key] = picture
+            picture = decoded_picture(data) if self._has_room else None
+            if isinstance(picture, str):
+                self._faults[f"it {picture}"] += 1
+            elif picture is None and is_vector_picture(data):
+                self._faults["SVG, EMF and WMF are not drawn; save what is needed as PNG"] += 1
+            self._decoded[key] = picture if isinstance(picture, StoredPicture) else None
         decoded = self._decoded[key]
         return decoded is not None and self.add(figure, decoded)
 
@@ -208,10 +207,17 @@ class FigureCollector:
         return True
 
     def without_repeated(self) -> list[Figure]:
-        """Return the figures without pictures that are repeated, such as logos, and forget these pictures."""
+        """Return the figures without pictures that are repeated, such as logos, and forget these pictures.
+
+        Pictures that are large on their slides are kept, as in presentations that show a chart again.
+        """
         count = Counter(figure.sha256 for figure in self.figures if figure.sha256 and not figure.caption)
         repeated = {sha256 for sha256, number in count.items() if number >= REPEATED}
-        kept = [figure for figure in self.figures if figure.sha256 not in repeated or figure.caption]
+        kept = [
+            figure
+            for figure in self.figures
+            if figure.sha256 not in repeated or figure.caption or _shown_area(figure) >= LARGE
+        ]
         used = {figure.sha256 for figure in kept}
         self.pictures = {sha256: data for sha256, data in self.pictures.items() if sha256 in used}
         return [replace(figure, id=str(number)) for number, figure in enumerate(kept, 1)]
@@ -260,6 +266,12 @@ class FigureCollector:
             f"{self._left_out} of its figures {verb} left out: a document keeps up to {MAX_FIGURES} figures and"
             f" {MAX_TOTAL_BYTES / 1e6:.0f} MB of pictures",
         ]
+
+
+def _shown_area(figure: Figure) -> float:
+    """Return the area of a figure on its page in square points, or 0 if it is unknown."""
+    left, top, right, bottom = figure.box or (0.0, 0.0, 0.0, 0.0)
+    return (right - left) * (bottom - top)
 
 
 def stored_picture(figure: Figure, pictures: Mapping[str, bytes]) -> StoredPicture | None:

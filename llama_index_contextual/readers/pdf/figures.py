@@ -12,6 +12,7 @@ from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import NamedTuple
 
 from llama_index_contextual.figures import FigureKind, label_at_start
@@ -49,6 +50,7 @@ LABEL_SIZE = 1.08  # times the font size of the text: maximum size of a label be
 MAX_SHIFT = 60.0  # in points: how far a label may reach beyond its drawing
 MAX_LABEL = 45  # maximum length of a label in characters
 MIN_PROSE = 45  # minimum length of a line of running text in characters
+MIN_FONT, LETTER = 1.5, 0.48  # minimum font size in points; mean width of a letter as a share of the font size
 MARGIN = 3.0  # in points, around a figure
 
 _AFTER_LABEL = re.compile(r"\s?[:.：．。|–—―-]|\s*\Z")
@@ -247,7 +249,8 @@ class _Page:
     def __init__(self, page: DrawnPage, graphics: Sequence[Graphic]) -> None:
         self._page = page
         self._area = page.box.area or 1.0
-        self._texts = list(_texts(page.lines))
+        self._lines = list(_with_sizes(page.lines))
+        self._texts = list(_texts(self._lines))
         self._captions = list(_captions(self._texts))
         self._prose = [text.box for text in self._texts if text.is_prose]
         self._slanting = [Box(*graphic[:4]) for graphic in graphics if graphic.kind == "text"]
@@ -461,7 +464,7 @@ class _Page:
 
         A label beside a figure has the size of the text or a smaller one, unlike the heading above it.
         """
-        usual = _usual_size(self._page.lines)
+        usual = _usual_size(self._lines)
         labels = [(each, reach) for each in self._slanting]
         for text in self._texts:
             is_short = len(text.line.text) <= MAX_LABEL or text.line.cells > 1
@@ -555,6 +558,14 @@ def _usual_size(lines: Iterable[Line]) -> float:
 
 
 # ---- lines and captions ----------------------------------------------------------------------------------------------
+
+
+def _with_sizes(lines: Sequence[Line]) -> Iterator[Line]:
+    """Yield the lines, with the size estimated from their width where the font, such as one of bitmaps, states none."""
+    without = [line for line in lines if line.size < MIN_FONT and line.text and line.x1 > line.x0]
+    size = median((line.x1 - line.x0) / len(line.text) for line in without) / LETTER if without else 0.0
+    for line in lines:
+        yield replace(line, size=size, pieces=()) if line.size < MIN_FONT else line
 
 
 def _texts(lines: Sequence[Line]) -> Iterator[_Text]:

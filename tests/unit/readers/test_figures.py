@@ -169,6 +169,19 @@ def test_the_number_of_figures_is_limited() -> None:
     ]
 
 
+def test_a_large_picture_that_is_shown_again_is_no_logo() -> None:
+    presentation = Presentation()
+    for _ in range(3):
+        slide = presentation.slides.add_slide(presentation.slide_layouts[6])
+        slide.shapes.add_picture(io.BytesIO(encoded(1)), Pt(50), Pt(50), Pt(300), Pt(250))
+        slide.shapes.add_picture(io.BytesIO(encoded(2)), Pt(400), Pt(50), Pt(80), Pt(80))
+        slide.shapes.add_picture(io.BytesIO(encoded(1)), Pt(400), Pt(200), Pt(20), Pt(20))
+    figures = parsed("a.pptx", saved(presentation)).map.figures
+    assert [(figure.page, figure.box) for figure in figures] == [
+        (number, (50.0, 50.0, 350.0, 300.0)) for number in (1, 2, 3)
+    ]
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -181,7 +194,7 @@ def test_a_picture_that_is_never_drawn_is_noted_once(data: bytes) -> None:
     collector = FigureCollector()
     for number in range(3):
         assert not collector.add_encoded(Figure(id=str(number)), data)
-    assert collector.notes() == ["1 picture left out: SVG, EMF and WMF are not drawn; save it as PNG"]
+    assert collector.notes() == ["1 picture left out: SVG, EMF and WMF are not drawn; save what is needed as PNG"]
     assert not collector.add_encoded(Figure(id="4"), b"no picture")
     assert len(collector.notes()) == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,15 @@ def test_pictures_in_a_table_are_figures() -> None:
 @pytest.mark.parametrize(("side", "number"), [(62, 0), (68, 1)])
 def test_a_picture_without_caption_has_a_minimum_size(side: int, number: int) -> None:
     assert len(found(page([(PROSE, 50, 300)], [(100, 400, 100 + side, 400 + side, "picture")]))) == number
+
+
+def test_a_font_without_size_has_captions() -> None:
+    drawn = page([(PROSE, 50, 300), ("Figure 1: Pump", 100, 380)], [(100, 400, 300, 600, "picture")])
+    bitmaps = [
+        replace(line, size=0.12, pieces=((line.x0, line.x0 + 30, 6), (line.x0 + 35, line.x1, len(line.text) - 7)))
+        for line in drawn.lines
+    ]
+    assert found(drawn._replace(lines=bitmaps)) == [(0, "picture", "Figure 1: Pump")]
 
 
 def test_labels_beside_a_drawing_are_in_its_picture() -> None:
