@@ -450,8 +450,9 @@ class _Page:
         if group.is_picture:
             return box.side >= MIN_SIDE and box.area >= MIN_SHARE * self._area and prose <= 3
         is_large = box.side >= MIN_DRAWN_SIDE and box.area >= MIN_DRAWN_SHARE * self._area
-        is_drawn = group.shapes >= MIN_SHAPES or self._is_plot(group)
-        return is_large and is_drawn and prose <= 1 and box.area < BACKGROUND * self._area
+        if not is_large or prose > 1 or box.area >= BACKGROUND * self._area:
+            return False
+        return group.shapes >= MIN_SHAPES or self._is_plot(group)
 
     def _is_plot(self, group: _Group) -> bool:
         """Return whether a group is a curve with its axes, and not a frame around cells with text."""
