@@ -91,8 +91,8 @@ def test_every_expression_takes_linear_time(part: int) -> None:
 def test_the_scan_sees_expressions_of_all_kinds() -> None:
     places = [expression.where for expression in collected()]
     assert len(places) > 250
-    for place in ("answering/prompts.py", "models.py PROVIDERS", "ui/ask.py", "_utils/templates.py:"):
-        assert any(where.startswith(place) for where in places), place
+    for place in ("answering/prompts.py", " PROVIDERS", "ui/ask.py", "_utils/templates.py:"):
+        assert any(place in where for where in places), place
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from llama_index_contextual.figures import FigureKind, label_at_start
 from llama_index_contextual.readers.figures import is_table_caption
 from llama_index_contextual.readers.lines import NO_SPACE, Line
-from llama_index_contextual.readers.pdf.graphics import Graphic
+
+if TYPE_CHECKING:  # imports PDFium, which only the process that parses PDFs needs
+    from llama_index_contextual.readers.pdf.graphics import Graphic
 
 MAX_ITEMS = 1_500
 """Maximum number of pictures and shapes on a page that are compared with one another."""

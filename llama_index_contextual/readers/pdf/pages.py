@@ -15,11 +15,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from llama_index_contextual.readers.lines import Line
-from llama_index_contextual.readers.pdf.graphics import Graphic
 from llama_index_contextual.readers.tables import MAX_LABEL_WORDS, MAX_SENTENCE_WORDS, is_figure
+
+if TYPE_CHECKING:  # imports PDFium, which only the process that parses PDFs needs
+    from llama_index_contextual.readers.pdf.graphics import Graphic
 
 SAME_LINE = 0.8  # times the smaller font size: text at a larger vertical offset is on another line, not raised
 WORD_GAP = 0.5  # times the width of a space
