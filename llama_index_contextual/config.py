@@ -371,6 +371,10 @@ class ProjectConfig(BaseModel):
     """Number of published versions kept on disk for a rollback. Versions of `sync --watch` are counted separately, and
     those that removed many documents separately again.
     """
+    allow_private_addresses: bool = _live(False)
+    """Whether `ingest` and `sync_folders` read `http://` and `https://` URLs at internal addresses: of this machine, of
+    a private network, or of a cloud provider's metadata service. The addresses of redirects are checked too.
+    """
 
     def __init__(self, **values: Any) -> None:
         if values.get("llm", ...) is None and values.get("context", "llm") == "llm":

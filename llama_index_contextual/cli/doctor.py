@@ -38,6 +38,7 @@ from llama_index_contextual.models import (
 )
 from llama_index_contextual.money.price import is_in_process
 from llama_index_contextual.project.manager import missing_for_models
+from llama_index_contextual.readers.files import is_url
 from llama_index_contextual.search.cross_encoders import FASTEMBED
 
 LOCKS = Path("/proc/locks")
@@ -121,7 +122,7 @@ def _version(directory: Path, config: ProjectConfig) -> Iterator[Check]:
         yield Check(name, message, _command(directory, "rebuild"), harmless=True)
     ids_by_source: dict[Path, list[str]] = {}
     for record in records:
-        if record.path is not None and not Path(record.path).is_file():
+        if record.path is not None and not is_url(record.path) and not Path(record.path).is_file():
             ids_by_source.setdefault(input_of(record), []).append(record.doc_id)
     for source, ids in ids_by_source.items():
         sync = f"mkdir -p {shlex.quote(str(source))} && {_command(directory, 'sync', str(source), '--allow-empty')}"

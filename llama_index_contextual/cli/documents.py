@@ -23,6 +23,7 @@ from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
 from llama_index_contextual.cli.common import Commands, Name, err, safe, say
+from llama_index_contextual.readers.files import is_url
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -157,7 +158,7 @@ def ingest(
     is given.
 
     Args:
-        paths: Files, folders, globs: PDF, Office, HTML, CSV, mail, text, images.
+        paths: Files, folders, globs, URLs: PDF, Office, HTML, CSV, mail, text, images.
         ray: Read and embed on a Ray cluster: `auto` for this machine's cluster, HOST:PORT, or `local`.
     """
     project = common.open_to_build(name, llm, settings)
@@ -319,7 +320,7 @@ def sync(
     a JSON object).
 
     Args:
-        folders: Folders, searched as by `ingest`.
+        folders: Folders or their URLs, searched as by `ingest`.
         dry_run: Show what is new, changed, moved and gone, without changing anything.
         allow_empty: Remove the documents of a folder that is empty, as an unmounted drive is.
         allow_many: With --yes, allow a sync to remove more than a tenth of a folder's documents.
@@ -390,6 +391,9 @@ SETTLE = 1.0
 RESCAN = 300.0
 """Seconds after which `--watch` scans the folders even if no change was reported."""
 
+POLL = 60.0
+"""Seconds after which `--watch` lists folders at URLs again."""
+
 SOON = 2.0
 """Seconds after which `--watch` syncs again if there is work left or another process is writing to the project."""
 
@@ -424,6 +428,7 @@ class Watch:
         self._error = ""  # the error message of the last sync, or an empty string
         self._skipped: set[SkippedFile] = set()  # skipped files of the last sync
         self._missing: set[str] = set()  # documents that have been reported as missing
+        self._local = [folder for folder in self.folders if not is_url(folder)]
         self._waiting: frozenset[str] = frozenset()  # documents of a refused removal whose files are still missing
 
     def _document_cost(self) -> float:
@@ -437,11 +442,13 @@ class Watch:
         if not self.removes:
             common.say_note("Documents whose files are deleted are kept: start with --yes to remove them.")
         project_path, due = os.path.realpath(self.project.directory), time.monotonic()
-        for changes in _changes(self.folders, self.stop):
+        for changes in _changes(self._local, self.stop):
             if any(not Path(os.path.realpath(path)).is_relative_to(project_path) for path in changes):
                 due = time.monotonic()
             if time.monotonic() >= due:
                 wait = self.sync()
+                if len(self._local) < len(self.folders):
+                    wait = min(wait, POLL)
                 due = time.monotonic() + wait
 
     def sync(self) -> float:

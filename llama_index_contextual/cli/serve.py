@@ -80,7 +80,7 @@ def _token(variable: str) -> Any:
 
 @opening.command("open", as_json=False)
 def open_folder(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER")],
+    location: Annotated[str, typer.Argument(metavar="FOLDER")],
     llm: common.Llm = None,
     settings: common.Settings = None,
     name: Annotated[str | None, typer.Option(metavar="NAME")] = None,
@@ -98,12 +98,15 @@ def open_folder(
     writes contexts and answers; in one that was opened without an LLM, only answers.
 
     Args:
-        folder: Folder with the documents, including its subfolders.
+        location: Folder with the documents, including its subfolders, or its URL.
         name: Name of the project; by default, the name of the folder.
         port: Port of the Workbench; 0 chooses a free one.
         no_browser: Only print the address of the Workbench.
     """
-    if not folder.is_dir():
+    from llama_index_contextual.readers.files import is_url
+
+    folder = location if is_url(location) else Path(location)
+    if isinstance(folder, Path) and not folder.is_dir():
         problem = "is a file: name its folder" if folder.is_file() else "there is no such folder"
         raise PathNotFoundError(f"{folder}: {problem}.", value=[str(folder)])
     options = [*(["--name", name] if name else []), *(["--llm", llm] if llm else [])]
@@ -129,7 +132,7 @@ def open_folder(
     def work_on(show: ReportProgress) -> Awaitable[IngestReport]:
         return project.async_folders([folder], remove=False, max_cost=max_cost, wait=wait, progress=show)
 
-    adding_to = folder if is_loopback(host) else None
+    adding_to = folder if is_loopback(host) and isinstance(folder, Path) else None
     show = partial(_show_opened, folder=folder, name=name, again=again, can_add=adding_to is not None)
     ingest = _start_ingest(folder, work_on, show)
     try:
@@ -138,7 +141,7 @@ def open_folder(
             host=host,
             port=port,
             token=token,
-            document_folders=[folder],
+            document_folders=[folder] if isinstance(folder, Path) else [],
             open_browser=common.out.is_terminal and not no_browser,
             ingests={name: ingest},
             adding_to=adding_to,
@@ -149,18 +152,18 @@ def open_folder(
         common.end_interrupted(project)
 
 
-def _show_needs(folder: Path, config: ProjectConfig) -> None:
+def _show_needs(folder: Path | str, config: ProjectConfig) -> None:
     """Print the extras that the files of a folder need, and the LLM that is used, before the files are read."""
     from llama_index_contextual.cli.opening import describe_models, needed_extras
 
-    extras, reasons = needed_extras(folder)
+    extras, reasons = needed_extras(folder) if isinstance(folder, Path) else ([], [])
     if extras:
         common.say_note(f'{"; ".join(reasons)}: pip install "{common.PROGRAM}[{",".join(extras)}]"')
     say(f"[dim]{safe(describe_models(config))}[/]", to=err)
 
 
 def _start_ingest(
-    folder: Path,
+    folder: Path | str,
     start: Callable[[ReportProgress], Awaitable[IngestReport]],
     finished: Callable[[IngestReport], None],
 ) -> BackgroundIngest:
@@ -182,12 +185,12 @@ def _start_ingest(
         common.say_error(message)
         return message
 
-    ingest = BackgroundIngest(folder.resolve().name, work, describe=describe, finished=finished)
+    ingest = BackgroundIngest(_name_of(folder), work, describe=describe, finished=finished)
     ingest.start()
     return ingest
 
 
-def _show_opened(report: IngestReport, folder: Path, name: str, again: str, *, can_add: bool = False) -> None:
+def _show_opened(report: IngestReport, folder: Path | str, name: str, again: str, *, can_add: bool = False) -> None:
     """Print the report on a folder. With `can_add`, an empty folder is no error, because documents can be added.
 
     Raises:
@@ -211,8 +214,13 @@ def _show_opened(report: IngestReport, folder: Path, name: str, again: str, *, c
     say(safe(f"To open it again: {again}"))
 
 
-def project_name(folder: Path) -> str:
-    """Return the project name for a folder.
+def _name_of(folder: Path | str) -> str:
+    """Return the name of a folder, or the last name in its URL."""
+    return folder.resolve().name if isinstance(folder, Path) else regex.split("[/?]+", folder.rstrip("/"))[-1]
+
+
+def project_name(folder: Path | str) -> str:
+    """Return the project name for a folder or its URL.
 
     Raises:
         InputError: The folder's name cannot be turned into a project name.
@@ -223,7 +231,7 @@ def project_name(folder: Path) -> str:
     """
     from llama_index_contextual.index.project_file import MAX_NAME_LENGTH, check_name
 
-    words = " ".join(_INVALID_IN_NAMES.sub(" ", folder.resolve().name).split())
+    words = " ".join(_INVALID_IN_NAMES.sub(" ", _name_of(folder)).split())
     name = ".".join(filter(None, words.split(".")))[:MAX_NAME_LENGTH].strip(" -_.")
     try:
         return check_name(name)
@@ -231,7 +239,7 @@ def project_name(folder: Path) -> str:
         raise InputError(f"{folder} has a name that cannot be that of a project: choose one with --name.") from error
 
 
-def _project_of(folder: Path, name: str, llm: str | None, settings: Sequence[str] | None) -> Project:
+def _project_of(folder: Path | str, name: str, llm: str | None, settings: Sequence[str] | None) -> Project:
     """Return the project for a folder; create it if it does not exist.
 
     An LLM that is given for an existing project without contexts by an LLM is stored as the one that answers.

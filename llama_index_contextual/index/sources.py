@@ -1,19 +1,23 @@
-"""Find the original files of documents, so that their pages can be shown next to the text."""
+"""Find the original files of documents, and remember the downloads of files at URLs."""
 
 from __future__ import annotations
 
 import glob
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from llama_index_contextual._utils.locks import Lock
+from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.readers.files import content_hash, unescaped
+from llama_index_contextual.index import files
+from llama_index_contextual.index.manifest import DocumentRecord, with_checksum, without_checksum
+from llama_index_contextual.readers.files import content_hash, is_url, unescaped
+
+DOWNLOADS_FILE = "downloads.json"
 
 _MAX_NAMESAKES = 32
 """Maximum number of files per folder that are compared with a document because they have the same name."""
@@ -27,9 +31,15 @@ def inputs_of(records: Iterable[DocumentRecord]) -> dict[str, str]:
         records: Records of the documents.
 
     Returns:
-        A mapping of document ids to paths, for documents whose files still exist.
+        A mapping of document ids to paths, for documents whose files still exist, and to URLs.
     """
-    return {record.doc_id: str(input_of(record)) for record in records if Path(record.path or "").is_file()}
+    inputs = {}
+    for record in records:
+        if is_url(record.path):
+            inputs[record.doc_id] = str(record.path)
+        elif Path(record.path or "").is_file():
+            inputs[record.doc_id] = str(input_of(record))
+    return inputs
 
 
 def input_of(record: DocumentRecord) -> Path:
@@ -38,6 +48,31 @@ def input_of(record: DocumentRecord) -> Path:
     names = tuple(map(unescaped, record.doc_id.split("/")))
     is_below = len(names) > 1 and path.parts[-len(names) :] == names
     return path.parents[len(names) - 2] if is_below else path
+
+
+# ---- downloads -------------------------------------------------------------------------------------------------------
+
+
+def read_downloads(project_dir: Path) -> dict[str, tuple[str, str]]:
+    """Return the fingerprint and the xxh3 hash of each file that earlier runs have downloaded, by URL.
+
+    The result is empty if the file is missing or damaged: the files are then downloaded again.
+    """
+    try:
+        rows = without_checksum(parse_json(files.read(project_dir / DOWNLOADS_FILE)))["downloads"]
+        return {str(url): (str(fingerprint), str(digest)) for url, (fingerprint, digest) in rows.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def store_downloads(project_dir: Path, downloads: Mapping[str, tuple[str, str]]) -> None:
+    """Store the result of `read_downloads` for later runs, if it has changed. The write lock must be held."""
+    if downloads:
+        if downloads != read_downloads(project_dir):
+            rows = {url: list(downloads[url]) for url in sorted(downloads)}
+            files.replace(project_dir / DOWNLOADS_FILE, with_checksum({"downloads": rows}))
+    elif (project_dir / DOWNLOADS_FILE).is_file():
+        files.remove(project_dir / DOWNLOADS_FILE)
 
 
 # ---- finding a document's original file ------------------------------------------------------------------------------
@@ -87,7 +122,8 @@ class SourceFinder:
         return SourceFile(None, problem="changed" if has_changed else "missing")
 
     def _candidates(self, record: DocumentRecord, former: Path) -> Iterator[Path]:
-        yield former
+        if not is_url(record.path):
+            yield former
         names = record.doc_id.split("/")
         for folder in self._folders:
             for at in range(len(names)):

@@ -21,7 +21,7 @@ from llama_index_contextual.index.inbox import Inbox
 from llama_index_contextual.index.manifest import Manifest, read_manifest
 from llama_index_contextual.index.project_file import read_config, record_embed_object, write_config, write_lock
 from llama_index_contextual.index.qdrant import check_backend
-from llama_index_contextual.index.sources import inputs_of
+from llama_index_contextual.index.sources import inputs_of, store_downloads
 from llama_index_contextual.index.verify import (
     ForgetReport,
     PartFaults,
@@ -67,8 +67,8 @@ async def async_folders(
         return await aingest(state, paths, settings, show_progress=show_progress, progress=options.get("progress"))
 
     def preview() -> IngestReport:
-        with state.open_live() as previous:
-            return IngestRun(paths, settings, state.config, previous).report()
+        with state.open_live() as previous, state.remote_files(settings.limits, only_lists=True) as remote:
+            return IngestRun(paths, settings, state.config, previous, remote).report()
 
     return await asyncio.to_thread(preview)
 
@@ -143,6 +143,7 @@ def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
             AnswerFile(state.directory / ANSWERS_FILE).clear()
             store_skipped(state.directory, ())
             Inbox(state.directory).forget()
+            store_downloads(state.directory, {})
         return forget(state.directory, live, dry_run=dry_run)
 
 

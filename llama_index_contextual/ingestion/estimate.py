@@ -51,6 +51,7 @@ from llama_index_contextual.money.price import MARGIN, Prices, SenderKind, money
 from llama_index_contextual.money.receipt import Receipt
 from llama_index_contextual.money.tokens import Tokens
 from llama_index_contextual.readers import SkippedFile
+from llama_index_contextual.readers.remote import RemoteFiles
 
 SECONDS_TO_FIRST_TOKEN = 1.0
 TOKENS_PER_SECOND = 70.0
@@ -330,6 +331,7 @@ def estimate_ingest(state: ProjectState, inputs: Sequence[IngestInput], options:
     with (
         contextlib.closing(Ledger(state.directory / LEDGER_FILE, read_only=True)) as ledger,
         state.version_to_build_on(replace=options.replace) as previous,
+        state.remote_files(options.limits) as remote,
     ):
         name, model = state.embed_model_name, state.passed_embed_model
         model = contextual_model(name or "") if model is None else model
@@ -340,6 +342,7 @@ def estimate_ingest(state: ProjectState, inputs: Sequence[IngestInput], options:
             state.config,
             pipeline,
             previous,
+            remote,
             embed_model_name=name,
             embed_model=model,
             passage_prefix=state.passage_prefix,
@@ -352,6 +355,7 @@ def estimate(
     config: ProjectConfig,
     pipeline: Pipeline,
     previous: OpenVersion | None,
+    remote: RemoteFiles | None = None,
     *,
     embed_model_name: str | None,
     embed_model: BaseEmbedding | None,
@@ -365,11 +369,12 @@ def estimate(
         config: Settings of the project.
         pipeline: Components that process a document, as the settings select them.
         previous: The previous version, or None.
+        remote: Access to files at URLs; None if there are none among the inputs.
         embed_model_name: As for `CostCounter`.
         embed_model: As for `CostCounter`.
         passage_prefix: As for `CostCounter`.
     """
-    sources, plan = plan_run(inputs, options, config, previous)
+    sources, plan = plan_run(inputs, options, config, previous, remote)
     sender: SenderKind = "batch" if options.batch else config.service_tier or "live"
     prices, writer = Prices(config.prices), pipeline.contextualizer
     context_tokens: float = CONTEXT_TOKENS

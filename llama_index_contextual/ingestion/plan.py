@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -48,11 +49,13 @@ from llama_index_contextual.readers.files import (
     OFFICE_SUFFIXES,
     PDF_SUFFIXES,
     has_text,
+    is_url,
     notes_on_ids,
     printable,
     split_glob,
 )
 from llama_index_contextual.readers.ocr import CHANGED
+from llama_index_contextual.readers.remote import RemoteError, RemoteFiles, checked_url, split_url, without_secrets
 
 IngestInput = str | os.PathLike[str] | BaseNode
 
@@ -136,6 +139,7 @@ class Matcher:
         records: Documents of the previous version.
         options: Options for the run.
         removed: Ids of documents that a sync removes unless a file matches them.
+        gone: URLs of documents whose source says that their file no longer exists.
 
     Attributes:
         matches: The match for each file that is not a new document.
@@ -148,9 +152,10 @@ class Matcher:
         records: Records,
         options: RunOptions,
         removed: Collection[str],
+        gone: Collection[str] = (),
     ) -> None:
         self._digests, self._facts, self._records = digests, facts, records
-        self._options, self._removed = options, removed
+        self._options, self._removed, self._gone = options, removed, gone
         self._identified: set[str] = set()  # ids of documents whose file is known
         self.matches: dict[FileRef, Match] = {}
         for find in (self._by_location, self._by_content):
@@ -162,7 +167,7 @@ class Matcher:
         self._ids = {record.doc_id for kind, record in self.matches.values() if kind == "same"}
 
     def _by_location(self, ref: FileRef) -> Match | None:
-        record = self._records.with_path(os.path.realpath(ref.path))
+        record = self._records.with_path(ref.location)
         if record is not None and self._is_free(record):
             return "same", record
         return None
@@ -172,9 +177,9 @@ class Matcher:
         equal = [record for record in self._records.with_content(self._digests[ref]) if record.path is not None]
         equal = sorted(filter(self._is_free, equal), key=lambda record: record.doc_id not in ids)
         for record in equal:
-            if not self._is_kept(record.doc_id) or is_absent(record.path or ""):
+            if not self._is_kept(record.doc_id) or self._is_gone(record.path or ""):
                 return "renamed", record
-        facts = self._facts.get(str(ref.path))
+        facts = self._facts.get(ref.name)
         for record in equal:
             if facts is None or facts == (record.facts or {}):
                 return "same" if record.doc_id in ids else "copy", record
@@ -183,6 +188,10 @@ class Matcher:
     def _is_free(self, record: DocumentRecord) -> bool:
         """Return whether a document has not been matched with a file yet."""
         return record.doc_id not in self._identified
+
+    def _is_gone(self, path: str) -> bool:
+        """Return whether the file of a document is known to no longer exist."""
+        return path in self._gone if is_url(path) else is_absent(path)
 
     def _is_kept(self, doc_id: str) -> bool:
         """Return whether a document is kept even if no file matches it."""
@@ -228,6 +237,7 @@ def changing_files(files: Sequence[FileRef], seconds: float) -> set[FileRef]:
     """Wait, and return the files that changed during the wait, which are probably still being written."""
     if not seconds:
         return set()
+    files = [ref for ref in files if not ref.url]
     before = [_status_of(ref.path) for ref in files]
     time.sleep(seconds)
     return {ref for ref, status in zip(files, before, strict=True) if _status_of(ref.path) != status}
@@ -245,15 +255,23 @@ class SyncedFolders:
     """The folders of a sync. They must exist and be readable, and must not be replaced during the search.
 
     Args:
-        paths: The folders.
+        paths: The folders; URLs of folders are checked by the search.
 
     Raises:
-        InputError: A path is not a folder, or the folder cannot be opened.
+        InputError: A path is not a folder, the folder cannot be opened, or a URL is invalid.
         PathNotFoundError: A folder does not exist.
     """
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
-        self._folders = {os.path.realpath(path): _identity_of_folder(path) for path in paths}
+        self._folders: dict[str, tuple[int, int] | None] = {}
+        for path in paths:
+            if isinstance(path, str) and is_url(path):
+                url = checked_url(path)
+                if split_url(url)[1]:
+                    raise InputError(f"{printable(url)} is not a folder but a pattern: name the folder.", value=url)
+                self._folders[url] = None
+            else:
+                self._folders[os.path.realpath(path)] = _identity_of_folder(path)
 
     def require_same(self) -> None:
         """Check that the folders have not been replaced in the meantime, for example by unmounting a drive.
@@ -263,7 +281,7 @@ class SyncedFolders:
             PathNotFoundError: A folder no longer exists.
         """
         for path, identity in self._folders.items():
-            if _identity_of_folder(path) != identity:
+            if identity is not None and _identity_of_folder(path) != identity:
                 raise InputError(f"{printable(path)} was replaced while it was searched: run the sync again.")
 
     def check_removals(
@@ -271,8 +289,8 @@ class SyncedFolders:
         removed: Mapping[str, str],
         gone: Mapping[str, str],
         *,
-        remaining: Iterable[Path],
-        files: Iterable[Path],
+        remaining: Iterable[str],
+        files: Iterable[str],
         options: RunOptions,
     ) -> bool:
         """Check that a sync does not remove all or many documents in a folder, unless this is allowed.
@@ -283,8 +301,8 @@ class SyncedFolders:
         Args:
             removed: Former paths of the documents that would be removed, by document id.
             gone: Former paths of all documents whose file no longer exists.
-            remaining: Files of the documents that are kept.
-            files: All files that were found.
+            remaining: Locations of the files of the documents that are kept.
+            files: Locations of all files that were found.
             options: Options for the run.
 
         Raises:
@@ -294,25 +312,29 @@ class SyncedFolders:
         Returns:
             Whether many documents in a folder are removed.
         """
-        kept_paths, paths = (list(map(os.path.realpath, group)) for group in (remaining, files))
+        kept_paths, paths = list(remaining), list(files)
         many: dict[str, str] = {}
         is_refused = False
         for folder in self._folders:
-            below = os.path.join(folder, "")
-            removals = [doc_id for doc_id, path in removed.items() if path.startswith(below)]
-            has_file = any(path.startswith(below) for path in paths)
-            absent = (
-                [doc_id for doc_id, path in gone.items() if path.startswith(below)] if options.watching else removals
-            )
+            removals = [doc_id for doc_id, path in removed.items() if _is_in(path, folder)]
+            has_file = any(_is_in(path, folder) for path in paths)
+            absent = [doc_id for doc_id, path in gone.items() if _is_in(path, folder)] if options.watching else removals
             if absent and not has_file and not options.allow_empty:
                 raise _empty_folder(folder, absent)
-            total = len(removals) + sum(path.startswith(below) for path in kept_paths)
+            total = len(removals) + sum(_is_in(path, folder) for path in kept_paths)
             if len(removals) > max(1, total // 10):
                 many[folder] = f"{len(removals):,} of {pluralize(total, 'document')}"
                 is_refused = is_refused or (has_file and not options.allow_many)
         if is_refused:
             raise _large_removal(many, removed)
         return bool(many)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    """Return whether a file is in a folder or its subfolders, or is the page that is synced instead of a folder."""
+    if is_url(folder):
+        return path == folder or path.startswith(f"{folder}/")
+    return path.startswith(os.path.join(folder, ""))
 
 
 def _empty_folder(folder: str, ids: Sequence[str]) -> InputError:
@@ -414,15 +436,25 @@ class FileReader(Protocol):
         """Read files in order and yield the content of each file, or the error."""
 
 
-def _missing_files(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:
+def _missing_files(
+    paths: Iterable[str | os.PathLike[str]], records: Sequence[DocumentRecord], remote: RemoteFiles
+) -> dict[str, str]:
     """Return the file paths, by document id, of documents whose file is missing from a folder passed to the call."""
+    urls = [split_url(checked_url(path))[0] for path in paths if isinstance(path, str) and is_url(path)]
+    remote_missing = {
+        record.doc_id: record.path
+        for record in records
+        if record.path is not None and any(_is_in(record.path, url) for url in urls) and remote.is_gone(record.path)
+    }
     fixed_parts = (
-        path if os.path.lexists(path) else split_glob(Path(path))[0] for path in paths if "\0" not in os.fspath(path)
+        path if os.path.lexists(path) else split_glob(Path(path))[0]
+        for path in paths
+        if not is_url(path) and "\0" not in os.fspath(path)
     )
     real_paths = [os.path.realpath(path) for path in fixed_parts]
     folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
     below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(folders))
-    return {doc_id: path for doc_id, path in below if path is not None and is_absent(path)}
+    return remote_missing | {doc_id: path for doc_id, path in below if path is not None and is_absent(path)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -454,7 +486,11 @@ class Inputs:
 
     @classmethod
     def collect(
-        cls, inputs: Sequence[IngestInput], options: RunOptions | None = None, records: Sequence[DocumentRecord] = ()
+        cls,
+        inputs: Sequence[IngestInput],
+        options: RunOptions | None = None,
+        records: Sequence[DocumentRecord] = (),
+        remote: RemoteFiles | None = None,
     ) -> Inputs:
         """Sort the inputs into files, Documents and nodes, and find the matching documents.
 
@@ -462,6 +498,7 @@ class Inputs:
             inputs: Paths, Documents and nodes.
             options: Options for the run.
             records: Documents of the previous version.
+            remote: Access to files at URLs.
 
         Raises:
             InputError: An input has the wrong type or cannot be ingested, two inputs have the same id, a Document or
@@ -476,7 +513,8 @@ class Inputs:
         if len(paths) + len(nodes) != len(inputs):
             raise InputError("ingest accepts only paths, LlamaIndex Documents and nodes.")
         options, records = options or RunOptions(), Records(records)
-        files = collect_files(paths, options, records) if paths else cls(options=options)
+        remote = remote or RemoteFiles(limits=options.limits)
+        files = collect_files(paths, options, records, remote) if paths else cls(options=options)
         documents, skipped = dict(files.documents), list(files.skipped)
         ids = {document.record.doc_id for document in documents.values() if document.record is not None}
         for job in jobs_of_nodes(nodes, skipped):
@@ -520,7 +558,7 @@ class Inputs:
                 yield source.skip(CHANGED_MEANWHILE)
             else:
                 # The file may have changed since it was hashed: use the hash of the content that was read.
-                path, facts = os.path.realpath(ref.path), content.facts or None
+                path, facts = ref.location, content.facts or None
                 document, chunks, warnings = content.document, content.chunks, content.warnings
                 pictures = content.pictures
                 yield Job(
@@ -531,30 +569,32 @@ class Inputs:
                 yield source.job
 
 
-def collect_files(paths: Sequence[str | os.PathLike[str]], options: RunOptions, records: Records) -> Inputs:
+def collect_files(
+    paths: Sequence[str | os.PathLike[str]], options: RunOptions, records: Records, remote: RemoteFiles
+) -> Inputs:
     """Return the files at the given paths, and the documents whose file no longer exists.
 
     Each file gets the id of the document that it matches, or a new id.
     """
     folders = SyncedFolders(paths) if options.is_sync else None
-    discovery = discover(paths, limits=options.limits)
+    discovery = discover(paths, limits=options.limits, find=partial(_found, remote, options))
     changing = changing_files(discovery.files, options.settle)
     skipped = [*discovery.skipped, *(SkippedFile(ref.shown, UNSETTLED) for ref in changing)]
     stable = [ref for ref in discovery.files if ref not in changing]
-    digests, copies = _hash_files(stable, options, records, skipped)
-    present = {os.path.realpath(ref.path) for ref in discovery.files}
-    missing_paths = _missing_files(paths, [record for record in records if record.path not in present])
+    digests, copies = _hash_files(stable, options, records, skipped, remote)
+    present = {ref.location for ref in discovery.files}
+    missing_paths = _missing_files(paths, [record for record in records if record.path not in present], remote)
     if folders is not None:
         folders.require_same()
     removable = dict(missing_paths)
-    for path in map(os.path.realpath, (copy.path for copy in copies)):
+    for path in (copy.location for copy in copies):
         if (record := records.with_path(path)) is not None:
             removable[record.doc_id] = path
     removals = set(filter(options.may_remove, removable))
     facts: dict[str, Mapping[str, Any]] = {}
     if options.file_metadata is not None:
-        facts = {str(ref.path): user_facts(options.file_metadata, ref.path) for ref in digests}
-    matcher = Matcher(digests, facts, records, options, removals)
+        facts = {ref.name: user_facts(options.file_metadata, ref.name) for ref in digests}
+    matcher = Matcher(digests, facts, records, options, removals, frozenset(missing_paths.values()))
     documents: dict[str, DocumentInput] = {}
     new: list[FileRef] = []
     for ref, digest in digests.items():
@@ -568,13 +608,13 @@ def collect_files(paths: Sequence[str | os.PathLike[str]], options: RunOptions, 
             doc_id = matcher.new_id(ref)
             new.append(replace(ref, doc_id=doc_id))
         if record is not None and record.facts and options.file_metadata is None:
-            facts[str(ref.path)] = record.facts
+            facts[ref.name] = record.facts
         documents[doc_id] = DocumentInput(
             doc_id=doc_id,
             digest=digest,
             record=record,
             ref=replace(ref, doc_id=doc_id),
-            facts=facts.get(str(ref.path)) or None,
+            facts=facts.get(ref.name) or None,
             is_moved=kind == "renamed",
         )
     ids = {document.record.doc_id for document in documents.values() if document.record is not None}
@@ -593,15 +633,43 @@ def collect_files(paths: Sequence[str | os.PathLike[str]], options: RunOptions, 
     removes_many = folders.check_removals(
         {doc_id: removable[doc_id] for doc_id in inputs.removed},
         {doc_id: missing_paths[doc_id] for doc_id in inputs.missing},
-        remaining=[document.ref.path for document in documents.values() if document.ref and document.record],
-        files=[ref.path for ref in discovery.files],
+        remaining=[document.ref.location for document in documents.values() if document.ref and document.record],
+        files=[ref.location for ref in discovery.files],
         options=options,
     )
     return replace(inputs, removes_many=removes_many)
 
 
+def _found(remote: RemoteFiles, options: RunOptions, url: str) -> list[FileRef | SkippedFile]:
+    """Return the files at a URL; a source that cannot be listed completely is skipped, but never synced.
+
+    Raises:
+        InputError: The source of a sync cannot be listed completely.
+        PathNotFoundError: There is nothing at the URL of a sync.
+    """
+    shown = printable(without_secrets(url))
+    try:
+        return list(remote.find(url))
+    except FileNotFoundError as error:
+        if options.is_sync and not options.allow_empty:
+            raise PathNotFoundError(
+                f"There is nothing at {shown}: no document was changed; check the address and the settings of the"
+                f" source.",
+                value=[shown],
+                remedy=Remedy(
+                    "if everything there was deleted on purpose, pass `allow_empty=True`",
+                    "if everything there was deleted on purpose, add --allow-empty",
+                ),
+            ) from error
+        return [] if options.is_sync else [SkippedFile(shown, "does not exist", absent=True)]
+    except RemoteError as error:
+        if options.is_sync:
+            raise InputError(f"{shown} {error.reason}. No document was changed: run the sync again.") from error
+        return [SkippedFile(shown, error.reason, absent=True)]
+
+
 def _hash_files(
-    refs: Sequence[FileRef], options: RunOptions, records: Records, skipped: list[SkippedFile]
+    refs: Sequence[FileRef], options: RunOptions, records: Records, skipped: list[SkippedFile], remote: RemoteFiles
 ) -> tuple[dict[FileRef, str], list[FileRef]]:
     """Return the xxh3 hash of each file to ingest, and a list of files skipped as copies of other files.
 
@@ -610,14 +678,16 @@ def _hash_files(
     digests: dict[FileRef, str] = {}
     first: dict[tuple[str, str], FileRef] = {}
     copies: list[FileRef] = []
-    documents = {ref: records.with_path(os.path.realpath(ref.path)) for ref in refs}
+    documents = {ref: records.with_path(ref.location) for ref in refs}
+    downloads = remote.digests([ref for ref in refs if ref.url])
     # Files of existing documents come first. If they were skipped as copies, their documents would become outdated.
     # They are therefore skipped only if a sync removes these documents.
     for ref in sorted(refs, key=lambda ref: documents[ref] is None):
         try:
-            digest = content_hash(ref.path)
+            digest = downloads[ref]() if ref.url else content_hash(ref.path)
         except ReadError as error:
-            skipped.append(SkippedFile(ref.shown, error.reason))
+            # With `replace`, the document of a file that cannot be downloaded would be removed.
+            skipped.append(SkippedFile(ref.shown, error.reason, absent=bool(ref.url) and options.replace))
             continue
         # The same bytes can be a valid text file and an invalid PDF.
         suffix = ref.path.suffix.lower()
@@ -824,7 +894,11 @@ def make_plan(
 
 
 def plan_run(
-    inputs: Sequence[IngestInput], options: RunOptions, config: ProjectConfig, previous: OpenVersion | None
+    inputs: Sequence[IngestInput],
+    options: RunOptions,
+    config: ProjectConfig,
+    previous: OpenVersion | None,
+    remote: RemoteFiles | None = None,
 ) -> tuple[Inputs, Plan]:
     """Return the inputs of a call and the plan for the run.
 
@@ -845,7 +919,7 @@ def plan_run(
             setting=changes[0],
         )
     rebuild = (bool(changes) and not options.retry_failed) or (options.renew and config.context == "llm")
-    sources = Inputs.collect(inputs, options, records)
+    sources = Inputs.collect(inputs, options, records, remote)
     return sources, make_plan(
         records,
         sources.documents,

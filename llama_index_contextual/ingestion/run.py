@@ -45,6 +45,7 @@ from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.manifest import DocumentRecord, Manifest
 from llama_index_contextual.index.part import DocumentFrame
 from llama_index_contextual.index.project_file import project_ledger, write_lock
+from llama_index_contextual.index.sources import store_downloads
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.estimate import CostCounter
@@ -73,6 +74,8 @@ from llama_index_contextual.models import own_prefixes
 from llama_index_contextual.money.account import Account
 from llama_index_contextual.money.price import Prices
 from llama_index_contextual.money.receipt import Receipt
+from llama_index_contextual.readers.files import is_url
+from llama_index_contextual.readers.remote import RemoteFiles
 
 logger = get_logger(__name__)
 
@@ -139,6 +142,13 @@ async def aingest(
     async with contextlib.AsyncExitStack() as stack:
         executor = Executor()
         if ray is not None:
+            if any(map(is_url, inputs)):
+                raise ConfigurationError(
+                    "Ray cannot read URLs, because they are downloaded to a folder of this machine: mount the source on"
+                    " all nodes and ingest the folder",
+                    setting="ray",
+                    remedy=Remedy("or omit ray", "or omit --ray"),
+                )
             executor = await stack.enter_async_context(_on_ray(state, ray, batch=options.batch))
         await _lock(stack, state.directory, options.wait)
         # Another program may keep the ledger locked for a while.
@@ -147,7 +157,8 @@ async def aingest(
         previous = await asyncio.to_thread(stack.enter_context, version)
         if progress is None and show_progress:
             progress = stack.enter_context(progress_bar())
-        run = await asyncio.to_thread(IngestRun, inputs, options, state.config, previous)
+        remote = stack.enter_context(state.remote_files(options.limits))
+        run = await asyncio.to_thread(IngestRun, inputs, options, state.config, previous, remote)
         if run.changes_nothing:  # no model is loaded
             report = await run.aupdate_derived(state.directory)
         else:
@@ -160,6 +171,7 @@ async def aingest(
         if inputs:
             skipped = [file for file in report.skipped if file.reason not in FOR_LATER]
             await run_to_completion(partial(store_skipped, state.directory, skipped))
+            await run_to_completion(partial(store_downloads, state.directory, remote.fetched))
         return report
 
 
@@ -192,6 +204,7 @@ class IngestRun:
         options: Options for the run.
         config: Settings of the project.
         previous: The previous version, or None.
+        remote: Access to files at URLs; None if there are none among the inputs.
 
     Attributes:
         plan: Action for each document.
@@ -206,11 +219,16 @@ class IngestRun:
     """
 
     def __init__(
-        self, inputs: Sequence[IngestInput], options: RunOptions, config: ProjectConfig, previous: OpenVersion | None
+        self,
+        inputs: Sequence[IngestInput],
+        options: RunOptions,
+        config: ProjectConfig,
+        previous: OpenVersion | None,
+        remote: RemoteFiles | None = None,
     ) -> None:
         self._started = time.monotonic()
         self._items, self._options, self._config, self._previous = inputs, options, config, previous
-        self._inputs, self.plan = plan_run(inputs, options, config, previous)
+        self._inputs, self.plan = plan_run(inputs, options, config, previous, remote)
         self.failed: list[str] = []
         self.skipped = [*self._inputs.skipped]
         self.warnings = [*self._inputs.warnings]

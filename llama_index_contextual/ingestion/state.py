@@ -32,6 +32,7 @@ from llama_index_contextual.errors import (
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.manifest import Manifest
 from llama_index_contextual.index.project_file import embed_object, record_embed_object, require_existing
+from llama_index_contextual.index.sources import read_downloads
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.ingestion.pipeline import Pipeline, make_pipeline
@@ -51,6 +52,8 @@ from llama_index_contextual.models import (
     settings_llm,
     settings_without_effect,
 )
+from llama_index_contextual.readers import ReadLimits
+from llama_index_contextual.readers.remote import RemoteFiles
 from llama_index_contextual.search.live import LiveIndexes, LiveVersions
 
 _PROBED = 100
@@ -403,6 +406,12 @@ class ProjectState:
             if version is not None:
                 self._require_model_of(version.manifest)
             yield version
+
+    def remote_files(self, limits: ReadLimits, *, only_lists: bool = False) -> RemoteFiles:
+        """Return the access to files at URLs; see `RemoteFiles`."""
+        is_allowed = self.config.allow_private_addresses
+        downloads = read_downloads(self.directory)
+        return RemoteFiles(downloads, limits=limits, allow_private=is_allowed, only_lists=only_lists)
 
     def _require_model_of(self, manifest: Manifest) -> None:
         embed_model_name = self.embed_model_name

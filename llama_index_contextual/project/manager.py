@@ -39,6 +39,7 @@ from llama_index_contextual.index.project_file import (
     write_lock,
 )
 from llama_index_contextual.index.qdrant import COLLECTION_FILE, check_backend, delete_collection
+from llama_index_contextual.index.sources import DOWNLOADS_FILE
 from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.versions import CURRENT, VERSIONS, write_current
 from llama_index_contextual.ingestion.report import SKIPPED_FILE
@@ -51,8 +52,11 @@ logger = logging.getLogger(__name__)
 _WINDOWS = os.name == "nt"
 _LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
 """The ledger, and the journal with which SQLite repairs it after an interruption. They are kept or deleted together."""
-_REPORTS = (ANSWERS_FILE, f"{ANSWERS_FILE}-journal", SKIPPED_FILE, f"{SKIPPED_FILE}.new")
-"""Cached answers, and the files that the last run skipped."""
+_REPORTS = (
+    *(ANSWERS_FILE, f"{ANSWERS_FILE}-journal"),
+    *(name for file in (SKIPPED_FILE, DOWNLOADS_FILE) for name in (file, f"{file}.new")),
+)
+"""Cached answers, the files that the last run skipped, and the downloads of earlier runs."""
 _ADDED = (INBOX, WAITING, REMOVED, LOG_FILE)
 """Files that users added in the Workbench."""
 _DELETED = (

@@ -337,7 +337,8 @@ class Project:
         again.
 
         Args:
-            inputs: Files, folders and globs, LlamaIndex Documents, or ready-made chunks.
+            inputs: Files, folders, globs, URLs of files, folders and web pages, LlamaIndex Documents, or ready-made
+                chunks. A URL that is not `http://` or `https://` needs the fsspec driver of its protocol.
             replace: Remove all documents that are not among the inputs.
             reread: Read unchanged files again, for example because this release or a newly installed extra reads them
                 better. A chunk whose text stays the same keeps its context, even if its title or other text of its
@@ -399,11 +400,13 @@ class Project:
         only one of them becomes a document.
 
         Args:
-            folders: Folders, searched in the same way as by `ingest`.
+            folders: Folders, and URLs of folders and web pages, searched in the same way as by `ingest`. If a source
+                cannot be reached or listed completely, nothing is changed.
             remove: Whether to remove documents whose file no longer exists, or the ids of the documents that may be
                 removed. Other documents without a file are kept and listed in the report as missing.
-            dry_run: Return the report without reading, sending or writing anything. To remove only documents that a
-                person has reviewed, pass `removed` from this report as `remove` in the next call.
+            dry_run: Return the report without reading, sending or writing anything. Files at URLs are not downloaded,
+                so that a renamed one is listed as added and removed. To remove only documents that a person has
+                reviewed, pass `removed` from this report as `remove` in the next call.
             max_cost: As in `ingest`.
             show_progress: Show a progress bar.
             **options

@@ -216,7 +216,7 @@ class DocumentReader:
     def _content(self, ref: FileRef, parsed: ParsedFile) -> FileContent:
         if not has_text(parsed.text):
             raise ReadError(ref.shown, "has no text: it contains only white space and invisible characters")
-        facts = user_facts(self.file_metadata, ref.path)
+        facts = user_facts(self.file_metadata, ref.name)
         warnings = tuple(FileWarning(ref.shown, text) for text in parsed.warnings)
         return FileContent(_document(ref, parsed, facts), warnings, parsed.digest, facts, pictures=parsed.pictures)
 
@@ -370,7 +370,7 @@ def password_of(ref: FileRef, passwords: Mapping[str, str] | str | None) -> str 
     """Return the password of a file, or None; see `DocumentReader`."""
     if passwords is None or isinstance(passwords, str):
         return passwords
-    names = (ref.doc_id, str(ref.path), ref.path.name, "*")
+    names = (ref.doc_id, ref.name, ref.path.name, "*")
     return next((passwords[name] for name in names if name in passwords), None)
 
 
@@ -442,7 +442,7 @@ def with_headings(document: Document) -> Document:
     return document.model_copy(update={"metadata": metadata | structure})
 
 
-def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]:
+def user_facts(file_metadata: FileMetadata | None, path: str) -> dict[str, Any]:
     """Return the metadata from the user's `file_metadata` function for a file.
 
     Raises:
@@ -452,7 +452,7 @@ def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]
     if file_metadata is not None and not callable(file_metadata):
         problem = f"a function from a path to a dict, got {type(file_metadata).__name__}"
         raise InputError(f"file_metadata must be {problem}: pass `lambda path: {{...}}`.", value=file_metadata)
-    facts = file_metadata(str(path)) if file_metadata is not None else None
+    facts = file_metadata(path) if file_metadata is not None else None
     if facts is not None and not isinstance(facts, Mapping):
         raise InputError(f"file_metadata must return a dict, got {type(facts).__name__}.", value=facts)
     for key, value in (facts or {}).items():
@@ -468,7 +468,9 @@ def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]
 
 
 def _check(ref: FileRef) -> None:
-    """Raise `ReadError` if the file has been replaced since it was discovered, or cannot be accessed."""
+    """Raise `ReadError` if the file has been replaced since it was discovered, or cannot be accessed or downloaded."""
+    if ref.fetch is not None and not ref.path.exists():
+        ref.fetch(ref)
     try:
         status = os.stat(ref.path)
     except OSError as error:

@@ -12,7 +12,7 @@ import re
 import stat
 import unicodedata
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain, count, takewhile
@@ -274,13 +274,16 @@ class FileRef:
     """A file to read.
 
     Attributes:
-        path: Path of the file, as it was passed.
+        path: Path of the file, as it was passed; for a file at a URL, the path of its scratch file.
         doc_id: Id of the document: the path relative to the parent of the folder that was passed, or the file name.
             More parent folders are included if another file in the same call has this id.
         size: Size on disk, in bytes.
         shown: `path`, escaped so that it is safe to print.
         identity: Device and inode, to detect if the file is replaced before it is read.
         ids: Candidate ids of the document, shortest first; each has one parent folder more than the previous id.
+        url: The URL of the file, or "".
+        fingerprint: For a file at a URL, a text that changes with its content, or "" if it is unknown.
+        fetch: For a file at a URL, the function that downloads it to `path`.
     """
 
     path: Path
@@ -289,6 +292,19 @@ class FileRef:
     shown: str
     identity: tuple[int, int] | None = field(default=None, repr=False, compare=False)
     ids: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    url: str = ""
+    fingerprint: str = field(default="", repr=False, compare=False)
+    fetch: Callable[[FileRef], object] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The path or the URL, as it was passed."""
+        return self.url or str(self.path)
+
+    @property
+    def location(self) -> str:
+        """The path with links resolved, or the URL."""
+        return location_of(self.name)
 
     def free_id(self, taken: Container[str]) -> str:
         """Return the shortest id that is not taken, or the longest id plus a number if all are taken."""
@@ -297,10 +313,29 @@ class FileRef:
         return next(doc_id for doc_id in chain(self.ids, numbered) if doc_id not in taken)
 
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+def is_url(path: object) -> bool:
+    """Return whether an input is a URL, such as "s3://bucket/folder".
+
+    Example:
+        >>> is_url("https://example.org"), is_url("C://folder"), is_url("notes.txt")
+        (True, False, False)
+    """
+    return isinstance(path, str) and _URL.match(path) is not None
+
+
+def location_of(path: str | os.PathLike[str]) -> str:
+    """Return a path with links resolved, or a URL as it is."""
+    return str(path) if is_url(path) else os.path.realpath(path)
+
+
 def discover(
     inputs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
     *,
     limits: ReadLimits = ReadLimits(),
+    find: Callable[[str], Iterable[FileRef | SkippedFile]] | None = None,
 ) -> Discovery:
     """Find the files that the inputs refer to, without opening them.
 
@@ -312,11 +347,12 @@ def discover(
     Args:
         inputs: Files, folders and globs ("contracts/**/*.pdf").
         limits: Limits for each file; only `max_bytes` is checked here.
+        find: Function that returns the files at a URL; without it, URLs are skipped.
 
     Raises:
         InputError: An input is not a path.
     """
-    discovery = Discovery(limits)
+    discovery = Discovery(limits, find)
     for item in [inputs] if isinstance(inputs, str | os.PathLike) else inputs:
         name = os.fspath(item) if isinstance(item, str | os.PathLike) else None
         if not isinstance(name, str):
@@ -330,23 +366,29 @@ class Discovery:
 
     Args:
         limits: Limits for each file.
+        find: As in `discover`.
 
     Attributes:
         files: The files, in the order of the inputs; files in a folder are sorted by name.
         skipped: The inputs and files that are not read, with the reasons.
     """
 
-    def __init__(self, limits: ReadLimits) -> None:
+    def __init__(
+        self, limits: ReadLimits, find: Callable[[str], Iterable[FileRef | SkippedFile]] | None = None
+    ) -> None:
         self.files: list[FileRef] = []
         self.skipped: list[SkippedFile] = []
-        self._limits = limits
-        self._by_identity: dict[tuple[int, int] | None, FileRef] = {}
+        self._limits, self._find = limits, find
+        self._by_identity: dict[tuple[int, int] | str | None, FileRef] = {}
         self._ids: set[str] = set()
 
     def add(self, name: str) -> None:
         """Add the files that an input refers to."""
         if not name.strip() or "\0" in name:
             self._skip(name, "is not a path: it is empty or contains a NUL character", is_absent=True)
+            return
+        if is_url(name):
+            self._add_url(name)
             return
         path = Path(name)
         try:
@@ -364,6 +406,29 @@ class Discovery:
             self._add_file(path, status, Path(os.path.realpath(path.parent)) / path.name)
         elif not self._add_folder(path, ["**"]):
             self._skip(name, "contains no file")
+
+    def _add_url(self, url: str) -> None:
+        """Add the files at a URL. If they cannot be listed completely, none of them is added."""
+        if self._find is None:
+            self._skip(url, "is a URL, which only `ingest`, `sync_folders` and `estimate` read", is_absent=True)
+            return
+        items = list(self._find(url))
+        for item in items:
+            if isinstance(item, SkippedFile):
+                self.skipped.append(item)
+            elif first := self._by_identity.get(item.url):
+                self._skip(item.url, f"is the same file as {first.shown}, which is read once")
+            else:
+                self._add(item, item.url)
+        if not items:
+            self._skip(url, "contains no file", is_absent=True)
+
+    def _add(self, ref: FileRef, identity: tuple[int, int] | str) -> None:
+        """Add a file with a unique document id."""
+        ref = replace(ref, doc_id=ref.free_id(self._ids))
+        self._ids.add(ref.doc_id)
+        self._by_identity[identity] = ref
+        self.files.append(ref)
 
     def _add_folder(self, root: Path, pattern: Sequence[str]) -> bool:
         """Add the entries below a folder that match a pattern. Return False if no entry matches."""
@@ -396,11 +461,7 @@ class Discovery:
         else:
             names = [printable(part) for part in absolute.parts[1:]]
             ids = tuple("/".join(names[-length:]) for length in range(depth, len(names) + 1))
-            ref = FileRef(path, "", status.st_size, label, identity, ids)
-            ref = replace(ref, doc_id=ref.free_id(self._ids))
-            self._ids.add(ref.doc_id)
-            self._by_identity[identity] = ref
-            self.files.append(ref)
+            self._add(FileRef(path, "", status.st_size, label, identity, ids), identity)
 
     def _skip(self, name: str, reason: str, *, is_absent: bool = False) -> None:
         self.skipped.append(SkippedFile(printable(name), reason, is_absent))
@@ -464,7 +525,7 @@ def split_glob(path: Path) -> tuple[Path, list[str]]:
     return Path(*fixed), list(path.parts[len(fixed) :])
 
 
-def _accepts(pattern: Sequence[str], names: Sequence[str]) -> bool:
+def accepts_name(pattern: Sequence[str], names: Sequence[str]) -> bool:
     """Return whether a path matches a glob with `*`, `?`, `[…]`, and `**` for any number of folders.
 
     Extensions match regardless of case: `*.pdf` matches `A.PDF`.
@@ -472,8 +533,8 @@ def _accepts(pattern: Sequence[str], names: Sequence[str]) -> bool:
     if not pattern or not names:
         return not names and all(part == "**" for part in pattern)
     if pattern[0] == "**":
-        return _accepts(pattern[1:], names) or (pattern[1:2] != ["**"] and _accepts(pattern, names[1:]))
-    return _matches_name(names[0], pattern[0]) and _accepts(pattern[1:], names[1:])
+        return accepts_name(pattern[1:], names) or (pattern[1:2] != ["**"] and accepts_name(pattern, names[1:]))
+    return _matches_name(names[0], pattern[0]) and accepts_name(pattern[1:], names[1:])
 
 
 def _can_continue(pattern: Sequence[str], names: Sequence[str]) -> bool:
@@ -533,7 +594,7 @@ def matching_entries(
         parts = (*above, name)
         path = root.joinpath(*parts)
         continues = _can_continue(pattern, parts) and os.path.isdir(path)
-        if not continues and not _accepts(pattern, parts):
+        if not continues and not accepts_name(pattern, parts):
             continue
         status = _visit(path, len(parts))
         if isinstance(status, str) or not stat.S_ISDIR(status.st_mode):

@@ -31,7 +31,10 @@ FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__", "os.system
 FORBIDDEN_PREFIXES = ("os.exec", "os.spawn", "pty.", "asyncio.create_subprocess_shell")
 FORBIDDEN_KEYWORDS = frozenset({"shell", "allow_pickle"})
 
-OPENERS = ("_utils/files", "readers/figures", "readers/files", "readers/ocr", "readers/package", "readers/pictures")
+OPENERS = (
+    *("_utils/files", "readers/figures", "readers/files", "readers/ocr", "readers/package", "readers/pictures"),
+    "readers/remote",
+)
 READ_MODES = frozenset({"r", "rb", "rt"})
 WRITING_CALLS = frozenset(
     {

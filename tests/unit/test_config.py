@@ -34,6 +34,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "first_token_timeout": None,
         "between_tokens_timeout": None,
         "keep_versions": 3,
+        "allow_private_addresses": False,
     }
     assert {name: getattr(ProjectConfig(), name) for name in published} == published
     assert (ProjectConfig.local().fusion, ProjectConfig.local().semantic_weight) == ("score", 0.35)

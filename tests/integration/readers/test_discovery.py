@@ -232,7 +232,7 @@ class TestInputs:
             ("contracts/empty", "contains no file"),
             ("", "is not a path"),
             ("a\0b.txt", "is not a path"),
-            ("https://example.org/a.pdf", "does not exist"),
+            ("https://example.org/a.pdf", "is a URL"),
             ("contracts/a.txt/b.txt", "cannot be accessed"),
             ("x" * 5000, "cannot be accessed"),
         ],
