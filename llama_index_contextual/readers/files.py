@@ -421,7 +421,7 @@ class Discovery:
             else:
                 self._add(item, item.url)
         if not items:
-            self._skip(url, "contains no file", is_absent=True)
+            self._skip(url, "contains no file")
 
     def _add(self, ref: FileRef, identity: tuple[int, int] | str) -> None:
         """Add a file with a unique document id."""

@@ -548,10 +548,11 @@ class RemoteFiles:
         url = checked_url(url)
         root, pattern = split_url(url)
         entries = RETRYING.copy()(self._driver(root).entries, root)
-        for entry in entries:
-            if pattern and not accepts_name(pattern, entry.names):
-                continue
-            yield self._ref(root, entry)
+        if pattern:
+            entries = [entry for entry in entries if accepts_name(pattern, entry.names)]
+            if not entries:
+                yield SkippedFile(printable(url), "matches no file", absent=True)
+        yield from (self._ref(root, entry) for entry in entries)
 
     def _ref(self, root: str, entry: Entry) -> FileRef | SkippedFile:
         shown, suffix = printable(entry.url), Path(entry.name).suffix.lower()
