@@ -642,7 +642,8 @@ def _show_documents(records: Sequence[DocumentRecord]) -> None:
     for record in records:
         title = "" if record.title in (None, "", record.doc_id, record.file_name) else record.title or ""
         sizes = _sizes(record.chunks, record.tokens, len(record.fallback_chunks), len(record.unembedded_chunks))
-        facts = " · ".join(filter(None, (common.snippet(title, 60), sizes, record.language.capitalize())))
+        words = (common.snippet(title, 60), sizes, record.language.capitalize(), record.source)
+        facts = " · ".join(filter(None, words))
         common.out.print(f"[bold]{safe(record.doc_id)}[/]  [dim]{facts}[/]", soft_wrap=True)
     numbers = (
         (record.chunks, record.tokens, len(record.fallback_chunks), len(record.unembedded_chunks)) for record in records

@@ -196,7 +196,7 @@ def _show_opened(report: IngestReport, folder: Path | str, name: str, again: str
     Raises:
         InputError: The folder has no document that can be read, and there is no version yet.
     """
-    if report.version is None and can_add and not any(folder.iterdir()):
+    if report.version is None and can_add and isinstance(folder, Path) and not any(folder.iterdir()):
         common.say_note(f"{folder} is empty: add documents in the browser.")
         return
     if report.version is None:

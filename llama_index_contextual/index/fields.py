@@ -1,4 +1,4 @@
-"""Fields that every document has, besides its metadata: its type, folder, language and date.
+"""Fields that every document has, besides its metadata: its type, folder, source, language and date.
 
 Filters read them as columns whose names begin with `PREFIX`, so that they never meet a metadata key of the user. A
 column of a list holds names of different width: `report.docx` is of the types "word" and "docx", and a document in
@@ -111,6 +111,19 @@ def folder_of(record: DocumentRecord) -> str:
     return record.doc_id.rpartition("/")[0] if record.path is not None else ""
 
 
+def source_of(record: DocumentRecord) -> str:
+    """Return the source of a document: its name, the server or bucket of its URL, "files", or "" if it is unknown.
+
+    Example:
+        >>> source_of(DocumentRecord(doc_id="a", content_hash="", path="s3://reports/2024/a.pdf"))
+        's3://reports'
+    """
+    if record.source or record.path is None:
+        return record.source
+    protocol, is_url, rest = record.path.partition("://")
+    return f"{protocol}://{rest.partition('/')[0]}" if is_url else "files"
+
+
 def _types(record: DocumentRecord) -> list[str]:
     name = record.file_name or record.doc_id
     return list(dict.fromkeys([type_of(name), *filter(None, [suffix_of(name)])]))
@@ -125,13 +138,20 @@ def _folders(record: DocumentRecord) -> list[str]:
 COLUMNS: Mapping[str, Callable[[DocumentRecord], str | list[str]]] = {
     f"{PREFIX}type": _types,
     f"{PREFIX}folder": _folders,
+    f"{PREFIX}source": source_of,
     f"{PREFIX}language": lambda record: record.language,
     f"{PREFIX}date": lambda record: record.date or record.file_date,
     DOCUMENT: lambda record: record.doc_id,
 }
 """The value of a document in each column; it has none if the value is empty."""
 
-READ: Mapping[str, Callable[[str], str]] = {"type": type_named, "folder": folder_named, "language": language_named}
+SOURCE = "source"
+READ: Mapping[str, Callable[[str], str]] = {
+    "type": type_named,
+    "folder": folder_named,
+    SOURCE: str.strip,
+    "language": language_named,
+}
 """For each field whose values are names, the function that reads one."""
 
 DATE, NEWEST = "date", "newest"

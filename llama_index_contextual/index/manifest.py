@@ -268,8 +268,9 @@ class DocumentRecord:
     Attributes:
         doc_id: Id of the document; a relative path with forward slashes if it was read from a file.
         content_hash: xxh3 checksum of the file, or of the text and metadata if there is no file.
-        path: Path of the file with symbolic links resolved, or None if the document was passed as a Document or
-            as nodes.
+        path: Path of the file with symbolic links resolved, or its URL, or None if the document was passed as a
+            Document or as nodes.
+        source: Name of the source of a Document that `sync_documents` added, or "".
         facts: The user's metadata for the file, or None.
         file_name: Name of the file, or None.
         title: Title of the document, or None.
@@ -287,6 +288,7 @@ class DocumentRecord:
     doc_id: str
     content_hash: str
     path: str | None = field(default=None, repr=False)
+    source: str = ""
     facts: Mapping[str, Any] | None = field(default=None, hash=False)
     file_name: str | None = None
     title: str | None = None

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from llama_index.core.schema import Document
+
 from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError, NoVersionError, Remedy
@@ -34,7 +36,7 @@ from llama_index_contextual.index.verify import (
 )
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
-from llama_index_contextual.ingestion.options import FolderOptions, RunOptions
+from llama_index_contextual.ingestion.options import FolderOptions, RunOptions, SourceOptions
 from llama_index_contextual.ingestion.plan import IngestInput, nothing_to_ingest
 from llama_index_contextual.ingestion.report import IngestReport, store_skipped
 from llama_index_contextual.ingestion.run import IngestRun, aingest, publish_copy
@@ -58,17 +60,77 @@ async def async_folders(
     paths: list[IngestInput] = [folders] if isinstance(folders, str | os.PathLike) else list(folders)
     if not paths:
         raise InputError("There is no folder to sync: pass at least one.", value=paths)
+    return await _async(state, paths, options, remove, dry_run=dry_run, show_progress=show_progress, max_cost=max_cost)
+
+
+async def async_documents(
+    state: ProjectState,
+    documents: Iterable[Document],
+    source: str,
+    options: SourceOptions,
+    remove: Collection[str] | bool = True,
+    *,
+    dry_run: bool,
+    show_progress: bool,
+    max_cost: float | None,
+) -> IngestReport:
+    """Synchronise the documents of a source with Documents; see `Project.sync_documents`."""
+    inputs = source_inputs(documents, source)
+    return await _async(
+        state,
+        inputs,
+        {**options, "source": source},
+        remove,
+        dry_run=dry_run,
+        show_progress=show_progress,
+        max_cost=max_cost,
+    )
+
+
+def source_inputs(documents: Iterable[Document], source: str) -> list[IngestInput]:
+    """Check and return the Documents of a source.
+
+    Raises:
+        InputError: The name of the source is invalid, or an input is not a Document.
+    """
+    if not source.strip() or not source.isprintable() or {*source} & {*"/\\:"} or source.strip() != source:
+        raise InputError(
+            f"{source!r} is not the name of a source: use a word such as 'notion', without '/' or ':'.", value=source
+        )
+    if source == "files":
+        raise InputError("The source 'files' stands for files on this machine: choose another name.", value=source)
+    inputs: list[IngestInput] = [documents] if isinstance(documents, Document) else list(documents)
+    for one in inputs:
+        if not isinstance(one, Document):
+            raise InputError(
+                f"sync_documents accepts only Documents, got {type(one).__name__}: pass the result of"
+                f" `reader.load_data()`, or pass paths and URLs to `sync_folders`.",
+                value=one,
+            )
+    return inputs
+
+
+async def _async(
+    state: ProjectState,
+    inputs: Sequence[IngestInput],
+    options: Mapping[str, Any],
+    remove: Collection[str] | bool,
+    *,
+    dry_run: bool,
+    show_progress: bool,
+    max_cost: float | None,
+) -> IngestReport:
     removable = None if remove is True else frozenset([remove] if isinstance(remove, str) else remove or ())
     allow_many = options.get("allow_many", False) or dry_run or removable is not None
     settings = RunOptions.from_keywords(
         {**options, "allow_many": allow_many}, purpose="sync", max_cost=max_cost, removable=removable
     )
     if not dry_run:
-        return await aingest(state, paths, settings, show_progress=show_progress, progress=options.get("progress"))
+        return await aingest(state, inputs, settings, show_progress=show_progress, progress=options.get("progress"))
 
     def preview() -> IngestReport:
         with state.open_live() as previous, state.remote_files(settings.limits, only_lists=True) as remote:
-            return IngestRun(paths, settings, state.config, previous, remote).report()
+            return IngestRun(inputs, settings, state.config, previous, remote).report()
 
     return await asyncio.to_thread(preview)
 

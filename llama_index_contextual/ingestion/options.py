@@ -52,6 +52,29 @@ class IngestOptions(ReadingOptions, total=False):
     wait: Annotated[float, Option(default=0.0)]
 
 
+class SourceOptions(TypedDict, total=False):
+    """Options for `sync_documents`.
+
+    Attributes:
+        id_key: Key of the metadata that identifies a document in its source, such as "page_id"; None uses the ids of
+            the Documents. Documents with the same value, such as the pages of a file, are numbered.
+        batch: As in `ingest`.
+        progress: Called with the progress of the run.
+        allow_empty: Whether all documents of the source may be removed. Otherwise, an error is raised, because a reader
+            whose access has expired may return nothing.
+        allow_many: Whether more than a tenth of the documents of the source, and more than one, may be removed at once.
+            Otherwise, an error is raised unless `remove` lists their ids.
+        wait: Number of seconds to wait for another process or thread that is writing to the project.
+    """
+
+    id_key: str | None
+    batch: Annotated[bool, Option(default=False)]
+    progress: ReportProgress | None
+    allow_empty: Annotated[bool, Option(default=False)]
+    allow_many: Annotated[bool, Option(default=False)]
+    wait: Annotated[float, Option(default=0.0)]
+
+
 class FolderOptions(ReadingOptions, total=False):
     """Additional options for `sync_folders`.
 
@@ -102,6 +125,8 @@ class RunOptions:
         batch: Whether to request contexts through the provider's Batch API.
         purpose: Purpose of the run, for its receipt. If it is "sync", the inputs are folders, and documents whose file
             is gone are removed.
+        source: Name of the source that Documents are synchronised with, or "".
+        id_key: As in `SourceOptions`.
         removable: Ids of the documents that a sync may remove; None for all.
         allow_empty: Whether a sync may remove all documents in a folder.
         allow_many: Whether a sync may remove more than a tenth of the documents in a folder.
@@ -123,6 +148,8 @@ class RunOptions:
     max_cost: float | None = None
     batch: bool = False
     purpose: Literal["ingest", "rebuild", "retry", "compare", "sync"] = "ingest"
+    source: str = ""
+    id_key: str | None = None
     removable: Collection[str] | None = None
     allow_empty: bool = False
     allow_many: bool = False

@@ -15,6 +15,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -78,6 +79,7 @@ class Job:
         content_hash: xxh3 hash of the file, or a hash of text and metadata.
         path: Path of the file with links resolved, or None.
         facts: The user's metadata for the file, or None.
+        origin: Name of the source that the Document was synchronised with, or "".
         former: Contexts that an LLM wrote for chunks of the same file in the previous version.
         warnings: Warnings about the file.
         pictures: Stored pictures of its figures, by their SHA-256 hash.
@@ -89,6 +91,7 @@ class Job:
     content_hash: str
     path: str | None = None
     facts: Mapping[str, Any] | None = None
+    origin: str = ""
     former: Mapping[ChunkPlace, str] = field(default_factory=dict)
     warnings: tuple[FileWarning, ...] = ()
     pictures: Mapping[str, bytes] = field(default_factory=dict, repr=False)
@@ -517,7 +520,12 @@ class Inputs:
         files = collect_files(paths, options, records, remote) if paths else cls(options=options)
         documents, skipped = dict(files.documents), list(files.skipped)
         ids = {document.record.doc_id for document in documents.values() if document.record is not None}
-        for job in jobs_of_nodes(nodes, skipped):
+        jobs = jobs_of_nodes(nodes, skipped)
+        if options.source:
+            jobs = jobs_of_source(jobs, options, records)
+            empty = {_name_in_source(node, options) for node in nodes if not has_text(node.get_content())}
+            files = _with_removals(files, {job.doc_id for job in jobs}, empty, records)
+        for job in jobs:
             record = records.get(job.doc_id)
             if job.doc_id in documents:
                 raise InputError(f"Two inputs have the document id {job.doc_id!r}: assign unique ids.", value=job)
@@ -525,6 +533,12 @@ class Inputs:
                 raise InputError(
                     f"{job.doc_id!r} is the id of a document that was read from a file: assign another id to the new"
                     f" one.",
+                    value=job.doc_id,
+                )
+            if options.source and record is not None and record.source != options.source:
+                raise InputError(
+                    f"{job.doc_id!r} is the id of a document that is not from the source {options.source!r}: choose"
+                    f" another name for the source.",
                     value=job.doc_id,
                 )
             documents[job.doc_id] = DocumentInput(
@@ -747,6 +761,86 @@ def jobs_of_nodes(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list
     return jobs
 
 
+def jobs_of_source(jobs: Sequence[Job], options: RunOptions, records: Records) -> list[Job]:
+    """Return jobs whose ids begin with the name of their source and stay the same in each sync.
+
+    A Document whose id is not known, but whose text and metadata are those of a document of this source that has no
+    other match, keeps the id of this document: many readers assign a new random id in each call.
+
+    Raises:
+        InputError: A Document has no metadata with the key `id_key`.
+    """
+    named: dict[str, Job] = {}
+    for job in jobs:
+        name = "" if job.document is None else _name_in_source(job.document, options)
+        named[next(one for n in count(1) if (one := name if n == 1 else f"{name} ({n})") not in named)] = job
+    free = {
+        record.doc_id: record for record in records if record.source == options.source and record.doc_id not in named
+    }
+    result = []
+    for doc_id, job in named.items():
+        if records.get(doc_id) is None:
+            equal = (record.doc_id for record in records.with_content(job.content_hash) if record.doc_id in free)
+            if (former := next(equal, None)) is not None:
+                doc_id = former
+                del free[former]
+        document = None if job.document is None else job.document.model_copy(update={"id_": doc_id})
+        result.append(replace(job, document=document, doc_id=doc_id, origin=options.source))
+    return result
+
+
+def _name_in_source(node: BaseNode, options: RunOptions) -> str:
+    """Return the id of the document for a Document of a source.
+
+    Raises:
+        InputError: The Document has no metadata with the key `id_key`.
+    """
+    key = node.node_id if options.id_key is None else str(node.metadata.get(options.id_key) or "").strip()
+    if not key:
+        raise InputError(
+            f"The Document {printable(node.node_id)!r} has no metadata {options.id_key!r}, which should identify it:"
+            f" name another key as id_key.",
+            value=options.id_key,
+        )
+    return f"{options.source}/{printable(key)}"
+
+
+def _with_removals(inputs: Inputs, doc_ids: Collection[str], empty: Collection[str], records: Records) -> Inputs:
+    """Return the inputs with the documents of the source that are not among its Documents, which a sync removes.
+
+    Args:
+        inputs: The inputs.
+        doc_ids: Ids of the Documents.
+        empty: Ids of Documents without text, which have not been removed from their source.
+        records: Documents of the previous version.
+
+    Raises:
+        InputError: All documents of the source would be removed.
+        LargeRemovalError: Many documents of the source would be removed.
+    """
+    options = inputs.options
+    own = [record.doc_id for record in records if record.source == options.source]
+    missing = [doc_id for doc_id in own if doc_id not in doc_ids and doc_id not in empty]
+    removed = frozenset(filter(options.may_remove, missing))
+    if removed and not doc_ids and not options.allow_empty:
+        raise InputError(
+            f"There is no Document with text, but {pluralize(len(own), 'document')} came from {options.source!r}. If"
+            f" the access of the reader has expired, renew it and run the sync again",
+            value=options.source,
+            remedy=Remedy(*["if they were deleted on purpose, pass `allow_empty=True`"] * 2),
+        )
+    is_many = len(removed) > max(1, len(own) // 10)
+    if is_many and doc_ids and not options.allow_many:
+        examples = ", ".join(map(repr, sorted(removed)[:_MOST_NAMED]))
+        raise LargeRemovalError(
+            f"{len(removed):,} of {pluralize(len(own), 'document')} of {options.source!r} would be removed at once:"
+            f" {examples}. If the reader returned only a part of its documents, run the sync again",
+            documents=sorted(removed),
+            remedy=Remedy(*["if they were deleted on purpose, pass these ids as `remove`, or `allow_many=True`"] * 2),
+        )
+    return replace(inputs, missing=missing, removed=removed, removes_many=is_many)
+
+
 def _of_document(node: BaseNode) -> BaseNode:
     """Return the node with a reference to its document, and mark its context, if any, as given by the user."""
     update: dict[str, Any] = {}
@@ -771,7 +865,7 @@ def job_of_record(previous: OpenVersion, record: DocumentRecord) -> Job:
     """Return the job to process a document of the previous version again."""
     document = previous.document(record)
     nodes = None if document else [without_context(node) for node in previous.docstore.iterate(doc_id=record.doc_id)]
-    return Job(document, nodes, record.doc_id, record.content_hash, record.path, record.facts)
+    return Job(document, nodes, record.doc_id, record.content_hash, record.path, record.facts, record.source)
 
 
 def without_context(node: BaseNode) -> BaseNode:

@@ -677,6 +677,7 @@ def _record(
         doc_id=job.doc_id,
         content_hash=job.content_hash,
         path=job.path,
+        source=job.origin,
         facts=job.facts,
         file_name=facts.get(keys.FILE_NAME),
         title=facts.get(keys.TITLE),

@@ -27,7 +27,7 @@ from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
 from llama_index.core.memory.types import BaseMemory
 from llama_index.core.response_synthesizers import ResponseMode
-from llama_index.core.schema import BaseNode, QueryType
+from llama_index.core.schema import BaseNode, Document, QueryType
 from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.tools import FunctionTool
 
@@ -57,7 +57,13 @@ from llama_index_contextual.index.verify import ForgetReport, VerifyReport, repa
 from llama_index_contextual.index.versions import current_name, rollback, version_directory, version_names
 from llama_index_contextual.ingestion import changes, run
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate_ingest
-from llama_index_contextual.ingestion.options import FolderOptions, IngestOptions, ReadingOptions, RunOptions
+from llama_index_contextual.ingestion.options import (
+    FolderOptions,
+    IngestOptions,
+    ReadingOptions,
+    RunOptions,
+    SourceOptions,
+)
 from llama_index_contextual.ingestion.plan import IngestInput, as_inputs
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
 from llama_index_contextual.ingestion.state import ProjectState
@@ -179,7 +185,10 @@ class VersionInfo:
 
 _OTHER_NAMES = {
     **dict.fromkeys(("add", "add_documents", "add_files", "add_texts", "insert", "update", "upload"), "ingest(files)"),
-    **dict.fromkeys(("add_folder", "ingest_folder", "refresh", "refresh_ref_docs", "sync"), "sync_folders(folders)"),
+    **dict.fromkeys(
+        ("add_folder", "ingest_folder", "refresh", "refresh_ref_docs", "sync"),
+        "sync_folders(folders), or sync_documents(documents, source)",
+    ),
     **dict.fromkeys(("docs", "list_documents"), "documents()"),
     **dict.fromkeys(("count", "stats"), "info()"),
     **dict.fromkeys(("persist", "save"), "ingest(files), which writes the project to disk"),
@@ -425,6 +434,64 @@ class Project:
 
     sync_folders = twin(async_folders)
 
+    @accepts(SourceOptions)
+    async def async_documents(
+        self,
+        documents: Iterable[Document],
+        source: str,
+        *,
+        remove: Collection[str] | bool = True,
+        dry_run: bool = False,
+        max_cost: float | None = None,
+        show_progress: bool = False,
+        **options: Unpack[SourceOptions],
+    ) -> IngestReport:
+        """Synchronise the documents of a source with the Documents of a LlamaIndex reader, and publish a new version.
+
+        `sync_documents` blocks until the version is published; `async_documents` does not block the event loop.
+
+        Afterwards, the project contains these Documents, and no others from this source. Documents from other sources
+        are never changed. The id of a document is the name of the source, a slash and the id of the Document, so that
+        it stays the same in each call. If a reader assigns random ids, name the metadata that identifies a document as
+        `id_key`; without it, an unchanged Document is recognised by its text and metadata. Contexts and embeddings are
+        paid for only if they are not in the ledger. The filter `source`, such as {"source": "notion"}, restricts a
+        search to a source.
+
+        Args:
+            documents: All Documents of the source, for example the result of `reader.load_data()`.
+            source: Name of the source, such as "notion".
+            remove: Whether to remove documents of the source that are not among the Documents, or the ids of the
+                documents that may be removed. The others are listed in the report as missing.
+            dry_run: Return the report without sending or writing anything.
+            max_cost: As in `ingest`.
+            show_progress: Show a progress bar.
+            **options
+
+        Raises:
+            BudgetExceededError: The next call could exceed `max_cost`; nothing is published.
+            InputError: The name of the source is invalid, an input is not a Document or has no id, or all documents of
+                the source would be removed.
+            LargeRemovalError: More than a tenth of the documents of the source would be removed; nothing was changed.
+            ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
+            ProjectLockedError: Another process is writing to the project.
+
+        Example:
+            >>> reader = NotionPageReader(integration_token=token)  # doctest: +SKIP
+            >>> project.sync_documents(reader.load_data(page_ids=ids), source="notion")  # doctest: +SKIP
+        """
+        return await changes.async_documents(
+            self._whole,
+            documents,
+            source,
+            options,
+            remove,
+            dry_run=dry_run,
+            max_cost=max_cost,
+            show_progress=show_progress,
+        )
+
+    sync_documents = twin(async_documents)
+
     @accepts(ReadingOptions)
     def estimate(
         self,
@@ -434,6 +501,8 @@ class Project:
         reread: bool = False,
         retry_failed: bool = False,
         renew: bool = False,
+        source: str | None = None,
+        id_key: str | None = None,
         **options: Unpack[ReadingOptions],
     ) -> CostEstimate:
         """Estimate the cost of `ingest` with the same arguments; nothing is sent or written.
@@ -450,12 +519,19 @@ class Project:
             retry_failed: Whether to include chunks that failed earlier, except those that are retried only with
                 `max_cost`.
             renew: As in `rebuild`.
+            source: Name of a source, to estimate the cost of `sync_documents` with these Documents.
+            id_key: As in `sync_documents`.
             **options
         """
         settings = RunOptions.from_keywords(
-            options, replace=replace, reread=reread, retry_failed=retry_failed, renew=renew
+            {**options, "source": source, "id_key": id_key},
+            replace=replace,
+            reread=reread,
+            retry_failed=retry_failed,
+            renew=renew,
         )
-        return estimate_ingest(self._whole, as_inputs(inputs), settings)
+        items = as_inputs(inputs) if source is None else changes.source_inputs(cast(Iterable[Document], inputs), source)
+        return estimate_ingest(self._whole, items, settings)
 
     def remove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
         """Publish a version without the given documents.

@@ -25,7 +25,7 @@ from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual._utils.text import parse_json, represent
 from llama_index_contextual.config import parsed_value
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.fields import DATE, DOCUMENT, FIELDS, NEWEST, PREFIX, READ, period_named
+from llama_index_contextual.index.fields import DATE, DOCUMENT, FIELDS, NEWEST, PREFIX, READ, SOURCE, period_named
 from llama_index_contextual.index.filters import field_test, moment, valid_filters
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.search.response import visible
@@ -382,7 +382,7 @@ def _resolved(item: Condition, nodes: Nodes, is_checked: bool) -> Condition:
     if item.key == DATE and all(isinstance(value, str) and moment(value) is not None for value in values):
         values = nodes.values(f"{PREFIX}{DATE}")
         resolved = _on_date(item, values)
-    elif not values and item.key in READ:
+    elif item.key in READ and (not values or item.key == SOURCE):  # a chunk's `source` is the line about its place
         values = nodes.values(f"{PREFIX}{item.key}")
         resolved = _on_field(item, values)
     elif not values and item.key == "doc_id":

@@ -20,6 +20,7 @@ from llama_index.core.vector_stores.types import FilterCondition, FilterOperator
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.fields import source_of
 from llama_index_contextual.index.filters import moment
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.part import Part
@@ -28,7 +29,7 @@ from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import visible
 from llama_index_contextual.ui import places, views
 
-NAMES = {"type": "Type", "folder": "Folder", "date": "Date", "language": "Language"}
+NAMES = {"type": "Type", "folder": "Folder", "source": "Source", "date": "Date", "language": "Language"}
 """Facets of every document by the name of their request parameter."""
 
 MAX_CONDITIONS = 50
@@ -117,7 +118,8 @@ class VersionFacets:
 
     Attributes:
         documents: The documents, newest first.
-        paths: For each facet in `NAMES`, the `file_path` of the documents with each value.
+        paths: For each facet in `NAMES`, the `file_path` of the documents with each value; the id of a document without
+            a file.
         own: For each of the user's metadata keys with few values, the number of documents with each value.
     """
 
@@ -142,12 +144,13 @@ class VersionFacets:
             values = {
                 "type": places.icon_of(facts.record.file_name or facts.path),
                 "folder": "/".join(folder[: depth + 1]) if len(folder) > depth else "",
+                "source": source_of(facts.record),
                 "date": str(facts.day.year) if facts.day else "",
                 "language": facts.language,
             }
             for name, value in values.items():
-                if facts.path and value:
-                    paths[name].setdefault(value, []).append(facts.path)
+                if value and (facts.path or name == "source"):
+                    paths[name].setdefault(value, []).append(facts.path or facts.record.doc_id)
         return cls(documents, paths, _count_own(version))
 
     def facets(self, selection: Selection) -> list[Facet]:
@@ -182,6 +185,8 @@ def label_of(name: str, value: str) -> str:
     """
     if name == "type":
         return _TYPES.get(value, value)
+    if name == "source":
+        return "Files" if value == "files" else visible(value)
     return value.capitalize() if name == "language" else visible(value.rpartition("/")[2])
 
 
