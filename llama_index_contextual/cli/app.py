@@ -54,6 +54,7 @@ app = Commands(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 upkeep = Commands("Maintenance")
+project = Commands(help="Export and import whole projects, for copies on other machines.", no_args_is_help=True)
 ledger = Commands(help="Export and import paid contexts, embeddings and pages.", no_args_is_help=True)
 
 _SETTINGS_FORM = 'write an object, such as {"top_k": 5}'
@@ -482,6 +483,43 @@ def import_ledger(name: Name, path: LedgerPath) -> None:
     _say_rows(rows, "imported")
 
 
+@project.command("export")
+def export_project(
+    name: Name,
+    target: Annotated[str, typer.Argument(metavar="FILE")],
+    without_ledger: Annotated[bool, typer.Option("--without-ledger")] = False,
+) -> None:
+    """Export settings, live version and ledger as one file, which other machines import.
+
+    Args:
+        target: The file, or its URL, such as s3://bucket/contracts.zip; it is replaced.
+        without_ledger: Leave out the contexts and embeddings that were paid for.
+    """
+    copy = common.open_root().export_project(name, target, ledger=not without_ledger)
+    size = f"{copy.bytes / 1e6:,.1f} MB"
+    text = f"Exported {copy.version} with {pluralize(copy.documents, 'document')} to {target}: {size}."
+    common.say_result(asdict(copy), safe(text))
+
+
+@project.command("import")
+def import_project(
+    source: Annotated[str, typer.Argument(metavar="FILE")],
+    name: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    allow_private: Annotated[bool, typer.Option("--allow-private")] = False,
+) -> None:
+    """Import a file written by `project export`, or update an earlier import of the same project.
+
+    Args:
+        source: The file, or its URL.
+        name: Name of the project here; by default, its name where it was exported.
+        allow_private: Also read from a web server at an internal address.
+    """
+    copy = common.open_root().import_project(source, name, allow_private_addresses=allow_private)
+    state = "is live" if copy.is_new else "was live already"
+    text = f"{copy.version} of {name or copy.name} with {pluralize(copy.documents, 'document')} {state}."
+    common.say_result(asdict(copy), safe(text))
+
+
 def _say_rows(rows: LedgerRows, verb: str) -> None:
     counts = asdict(rows)
     text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
@@ -493,6 +531,7 @@ for module in (documents, answer, evaluate, serve):
     app.add_typer(module.commands)
 app.add_typer(upkeep)
 app.add_typer(ledger, name="ledger", rich_help_panel="Maintenance")
+app.add_typer(project, name="project", rich_help_panel="Maintenance")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Unpack
 
 from llama_index_contextual._utils.files import explains_limit
@@ -14,6 +16,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
     InputError,
+    PathNotFoundError,
     ProjectError,
     ProjectExistsError,
     ProjectNotFoundError,
@@ -21,10 +24,11 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.answers import ANSWERS_FILE
+from llama_index_contextual.index.archive import Archive, ProjectCopy, write_archive
 from llama_index_contextual.index.inbox import INBOX, LOG_FILE, REMOVED, WAITING
 from llama_index_contextual.index.ledger import LEDGER_FILE, damaged_ledgers
 from llama_index_contextual.index.ledger_lines import LedgerRows, export_ledger
-from llama_index_contextual.index.manifest import PARTS
+from llama_index_contextual.index.manifest import PARTS, read_manifest
 from llama_index_contextual.index.project_file import (
     LOCK_FILE,
     PROJECT_FILE,
@@ -39,13 +43,15 @@ from llama_index_contextual.index.project_file import (
     write_lock,
 )
 from llama_index_contextual.index.qdrant import COLLECTION_FILE, check_backend, delete_collection
-from llama_index_contextual.index.sources import DOWNLOADS_FILE
+from llama_index_contextual.index.sources import DOWNLOADS_FILE, read_downloads, store_downloads
 from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
-from llama_index_contextual.index.versions import CURRENT, VERSIONS, write_current
+from llama_index_contextual.index.versions import CURRENT, VERSIONS, current_name, version_directory, write_current
 from llama_index_contextual.ingestion.report import SKIPPED_FILE
 from llama_index_contextual.ingestion.state import ModelObjects, ProjectState, require_llm
 from llama_index_contextual.models import missing_for
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.readers.files import is_url, printable
+from llama_index_contextual.readers.remote import RemoteError, RemoteFiles, checked_url
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +218,93 @@ class ProjectManager:
         """
         return export_ledger(self._existing(name), path)
 
+    def export_project(self, name: str, target: str | Path, *, ledger: bool = True) -> ProjectCopy:
+        """Export a whole project as one file, from which other machines import it; see `index.archive`.
+
+        Other processes may publish versions in the meantime.
+
+        Args:
+            name: Name of the project.
+            target: The file to write, or its URL, such as "s3://bucket/contracts.zip"; it is replaced.
+            ledger: Whether to include the contexts and embeddings that were paid for.
+
+        Raises:
+            CorruptVersionError: A file of the live version is damaged.
+            InputError: The target cannot be written, or the vectors of the project are in an engine, such as Qdrant.
+            LedgerError: A provider is still working on a batch.
+            NoVersionError: Nothing has been ingested yet.
+        """
+        directory = self._existing(name)
+        if not is_url(target):
+            return write_archive(directory, Path(target), ledger=ledger)
+        url = checked_url(str(target))
+        with RemoteFiles(allow_private=True) as remote, TemporaryDirectory() as scratch, _as_input_error(url):
+            path = Path(scratch) / "project.zip"
+            copy = write_archive(directory, path, ledger=ledger)
+            remote.upload(path, url)
+            return copy
+
+    def import_project(
+        self, source: str | Path, name: str | None = None, *, allow_private_addresses: bool = False
+    ) -> ProjectCopy:
+        """Import a project from a file that `export_project` wrote, or update an earlier import.
+
+        The whole file is checked before anything is changed. Searches in other processes change to the new version at
+        once, as after an ingestion. If a URL has not changed since the last import, it is not downloaded again.
+
+        Args:
+            source: The file, or its URL.
+            name: Name of the project here; None uses the name of the project that was exported.
+            allow_private_addresses: Whether a web server at an internal address may be asked.
+
+        Raises:
+            CorruptVersionError: The file is damaged or incomplete; nothing was changed.
+            InputError: The file cannot be read, or the project has been changed on this machine.
+            ProjectLockedError: Another process is writing to the project.
+        """
+        if not is_url(source):
+            path = Path(source)
+            if not path.is_file():
+                raise PathNotFoundError(f"{path} does not exist: name a file that was exported.", value=[str(path)])
+            return self._import(path, name)[0]
+        url = checked_url(str(source))
+        with (
+            RemoteFiles(allow_private=allow_private_addresses) as remote,
+            TemporaryDirectory() as scratch,
+            _as_input_error(url),
+        ):
+            fingerprint = remote.fingerprint(url)
+            if name is not None and is_project(directory := no_link(self.root / check_name(name))):
+                version = current_name(directory)
+                if version and fingerprint and read_downloads(directory).get(url) == (fingerprint, version):
+                    documents = read_manifest(version_directory(directory, version)).documents
+                    return ProjectCopy(name=name, version=version, documents=documents, bytes=0, is_new=False)
+            path = Path(scratch) / "project.zip"
+            remote.download(url, path)
+            copy, directory = self._import(path, name)
+            if remote.fingerprint(url) == fingerprint:
+                with write_lock(directory):
+                    store_downloads(directory, {**read_downloads(directory), url: (fingerprint, copy.version)})
+            return copy
+
+    def _import(self, path: Path, name: str | None) -> tuple[ProjectCopy, Path]:
+        with Archive(path) as archive:
+            directory = no_link(self.root / check_name(archive.name if name is None else name))
+            if not is_project(directory):
+                self._require_free(directory)
+                files.make_directory(directory)
+                files.sync_directory(self.root)
+            with write_lock(directory):
+                is_new = archive.publish_in(directory)
+            copy = ProjectCopy(
+                name=archive.name,
+                version=archive.version,
+                documents=archive.manifest.documents,
+                bytes=path.stat().st_size,
+                is_new=is_new,
+            )
+            return copy, directory
+
     def list(self) -> list[str]:
         """Return the names of all projects, sorted."""
         return project_names(self.root)
@@ -264,6 +357,19 @@ class ProjectManager:
                 f" choose another name or another root folder.",
                 value=directory.name,
             )
+
+
+@contextlib.contextmanager
+def _as_input_error(url: str) -> Iterator[None]:
+    """Convert the errors of a source to InputError."""
+    try:
+        yield
+    except RemoteError as error:
+        raise InputError(f"{printable(url)} {error.reason}. Nothing was changed.", value=url) from error
+    except FileNotFoundError as error:
+        raise PathNotFoundError(
+            f"{printable(url)} does not exist: name a file that was exported.", value=[url]
+        ) from error
 
 
 def missing_for_models(config: ProjectConfig, *, objects: Collection[str] = ()) -> list[str]:

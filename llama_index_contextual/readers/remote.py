@@ -238,8 +238,6 @@ class WebDriver:
         """Download a file or page; the fingerprint comes from the same response."""
         with self._response(url) as response:
             page = _page(url, response)
-            if page.problem is not None:
-                raise ReadError(printable(url), page.problem)
             total, most = 0, MAX_PAGE_BYTES if Path(page.name).suffix.lower() in (".html", ".htm") else None
             try:
                 for block in response.iter_bytes(_BLOCK):
@@ -461,6 +459,11 @@ class FsspecDriver:
             raise RemoteError(f"cannot be read completely ({total:,} of {before.size:,} bytes)")
         return before.fingerprint if self.entry(url).fingerprint == before.fingerprint else ""
 
+    def write(self, path: Path, url: str) -> None:
+        """Upload a file."""
+        with self._asking():
+            self._fs.put_file(str(path), str(self._fs._strip_protocol(url)))
+
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
         """Convert the errors of a driver to RemoteError, except for files that do not exist."""
@@ -634,6 +637,36 @@ class RemoteFiles:
         if fingerprint:
             self.fetched[ref.url] = (fingerprint, digest)
         return digest
+
+    def fingerprint(self, url: str) -> str:
+        """Return the fingerprint of a file.
+
+        Raises:
+            FileNotFoundError: There is no file at this URL.
+            RemoteError: The source cannot be reached.
+        """
+        return str(RETRYING.copy()(self._driver(url).entry, url).fingerprint)
+
+    def download(self, url: str, path: Path) -> None:
+        """Download a file of any type and size.
+
+        Raises:
+            FileNotFoundError: There is no file at this URL.
+            RemoteError: The file cannot be downloaded.
+        """
+        RETRYING.copy()(files.write_with, path, lambda file: self._driver(url).read(url, file.write), sync=False)
+
+    def upload(self, path: Path, url: str) -> None:
+        """Upload a file.
+
+        Raises:
+            InputError: The URL is that of a web server.
+            RemoteError: The file cannot be uploaded.
+        """
+        driver = self._driver(url)
+        if not isinstance(driver, FsspecDriver):
+            raise InputError(f"{printable(url)} cannot be written to: name a WebDAV or S3 URL, or a file.", value=url)
+        RETRYING.copy()(driver.write, path, url)
 
     def is_gone(self, url: str) -> bool:
         """Return whether the source of a file says that it no longer exists; return False after any error."""
