@@ -294,11 +294,10 @@ class Archive:
             for below in sorted({path.parent for path in files.walk(building)}):
                 files.sync_directory(below)
             files.rename(building, directory)
-        if LEDGER in self._files:
-            with TemporaryDirectory() as scratch:
+        with TemporaryDirectory() as scratch, project_ledger(project_dir) as ledger:
+            if LEDGER in self._files:
                 self._unpack(LEDGER, Path(scratch) / LEDGER)
-                with project_ledger(project_dir) as ledger:
-                    read_ledger(ledger, Path(scratch) / LEDGER)
+                read_ledger(ledger, Path(scratch) / LEDGER)
         self._unpack(PROJECT_FILE, project_dir / f"{PROJECT_FILE}{files.NEW}")
         files.rename(project_dir / f"{PROJECT_FILE}{files.NEW}", project_dir / PROJECT_FILE)
         if self.version in version_names(project_dir):

@@ -17,10 +17,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self
 
+import fsspec
+import fsspec.config
+import pytest
+
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, PathNotFoundError
 from llama_index_contextual.project.manager import ProjectManager
-from tests.support.changes import WORDS, differences
+from llama_index_contextual.readers import remote
+from tests.support.changes import WORDS, differences, state_of
 
 SECRET = "Wq7-hidden-41xPz9"
 """Password of all sources, which must appear nowhere."""
@@ -289,6 +294,20 @@ def webdav_server(folder: Path) -> Iterator[int]:
         thread.join()
 
 
+def interrupting(relay: Relay) -> Callable[[str], contextlib.AbstractContextManager[object]]:
+    """Return a context manager that interrupts the connections of a relay."""
+
+    @contextlib.contextmanager
+    def interrupt(mode: Any) -> Iterator[None]:
+        relay.mode = mode
+        try:
+            yield
+        finally:
+            relay.mode = "pass"
+
+    return interrupt
+
+
 def files_with(directory: Path, text: str) -> list[str]:
     """Return the files below a directory whose content or name contains a text."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
@@ -345,3 +364,86 @@ def sync_history(
     version = project.sync_folders(url).version
     problems += [] if version == project.sync_folders(url).version else ["an idle sync publishes a version"]
     return problems
+
+
+def s3_history(manager: ProjectManager, folder: Path, changes: int, seed: int) -> list[str]:
+    """Sync a project with moto's S3 server, and return what is wrong in the end; see `sync_history`."""
+    import s3fs
+
+    with object_store() as port, Relay(port) as relay, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(s3fs.S3FileSystem, "retries", 1)
+        settings = {"key": "AKIAEXAMPLE", "secret": SECRET, "config_kwargs": {"retries": {"max_attempts": 0}}}
+        client = s3fs.S3FileSystem(**settings, endpoint_url=f"http://127.0.0.1:{port}", skip_instance_cache=True)
+        client.mkdir("bucket")
+        endpoint = f"http://127.0.0.1:{relay.port}"
+        patch.setitem(fsspec.config.conf, "s3", {**settings, "endpoint_url": endpoint})
+        source = RandomSource(
+            lambda name, data: client.pipe_file(f"bucket/docs/{name}", data),
+            lambda name: client.rm_file(f"bucket/docs/{name}"),
+            seed,
+        )
+        return sync_history(manager, "s3://bucket/docs", source, changes=changes, interrupt=interrupting(relay))
+
+
+def webdav_history(manager: ProjectManager, folder: Path, changes: int, seed: int) -> list[str]:
+    """Sync a project with WsgiDAV, and return what is wrong in the end; see `sync_history`."""
+    served = folder / "served"
+    (served / "docs").mkdir(parents=True)
+
+    def put(name: str, data: bytes) -> None:
+        path = served / "docs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    with webdav_server(served) as port, Relay(port) as relay, pytest.MonkeyPatch.context() as patch:
+        settings = {"base_url": f"http://127.0.0.1:{relay.port}", "auth": ["me", SECRET]}
+        patch.setitem(fsspec.config.conf, "webdav", settings)
+        names = [name for name in NAMES if "#" not in name]  # webdav4 cannot open such files
+        source = RandomSource(put, lambda name: (served / "docs" / name).unlink(), seed, names)
+        return sync_history(manager, "webdav://docs", source, changes=changes, interrupt=interrupting(relay))
+
+
+def web_history(manager: ProjectManager, folder: Path, changes: int, seed: int) -> list[str]:
+    """Sync a project with pages that change, and whose server fails, and return what is wrong in the end."""
+    draw = random.Random(seed)
+    problems: list[str] = []
+    config = ProjectConfig.local(allow_private_addresses=True)
+    with WebServer() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote, "_SILENCE", 0.2)
+        settings = {"client_kwargs": {"headers": {"Authorization": f"Bearer {SECRET}"}}}
+        patch.setitem(fsspec.config.conf, "http", settings)
+        urls = [f"{server.url}/page{number}" for number in range(12)]
+        project = manager.create("synced", config)
+
+        def text(number: int) -> bytes:
+            words = " ".join(draw.choices(WORDS, k=20))
+            return f"<html><title>Page {number}</title><p>Page {number}: {words}.</p></html>".encode()
+
+        for number in range(12):
+            server.pages[f"/page{number}"] = Page(text(number), etag='"0"')
+        for change in range(changes):
+            page = server.pages[f"/page{draw.randrange(12)}"]
+            if draw.random() < 0.7:
+                page.body = text(int(page.body.split(b"Page ")[1].split(b"<")[0]))
+            page.etag = draw.choice((f'"{change}"', f'"{change}"', ""))  # without an ETag, a page is always compared
+            page.fault = draw.choice(("", "new etags", "chunked"))
+            if change % max(1, changes // 10):
+                continue
+            for fault in ("error", "stall", "short"):
+                before = state_of(project)
+                kept, page.fault = page.fault, fault
+                try:
+                    removed = project.sync_folders(urls, allow_many=True, allow_empty=True).removed
+                except InputError as error:
+                    removed = ()
+                    problems += [f"{fault}: {error}"] if SECRET in str(error) or state_of(project) != before else []
+                problems += [f"{fault}: removed {removed}"] if removed else []
+                page.fault = kept
+            project.sync_folders(urls)
+        for page in server.pages.values():
+            page.fault = ""
+        project.sync_folders(urls)
+        fresh = manager.create("fresh", config)
+        fresh.ingest(urls)
+        problems += differences(project, fresh)
+        return problems if len(project.documents()) == 12 else [*problems, "pages are missing"]
