@@ -7,6 +7,7 @@ server and interrupts their connections, and `WebServer` serves pages and breaks
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import socket
 import threading
@@ -259,6 +260,8 @@ class WebServer:
 def object_store() -> Iterator[int]:
     """Run moto's S3 server and yield its port."""
     from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -11,6 +11,7 @@ import pytest
 
 import llama_index_contextual
 from llama_index_contextual.config import ProjectConfig, described
+from llama_index_contextual.index.archive import write_archive
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry, content_key
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -43,6 +44,8 @@ COMMANDS: dict[str, list[str]] = {
     "export": ["a", "{empty}/exported"],
     "inspect": ["a", "--html", "{empty}/page.html", "--query", "error TS-999"],
     "ledger export": ["a", "{empty}/written.jsonl"],
+    "project export": ["a", "{empty}/written.zip"],
+    "project import": ["{empty}/copy.zip", "--name", "copy"],
     "ledger import": ["a", "{empty}/contexts.jsonl"],
     "token": ["ada", "--file", "{empty}/tokens.json", "--only", "kind=report"],
     "delete": ["a", "--yes"],
@@ -66,6 +69,7 @@ def test_a_command_prints_json_and_nothing_else(name: str, ingested: Project, te
     (empty / "contexts.jsonl").write_text(json.dumps(line))
     question = {"question": "error TS-999", "evidence": ["the pump runs dry"]}
     (empty / "questions.jsonl").write_text(json.dumps(question))
+    write_archive(ingested.directory, empty / "copy.zip")
     arguments = [argument.format(folder=text_folder, empty=empty) for argument in COMMANDS[name]]
     result = run(*name.split(), *arguments, "--root", ingested.directory.parent, "--json")
     assert (result.code, result.err if name != "ingest" else "") == (0, "")
