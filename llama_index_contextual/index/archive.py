@@ -247,10 +247,9 @@ class Archive:
             raise ValueError("its list of contents does not match its version")
         for name, expected in self._files.items():
             with self._zip.open(name) as member:
-                if _copy(member, lambda block: None, expected[0]) != described.get(name, expected) or (
-                    described.get(name, expected) != expected
-                ):
-                    raise ValueError(f"{name} does not match its checksum")
+                actual = _copy(member, lambda block: None, expected[0])
+            if not actual == expected == described.get(name, expected):
+                raise ValueError(f"{name} does not match its checksum")
 
     def _unpack(self, name: str, path: Path) -> None:
         """Write a file of the archive to a path, and check it again while it is read."""

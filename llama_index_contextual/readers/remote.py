@@ -54,13 +54,11 @@ WEB = ("http", "https")
 _LOCAL = ("file", "local")
 _BLOCK = 1 << 20
 _MAX_REDIRECTS = 5
+_MAX_URL = 4_000
 _PARALLEL = 8  # downloads at a time
 _SILENCE = 30.0  # seconds without a byte after which a web server is given up
-_SECRETS = re.compile(
-    r"(?i)(?:x-amz-|x-goog-)?(?:signature|credential|security-token)|sig|sas|.*(?:token|secret|passw|pwd|api[-_]?key).*"
-    r"|key|auth(?:orization)?"
-)
-_PASSWORD = re.compile(r"(?<=://)[^/\s@]*@")
+_SECRET_PART = re.compile(r"(?i)token|secret|passw|pwd|api[-_]?key|signature|credential")
+_SECRET_NAMES = frozenset({"sig", "sas", "key", "auth", "authorization"})
 _UNSAFE_ON_WINDOWS = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
 _RESERVED_ON_WINDOWS = re.compile(r"(?i)(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?")
 _TAGS = ("ETag", "etag", "e_tag", "VersionId", "version_id", "generation", "md5Hash", "content_md5", "Content-MD5")
@@ -107,6 +105,8 @@ def checked_url(url: str) -> str:
         >>> checked_url("S3://reports/2024/"), checked_url("https://Example.org#top")
         ('s3://reports/2024', 'https://example.org/')
     """
+    if len(url) > _MAX_URL:
+        raise InputError(f"A URL has {len(url):,} characters: use one of at most {_MAX_URL:,}.")
     protocol, _, rest = url.partition("://")
     protocol = protocol.lower()
     shown = printable(without_secrets(url))
@@ -118,7 +118,7 @@ def checked_url(url: str) -> str:
     secret = "a name or password before the @" if "@" in rest.partition("/")[0] else None
     if protocol in WEB:
         names = (name for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True))
-        secret = secret or next((f"the key {name!r}" for name in names if _SECRETS.fullmatch(name)), None)
+        secret = secret or next((f"the key {name!r}" for name in names if _is_secret(name)), None)
     if secret is not None:
         raise InputError(
             f"The URL {shown} contains {secret}, which would be stored with the document: remove it, and put it into"
@@ -133,9 +133,36 @@ def checked_url(url: str) -> str:
     return parts._replace(scheme=protocol, netloc=parts.netloc.lower(), path=parts.path or "/", fragment="").geturl()
 
 
+def _is_secret(name: str) -> bool:
+    """Return whether a key in the query of a URL may stand for a secret."""
+    return name.lower() in _SECRET_NAMES or _SECRET_PART.search(name) is not None
+
+
 def without_secrets(text: str) -> str:
-    """Return a text without the keys in use, and without names, passwords and queries in URLs."""
-    return _PASSWORD.sub("…@", re.sub(r"(://[^\s?]*)\?\S+", r"\1?…", scrub(text)))
+    """Return a text without the keys in use, and without names, passwords and queries in URLs.
+
+    Example:
+        >>> without_secrets("GET https://me:pw@example.org/a?sig=1 failed")
+        'GET https://…@example.org/a?… failed'
+    """
+    return re.sub(r"\S+", lambda match: "://".join(_masked(match[0].split("://"))), scrub(text))
+
+
+def _masked(parts: Sequence[str]) -> Iterator[str]:
+    """Yield the parts of a word that are separated by "://", without what may be secret."""
+    yield parts[0]
+    for part in parts[1:]:
+        address, question, _ = part.partition("?")
+        host, slash, path = address.partition("/")
+        _, at, name = host.rpartition("@")
+        yield f"{'…@' if at else ''}{name}{slash}{path}{'?…' if question else ''}"
+
+
+def _watch_secrets(options: Mapping[str, Any]) -> None:
+    """Keep the credentials in the options of a driver out of messages and logs."""
+    auth = options.get("auth")
+    password = auth[-1] if isinstance(auth, list | tuple) and auth else auth
+    watch({"options": options, "password": password, "secret token": options.get("token")})
 
 
 def safe_name(name: str) -> str:
@@ -217,13 +244,17 @@ class WebDriver:
         import fsspec.config
 
         options = {**fsspec.config.conf.get("http", {}), **fsspec.config.conf.get("https", {})}
-        watch(options)
+        _watch_secrets(options)
         client = options.get("client_kwargs", {})
         auth = client.get("auth")
         self._headers = {**client.get("headers", {}), **options.get("headers", {})}
         self._auth = tuple(auth) if isinstance(auth, list) else auth
         self._allow_private = allow_private
         self._client = httpx.Client(timeout=_SILENCE, headers={"Accept-Encoding": "identity"})
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
 
     def entries(self, url: str) -> list[Entry]:
         """Return the file or page at a URL."""
@@ -383,7 +414,7 @@ class FsspecDriver:
         self._protocol = protocol
         try:
             options = dict(fsspec.config.conf.get(protocol, {}))
-            watch(options)
+            _watch_secrets(options)
             if isinstance(options.get("auth"), list):  # JSON has no tuples, which httpx requires
                 options["auth"] = tuple(options["auth"])
             kind = fsspec.get_filesystem_class(protocol)
@@ -489,7 +520,7 @@ def _hidden_or_deep(names: Sequence[str]) -> str | None:
 
 def _described(error: BaseException) -> str:
     """Return the kind of an error and the beginning of its message, without credentials."""
-    return f"{type(error).__name__}: {one_line(without_secrets(str(error)))}".rstrip(": ")
+    return f"{type(error).__name__}: {one_line(without_secrets(str(error)[:2_000]))}".rstrip(": ")
 
 
 # ---- the files of a run ----------------------------------------------------------------------------------------------
@@ -528,6 +559,9 @@ class RemoteFiles:
         return self
 
     def __exit__(self, *details: object) -> None:
+        for driver in self._drivers.values():
+            if isinstance(driver, WebDriver):
+                driver.close()
         if self._scratch is not None:
             self._scratch.cleanup()
 

@@ -374,12 +374,26 @@ def test_configured_credentials_are_sent_to_the_named_host_only_and_stored_nowhe
         ("file:///etc/passwd", "names a local file"),
         ("simplecache::s3://bucket/a", "is a URL|does not exist"),
         ("https:///a.pdf", "has no host"),
+        (f"https://example.org/{'a' * 5_000}", "5,020 characters"),
     ],
 )
 def test_urls_with_credentials_or_local_files_are_refused(counted: Project, url: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem) as caught:
         counted.ingest(url)
     assert SECRET not in f"{caught.value!r} {caught.value.value!r}"
+
+
+def test_a_password_in_the_message_of_a_driver_is_removed(
+    counted: Project, store: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError(f"The user me with {SECRET} is not known")
+
+    monkeypatch.setitem(fsspec.config.conf, "memory", {"auth": ["me", SECRET]})
+    monkeypatch.setattr(type(store), "ls", refuse)
+    with pytest.raises(InputError, match="RuntimeError: The user me with") as caught:
+        counted.sync_folders(url)
+    assert SECRET not in str(caught.value)
 
 
 def test_a_missing_driver_is_named_with_its_install_line(counted: Project, monkeypatch: pytest.MonkeyPatch) -> None:
