@@ -4,7 +4,7 @@ The file is a ZIP archive. Its list of contents is written last, with the SHA-25
 
 project.json                      the settings
 versions/v000003/manifest.json    the live version
-parts/p000001/…                   the files of its parts
+parts/p000001/…                   the files of its parts, with the pictures of figures
 ledger.jsonl                      contexts, embeddings, pages and receipts, as `export_ledger` writes them (optional)
 archive.json                      format, name and version of the project; size and SHA-256 of the files above
 
@@ -31,6 +31,8 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger_lines import export_ledger, read_ledger
 from llama_index_contextual.index.manifest import (
     BUILDING,
+    FIGURES_DIRECTORY,
+    FIGURES_FILE,
     FORMAT,
     MANIFEST,
     PARTS,
@@ -41,6 +43,7 @@ from llama_index_contextual.index.manifest import (
     with_checksum,
     without_checksum,
 )
+from llama_index_contextual.index.pictures import parse_sizes, read_sizes, sha256_of
 from llama_index_contextual.index.project_file import (
     PROJECT_FILE,
     is_project,
@@ -136,6 +139,10 @@ def _write(project_dir: Path, version: str | None, path: Path, *, ledger: bool) 
             for name, entry in part.files.items():
                 sources[f"{PARTS}/{part.name}/{name}"] = project_dir / PARTS / part.name / name
                 expected[f"{PARTS}/{part.name}/{name}"] = entry.sha256
+            for picture in read_sizes(project_dir / PARTS / part.name) if FIGURES_FILE in part.files else ():
+                name = f"{PARTS}/{part.name}/{FIGURES_DIRECTORY}/{picture}"
+                sources[name] = project_dir / name
+                expected[name] = sha256_of(picture)
         if ledger:
             sources[LEDGER] = Path(scratch) / LEDGER
             export_ledger(project_dir, sources[LEDGER])
@@ -237,11 +244,13 @@ class Archive:
 
     def _check(self) -> None:
         """Check that the archive consists of exactly the files of the version, and every file."""
-        described = {
-            f"{PARTS}/{part.name}/{name}": (entry.bytes, entry.sha256)
-            for part in self.manifest.parts
-            for name, entry in part.files.items()
-        }
+        described: dict[str, tuple[int, str]] = {}
+        for part in self.manifest.parts:
+            folder = f"{PARTS}/{part.name}"
+            described |= {f"{folder}/{name}": (entry.bytes, entry.sha256) for name, entry in part.files.items()}
+            sizes = parse_sizes(self._read(f"{folder}/{FIGURES_FILE}", _MAX_JSON)) if FIGURES_FILE in part.files else {}
+            for picture, size in sizes.items():
+                described[f"{folder}/{FIGURES_DIRECTORY}/{picture}"] = (size, sha256_of(picture))
         others = {PROJECT_FILE, f"{VERSIONS}/{self.version}/{MANIFEST}"}
         if self.manifest.version != self.version or self._files.keys() - {LEDGER} != described.keys() | others:
             raise ValueError("its list of contents does not match its version")
@@ -287,9 +296,11 @@ class Archive:
                     raise self._other(project_dir) from error
                 continue
             building = directory.with_name(f"{part.name}{BUILDING}")
-            for name in part.files:
-                files.make_directory((building / name).parent)
-                self._unpack(f"{PARTS}/{part.name}/{name}", building / name)
+            folder = f"{PARTS}/{part.name}/"
+            for name in (name for name in self._files if name.startswith(folder)):
+                path = building / name.removeprefix(folder)
+                files.make_directory(path.parent)
+                self._unpack(name, path)
             for below in sorted({path.parent for path in files.walk(building)}):
                 files.sync_directory(below)
             files.rename(building, directory)

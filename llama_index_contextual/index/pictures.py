@@ -11,6 +11,7 @@ documents.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -21,6 +22,8 @@ from llama_index_contextual.figures import MAX_PICTURE_BYTES, Figure, read_pictu
 from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import FIGURES_DIRECTORY, FIGURES_FILE, Check, damage_error
 from llama_index_contextual.metadata import DocumentMap
+
+_NAME = re.compile(r"[0-9a-f]{64}\.(?:png|jpg)")
 
 
 def figures_of(metadata: Mapping[str, Any]) -> list[Figure]:
@@ -83,10 +86,28 @@ def read_sizes(directory: Path) -> dict[str, int]:
     """
     label = f"{directory.parent.name}/{directory.name}/{FIGURES_FILE}"
     try:
-        sizes = json.loads(files.read(directory / FIGURES_FILE))
-        return {PurePosixPath(name).name: int(size) for name, size in sizes.items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return parse_sizes(files.read(directory / FIGURES_FILE))
+    except (OSError, ValueError) as error:
         raise damage_error(label, "has changed since it was published") from error
+
+
+def parse_sizes(content: bytes) -> dict[str, int]:
+    """Return the names and sizes in the list of the pictures of a part.
+
+    Raises:
+        ValueError: The content is not such a list.
+    """
+    sizes = json.loads(content)
+    if not isinstance(sizes, dict) or not all(map(_NAME.fullmatch, sizes)):
+        raise ValueError("names that are not those of pictures")
+    if not all(type(size) is int for size in sizes.values()):
+        raise ValueError("sizes that are not numbers")
+    return sizes
+
+
+def sha256_of(name: str) -> str:
+    """Return the SHA-256 hash of the content of a picture, given the name of its file."""
+    return name.partition(".")[0]
 
 
 def picture_faults(directory: Path, check: Check) -> Iterator[CorruptVersionError]:

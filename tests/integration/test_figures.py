@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from llama_index_contextual import Project, ProjectConfig, ProjectManager
 from llama_index_contextual.agno import ContextualKnowledge, ContextualTools
+from llama_index_contextual.errors import CorruptVersionError
 from llama_index_contextual.mcp import make_server
 from llama_index_contextual.ui import make_app
 from tests.support.cli import run
@@ -52,6 +53,25 @@ def test_a_response_lists_the_figures_of_its_hits(project: Project) -> None:
     assert size_of(Path(figure["path"]).read_bytes()) == (figure["width"], figure["height"])
     [figure] = project.only({"file_name": "manual.pdf"}).retrieve("spring of the relief valve", top_k=1)[0].figures
     assert figure.read_bytes()
+
+
+def test_a_copy_on_another_machine_has_the_pictures(project: Project, tmp_path: Path) -> None:
+    manager, elsewhere = ProjectManager(project.directory.parent), ProjectManager(tmp_path / "elsewhere")
+    manager.export_project("manuals", tmp_path / "manuals.zip")
+    elsewhere.import_project(tmp_path / "manuals.zip")
+    copy = elsewhere.load("manuals")
+    pictures = [
+        {figure.path.name: figure.read_bytes() for hit in one.retrieve("pump valve", top_k=9) for figure in hit.figures}
+        for one in (project, copy)
+    ]
+    assert len(pictures[0]) == 2
+    assert pictures[1] == pictures[0]
+    assert copy.verify().sound
+    first, _ = copy.directory.rglob("*.png")
+    first.write_bytes(first.read_bytes()[:-1])
+    with pytest.raises(CorruptVersionError, match=f"{first.name} has changed since it was published"):
+        elsewhere.export_project("manuals", tmp_path / "damaged.zip")
+    assert not (tmp_path / "damaged.zip").exists()
 
 
 def test_the_command_line_shows_a_line_for_each_figure(project: Project) -> None:
