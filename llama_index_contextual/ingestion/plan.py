@@ -825,18 +825,18 @@ def _with_removals(inputs: Inputs, doc_ids: Collection[str], empty: Collection[s
     if removed and not doc_ids and not options.allow_empty:
         raise InputError(
             f"There is no Document with text, but {pluralize(len(own), 'document')} came from {options.source!r}. If"
-            f" the access of the reader has expired, renew it and run the sync again",
+            f" the access of the reader has expired, renew it and run the sync again; if they were deleted on purpose,"
+            f" pass `allow_empty=True`.",
             value=options.source,
-            remedy=Remedy(*["if they were deleted on purpose, pass `allow_empty=True`"] * 2),
         )
     is_many = len(removed) > max(1, len(own) // 10)
     if is_many and doc_ids and not options.allow_many:
         examples = ", ".join(map(repr, sorted(removed)[:_MOST_NAMED]))
         raise LargeRemovalError(
             f"{len(removed):,} of {pluralize(len(own), 'document')} of {options.source!r} would be removed at once:"
-            f" {examples}. If the reader returned only a part of its documents, run the sync again",
+            f" {examples}. If the reader returned only a part of its documents, run the sync again; if they"
+            f" were deleted on purpose, pass these ids as `remove`, or `allow_many=True`.",
             documents=sorted(removed),
-            remedy=Remedy(*["if they were deleted on purpose, pass these ids as `remove`, or `allow_many=True`"] * 2),
         )
     return replace(inputs, missing=missing, removed=removed, removes_many=is_many)
 
