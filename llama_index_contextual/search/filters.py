@@ -391,7 +391,7 @@ def _resolved(item: Condition, nodes: Nodes, is_checked: bool) -> Condition:
     else:
         resolved = _coerced(item, values)
     if is_checked and item.operator not in _UNCHECKED and not _is_met(resolved, nodes):
-        is_internal = item.key in _HIDDEN and item.key not in (keys.FILE_PATH, "doc_id")
+        is_internal = item.key in _HIDDEN and item.key not in (*FIELDS, keys.FILE_PATH, "doc_id")
         raise InputError(_no_field(item.key, nodes) if is_internal else _absence(item, values), value=item.value)
     return resolved
 

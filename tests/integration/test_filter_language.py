@@ -240,7 +240,7 @@ MIXED_FILTERS: list[tuple[Any, set[str] | str]] = [
         {"$or": [{"unknown": "x"}, {"dept": "hr"}]},
         "No document has the field 'unknown'; the fields are cost centre, dept",
     ),
-    ({"source": "a.md"}, "No document has the field 'source'; the fields are cost centre, dept"),
+    ({"source": "a.md"}, "No document has source 'a.md'; there is files."),
     ("after 2024-05-01", "'after 2024-05-01' is not FIELD=VALUE, such as kind=report."),
     ({"newest": False}, "No document has newest false: none is superseded by a newer one."),
     ({"newest": "maybe"}, "Filter 'newest' cannot be == 'maybe': use true"),

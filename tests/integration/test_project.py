@@ -335,6 +335,7 @@ def test_slow_methods_have_an_async_twin_with_the_same_signature_and_documentati
             "retry_failed",
             "rollback",
             "search",
+            "sync_documents",
             "sync_folders",
             "update_config",
             "verify",
