@@ -56,7 +56,8 @@ from llama_index_contextual.readers.files import (
     split_glob,
 )
 from llama_index_contextual.readers.ocr import CHANGED
-from llama_index_contextual.readers.remote import RemoteError, RemoteFiles, checked_url, split_url, without_secrets
+from llama_index_contextual.readers.remote import RemoteFiles
+from llama_index_contextual.readers.urls import RemoteError, checked_url, split_url, without_secrets
 
 IngestInput = str | os.PathLike[str] | BaseNode
 

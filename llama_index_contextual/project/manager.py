@@ -51,7 +51,8 @@ from llama_index_contextual.ingestion.state import ModelObjects, ProjectState, r
 from llama_index_contextual.models import missing_for
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.files import is_url, printable
-from llama_index_contextual.readers.remote import RemoteError, RemoteFiles, checked_url
+from llama_index_contextual.readers.remote import RemoteFiles
+from llama_index_contextual.readers.urls import RemoteError, checked_url
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.project.manager import ProjectManager
 
-ROUNDS = 4
+ROUNDS = 2
 PUBLISH = """
 import itertools, sys
 from llama_index.core.schema import Document

@@ -25,7 +25,7 @@ import pytest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, PathNotFoundError
 from llama_index_contextual.project.manager import ProjectManager
-from llama_index_contextual.readers import remote
+from llama_index_contextual.readers import web
 from tests.support.changes import WORDS, differences, state_of
 
 SECRET = "Wq7-hidden-41xPz9"
@@ -412,7 +412,7 @@ def web_history(manager: ProjectManager, folder: Path, changes: int, seed: int) 
     problems: list[str] = []
     config = ProjectConfig.local(allow_private_addresses=True)
     with WebServer() as server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote, "_SILENCE", 0.2)
+        patch.setattr(web, "_SILENCE", 0.2)
         settings = {"client_kwargs": {"headers": {"Authorization": f"Bearer {SECRET}"}}}
         patch.setitem(fsspec.config.conf, "http", settings)
         urls = [f"{server.url}/page{number}" for number in range(12)]

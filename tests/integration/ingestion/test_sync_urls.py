@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from llama_index_contextual.index.sources import DOWNLOADS_FILE
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import ReadLimits, remote
+from llama_index_contextual.readers import web as web_driver
 from tests.integration.ingestion.test_sync import listed
 from tests.support.sources import SECRET, Page, WebServer, files_with
 
@@ -255,13 +257,13 @@ def test_a_page_whose_etag_changes_is_compared_by_its_content(web: Project, serv
 def test_a_server_that_fails_removes_nothing(
     web: Project, server: WebServer, monkeypatch: pytest.MonkeyPatch, fault: Any, reason: str
 ) -> None:
-    monkeypatch.setattr(remote, "_SILENCE", 0.05)
+    monkeypatch.setattr(web_driver, "_SILENCE", 0.05)
     url = f"{server.url}/tariff"
     web.sync_folders(url)
     server.pages["/tariff"] = Page(HTML.replace(b"two", b"three"), etag='"2"', fault=fault)
     if fault == "short":
         report = web.sync_folders(url)
-        assert remote.re.search(reason, report.skipped[0].reason)
+        assert re.search(reason, report.skipped[0].reason)
     else:
         with pytest.raises(InputError, match=reason):
             web.sync_folders(url)
@@ -279,7 +281,7 @@ def test_a_server_that_announces_too_few_bytes_is_read_as_far_as_announced(web: 
 def test_the_size_of_files_and_pages_is_limited_while_they_are_read(
     web: Project, server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "MAX_PAGE_BYTES", 10_000)
+    monkeypatch.setattr(web_driver, "MAX_PAGE_BYTES", 10_000)
     server.pages["/large"] = Page(HTML + b" " * 20_000, fault="chunked")
     server.pages["/large.txt"] = Page(b"word " * 20_000, kind="text/plain", fault="chunked")
     urls = [f"{server.url}/large", f"{server.url}/large.txt", f"{server.url}/a.txt"]
@@ -312,7 +314,7 @@ def test_a_redirect_to_an_internal_address_is_not_followed(
     manager: ProjectManager, server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first server seems public; the one it redirects to has a name that leads to this machine."""
-    monkeypatch.setattr(remote, "is_public", lambda address: address == "127.0.0.1")
+    monkeypatch.setattr(web_driver, "is_public", lambda address: address == "127.0.0.1")
     port = server.url.rpartition(":")[2]
     server.pages["/moved"] = Page(f"http://[::1]:{port}/tariff".encode(), fault="moved")
     project = manager.create("careful", ProjectConfig.local())
@@ -330,21 +332,21 @@ def test_a_name_that_changes_its_address_after_the_check_is_found_out(
         found = real("127.0.0.1", *arguments, **options)
         return [(*one[:4], ("93.184.215.14", *one[4][1:])) for one in found] if host == "rebound.example" else found
 
-    monkeypatch.setattr(remote.socket, "getaddrinfo", public_first)
-    driver = remote.WebDriver(allow_private=False)
-    driver._client = remote.httpx.Client(transport=_To(server))
+    monkeypatch.setattr(web_driver.socket, "getaddrinfo", public_first)
+    driver = web_driver.WebDriver(allow_private=False)
+    driver._client = web_driver.httpx.Client(transport=_To(server))
     with pytest.raises(remote.RemoteError, match=r"internal address 127\.0\.0\.1"):
         driver.entry("http://rebound.example/tariff")
 
 
-class _To(remote.httpx.HTTPTransport):
+class _To(web_driver.httpx.HTTPTransport):
     """Transport that connects to a server on this machine, whatever the name of the host is."""
 
     def __init__(self, server: WebServer) -> None:
         super().__init__()
-        self._url = remote.httpx.URL(server.url)
+        self._url = web_driver.httpx.URL(server.url)
 
-    def handle_request(self, request: remote.httpx.Request) -> remote.httpx.Response:
+    def handle_request(self, request: web_driver.httpx.Request) -> web_driver.httpx.Response:
         request.url = request.url.copy_with(host=self._url.host, port=self._url.port)
         return super().handle_request(request)
 

@@ -24,7 +24,7 @@ from tests.support.sources import (
     webdav_history,
 )
 
-CHANGES = 100
+CHANGES = 30
 """Number of changes; `python -m tests.benchmarks.sources` makes 500."""
 
 
