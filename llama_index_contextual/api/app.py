@@ -413,6 +413,11 @@ async def add_documents(call: Call) -> Response:
     values = check_arguments("add", AddQuery, dict(call.request.query_params))
     adding = _adding(call, values["project"])
     user = call.user
+    # A refused price discards the files that wait, which must not be those of the Workbench or of another request.
+    others = await asyncio.to_thread(adding.inbox.waiting, user.name)
+    if adding.needs_confirmation and others:
+        message = "Other files of this user wait for their price to be accepted: accept or discard it in the Workbench."
+        raise ApiError(409, message, code="files_waiting")
     paths, received = await adding.receive(call.request, user, confirmed=not adding.needs_confirmation)
     if adding.needs_confirmation and paths:
         await _confirm(call, adding, values["max_cost"])
@@ -545,7 +550,7 @@ async def _handle(service: Service, run: Handler, request: Request) -> Response:
     except (ContextualError, InputError) as error:
         api_error = as_api_error(error)
         response = error_response(api_error)
-        if api_error.status in (408, 411, 413, 415, 429, 507):
+        if api_error.status in (408, 409, 411, 413, 415, 429, 507):
             response.headers["Connection"] = "close"  # the rest of the body is not read
         return response
 

@@ -232,8 +232,11 @@ class Inbox:
 
     def hold(self, upload: Upload, user: str) -> str:
         """Give a received file its name among the files that wait, and return this name."""
+        folder = self.waiting_folder(user)
         with self._lock:
-            return self._place(upload.path, self.waiting_folder(user), upload.name).as_posix()
+            free = self._free(folder, upload.name, upload.path)
+            self._place(upload.path, folder, free)
+        return (free or upload.name).as_posix()
 
     def waiting(self, user: str) -> list[tuple[str, int]]:
         """Return the paths and sizes of a user's files that wait for a confirmation."""
@@ -286,16 +289,24 @@ class Inbox:
     def _add(self, moves: Sequence[tuple[Path, PurePath]], user: str, facts: Mapping[str, Any]) -> list[str]:
         added = []
         for source, name in moves:
-            path = self._free(self.folder, PurePath(user) / name, source)
+            path = PurePath(user) / name
+            free = self._free(self.folder, path, source)
             # The log comes first: a file must never be read without the metadata that hides it from others.
-            if path is not None:
-                self._log("add", user, {path.as_posix(): ""}, facts)
-            added.append(self._place(source, self.folder, PurePath(user) / name).as_posix())
+            if free is not None:
+                self._log("add", user, {free.as_posix(): ""}, facts)
+            self._place(source, self.folder, free)
+            added.append((free or path).as_posix())
         return added
 
     def _free(self, folder: Path, name: PurePath, source: Path) -> PurePath | None:
-        """Return a path that is not taken, or None if the file with this name has the content of the source."""
+        """Return a path that is not taken, or None if the file with this name has the content of the source.
+
+        Raises:
+            InputError: The path leads out of the folder by a link.
+        """
         parent = folder / name.parent
+        if not Path(os.path.realpath(parent)).is_relative_to(os.path.realpath(folder)):
+            raise InputError(f"is in a folder that is a link out of {folder.name}: rename the folder", value=str(name))
         taken = {entry.name.casefold(): entry for entry in parent.iterdir()} if parent.is_dir() else {}
         numbered = (name.with_stem(f"{name.stem} ({number})") for number in count(2))
         free = name
@@ -305,22 +316,19 @@ class Inbox:
             free = next(numbered)
         return free
 
-    def _place(self, source: Path, folder: Path, name: PurePath) -> PurePath:
-        """Move a file to a free path below a folder, and return this path relative to the folder."""
-        free = self._free(folder, name, source)
+    @staticmethod
+    def _place(source: Path, folder: Path, free: PurePath | None) -> None:
+        """Move a file to a path below a folder, or remove it if the path is None; see `_free`."""
         if free is None:
             files.remove(source)
-            return name
+            return
         target = folder / free
         files.make_directory(target.parent)
-        if not Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(folder)):
-            raise InputError(f"is in a folder that is a link out of {folder.name}: rename the folder", value=str(free))
         if source.stat().st_dev == target.parent.stat().st_dev:
             files.rename(source, target)
         else:
             files.copy(source, target)
             files.remove(source)
-        return free
 
     # ---- removing and restoring ----
 
@@ -358,9 +366,9 @@ class Inbox:
             for path, kept in change.files.items():
                 source = self._project_dir / REMOVED / kept
                 if source.is_file():
-                    free = self._free(self.folder, PurePath(path), source) or PurePath(path)
-                    self._log("add", user, {free.as_posix(): ""}, change.facts)
-                    self._place(source, self.folder, PurePath(path))
+                    free = self._free(self.folder, PurePath(path), source)
+                    self._log("add", user, {(free or PurePath(path)).as_posix(): ""}, change.facts)
+                    self._place(source, self.folder, free)
 
     # ---- the log ----
 

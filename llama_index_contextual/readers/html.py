@@ -42,7 +42,7 @@ FIGURE = "contextual-figure"
 CAPTION = "contextual-caption"
 """Class of a paragraph that is a caption."""
 MAX_LOCAL_BYTES = 20_000_000
-"""Maximum size of a picture in a file beside a page, or of the pictures in a page, in bytes."""
+"""Maximum size of a picture in a file next to a page, or of the pictures in a page, in bytes."""
 MAX_IMAGES = 1_000
 NUMBER = "contextual-number"
 """Attribute of a list item whose number is known; the number is empty if the item has none."""
@@ -91,7 +91,7 @@ _CONTROLLING = (
 _DRAWN_FORMULAS = frozenset(
     ("katex-html", "MathJax", "MathJax_Display", "MathJax_SVG", "MathJax_CHTML", "MathJax_Preview")
 )
-"""Classes of formulas drawn letter by letter, beside which the page contains the formula itself."""
+"""Classes of formulas drawn letter by letter, next to which the page contains the formula itself."""
 _FORMULA_SIGN = re.compile(r"[\^=\\{]")
 _QUOTED = re.compile(r"['\"]#?([\w-]{1,100})['\"]")
 _MAX_SPAN = 1_000

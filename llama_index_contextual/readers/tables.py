@@ -524,7 +524,7 @@ def _pieces(line: Line) -> list[_Piece]:
 
 
 def _value_pieces(row: Line) -> list[_Piece]:
-    """Return the figures and dashes at the end of a row, each with the signs beside it."""
+    """Return the figures and dashes at the end of a row, each with the signs next to it."""
     values: list[_Piece] = []
     sign: _Piece | None = None
     for piece in reversed(_pieces(row)):

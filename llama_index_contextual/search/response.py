@@ -41,7 +41,7 @@ _WIDTH = 400
 """Number of characters after which a query is truncated for display."""
 
 MAX_NEAR_FIGURES = 3
-"""Maximum number of figures that are shown beside a passage."""
+"""Maximum number of figures that are shown next to a passage."""
 
 _MAX_WORDS, _MAX_WORD_LENGTH, _MAX_MISSING = 50, 60, 5
 _START = attrgetter("start")
@@ -215,7 +215,7 @@ class BaseHit:
         return [figure for _, figure in self._figures()]
 
     def figures_at(self, places: Sequence[Source]) -> list[Figure]:
-        """Return the figures to show beside some sentences of the passage, each of them once; see `near_figures`."""
+        """Return the figures to show next to some sentences of the passage, each of them once; see `near_figures`."""
         figures = figures_from_json(self.metadata.get(keys.FIGURES), self.figures_folder)
         base = self.source.start_char or 0
         near: dict[str, Figure] = {}
@@ -234,7 +234,7 @@ class BaseHit:
 
     @property
     def near_figures(self) -> Sequence[Figure]:
-        """Up to three figures to show beside the marked sentence: its own, those it refers to, or those on its page."""
+        """Up to three figures for the marked sentence: its own, those it refers to, or those on its page."""
         return [figure for distance, figure in self._figures() if distance < FAR][:MAX_NEAR_FIGURES]
 
     def _figures(self) -> list[tuple[int, Figure]]:

@@ -286,7 +286,7 @@ class FoundPassage(Described):
     spotlight: BestSentence | None
     """The sentence or table row that matches the question best."""
     figures: list[FoundFigure] = Field(default_factory=list)
-    """Figures beside the best sentence."""
+    """Figures next to the best sentence."""
 
     @classmethod
     def from_chunk(cls, chunk: RetrievedChunk) -> FoundPassage:

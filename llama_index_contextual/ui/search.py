@@ -70,7 +70,7 @@ class Result:
         relevance: The estimated relevance in words, or "".
         explanation: The reasons for the rank, or None.
         facts: The user's own metadata.
-        figures: The figures beside the marked sentence or row.
+        figures: The figures next to the marked sentence or row.
     """
 
     node_id: str

@@ -1,7 +1,7 @@
 """Find the figures of a PDF and their captions, from the positions of its lines and of what is drawn.
 
 Neighbouring pictures and shapes form groups. A caption gets the nearest group above or below it without running text
-between them, and the groups beside it. Other groups are figures if they are large enough and neither a table, a frame
+between them, and the groups next to it. Other groups are figures if they are large enough and neither a table, a frame
 around text, a background, nor repeated on several pages.
 """
 
@@ -40,7 +40,7 @@ MIN_PANEL, MAX_PANEL_LINES = 0.05, 4  # share of the page from which a shape wit
 EDGE = 0.08  # share of the page's height at which headers and footers end
 MAX_CAPTION_GAP = 110.0  # in points: maximum distance between a figure and its caption, with only labels between them
 MIN_OVERLAP = 0.05  # of the width of a caption and that of its figure, as a share of the smaller one
-MAX_BESIDE = 100.0  # in points: maximum distance between a figure and its caption beside it
+MAX_BESIDE = 100.0  # in points: maximum distance between a figure and its caption next to it
 MAX_PART_GAP = 60.0  # in points: maximum distance between the parts of a figure
 MAX_PANEL_GAP = 120.0  # in points: maximum distance between parts of equal size
 AGAINST_CUSTOM = 60.0  # points by which a figure on the other side than those of most captions seems farther away
@@ -48,7 +48,7 @@ WEAK = 40.0  # points by which a group of rules and boxes seems farther away
 MAX_STEP = 1.8  # times the font size: maximum distance between the lines of a paragraph
 MAX_CAPTION_LINES = 15
 LABEL_REACH = 14.0  # in points: distance at which labels belong to a drawing
-LABEL_SIZE = 1.08  # times the font size of the text: maximum size of a label beside a drawing
+LABEL_SIZE = 1.08  # times the font size of the text: maximum size of a label next to a drawing
 MAX_SHIFT = 60.0  # in points: how far a label may reach beyond its drawing
 MAX_LABEL = 45  # maximum length of a label in characters
 MIN_PROSE = 45  # minimum length of a line of running text in characters
@@ -465,7 +465,7 @@ class _Page:
     def _with_labels(self, box: Box, caption: Box | None, reach: float = LABEL_REACH) -> Box:
         """Return the edges of a figure with the labels in it, and with those that are at most `reach` points away.
 
-        A label beside a figure has the size of the text or a smaller one, unlike the heading above it.
+        A label next to a figure has the size of the text or a smaller one, unlike the heading above it.
         """
         usual = _usual_size(self._lines)
         labels = [(each, reach) for each in self._slanting]
@@ -473,7 +473,7 @@ class _Page:
             is_short = len(text.line.text) <= MAX_LABEL or text.line.cells > 1
             if is_short and text.line.upright and not text.is_prose and not self._is_in_caption(text.box):
                 labels.append((text.box, reach if text.line.size <= LABEL_SIZE * usual else 0.0))
-        for _ in range(2):  # a label may stand beside another one
+        for _ in range(2):  # a label may stand next to another one
             for label, distance in labels:
                 is_near = box.grown(distance).meets(label)
                 if is_near and box.x0 - MAX_SHIFT <= label.x0 and label.x1 <= box.x1 + MAX_SHIFT:

@@ -44,7 +44,7 @@ _VISIBLE = re.compile(r"\S")
 _FROM_PRIVATE = {0xF000 + code: code for code in (*range(0x20, 0x7F), *range(0xA0, 0x100))}
 _UNKNOWN = re.compile("[\\x00\\x01\\x03-\\x08\\x0e-\\x1f\\x7f-\\x9f\ufffd\uffff\ue000-\uf8ff]|[\\x02\ufffe]{2,}")
 _WITHOUT_UNICODE = r"[\x01\x03-\x08\x0e-\x1f\ufffd\ue000-\uefff]"
-_LOST = re.compile(  # characters between U+F000 and U+F8FF beside a word may be bullets or signs
+_LOST = re.compile(  # characters between U+F000 and U+F8FF next to a word may be bullets or signs
     rf"(?<=[^\W_]|[\ue000-\uefff]){_WITHOUT_UNICODE}|{_WITHOUT_UNICODE}(?=[^\W_]|[\ue000-\uefff])"
     r"|(?<=[^\W_])[\uf000-\uf8ff](?=[^\W_])"
 )
@@ -101,7 +101,7 @@ def unknown_share(text: str) -> float:
 
 
 def count_lost_letters(text: str) -> int:
-    """Return the number of characters without Unicode beside a letter or digit, which thus are letters or digits."""
+    """Return the number of characters without Unicode next to a letter or digit, which thus are letters or digits."""
     return len(_LOST.findall(text)) if _UNKNOWN.search(text) else 0
 
 

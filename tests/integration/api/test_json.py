@@ -139,6 +139,20 @@ def test_the_price_of_contexts_must_be_accepted(make_server: Callable[..., Serve
     assert len(server.provider.calls()) == 1 + 2, "the added passage, and those ingested without contexts before"
 
 
+def test_files_that_wait_in_the_workbench_are_kept_if_a_program_adds_others(make_server: Callable[..., Server]) -> None:
+    server = make_server(config={"context": "llm", "llm": "openai:gpt-4o-mini"})
+    inbox = server.adding["plant"].inbox
+    upload_of_ada = inbox.receive("waits.md", waits="ada", max_bytes=100)
+    upload_of_ada.write(b"# Weirs")
+    upload_of_ada.close()
+    inbox.hold(upload_of_ada, "ada")
+    response = upload(server, {"valve.md": b"# Valves"})
+    assert (response.status_code, response.json()["error"]["code"]) == (409, "files_waiting")
+    assert [name for name, _ in inbox.waiting("ada")] == ["waits.md"]
+    inbox.discard_waiting("ada")
+    assert upload(server, {"valve.md": b"# Valves"}).status_code == 402
+
+
 @pytest.mark.parametrize(
     ("content", "headers", "status"),
     [
