@@ -12,10 +12,10 @@ import json
 import os
 import stat
 import time
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -772,19 +772,21 @@ def jobs_of_source(jobs: Sequence[Job], options: RunOptions, records: Records) -
         InputError: A Document has no metadata with the key `id_key`.
     """
     named: dict[str, Job] = {}
+    numbers: Counter[str] = Counter()
     for job in jobs:
-        name = "" if job.document is None else _name_in_source(job.document, options)
-        named[next(one for n in count(1) if (one := name if n == 1 else f"{name} ({n})") not in named)] = job
-    free = {
-        record.doc_id: record for record in records if record.source == options.source and record.doc_id not in named
-    }
+        doc_id = name = "" if job.document is None else _name_in_source(job.document, options)
+        while doc_id in named:
+            numbers[name] += 1
+            doc_id = f"{name} ({numbers[name] + 1})"
+        named[doc_id] = job
+    free: dict[str, deque[str]] = {}
+    for record in records:
+        if record.source == options.source and record.doc_id not in named:
+            free.setdefault(record.content_hash, deque()).append(record.doc_id)
     result = []
     for doc_id, job in named.items():
-        if records.get(doc_id) is None:
-            equal = (record.doc_id for record in records.with_content(job.content_hash) if record.doc_id in free)
-            if (former := next(equal, None)) is not None:
-                doc_id = former
-                del free[former]
+        if records.get(doc_id) is None and (former := free.get(job.content_hash)):
+            doc_id = former.popleft()
         document = None if job.document is None else job.document.model_copy(update={"id_": doc_id})
         result.append(replace(job, document=document, doc_id=doc_id, origin=options.source))
     return result

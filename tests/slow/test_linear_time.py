@@ -36,9 +36,11 @@ from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.cutting import is_code, units_of
 from llama_index_contextual.index.dates import document_date, sketch_of, superseded
-from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index.manifest import DocumentRecord, Records
 from llama_index_contextual.index.rows import cells_of, cells_of_figures, rows_at
 from llama_index_contextual.index.units import Units
+from llama_index_contextual.ingestion.options import RunOptions
+from llama_index_contextual.ingestion.plan import Job, jobs_of_source
 from llama_index_contextual.readers.builder import DocumentBuilder
 from llama_index_contextual.readers.charts import chart_blocks
 from llama_index_contextual.readers.files import FileAccount, FileSource, ReadLimits
@@ -354,3 +356,15 @@ def test_a_paragraph_of_word_with_many_breaks_takes_linear_time() -> None:
 
     short, long = (min(seconds(prepare, breaks) for _ in range(3)) for breaks in (2_000, 8_000))
     assert long < 8 * short
+
+
+def test_documents_of_a_source_with_equal_names_and_texts_take_linear_time() -> None:
+    options = RunOptions(purpose="sync", source="wiki", id_key="page")
+
+    def name(documents: int) -> None:
+        records = Records(DocumentRecord(doc_id=f"wiki/{n}", content_hash="1", source="wiki") for n in range(documents))
+        jobs = [Job(Document(text="a", metadata={"page": "p"}), None, str(n), "1") for n in range(documents)]
+        assert len({job.doc_id for job in jobs_of_source(jobs, options, records)}) == documents
+
+    short, long = (min(seconds(name, documents) for _ in range(3)) for documents in (500, 4_000))
+    assert long < 20 * short
