@@ -78,7 +78,7 @@ class CostEstimate:
         live_dollars: Price of the contexts with single calls, live or in the flex tier, or None if it is unknown.
         batch_dollars: Price of the contexts in a batch, or None if it is unknown or the provider has no Batch API.
         minutes: Expected duration of the LLM calls that generate contexts; None for a batch, which takes up to 24
-            hours.
+            hours, and for an LLM on the user's own server or of an unknown provider, whose speed is not known.
         embedding_tokens: Tokens of the texts to embed.
         embedding_dollars: Price of the embeddings, or None if it is unknown.
         max_cost: Limit that should be sufficient for `ingest`, or None if a price is unknown. It is 1.5 times the
@@ -161,7 +161,8 @@ class CostEstimate:
         if self.contexts.calls:
             inputs = f"{self.contexts.input_tokens:,} input tokens ({self.contexts.cached_tokens:,} cached)"
             outputs = f"{self.contexts.output_tokens:,} output tokens"
-            time = "at most 24 h" if self.minutes is None else f"{self.minutes:,.1f} min"
+            time = "at most 24 h" if self.sender == "batch" else "duration unknown"
+            time = time if self.minutes is None else f"{self.minutes:,.1f} min"
             calls, price = pluralize(self.contexts.calls, "call"), money(self.context_dollars)
             lines.append(f"contexts ({self.model}, {self.sender}): {calls}, {inputs}, {outputs}, {time}, {price}")
         if self.embed_model is not None:
@@ -405,13 +406,13 @@ def estimate(
     reserve: float | None = 0.0
     live: float | None = 0.0
     batch: float | None = None
+    provider = provider_of(counter.model or "")
     if counter.model is not None and contexts.calls:
         dollars = prices.dollars(counter.model, contexts, sender=sender)
         reserve = prices.dollars(counter.model, counter.reserve, sender=sender)
         alternative: SenderKind = (config.service_tier or "live") if options.batch else "batch"
         other_dollars = prices.dollars(counter.model, counter.alternative, sender=alternative)
         live, batch = (other_dollars, dollars) if options.batch else (dollars, other_dollars)
-        provider = provider_of(counter.model)
         if provider is None or not provider.is_openai:
             batch = None
     embedding_dollars: float | None = 0.0
@@ -421,6 +422,9 @@ def estimate(
     if dollars is not None and reserve is not None and embedding_dollars is not None:
         contexts_limit = max(reserve, MARGIN * dollars) if options.batch else MARGIN * dollars + reserve
         max_cost = round_up(contexts_limit + MARGIN * embedding_dollars)
+    has_speed = provider is not None and not (provider.is_self_hosted or provider.needs_address)
+    is_known = not options.batch and (has_speed or not contexts.calls)
+    minutes = _minutes(contexts, config.llm_concurrency) if is_known else None
     return CostEstimate(
         model=counter.model,
         embed_model=embed_model_name,
@@ -434,12 +438,12 @@ def estimate(
         context_dollars=dollars,
         live_dollars=live,
         batch_dollars=batch,
-        minutes=None if options.batch else _minutes(contexts, config.llm_concurrency),
+        minutes=minutes,
         embedding_tokens=counter.embedding_tokens,
         embedding_dollars=embedding_dollars,
         max_cost=max_cost,
         prices=prices.version,
-        assumptions=tuple(_assumptions(counter, config, prices)),
+        assumptions=tuple(_assumptions(counter, config, prices, has_duration=minutes is not None)),
         skipped=tuple(skipped),
     )
 
@@ -453,16 +457,18 @@ def _minutes(contexts: Tokens, concurrency: int) -> float:
     return rounds * seconds / 60
 
 
-def _assumptions(counter: CostCounter, config: ProjectConfig, prices: Prices) -> Iterator[str]:
+def _assumptions(counter: CostCounter, config: ProjectConfig, prices: Prices, *, has_duration: bool) -> Iterator[str]:
     """Yield sentences that state the assumptions behind an estimate and any unknown prices."""
     for name in (counter.embed_model_name, counter.model):
         if name is not None and prices.price(name) is None:
             yield f"The price of {name!r} is unknown: set it in the setting 'prices' to see an amount."
     if counter.contexts:
         lines = f", and a line in another language {LINE_TOKENS}" if config.context_languages else ""
+        speed = (
+            f"; an answer starts after {SECONDS_TO_FIRST_TOKEN:g} s and arrives at {TOKENS_PER_SECOND:g} tokens per"
+            f" second; {pluralize(config.llm_concurrency, 'call')} at a time"
+        )
         yield (
-            f"Assumptions: a context has {counter.context_tokens:.0f} tokens{lines}; an answer starts after"
-            f" {SECONDS_TO_FIRST_TOKEN:g} s and arrives at {TOKENS_PER_SECOND:g} tokens per second;"
-            f" {pluralize(config.llm_concurrency, 'call')} at a time. Failed calls are not included; the limit"
-            f" leaves room for some of them. Reasoning is charged as output."
+            f"Assumptions: a context has {counter.context_tokens:.0f} tokens{lines}{speed if has_duration else ''}."
+            f" Failed calls are not included; the limit leaves room for some of them. Reasoning is charged as output."
         )

@@ -88,6 +88,14 @@ def test_the_estimate_is_that_of_the_settings(manager: ProjectManager, folder: P
     assert "genai-prices" in str(live)
 
 
+@pytest.mark.parametrize("llm", ["ollama:llama3.1", "openai-like:gemma"])
+def test_the_duration_is_unknown_for_a_server_of_ones_own(manager: ProjectManager, folder: Path, llm: str) -> None:
+    own = project_of(manager, llm=llm).estimate([folder])
+    assert own.minutes is None
+    assert "duration unknown" in str(own)
+    assert "tokens per second" not in str(own)
+
+
 @pytest.mark.parametrize("batch", [False, True], ids=["live", "batch"])
 @pytest.mark.parametrize("sizes", [SIZES, {"segment_size": 2_000, "chunk_size": 600, "chunk_overlap": 60}], ids=str)
 def test_the_estimate_states_whether_a_batch_or_live_calls_are_cheaper(
