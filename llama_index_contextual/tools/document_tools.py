@@ -820,13 +820,16 @@ def search_tool(name: str, description: str, retrieve: Callable[[str], Retrieval
 
 
 def _describe_filters(version: SearchableVersion) -> str:
-    """Return a description of filters for a model: the fields, and the values of those that have few."""
+    """Return a description of filters for a model: the fields, and the values of those that have few.
+
+    Fields of every document, such as its source, are left out if all documents have the same value.
+    """
     values_by_key = {key: values for key, values in version.metadata_values.items() if key not in RUNNING_LINES}
     for field in READ:
         if field not in values_by_key:
             column = version.docstore.values(f"{PREFIX}{field}")
-            first = (value[0] if isinstance(value, list) else value for value in column)
-            values_by_key[field] = sorted(set(first))
+            first = {value[0] if isinstance(value, list) else value for value in column}
+            values_by_key[field] = sorted(first) if len(first) > 1 else []
     parts = [f"{key} ({_value_list(values)})" for key, values in values_by_key.items() if values]
     others = [name for name in field_names(()) if name not in values_by_key]
     return f"Filters narrow the search. Valid keys: {', '.join([*parts, *others])}."

@@ -146,7 +146,7 @@ class TestAgents:
                 return ANSWER
             prompt = str(request.body["messages"][0]["content"])
             ((kinds, rest),) = re.findall(r"Valid keys: kind \(([^)]+)\), (.*)", prompt)
-            assert rest.startswith("year (2026, 2027), type (markdown, pdf, text), folder (reports)")
+            assert rest.startswith("year (2026, 2027), type (markdown, pdf, text), file_name")
             kind = kinds.split(", ")[-1]
             return calling("search_knowledge_base", query=QUESTION, filters=[{"key": "kind", "value": kind}])
 

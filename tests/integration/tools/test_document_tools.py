@@ -623,6 +623,7 @@ class TestCalls:
         described = tools.describe("search")
         assert "Searches the 3 documents of 'reports'" in described
         assert "Valid keys: kind (md, pdf, txt), year (2026, 2027), type (markdown, pdf, text)," in described
+        assert "source" not in described.split("Valid keys")[1], "all documents are from files"
         assert set(INPUTS) == set(TOOLS)
         for model in INPUTS.values():
             assert all(field["description"] for field in model.model_json_schema()["properties"].values())
