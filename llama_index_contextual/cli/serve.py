@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shlex
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -299,7 +298,6 @@ def serve_projects(
     allow_host: AllowedHosts = None,
     documents: Documents = None,
     only: Only = None,
-    evaluation: Annotated[list[str] | None, typer.Option(metavar="[NAME=]FILE")] = None,
     open_browser: Annotated[bool, typer.Option("--open")] = False,
     api: Annotated[bool, typer.Option("--api")] = False,
     tokens: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
@@ -309,8 +307,6 @@ def serve_projects(
 
     Args:
         port: Port; 0 chooses a free one.
-        evaluation: Report of `evaluate --report FILE.json`, shown with the project; with several projects, put the name
-            of the project before it. May be repeated.
         open_browser: Open the address in a browser.
         api: Also serve an OpenAI-compatible API at /v1 and a JSON API at /api, for other programs.
         tokens: File with the tokens of users, written by `token`; each user has rights and sees some or all documents.
@@ -325,28 +321,10 @@ def serve_projects(
         document_folders=documents or (),
         only=only,
         open_browser=open_browser,
-        evaluations=evaluation or (),
         api=api,
         tokens=tokens,
         allow_changes=allow_changes,
     )
-
-
-def _project_and_report(option: str, names: Sequence[str]) -> tuple[str, Path]:
-    """Return the project and the file that an evaluation option names.
-
-    Raises:
-        ConfigurationError: There are several projects, and the option names none of them.
-    """
-    name = next((name for name in names if option.startswith(f"{name}=")), None)
-    if name is None and len(set(names)) > 1:
-        example = shlex.quote(f"{names[0]}={option}")
-        raise ConfigurationError(
-            f"--evaluation {option}: several projects are served: put the name of the project before the file, as in"
-            f" --evaluation {example}.",
-            setting="evaluation",
-        )
-    return (names[0], Path(option)) if name is None else (name, Path(option.removeprefix(f"{name}=")))
 
 
 def serve(
@@ -356,7 +334,6 @@ def serve(
     tokens: Path | None = None,
     only: Sequence[str] | None = None,
     open_browser: bool = False,
-    evaluations: Sequence[str] = (),
     api: bool = False,
     allow_changes: bool = False,
     adding_to: Path | None = None,
@@ -369,14 +346,12 @@ def serve(
     this folder, from which the project is read.
 
     Raises:
-        ConfigurationError: The extra `ui` is not installed, a token is empty or missing, or an evaluation cannot be
-            shown.
+        ConfigurationError: The extra `ui` is not installed, or a token is empty or missing.
     """
     try:
         from llama_index_contextual.api.app import add_api
         from llama_index_contextual.ui.adding import Adding
         from llama_index_contextual.ui.app import serve as serve_workbench
-        from llama_index_contextual.ui.charts import read_chart
         from llama_index_contextual.ui.users import TokensFile
     except ImportError as error:
         raise ConfigurationError(f"The Workbench needs an extra: {_NEEDS_UI}") from error
@@ -388,7 +363,6 @@ def serve(
             setting="token",
         )
     users = None if tokens is None else TokensFile(tokens)
-    charts = {name: read_chart(path) for name, path in (_project_and_report(option, names) for option in evaluations)}
     logging.getLogger("llama_index_contextual").addHandler(logging.StreamHandler())
 
     def announce(address: str) -> None:
@@ -409,7 +383,6 @@ def serve(
         token=token,
         users=users,
         announce=announce,
-        charts=charts,
         ingests=ingests,
         adding=adding,
         extend=add_api if api else None,

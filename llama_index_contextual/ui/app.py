@@ -36,7 +36,6 @@ from llama_index_contextual.ui import adding as adding_view
 from llama_index_contextual.ui import ask, overview, passage, search, security
 from llama_index_contextual.ui.adding import Adding
 from llama_index_contextual.ui.background import BackgroundIngest
-from llama_index_contextual.ui.charts import Chart
 from llama_index_contextual.ui.hits import RecentHits
 from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.users import Limits, Right, TokensFile, User
@@ -64,12 +63,12 @@ _HTTP_PROBLEMS = {
 def make_app(
     projects: Sequence[Project],
     *,
+    host: str = HOST,
     token: str | None = None,
     users: TokensFile | None = None,
     allowed_hosts: Sequence[str] = (),
     document_folders: Sequence[Path] = (),
     ingests: Mapping[str, BackgroundIngest] = MappingProxyType({}),
-    charts: Mapping[str, Chart] = MappingProxyType({}),
     adding: Mapping[str, Adding] = MappingProxyType({}),
 ) -> Starlette:
     """Return the workbench for one or more projects as an ASGI application.
@@ -79,17 +78,18 @@ def make_app(
 
     Args:
         projects: The projects to show; for a restricted project (see `Project.only`), only its visible documents.
+        host: Address to bind to; any address other than a loopback address requires a token.
         token: Token that clients must send; without it and `users`, everyone who can reach the application may read.
         users: File with the tokens of users, whose rights and filters decide what they may do and see.
         allowed_hosts: Host names that clients use for the server, in addition to the names of the loopback interface.
         document_folders: Folders that contain the original files, whose pages are shown as images.
         ingests: Running ingestions by the names of their projects; the views show their progress.
-        charts: Evaluation results by the names of the projects; like `ingests`, not shown for restricted projects.
         adding: The added files of the projects to which documents can be added, by the names of the projects.
 
     Raises:
         InputError: No project was given, or two projects have the same name.
-        ConfigurationError: The token is too short, or a restricted project should be changed.
+        ConfigurationError: There is no token although `host` can be reached from other machines, the token is too
+            short, or a restricted project should be changed.
 
     Example:
         >>> app = make_app([project])  # doctest: +SKIP
@@ -106,6 +106,7 @@ def make_app(
             f"Project {changed[0]!r} is restricted: documents can be added to whole projects only."
         )
     session = security.Session(token, users) if token is not None or users is not None else None
+    hosts = accepted_hosts(host, session, allowed_hosts)
     limits = Limits()
     originals = Originals((*document_folders, *(one.inbox.folder for one in adding.values())))
 
@@ -129,10 +130,7 @@ def make_app(
         app.state.originals = originals
         app.state.hits = RecentHits()
         app.state.facets = weakref.WeakKeyDictionary()
-        # Progress and figures describe the whole project.
-        whole = {project.name for project in shown if not project.is_restricted}
-        app.state.ingests = {name: ingest for name, ingest in ingests.items() if name in whole}
-        app.state.charts = {name: chart for name, chart in charts.items() if name in whole}
+        app.state.ingests = ingests
         app.state.adding = adding
         app.state.answers = LRUCache(ask.MAX_ANSWERS)
         app.state.session = session
@@ -148,7 +146,6 @@ def make_app(
             apps.put(key, app)
         return app
 
-    hosts = accepted_hosts(HOST, session, allowed_hosts)
     guard = Middleware(security.Guard, hosts=hosts, session=session, failed=_failed, right_of=_right_of, app_of=app_of)
     app = views_for(projects, middleware=[guard])
     app.state.hosts = hosts
@@ -170,48 +167,29 @@ def serve(
     *,
     host: str = HOST,
     port: int = PORT,
-    token: str | None = None,
-    users: TokensFile | None = None,
     allowed_hosts: Sequence[str] = (),
-    document_folders: Sequence[Path] = (),
-    ingests: Mapping[str, BackgroundIngest] = MappingProxyType({}),
-    charts: Mapping[str, Chart] = MappingProxyType({}),
-    adding: Mapping[str, Adding] = MappingProxyType({}),
     extend: Callable[[Starlette], ASGIApp] | None = None,
     announce: Callable[[str], object] | None = None,
+    **options: Any,
 ) -> None:
     """Serve the workbench for one or more projects until the process is interrupted.
 
+    Ingestions of added files that were interrupted are resumed, and stopped at the end.
+
     Args:
         projects: The projects to show.
-        host: Address to bind to; any address other than a loopback address requires a token.
+        host: As for `make_app`.
         port: Port to bind to; 0 selects a free port.
-        token: As for `make_app`.
-        users: As for `make_app`.
         allowed_hosts: As for `make_app`.
-        document_folders: As for `make_app`.
-        ingests: As for `make_app`.
-        charts: As for `make_app`.
-        adding: As for `make_app`; interrupted ingestions are resumed, and stopped at the end.
         extend: Function that adds the API to the application; see `api.app.add_api`.
         announce: Callback that receives the server's address once the port is bound.
+        **options: Other options of `make_app`.
 
     Raises:
-        ConfigurationError: There is no token although `host` can be reached from other machines, the token is too
-            short, or the address cannot be bound.
+        ConfigurationError: The address cannot be bound, or an option is invalid; see `make_app`.
     """
-    hosts = accepted_hosts(host, token or users, allowed_hosts)
-    app = make_app(
-        projects,
-        token=token,
-        users=users,
-        allowed_hosts=hosts,
-        document_folders=document_folders,
-        ingests=ingests,
-        charts=charts,
-        adding=adding,
-    )
-    served = app if extend is None else extend(app)
+    app = make_app(projects, host=host, allowed_hosts=allowed_hosts, **options)
+    served, adding = app if extend is None else extend(app), app.state.adding
     config = uvicorn.Config(served, log_level="warning", server_header=False, timeout_graceful_shutdown=SECONDS_TO_END)
     with _open_socket(host, port) as sock:
         if announce is not None:

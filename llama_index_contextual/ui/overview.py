@@ -90,7 +90,6 @@ def overview(request: Request) -> Response:
         rows=rows[start : start + DOCUMENTS_PER_PAGE],
         total=len(rows),
         count=len(project.documents()),
-        chart=request.app.state.charts.get(project.name),
         ingest=ingest,
         skipped=() if project.is_restricted else _skipped(project, ingest),
         per_page=DOCUMENTS_PER_PAGE,

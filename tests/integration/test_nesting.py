@@ -20,7 +20,6 @@ from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.rerank import listed_ids
-from llama_index_contextual.ui.charts import read_chart
 from tests.support.cli import run
 
 DEPTHS = (90, 400, 700, 985, 3_000, 100_000)
@@ -73,7 +72,6 @@ def test_a_text_from_outside(text: Callable[[int], str], depth: int, project: Pr
     file = tmp_path / "nested.json"
     file.write_text(content)
     for call in (
-        lambda: read_chart(file),
         lambda: import_ledger(project.directory, file),
         lambda: parse_questions(content.encode(), name="nested"),
         lambda: DocumentMap.from_metadata({"contextual_pages": content, "contextual_headings": content}),

@@ -1,4 +1,4 @@
-"""The view of a project: the progress of a folder that is being read, skipped files, and evaluation results."""
+"""The view of a project: the progress of a folder that is being read, and skipped files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from typing import Any
 import pytest
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.evaluation.compare import Sweep, SweepRow
-from llama_index_contextual.evaluation.questions import Evidence, Question
-from llama_index_contextual.evaluation.report import write_report
-from llama_index_contextual.evaluation.run import evaluate
+from llama_index_contextual.errors import ModelError
 from llama_index_contextual.ingestion.report import IngestProgress, IngestReport
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -27,7 +23,6 @@ from tests.support.cli import run
 testclient = pytest.importorskip("starlette.testclient", reason="needs the extra ui")
 from llama_index_contextual.ui import app as workbench  # noqa: E402
 from llama_index_contextual.ui.background import BackgroundIngest  # noqa: E402
-from llama_index_contextual.ui.charts import read_chart  # noqa: E402
 
 SECONDS = 300.0
 
@@ -183,65 +178,6 @@ def test_forget_removes_the_names_of_skipped_files(tmp_path: Path) -> None:
     project.forget()
     assert "secret" not in page_of(project)
     assert not (project.directory / "skipped.json").exists()
-
-
-# ---- evaluation ------------------------------------------------------------------------------------------------------
-
-
-def test_a_report_of_evaluate_is_drawn_as_bars(filled: Project, tmp_path: Path) -> None:
-    questions = [
-        Question(text="What does error TS-999 mean?", evidence=[Evidence(text="error TS-999")]),
-        Question(text="Where is the moon?", evidence=[Evidence(text="The moon is made of cheese")]),
-    ]
-    write_report(evaluate(filled, questions, name="reports"), tmp_path / "results.json")
-    chart = read_chart(tmp_path / "results.json")
-    assert [(bar.name, bar.percent) for bar in chart.bars] == [("reports", 50.0)]
-    shown = page_of(filled, charts={"reports": chart})
-    assert "2 questions with known answers" in shown
-    assert "reports 50.0 50 of 100" in shown or "reports 50 of 100" in shown
-    assert "Found among the first five 50 of 100" in shown
-
-
-def test_a_sweep_is_drawn_for_five_results(tmp_path: Path) -> None:
-    rows = [
-        SweepRow(
-            context="none", chunk_size=400, mode="hybrid", rerank=None, top_k=k, figures={"recall": k / 10, "nDCG": 0.1}
-        )
-        for k in (1, 5)
-    ]
-    write_report(Sweep(rows=rows, questions=7, measure="nDCG"), tmp_path / "sweep.json")
-    chart = read_chart(tmp_path / "sweep.json")
-    assert (chart.questions, [(bar.label, bar.percent) for bar in chart.bars]) == (
-        7,
-        [("none, 400 tokens, hybrid", 50.0)],
-    )
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"summary": {"name": 1}}', '{"variants": 3}', "[" * 50_000])
-def test_another_file_is_refused_before_the_server_starts(root: Path, tmp_path: Path, content: str) -> None:
-    (tmp_path / "other.json").write_text(content)
-    with pytest.raises(ConfigurationError, match="is not a report of `evaluate`"):
-        read_chart(tmp_path / "other.json")
-    result = run("serve", "reports", "--root", root, "--evaluation", tmp_path / "other.json")
-    assert (result.code, "--report results.json" in result.err) == (1, True)
-
-
-def test_a_report_is_shown_only_with_the_project_that_the_option_names(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report, charts = tmp_path / "a=b.json", []
-    row = SweepRow(
-        context="none", chunk_size=400, mode="hybrid", rerank=None, top_k=5, figures={"recall": 0.5, "nDCG": 0.1}
-    )
-    write_report(Sweep(rows=[row], questions=7, measure="nDCG"), report)
-    monkeypatch.setattr(workbench, "serve", lambda projects, **options: charts.append(options["charts"]))
-    for names, given in ((("reports",), (report,)), (("reports", "long"), (f"long={report}",)), (("long",), ())):
-        options = [word for one in given for word in ("--evaluation", one)]
-        assert run("serve", *names, "--root", root, *options).code == 0
-    assert [list(one) for one in charts] == [["reports"], ["long"], []]
-    result = run("serve", "reports", "long", "--root", root, "--evaluation", report)
-    assert result.code == 1
-    assert "put the name of the project before the file" in " ".join(result.err.split())
 
 
 def test_a_project_without_a_folder_that_is_read_says_what_to_do(tmp_path: Path) -> None:
