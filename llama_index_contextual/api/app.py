@@ -37,7 +37,7 @@ from llama_index_contextual.tools import models
 from llama_index_contextual.tools.models import check_arguments
 from llama_index_contextual.ui.adding import Adding
 from llama_index_contextual.ui.security import Guard
-from llama_index_contextual.ui.uploads import blocks
+from llama_index_contextual.ui.uploads import body_of
 from llama_index_contextual.ui.users import Limits, Right, User
 from llama_index_contextual.ui.views import Links, while_connected
 
@@ -189,18 +189,12 @@ class Call:
         """Return the JSON object in the body, or the parameters of the URL for GET.
 
         Raises:
-            ApiError: The body is too large, or no JSON object.
+            ApiError: The body is no JSON object.
+            RefusedError: The body is too large.
         """
         if self.request.method == "GET":
             return dict(self.request.query_params)
-        length = self.request.headers.get("content-length", "0")
-        if not (length.isascii() and length.isdigit()) or len(length) > 12 or int(length) > MAX_BODY:
-            raise _too_large()
-        body = b""
-        async for block in blocks(self.request):
-            body += block
-            if len(body) > MAX_BODY:
-                raise _too_large()
+        body = await body_of(self.request, MAX_BODY)
         try:
             value = await asyncio.to_thread(parse_json, body)
         except ValueError as error:
@@ -239,10 +233,6 @@ class Call:
         """Return a function that returns the URL of a passage in the Workbench."""
         links, base = Links(project.name), str(self.request.base_url).rstrip("/")
         return lambda *arguments, **options: f"{base}{links.passage(*arguments, **options)}"
-
-
-def _too_large() -> ApiError:
-    return ApiError(413, f"The request has more than {MAX_BODY:,} bytes: shorten it.", code="request_too_large")
 
 
 class Service:
@@ -487,7 +477,6 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/models/{model:path}", None, list_models, None, None),
     Operation("POST", "/v1/chat/completions", None, complete_chat, chat.ChatRequest, ChatCompletion),
     Operation("POST", "/api/search", "search", search, SearchBody, models.SearchResult),
-    Operation("GET", "/api/search", "search", search, SearchBody, models.SearchResult),
     Operation("POST", "/api/ask", "ask", ask, AskBody, Answered),
     Operation("GET", "/api/documents", "search", list_documents, DocumentsQuery, models.OutlineResult),
     Operation("GET", "/api/passage", "search", read_passage, PassageQuery, models.ReadResult),

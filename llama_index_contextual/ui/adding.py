@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import parse_qs
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -323,12 +322,8 @@ def adding_of(request: Request, project: str) -> Adding:
     return adding[project]
 
 
-def show(request: Request) -> Response:
+def show(request: Request, *, problem: str = "", status: int = 200) -> Response:
     """Show the form, and the files that the user has added."""
-    return _page(request)
-
-
-def _page(request: Request, *, problem: str = "", status: int = 200) -> Response:
     project, user = project_of(request), request.scope["user"]
     adding = adding_of(request, project.name)
     waiting, stamp = adding.inbox.waiting(user.name), adding.inbox.stamp(user.name)
@@ -390,7 +385,7 @@ async def upload(request: Request) -> Response:
         if wants_json:
             response: Response = JSONResponse({"problem": without_signs(error)}, status)
         else:
-            response = await asyncio.to_thread(partial(_page, request, problem=without_signs(error), status=status))
+            response = await asyncio.to_thread(partial(show, request, problem=without_signs(error), status=status))
         if isinstance(error, RefusedError) and error.retry_after is not None:
             response.headers["Retry-After"] = str(int(error.retry_after) + 1)
         response.headers["Connection"] = "close"  # the rest of the body is not read
@@ -411,15 +406,6 @@ async def change(request: Request) -> Response:
     """Confirm or discard waiting files, remove files, undo a change, or try again; then show the page."""
     project, user = project_of(request), request.scope["user"]
     adding = adding_of(request, project.name)
-    body = b""
-    async for block in uploads.blocks(request):
-        body += block
-        if len(body) > _MAX_FORM:
-            return await asyncio.to_thread(partial(_page, request, problem="The form is too large.", status=413))
-    try:
-        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=2 * FILES_PER_PAGE)
-    except ValueError:
-        fields = {}
 
     def confirm(stamp: str) -> None:
         estimate = adding.estimate(user)
@@ -437,12 +423,12 @@ async def change(request: Request) -> Response:
         "retry": lambda _: adding.retry(),
         "dismiss": lambda _: adding.forget_refused(user),
     }
-    name = next((name for name in actions if name in fields), None)
     try:
+        fields = await uploads.form_fields(request, _MAX_FORM)
+        name = next((name for name in actions if name in fields), None)
         if name is None:
             raise InputError("The form has no action: use a button of the page.")
         await asyncio.to_thread(actions[name], fields[name][0])
     except ContextualError as error:
-        problem = partial(_page, request, problem=without_signs(error), status=_status_of(error))
-        return await asyncio.to_thread(problem)
+        return await asyncio.to_thread(partial(show, request, problem=without_signs(error), status=_status_of(error)))
     return RedirectResponse(Links(project.name).add(), 303)

@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -24,7 +24,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_index_contextual._utils.redaction import get_logger
-from llama_index_contextual.ui.users import OWNER, Right, TokensFile, User
+from llama_index_contextual.ui.uploads import form_fields
+from llama_index_contextual.ui.users import OWNER, RefusedError, Right, TokensFile, User
 from llama_index_contextual.ui.views import page
 
 logger = get_logger(__name__)
@@ -323,12 +324,10 @@ async def _login(request: Request) -> Response:
         return RedirectResponse("/", 303)
     if request.method != "POST":
         return page(request, "login.html", to=target, is_wrong=False)
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _MAX_BODY:
-            return page(request, "login.html", status_code=413, to=target, is_wrong=True)
-    form = parse_qs(body.decode("utf-8", "replace"))
+    try:
+        form = await form_fields(request, _MAX_BODY)
+    except RefusedError as error:
+        return page(request, "login.html", status_code=error.status, to=target, is_wrong=True)
     target = _local(form.get("to", ["/"])[0])
     if (user := session.user_of(form.get("token", [""])[0].strip())) is not None:
         return session.redirect(request, user, target)

@@ -1,4 +1,4 @@
-"""Receive the files of a multipart form, one after the other, directly into the inbox of a project.
+"""Read the bodies of requests: small forms, and the files of a multipart form, directly into the inbox of a project.
 
 Everything that can be known before a byte is read is checked first: the length of the request, the limits of the user,
 and the space on the disk. Names and types are checked before the content of a file is written. If the request breaks
@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -39,7 +40,6 @@ IDLE_SECONDS = 60.0
 
 _BLOCK = 1 << 20
 _MAX_FIELDS = 2_000
-_MAX_FIELD_BYTES = 10_000
 _MAX_HEADER_BYTES = 8_000
 
 
@@ -50,12 +50,10 @@ class Received:
     Attributes:
         uploads: The complete files.
         refused: Names of the files that are not accepted, with the reasons.
-        fields: The other fields.
     """
 
     uploads: list[Upload] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
-    fields: dict[str, list[str]] = field(default_factory=dict)
 
 
 class UploadLimits:
@@ -158,6 +156,32 @@ async def blocks(request: Request) -> AsyncIterator[bytes]:
         yield block
 
 
+async def body_of(request: Request, most: int) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        RefusedError: It has more than `most` bytes, or the client stopped sending.
+    """
+    body = b""
+    async for block in blocks(request):
+        body += block
+        if len(body) > most:
+            raise RefusedError(413, f"The request has more than {most:,} bytes: shorten it.", code="request_too_large")
+    return body
+
+
+async def form_fields(request: Request, most: int) -> dict[str, list[str]]:
+    """Return the fields of a form without files.
+
+    Raises:
+        RefusedError: As for `body_of`, or the form has too many fields.
+    """
+    try:
+        return parse_qs((await body_of(request, most)).decode("utf-8", "replace"), max_num_fields=_MAX_FIELDS)
+    except ValueError as error:
+        raise RefusedError(400, "The form has too many fields.") from error
+
+
 class _Form:
     """Callbacks for the multipart parser, which write each file as its bytes arrive.
 
@@ -171,7 +195,7 @@ class _Form:
         self._open_upload = open_upload
         self._header, self._value = b"", b""
         self._disposition = b""
-        self._name, self._file_name, self._text = "", "", b""
+        self._file_name = ""
         self._upload: Upload | None = None
         self._parts = self._header_bytes = 0
 
@@ -194,8 +218,8 @@ class _Form:
             upload.discard()
 
     def _begin(self) -> None:
-        self._header = self._value = self._disposition = self._text = b""
-        self._name = self._file_name = ""
+        self._header = self._value = self._disposition = b""
+        self._file_name = ""
         self._upload = None
         self._header_bytes = 0
         self._parts += 1
@@ -222,7 +246,6 @@ class _Form:
 
     def _on_headers(self) -> None:
         _, options = parse_options_header(self._disposition)
-        self._name = options.get(b"name", b"").decode("utf-8", "replace")
         if b"filename" not in options:
             return
         self._file_name = options[b"filename"].decode("utf-8", "replace")
@@ -247,10 +270,6 @@ class _Form:
                 self._upload.write(data[start:end])
             except InputError as error:
                 self._refuse(error)
-        elif not self._file_name:
-            self._text += data[start:end]
-            if len(self._text) > _MAX_FIELD_BYTES:
-                raise RefusedError(413, f"The field {self._name[:40]!r} has more than {_MAX_FIELD_BYTES:,} bytes.")
 
     def _on_part_end(self) -> None:
         if self._upload is not None:
@@ -261,8 +280,6 @@ class _Form:
                 return
             self.received.uploads.append(self._upload)
             self._upload = None
-        elif not self._file_name:
-            self.received.fields.setdefault(self._name, []).append(self._text.decode("utf-8", "replace"))
 
     def _on_end(self) -> None:
         self.is_ended = True

@@ -19,7 +19,6 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "chat": ("POST", "/v1/chat/completions", {"json": CHAT}),
     "passages": ("POST", "/v1/chat/completions", {"json": {**CHAT, "model": "plant:passages"}}),
     "search": ("POST", "/api/search", {"json": {"query": QUESTION, "project": "plant"}}),
-    "get search": ("GET", "/api/search", {"params": {"query": QUESTION, "project": "plant"}}),
     "ask": ("POST", "/api/ask", {"json": {"question": QUESTION, "project": "plant"}}),
     "documents": ("GET", "/api/documents", {"params": {"project": "plant"}}),
     "passage": ("GET", "/api/passage", {"params": {"project": "plant", "doc_id": "pumps.md"}}),

@@ -197,7 +197,6 @@ def test_curl_goes_from_five_files_to_an_answer(served: Served, tmp_path: Path) 
     assert (citation["file"], citation["quote"]) == ("pump-4.md", "Pump P-4 stops after 4 days.")
     lines = curl(served, "-N", *kind, json.dumps({**body, "stream": True}), f"{served.url}/v1/chat/completions")
     assert lines.rstrip().endswith("data: [DONE]")
-    found = json.loads(
-        curl(served, "-G", "--data-urlencode", "query=P-4 stops", f"{served.url}/api/search?project=plant")
-    )
+    query = {"query": "P-4 stops", "project": "plant"}
+    found = json.loads(curl(served, *kind, json.dumps(query), f"{served.url}/api/search"))
     assert found["passages"][0]["doc_id"] == "inbox/ada/pump-4.md"
