@@ -23,6 +23,7 @@ from llama_index.core.schema import NodeWithScore
 from pydantic import BaseModel, Field
 
 from llama_index_contextual.answering.citations import citations_of
+from llama_index_contextual.answering.findings import findings_of
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.api.errors import ApiError, as_api_error, error_body
 from llama_index_contextual.api.tasks import person_text, task_reply
@@ -31,7 +32,7 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.tools.models import FilterArgument
-from llama_index_contextual.ui.ask import SourceView, findings_of, source_views
+from llama_index_contextual.ui.ask import SourceView, source_views
 from llama_index_contextual.ui.users import Right, Spent, User
 from llama_index_contextual.ui.views import MAX_QUESTION
 

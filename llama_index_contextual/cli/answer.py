@@ -340,13 +340,18 @@ def _harmless(text: str, exceptions: str) -> str:
 
 def _show_findings(answer: GroundedResponse) -> None:
     """Print the sources and usage of an answer, and any warnings about it."""
-    retrieval, usage = answer.retrieval, answer.usage
-    for warning in _warnings(answer):
-        say(f"[yellow]{safe(warning)}[/]", to=err)
+    # Imported here because searches do not need it.
+    from llama_index_contextual.answering.findings import findings_of
+
+    usage = answer.usage
+    for finding in findings_of(answer):
+        if finding.kind == "note" or (finding.kind == "bad" and not answer.is_missing):
+            quotations = "; ".join(" ".join(text.split()) for text in finding.quotations)
+            say(f"[yellow]{safe(f'{finding.text} {quotations}'.rstrip())}[/]", to=err)
+    if usage is not None and usage.problem:
+        say(f"[yellow]{safe(usage.problem)}[/]", to=err)
     if answer.from_cache:
         say("[dim]From the cache: no tokens sent for this answer.[/]", to=err)
-    if retrieval is not None and retrieval.searched != retrieval.query:
-        say(f"[dim]Searched for: {safe(retrieval.searched)}[/]", to=err)
     for number, source in answer.cited_sources if answer.found else ():
         say(f"[dim]\\[Source {number}][/] {safe(str(source))}")
     for figure in answer.figures if answer.found else ():
@@ -361,32 +366,6 @@ def _show_findings(answer: GroundedResponse) -> None:
             say(f"[dim]  {safe(str(statement))}[/]")
     if usage is not None:
         say(f"[dim]{safe(str(usage))}[/]", to=err)
-
-
-def _warnings(answer: GroundedResponse) -> Iterator[str]:
-    retrieval, report, verdict = answer.retrieval, answer.citations, answer.verdict or {}
-    if retrieval is not None:
-        yield from retrieval.warnings
-        if answer.found and (doubt := retrieval.doubt()):
-            yield doubt
-    if answer.partial and not answer.is_missing:
-        yield f"The answer is incomplete: {answer.partial}"
-    if "error" in verdict:
-        yield f"Not judged: {verdict['error']}"
-    elif verdict and "original" in (answer.metadata or {}):
-        yield "The judge withheld the answer: the passages do not support it."
-    if answer.citation_note:
-        yield answer.citation_note
-    if report is not None:
-        for number in dict.fromkeys(report.invalid):
-            yield f"A citation of Source {number}, which does not exist, was removed."
-        for quotation in report.quotations:
-            if quotation.status != "verified":
-                yield f"Quotation {quotation.status.replace('_', ' ')}: {' '.join(quotation.text.split())}"
-        if report.unsupported:
-            yield f"Not in any cited passage: {', '.join(figure.text for figure in report.unsupported)}"
-    if answer.usage is not None and answer.usage.problem:
-        yield answer.usage.problem
 
 
 # ---- search results --------------------------------------------------------------------------------------------------

@@ -36,55 +36,28 @@ from llama_index_contextual.index.verify import (
 )
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
-from llama_index_contextual.ingestion.options import FolderOptions, RunOptions, SourceOptions
+from llama_index_contextual.ingestion.options import RunOptions
 from llama_index_contextual.ingestion.plan import IngestInput, nothing_to_ingest
 from llama_index_contextual.ingestion.report import IngestReport, store_skipped
 from llama_index_contextual.ingestion.run import IngestRun, aingest, publish_copy
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import ModelSetting, missing_for
 
-# ---- folders ---------------------------------------------------------------------------------------------------------
+# ---- synchronising ---------------------------------------------------------------------------------------------------
 
 
-async def async_folders(
-    state: ProjectState,
+def folder_inputs(
     folders: Iterable[str | os.PathLike[str]] | str | os.PathLike[str],
-    options: FolderOptions,
-    remove: Collection[str] | bool = True,
-    *,
-    dry_run: bool,
-    show_progress: bool,
-    max_cost: float | None,
-) -> IngestReport:
-    """Synchronise the documents with folders; see `Project.sync_folders`."""
+) -> list[IngestInput]:
+    """Return the folders of a sync as a list.
+
+    Raises:
+        InputError: There are none.
+    """
     paths: list[IngestInput] = [folders] if isinstance(folders, str | os.PathLike) else list(folders)
     if not paths:
         raise InputError("There is no folder to sync: pass at least one.", value=paths)
-    return await _async(state, paths, options, remove, dry_run=dry_run, show_progress=show_progress, max_cost=max_cost)
-
-
-async def async_documents(
-    state: ProjectState,
-    documents: Iterable[Document],
-    source: str,
-    options: SourceOptions,
-    remove: Collection[str] | bool = True,
-    *,
-    dry_run: bool,
-    show_progress: bool,
-    max_cost: float | None,
-) -> IngestReport:
-    """Synchronise the documents of a source with Documents; see `Project.sync_documents`."""
-    inputs = source_inputs(documents, source)
-    return await _async(
-        state,
-        inputs,
-        {**options, "source": source},
-        remove,
-        dry_run=dry_run,
-        show_progress=show_progress,
-        max_cost=max_cost,
-    )
+    return paths
 
 
 def source_inputs(documents: Iterable[Document], source: str) -> list[IngestInput]:
@@ -110,7 +83,7 @@ def source_inputs(documents: Iterable[Document], source: str) -> list[IngestInpu
     return inputs
 
 
-async def _async(
+async def async_inputs(
     state: ProjectState,
     inputs: Sequence[IngestInput],
     options: Mapping[str, Any],
@@ -120,6 +93,7 @@ async def _async(
     show_progress: bool,
     max_cost: float | None,
 ) -> IngestReport:
+    """Synchronise the documents with folders, or with the Documents of a source; see `Project.sync_folders`."""
     removable = None if remove is True else frozenset([remove] if isinstance(remove, str) else remove or ())
     allow_many = options.get("allow_many", False) or dry_run or removable is not None
     settings = RunOptions.from_keywords(

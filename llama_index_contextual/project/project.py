@@ -428,8 +428,9 @@ class Project:
             ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
             ProjectLockedError: Another process is writing to the project.
         """
-        return await changes.async_folders(
-            self._whole, folders, options, remove, dry_run=dry_run, max_cost=max_cost, show_progress=show_progress
+        inputs = changes.folder_inputs(folders)
+        return await changes.async_inputs(
+            self._whole, inputs, options, remove, dry_run=dry_run, max_cost=max_cost, show_progress=show_progress
         )
 
     sync_folders = twin(async_folders)
@@ -479,15 +480,9 @@ class Project:
             >>> reader = NotionPageReader(integration_token=token)  # doctest: +SKIP
             >>> project.sync_documents(reader.load_data(page_ids=ids), source="notion")  # doctest: +SKIP
         """
-        return await changes.async_documents(
-            self._whole,
-            documents,
-            source,
-            options,
-            remove,
-            dry_run=dry_run,
-            max_cost=max_cost,
-            show_progress=show_progress,
+        inputs, given = changes.source_inputs(documents, source), {**options, "source": source}
+        return await changes.async_inputs(
+            self._whole, inputs, given, remove, dry_run=dry_run, max_cost=max_cost, show_progress=show_progress
         )
 
     sync_documents = twin(async_documents)

@@ -80,8 +80,8 @@ def test_an_answer_is_shown_with_its_sources_and_problems(provider: LoopbackProv
     *findings, usage = result.err.splitlines()
     assert findings == [
         "A citation of Source 8, which does not exist, was removed.",
-        "Quotation not found: It costs a lot now",
-        "Not in any cited passage: 77",
+        "1 quotation in no passage: It costs a lot now",
+        "1 figure in no cited passage: 77",
     ]
     assert re.fullmatch(USAGE, usage)
     assert re.search(r"answers +\$[\d.]+  openai:gpt-4o-mini; \d+ calls?\n", run("cost", "a").out)
@@ -149,7 +149,7 @@ def test_an_answer_cannot_act_on_the_terminal_and_hides_personal_data(
             "",
         ),
         ('{"unsupported": ["It flies."], "relevant": true, "confidence": 0.9}', FALLBACK, "The judge withheld"),
-        ("Well.", NOT_JUDGED, "Not judged: The reply of the judge does not contain a valid"),
+        ("Well.", NOT_JUDGED, "The judge could not check the answer: The reply of the judge does not contain a valid"),
     ],
     ids=["passed", "blocked", "failed"],
 )

@@ -9,10 +9,11 @@ from html.parser import HTMLParser
 import pytest
 
 from llama_index_contextual.answering.citations import Passage, check_citations
+from llama_index_contextual.answering.findings import findings_of
 from llama_index_contextual.answering.response import GroundedResponse
 
 nh3 = pytest.importorskip("nh3", reason="needs the extra ui")
-from llama_index_contextual.ui.ask import SourceView, answer_html, findings_of  # noqa: E402
+from llama_index_contextual.ui.ask import SourceView, answer_html  # noqa: E402
 from llama_index_contextual.ui.markdown import render_markdown  # noqa: E402
 
 PASSAGES = [Passage("Food keeps for three days in the <cold> room."), Passage("Boil all water for 5 minutes & wait.")]
