@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
@@ -69,42 +70,21 @@ def search(
 
     directory = existing_project(common.root(), name)
     config = common.with_environment(read_config(directory), os.environ)
-    if why_not is not None:
-        _show_standing(name, question, why_not, mode, top_k, conditions, files)
-        return
     response: SearchResponse | None = None
-    if not (conditions or files):
+    if why_not is None and not (conditions or files):
         response = _search_locally(directory, config, question, mode=mode, top_k=top_k, explain=explain)
     if response is None:
         project = common.open_project(name)
         filters = project.state.live.parse_filters(conditions, files)
+        if why_not is not None:
+            standing = project.why_not(question, why_not, mode=mode, top_k=top_k, filters=filters)
+            common.say_result(asdict(standing), "\n".join(map(safe, str(standing).splitlines())))
+            return
         response = project.retrieve(
             question, mode=mode, top_k=top_k, filters=filters, min_relevance="auto", explain=explain
         )
-    if common.wants_json():
-        common.say_json(response.to_dict())
-    else:
-        show_response(response, full=full, most=FEW if top_k is None else None)
-
-
-def _show_standing(
-    name: str,
-    question: str,
-    document: str,
-    mode: Mode | None,
-    top_k: int | None,
-    conditions: Sequence[str] | None,
-    files: Sequence[str] | None,
-) -> None:
-    """Print the rank of an expected document, and what it lacks to be a result."""
-    project = common.open_project(name)
-    filters = project.state.live.parse_filters(conditions, files)
-    standing = project.why_not(question, document, mode=mode, top_k=top_k, filters=filters)
-    if common.wants_json():
-        common.say_json(asdict(standing))
-    else:
-        for line in str(standing).splitlines():
-            say(safe(line))
+    show = partial(show_response, response, full=full, most=FEW if top_k is None else None)
+    common.say_result(response.to_dict(), show)
 
 
 def _search_locally(

@@ -327,14 +327,14 @@ def demo() -> None:
     from llama_index_contextual.cli.demo import run_demo, show_answer
 
     answers = run_demo(lambda step: say(f"[dim]{safe(step)} …[/]", to=err))
-    if common.wants_json():
-        common.say_json(
-            [{"question": a.question, "rank_without": a.rank_without, "rank_with": a.rank_with} for a in answers]
-        )
-        return
-    for response in answers:
-        show_answer(response)
-    say("\nTo try your own documents: llama-index-contextual open FOLDER")
+
+    def show() -> None:
+        for one in answers:
+            show_answer(one)
+        say("\nTo try your own documents: llama-index-contextual open FOLDER")
+
+    ranks = [{"question": a.question, "rank_without": a.rank_without, "rank_with": a.rank_with} for a in answers]
+    common.say_result(ranks, show)
 
 
 # ---- maintenance -----------------------------------------------------------------------------------------------------

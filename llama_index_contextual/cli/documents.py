@@ -183,20 +183,18 @@ def ingest(
     # Ray prints the log of a dead node to standard output, which is reserved for the report.
     with contextlib.redirect_stdout(sys.stderr) if ray is not None else contextlib.nullcontext():
         report = common.interruptible(project, work)
+    _show_outcome(report, name)
+
+
+def _show_outcome(report: IngestReport, name: str) -> None:
+    """Print a report; exit with code 1 if a batch left contexts open, or if any of the given paths does not exist."""
     show_report(report, name)
-    _exit_if_incomplete(report)
+    _exit_if_absent(report.skipped, is_incomplete=report.incomplete_batch is not None)
 
 
-def _exit_if_incomplete(report: IngestReport) -> None:
-    """Exit with code 1 if a batch left contexts open, or if any of the given paths does not exist."""
-    if report.incomplete_batch is not None:
-        raise typer.Exit(1)
-    _exit_if_absent(report.skipped)
-
-
-def _exit_if_absent(skipped: Sequence[SkippedFile]) -> None:
-    """Exit with code 1 if any of the given paths does not exist."""
-    if any(file.absent for file in skipped):
+def _exit_if_absent(skipped: Sequence[SkippedFile], *, is_incomplete: bool = False) -> None:
+    """Exit with code 1 if any of the given paths does not exist, or if work is left."""
+    if is_incomplete or any(file.absent for file in skipped):
         raise typer.Exit(1)
 
 
@@ -259,9 +257,7 @@ def rebuild(
     if project.config.context == "llm" and not quiet and not derived:
         common.confirm_price(project.estimate(renew=renew), yes=yes, max_cost=max_cost)
     work = partial(project.rebuild, derived=derived, renew=renew, max_cost=max_cost, show_progress=not quiet)
-    report = common.interruptible(project, work)
-    show_report(report, name)
-    _exit_if_incomplete(report)
+    _show_outcome(common.interruptible(project, work), name)
 
 
 @commands.command()
@@ -284,9 +280,7 @@ def retry(
         expected = project.estimate(retry_failed=True, batch=batch)
         common.confirm_price(expected, yes=yes, max_cost=max_cost)
     work = partial(project.retry_failed, max_cost=max_cost, batch=batch, show_progress=not quiet)
-    report = common.interruptible(project, work)
-    show_report(report, name)
-    _exit_if_incomplete(report)
+    _show_outcome(common.interruptible(project, work), name)
 
 
 # ---- synchronising with folders --------------------------------------------------------------------------------------
@@ -351,7 +345,7 @@ def sync(
         common.confirm(f"Remove {pluralize(len(plan.removed), 'document')} whose files are gone?", yes=yes)
     report = common.interruptible(project, partial(work, remove=yes or plan.removed, max_cost=max_cost))
     show_report(report, name)
-    _exit_if_incomplete(replace(report, skipped=()))
+    _exit_if_absent((), is_incomplete=report.incomplete_batch is not None)
 
 
 def _check_watch(config: ProjectConfig, *, dry_run: bool, is_limited: bool) -> None:

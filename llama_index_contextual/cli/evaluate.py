@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -146,10 +147,7 @@ def _report(result: Result, paths: Sequence[Path]) -> None:
     from llama_index_contextual.evaluation.report import to_dict, write_report
 
     _write_reports([write_report(result, path) for path in paths])
-    if common.wants_json():
-        common.say_json(to_dict(result))
-    else:
-        _show(result)
+    common.say_result(to_dict(result), partial(_show, result))
 
 
 def _write_reports(paths: Sequence[Path]) -> None:
@@ -165,11 +163,8 @@ def _calibrate(project: Project, questions: Path | None) -> None:
         raise InputError("--calibrate needs a file of questions with their evidence: name it after the project.")
     limits = calibrate(project, questions)
     project.update_config(min_relevance=limits.min_relevance, min_confidence=limits.min_confidence)
-    if common.wants_json():
-        common.say_json(limits.to_dict())
-    else:
-        say(safe(str(limits)))
-        say("[dim]Stored in the settings of the project.[/]", to=err)
+    common.say_result(limits.to_dict(), safe(str(limits)))
+    say("[dim]Stored in the settings of the project.[/]", to=err)
 
 
 def _evaluate_answers(project: Project, questions: Path | None, reports: Sequence[Path], *, yes: bool) -> None:
@@ -188,10 +183,7 @@ def _evaluate_answers(project: Project, questions: Path | None, reports: Sequenc
     for path in reports:
         predictions.write(path)
     _write_reports(reports)
-    if common.wants_json():
-        common.say_json(predictions.to_dict())
-    else:
-        _show_answers(predictions)
+    common.say_result(predictions.to_dict(), partial(_show_answers, predictions))
 
 
 def _show_answers(predictions: Predictions) -> None:
