@@ -259,7 +259,7 @@ async def _passages(
 ) -> AsyncGenerator[str, None]:
     response = await project.aretrieve(question, filters=filters, min_relevance="auto")
     hits = response.to_nodes()
-    views = source_views(hits, link)
+    views = await asyncio.to_thread(source_views, hits, link)
     lines = [] if hits else [response.verdict()]
     at = 0
     for view, hit in zip(views, hits, strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from llama_index_contextual._utils.locks import Lock
-from llama_index_contextual.errors import ContextualError, InputError, NoSpaceError, ProjectLockedError
+from llama_index_contextual.errors import ContextualError, InputError, ProjectLockedError
 from llama_index_contextual.index.inbox import Change, Inbox
 from llama_index_contextual.ingestion.estimate import CostEstimate
 from llama_index_contextual.ingestion.plan import FOR_LATER
@@ -34,7 +35,7 @@ from llama_index_contextual.ui import uploads
 from llama_index_contextual.ui.background import BackgroundIngest
 from llama_index_contextual.ui.uploads import Received, UploadLimits
 from llama_index_contextual.ui.users import RefusedError, User
-from llama_index_contextual.ui.views import Links, page, project_of, with_problems, without_signs
+from llama_index_contextual.ui.views import Links, page, problem_of, project_of, with_problems, without_signs
 
 NICENESS = 10
 """Niceness of the processes that parse added files, so that searches come first."""
@@ -157,8 +158,9 @@ class Adding:
                         return report
                 if not is_complete:  # large files, and files that are still being written by another program
                     await asyncio.sleep(LOCKED_SECONDS / 4)
-        finally:
+        except BaseException:  # after a return, another ingestion may have been started already
             self._is_working = self.is_locked = False
+            raise
 
     async def _follow(self, show: ReportProgress) -> IngestReport:
         """Add the new files of the inbox and remove the documents of the removed ones."""
@@ -264,12 +266,14 @@ class Adding:
         return None
 
     def _calculate(self, user: User, stamp: Any) -> None:
+        result: CostEstimate | str = "This is a bug: the terminal shows the details."
         try:
-            result: CostEstimate | str = self.calculate(user)
-        except (ContextualError, OSError) as error:
+            result = self.calculate(user)
+        except (ContextualError, OSError, sqlite3.Error) as error:
             result = without_signs(error)
-        with self._lock:
-            self._estimates[user.name] = (stamp, result)
+        finally:
+            with self._lock:
+                self._estimates[user.name] = (stamp, result)
 
     def calculate(self, user: User) -> CostEstimate:
         """Return the estimate for the waiting files of a user."""
@@ -283,11 +287,12 @@ class Adding:
     def files(self, user: User) -> list[FileState]:
         """Return the states of the files that a user has added and not removed, latest first."""
         records = {record.path: record for record in self.project.documents() if record.path}
-        report = self.ingest.report if self.ingest else None
+        ingest = self.ingest  # another request may start the next ingestion
+        report, progress = (ingest.report, ingest.progress) if ingest else (None, None)
         skipped = {file.path: file.reason for file in read_skipped(self.project.directory)}
         skipped |= {file.path: file.reason for file in (report.skipped if report else ())}
-        current = self.ingest.progress.document if self.ingest and self.ingest.progress else ""
-        is_running = self.ingest is not None and self.ingest.is_running
+        current = progress.document.rpartition("/")[2] if progress else ""
+        is_running = ingest is not None and ingest.is_running
         states = []
         for added in reversed([one for one in self.inbox.added(user.name) if one.is_present]):
             path = str(self.inbox.folder / added.path)
@@ -301,7 +306,7 @@ class Adding:
                 shown = "has the same content as another document, which is read once" if hides else reason
                 states.append(state(state="skipped", reason=shown.replace(f"{self.inbox.folder}/", "").rstrip(".")))
             else:
-                is_current = is_running and bool(current) and name.endswith(current.rpartition("/")[2])
+                is_current = is_running and bool(current) and name.rpartition("/")[2] == current
                 states.append(state(state="reading" if is_current else "queued"))
         return states
 
@@ -381,11 +386,11 @@ async def upload(request: Request) -> Response:
     try:
         paths, received = await adding.receive(request, user, confirmed=not adding.needs_confirmation)
     except ContextualError as error:
-        status = _status_of(error)
+        problem = problem_of(error, project)
         if wants_json:
-            response: Response = JSONResponse({"problem": without_signs(error)}, status)
+            response: Response = JSONResponse({"problem": problem.text}, problem.status)
         else:
-            response = await asyncio.to_thread(partial(show, request, problem=without_signs(error), status=status))
+            response = await asyncio.to_thread(partial(show, request, problem=problem.text, status=problem.status))
         if isinstance(error, RefusedError) and error.retry_after is not None:
             response.headers["Retry-After"] = str(int(error.retry_after) + 1)
         response.headers["Connection"] = "close"  # the rest of the body is not read
@@ -394,12 +399,6 @@ async def upload(request: Request) -> Response:
     if wants_json:
         return JSONResponse({"added": len(paths), "refused": received.refused})
     return RedirectResponse(Links(project.name).add(), 303)
-
-
-def _status_of(error: ContextualError) -> int:
-    if isinstance(error, RefusedError):
-        return error.status
-    return 507 if isinstance(error, NoSpaceError) else 400 if isinstance(error, InputError) else 500
 
 
 async def change(request: Request) -> Response:
@@ -430,5 +429,6 @@ async def change(request: Request) -> Response:
             raise InputError("The form has no action: use a button of the page.")
         await asyncio.to_thread(actions[name], fields[name][0])
     except ContextualError as error:
-        return await asyncio.to_thread(partial(show, request, problem=without_signs(error), status=_status_of(error)))
+        problem = problem_of(error, project)
+        return await asyncio.to_thread(partial(show, request, problem=problem.text, status=problem.status))
     return RedirectResponse(Links(project.name).add(), 303)

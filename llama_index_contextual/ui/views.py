@@ -18,7 +18,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import ContextualError, CorruptVersionError, InputError, ModelError, NoVersionError
+from llama_index_contextual.errors import (
+    ContextualError,
+    CorruptVersionError,
+    InputError,
+    ModelError,
+    NoSpaceError,
+    NoVersionError,
+)
 from llama_index_contextual.figures import Figure
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.project_file import is_project
@@ -320,7 +327,8 @@ def problem_of(error: ContextualError, project: Project | None) -> ProblemView:
         return ProblemView(title="This is not possible now", text=without_signs(error), status=error.status)
     if isinstance(error, InputError):
         return ProblemView(title="This cannot be searched", text=without_signs(error))
-    return ProblemView(title="The request failed", text=without_signs(error), status=500)
+    status = 507 if isinstance(error, NoSpaceError) else 500
+    return ProblemView(title="The request failed", text=without_signs(error), status=status)
 
 
 def without_signs(message: object) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import re
 import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +21,15 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, NoSpaceError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.project_file import write_lock
+from llama_index_contextual.ingestion.report import IngestProgress, IngestReport
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.process import ParserProcess
 from llama_index_contextual.ui import adding as adding_view
 from llama_index_contextual.ui import make_app
 from llama_index_contextual.ui.adding import Adding
-from llama_index_contextual.ui.users import OWNER
+from llama_index_contextual.ui.background import BackgroundIngest
+from llama_index_contextual.ui.users import OWNER, User
 from tests.support.recorder import PATIENCE
 from tests.support.server import LoopbackProvider
 
@@ -240,6 +244,20 @@ def test_nothing_is_paid_before_the_price_is_confirmed(paid: tuple[Browser, Loop
     assert browser.project.cost().dollars <= 2 * float(price[1]) * 1.5
 
 
+def test_a_price_that_cannot_be_calculated_says_why(
+    paid: tuple[Browser, LoopbackProvider], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(adding: Adding, user: User) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(Adding, "calculate", fail)
+    browser, _ = paid
+    browser.send(("a.md", "# Pumps\n\nPump P-7 stops."))
+    browser.wait(lambda: "being calculated" not in browser.page())
+    assert "disk I/O error" in browser.page()
+    assert browser.buttons("discard") == ["all"]
+
+
 def test_discarded_files_cost_nothing(paid: tuple[Browser, LoopbackProvider]) -> None:
     browser, provider = paid
     browser.send(("a.md", "# Pumps\n\nPump P-7 stops."))
@@ -283,6 +301,56 @@ def test_files_that_arrive_during_an_ingestion_are_read_after_it(
     release.set()
     browser.wait()
     assert browser.documents() == ["inbox/a.txt", "inbox/b.txt"]
+
+
+def test_files_that_arrive_when_an_ingestion_ends_are_read_by_one_other(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adding, entered, release = browser.adding, threading.Event(), threading.Event()
+    ingests: list[Any] = []
+
+    class Ending:
+        """The lock of the files; when an ingestion has ended, files arrive."""
+
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            is_ended = not adding._is_working
+            lock.release()
+            if is_ended and len(ingests) == 1:
+                adding.start()
+
+    async def follow(adding: Adding, show: Any) -> IngestReport:
+        ingests.append(adding.ingest)
+        if len(ingests) == 2:
+            entered.set()
+            await asyncio.to_thread(release.wait, PATIENCE)
+        return IngestReport(version=None)
+
+    lock = threading.Lock()
+    monkeypatch.setattr(adding, "_lock", Ending())
+    monkeypatch.setattr(Adding, "_follow", follow)
+    adding.start()
+    assert entered.wait(PATIENCE)
+    browser.wait(lambda: not ingests[0].is_running)
+    second = adding.ingest
+    adding.start()
+    assert adding.ingest is second, "there is one ingestion at a time"
+    release.set()
+
+
+def test_the_file_that_is_being_read_is_found_by_its_whole_name(browser: Browser) -> None:
+    inbox = browser.adding.inbox
+    for name in ("a.txt", "ba.txt"):
+        upload = inbox.receive(name, waits=None, max_bytes=100)
+        upload.write(name.encode())
+        upload.close()
+        inbox.add([upload], "", {})
+    browser.adding.ingest = BackgroundIngest("inbox", lambda show: pytest.fail("not started"))
+    browser.adding.ingest.progress = IngestProgress(stage="ingest", document="a.txt")
+    assert {one.name: one.state for one in browser.adding.files(OWNER)} == {"a.txt": "reading", "ba.txt": "queued"}
+    browser.adding.ingest = None
 
 
 def test_a_server_that_was_stopped_continues_with_the_files_of_the_inbox(browser: Browser) -> None:
