@@ -16,14 +16,13 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape as escape_html
 from typing import Any, cast, get_args
 
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
 from llama_index.core.schema import NodeWithScore
-from llama_index.core.vector_stores.types import MetadataFilters
 from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -49,7 +48,7 @@ from llama_index_contextual.postprocessor import MergedChunk
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.ui.facets import MAX_CONDITIONS, Selection, facets_of
+from llama_index_contextual.ui.facets import Selection, facets_of
 from llama_index_contextual.ui.markdown import highlight, render_markdown
 from llama_index_contextual.ui.marks import Span
 from llama_index_contextual.ui.places import place_of
@@ -112,16 +111,14 @@ class AskForm:
         text: The question.
         mode: Indexes to search, or "" for the project's setting.
         style: Style of the answer, or "" for the project's setting.
-        where: Conditions on metadata.
-        files: Files to search.
+        selection: Filters of the search.
         after: Key of the previous answer of the conversation, or "".
     """
 
     text: str = ""
     mode: str = ""
     style: str = ""
-    where: Sequence[str] = ()
-    files: Sequence[str] = ()
+    selection: Selection = field(default_factory=Selection)
     after: str = ""
 
     @classmethod
@@ -135,12 +132,8 @@ class AskForm:
         for name, values in (("mode", get_args(Mode)), ("style", tuple(STYLE_LABELS))):
             if choices[name] and choices[name] not in values:
                 raise InputError(f"The {name} {choices[name][:40]!r} is unknown: choose {', '.join(values)}.")
-        where = [value for item in fields.get("where") or () if (value := clean_value(item, "where"))]
-        files = [value for item in fields.get("file") or () if (value := clean_value(item, "file"))]
-        if len(where) + len(files) > MAX_CONDITIONS:
-            raise InputError(f"There are {len(where) + len(files)} filters: use at most {MAX_CONDITIONS}.")
         text = clean_value((fields.get("q") or [""])[0], "question", limit=MAX_QUESTION)
-        return cls(text=text, where=tuple(where), files=tuple(files), **choices)
+        return cls(text=text, selection=Selection.from_parameters(lambda name: fields.get(name) or ()), **choices)
 
 
 # ---- an answer with its checks ----------------------------------------------------------------------------------
@@ -463,7 +456,8 @@ def _form(
             title="No model is configured", text=end_sentence(error.problem), command=command
         )
         if question.text:
-            hits = project.retrieve(question.text, top_k=PASSAGES, filters=_filters(project, question)).to_nodes()
+            filters = question.selection.filters(project)
+            hits = project.retrieve(question.text, top_k=PASSAGES, filters=filters).to_nodes()
             link = partial(Links(project.name).passage, q=question.text)
             passages = source_views(
                 hits, link, mark_words=_word_highlight(project, question.text), link_figure=Links(project.name).figure
@@ -602,13 +596,8 @@ async def _answer_events(
 def _chat_engine(project: Project, question: AskForm) -> GroundedChatEngine:
     if not question.text:
         raise InputError("The question is empty: write one.")
-    return project.as_chat_engine(
-        search_mode=cast(Mode, question.mode) or None, filters=_filters(project, question), style=question.style or None
-    )
-
-
-def _filters(project: Project, question: AskForm) -> MetadataFilters | None:
-    return project.state.live.parse_filters(question.where, question.files, listing="the view Project")
+    filters, mode = question.selection.filters(project), cast(Mode, question.mode) or None
+    return project.as_chat_engine(search_mode=mode, filters=filters, style=question.style or None)
 
 
 def _history(turns: Sequence[StoredAnswer]) -> list[ChatMessage]:

@@ -205,13 +205,8 @@ def add_token(path: Path, user: User) -> str:
     token = secrets.token_urlsafe(32)
     user = user.model_copy(update={"sha256": hashlib.sha256(token.encode()).hexdigest()})
     others = TokensFile(path).users if os.path.lexists(path) else ()
-    users = [other for other in others if other.name.casefold() != user.name.casefold()] + [user]
-    _write(path, users)
-    return token
-
-
-def _write(path: Path, users: list[User]) -> None:
-    content = _Content(tokens=tuple(users)).model_dump_json(indent=1, exclude_defaults=True).encode()
+    users = (*(other for other in others if other.name.casefold() != user.name.casefold()), user)
+    content = _Content(tokens=users).model_dump_json(indent=1, exclude_defaults=True).encode()
 
     def fill(file: IO[bytes]) -> None:
         if hasattr(os, "fchmod"):
@@ -219,6 +214,7 @@ def _write(path: Path, users: list[User]) -> None:
         file.write(content + b"\n")
 
     files.replace_with(path, fill)
+    return token
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------
