@@ -428,9 +428,9 @@ class Project:
             ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
             ProjectLockedError: Another process is writing to the project.
         """
-        inputs = changes.folder_inputs(folders)
+        state, inputs = self._whole, changes.folder_inputs(folders)
         return await changes.async_inputs(
-            self._whole, inputs, options, remove, dry_run=dry_run, max_cost=max_cost, show_progress=show_progress
+            state, inputs, options, remove, dry_run=dry_run, max_cost=max_cost, show_progress=show_progress
         )
 
     sync_folders = twin(async_folders)
@@ -480,9 +480,10 @@ class Project:
             >>> reader = NotionPageReader(integration_token=token)  # doctest: +SKIP
             >>> project.sync_documents(reader.load_data(page_ids=ids), source="notion")  # doctest: +SKIP
         """
-        inputs, given = changes.source_inputs(documents, source), {**options, "source": source}
+        state, inputs = self._whole, changes.source_inputs(documents, source)
+        given = {**options, "source": source}
         return await changes.async_inputs(
-            self._whole, inputs, given, remove, dry_run=dry_run, max_cost=max_cost, show_progress=show_progress
+            state, inputs, given, remove, dry_run=dry_run, max_cost=max_cost, show_progress=show_progress
         )
 
     sync_documents = twin(async_documents)
