@@ -20,7 +20,7 @@ from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import CallToolResult, ContentBlock, ImageContent, TextContent, Tool, ToolAnnotations
-from pydantic import AnyHttpUrl, BaseModel, Field, create_model
+from pydantic import AnyHttpUrl, BaseModel, create_model
 
 from llama_index_contextual._utils.calls import awithout_secrets
 from llama_index_contextual._utils.http import accepted_hosts, require_token
@@ -38,13 +38,6 @@ if TYPE_CHECKING:
 
 _NO_ISSUER = AnyHttpUrl("https://localhost")
 _READ_ONLY = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
-
-
-class AskInput(models.Input):
-    """Arguments of `ask`."""
-
-    question: models.Query
-    """A whole question."""
 
 
 class Answer(models.Described):
@@ -67,7 +60,7 @@ _TOOLS: Mapping[str, tuple[type[BaseModel], type[BaseModel]]] = {
     "grep": (models.GrepInput, models.GrepResult),
     "outline": (models.OutlineInput, models.OutlineResult),
     "read": (models.ReadInput, models.ReadResult),
-    "ask": (AskInput, Answer),
+    "ask": (models.AskInput, Answer),
 }
 """The Pydantic models for the arguments and the result of each tool."""
 
@@ -173,9 +166,8 @@ class _Server(MCPServer[Any]):
         return await asyncio.to_thread(lambda: [self._described(name) for name in _TOOLS])
 
     def _described(self, name: str) -> Tool:
-        project = Field(None, description="Name of the project; needed only if there are several.")
         arguments, result = _TOOLS[name]
-        taken = create_model(arguments.__name__, __base__=arguments, project=(str | None, project))
+        taken = create_model(arguments.__name__, __base__=(arguments, models.ProjectName))
         if name == "ask":
             described = ["Answers a question with sources, by the project's LLM; without an LLM, returns passages."]
         else:
@@ -203,7 +195,7 @@ class _Server(MCPServer[Any]):
         own = {key: value for key, value in arguments.items() if key != "project"}
         project = self._project(arguments.get("project"))
         if name == "ask":
-            return await _ask_project(project, models.check_arguments(name, AskInput, own)["question"])
+            return await _ask_project(project, models.check_arguments(name, models.AskInput, own)["question"])
         return _reply(await project.document_tools().acall(cast(models.ToolName, name), own))
 
     def _project(self, name: str | None) -> Project:

@@ -29,7 +29,6 @@ from llama_index_contextual._utils.text import parse_json
 from llama_index_contextual.api import chat
 from llama_index_contextual.api.errors import ApiError, as_api_error, error_response
 from llama_index_contextual.api.openapi import Operation, describe
-from llama_index_contextual.api.tasks import task_reply
 from llama_index_contextual.errors import ContextualError, InputError
 from llama_index_contextual.index.project_file import is_project
 from llama_index_contextual.project.project import Project
@@ -48,30 +47,21 @@ _MAX_VIEWS = 256
 _PREFIXES = ("/v1/", "/api/")
 
 
-class ProjectName(models.Described):
-    """Name of a project."""
-
-    project: str | None = None
-    """Name of the project; needed only if there are several."""
-
-
-class SearchBody(models.SearchInput, ProjectName):
+class SearchBody(models.SearchInput, models.ProjectName):
     """A search."""
 
 
-class PassageQuery(models.ReadInput, ProjectName):
+class PassageQuery(models.ReadInput, models.ProjectName):
     """A part of a document."""
 
 
-class DocumentsQuery(models.OutlineInput, ProjectName):
+class DocumentsQuery(models.OutlineInput, models.ProjectName):
     """The documents, or with `doc_id` the sections of one document."""
 
 
-class AskBody(models.Input, ProjectName):
+class AskBody(models.AskInput, models.ProjectName):
     """A question."""
 
-    question: models.Query
-    """A whole question."""
     filters: models.FilterArgument = None
 
 
@@ -126,7 +116,7 @@ class AddedPath(models.Described):
     """Id of its document."""
 
 
-class AddQuery(ProjectName):
+class AddQuery(models.ProjectName):
     """Query of `add`."""
 
     max_cost: float | None = Field(default=None, ge=0)
@@ -294,7 +284,7 @@ async def complete_chat(call: Call) -> Response:
         pieces,
         streams=bool(body.stream),
         with_usage=bool(body.stream_options and body.stream_options.include_usage),
-        has_price=not is_passages and task_reply(body.messages[-1].text) is None,
+        has_price=not is_passages and chat.task_reply(body.messages[-1].text) is None,
     )
 
 

@@ -353,23 +353,27 @@ def _empty_folder(folder: str, ids: Sequence[str]) -> InputError:
     )
 
 
-def _large_removal(numbers: Mapping[str, str], doc_ids: Collection[str]) -> LargeRemovalError:
+def _large_removal(
+    numbers: Mapping[str, str],
+    doc_ids: Collection[str],
+    advice: str = "the folder is being restored, or a drive or share is not completely mounted",
+) -> LargeRemovalError:
     """Return the error for a sync that would remove many documents.
 
     Args:
-        numbers: Description of the number of documents to remove, by folder.
+        numbers: Description of the number of documents to remove, by folder or source.
         doc_ids: Ids of these documents.
+        advice: Another reason why the documents may be missing.
     """
     examples = ", ".join(map(repr, sorted(doc_ids)[:_MOST_NAMED]))
     more = f" and {len(doc_ids) - _MOST_NAMED:,} more" if len(doc_ids) > _MOST_NAMED else ""
     return LargeRemovalError(
-        f"{', '.join(numbers.values())} from {printable(', '.join(numbers))} would be removed at once, because their"
-        f" files are gone: {examples}{more}. If the folder is being restored, or a drive or share is not completely"
-        f" mounted, run the sync again afterwards.",
+        f"{', '.join(numbers.values())} from {printable(', '.join(numbers))} would be removed at once, because they are"
+        f" gone: {examples}{more}. If {advice}, run the sync again afterwards.",
         documents=sorted(doc_ids),
         remedy=Remedy(
-            "if the files were deleted on purpose, pass these ids as `remove`, or `allow_many=True`",
-            "if the files were deleted on purpose, add --allow-many",
+            "if they were deleted on purpose, pass these ids as `remove`, or `allow_many=True`",
+            "if they were deleted on purpose, add --allow-many",
         ),
     )
 
@@ -834,13 +838,8 @@ def _with_removals(inputs: Inputs, doc_ids: Collection[str], empty: Collection[s
         )
     is_many = len(removed) > max(1, len(own) // 10)
     if is_many and doc_ids and not options.allow_many:
-        examples = ", ".join(map(repr, sorted(removed)[:_MOST_NAMED]))
-        raise LargeRemovalError(
-            f"{len(removed):,} of {pluralize(len(own), 'document')} of {options.source!r} would be removed at once:"
-            f" {examples}. If the reader returned only a part of its documents, run the sync again; if they"
-            f" were deleted on purpose, pass these ids as `remove`, or `allow_many=True`.",
-            documents=sorted(removed),
-        )
+        numbers = {options.source: f"{len(removed):,} of {pluralize(len(own), 'document')}"}
+        raise _large_removal(numbers, removed, "the reader returned only a part of its documents")
     return replace(inputs, missing=missing, removed=removed, removes_many=is_many)
 
 

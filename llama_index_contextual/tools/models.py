@@ -158,6 +158,20 @@ class ReadInput(Input):
     max_tokens: MaxTokens = MAX_TOKENS
 
 
+class AskInput(Input):
+    """Arguments of `ask`."""
+
+    question: Query
+    """A whole question."""
+
+
+class ProjectName(Described):
+    """Name of a project, for servers of several projects."""
+
+    project: str | None = None
+    """Name of the project; needed only if there are several."""
+
+
 INPUTS: Mapping[str, type[BaseModel]] = {
     "search": SearchInput,
     "grep": GrepInput,

@@ -36,7 +36,6 @@ from llama_index_contextual.ui import adding as adding_view
 from llama_index_contextual.ui import ask, overview, passage, search, security
 from llama_index_contextual.ui.adding import Adding
 from llama_index_contextual.ui.background import BackgroundIngest
-from llama_index_contextual.ui.hits import RecentHits
 from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.users import Limits, Right, TokensFile, User
 from llama_index_contextual.ui.views import Links, ProblemView, make_templates, page, problem_page
@@ -128,7 +127,7 @@ def make_app(
         app.state.projects = dict(zip(names, shown, strict=True))
         app.state.templates = make_templates()
         app.state.originals = originals
-        app.state.hits = RecentHits()
+        app.state.hits = search.RecentHits()
         app.state.facets = weakref.WeakKeyDictionary()
         app.state.ingests = ingests
         app.state.adding = adding

@@ -45,12 +45,12 @@ from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.spotlight import spot_of
 from llama_index_contextual.ui import views
-from llama_index_contextual.ui.hits import search_parameters
 from llama_index_contextual.ui.markdown import highlight, mark_sentence
 from llama_index_contextual.ui.marks import Box, Span
 from llama_index_contextual.ui.pages import Originals, PageMarks, PageRenderer, has_pages
 from llama_index_contextual.ui.places import citation, date_of, icon_of, place_of, suffix_of
 from llama_index_contextual.ui.quotes import Quote, quote_of
+from llama_index_contextual.ui.search import search_parameters
 from llama_index_contextual.ui.texts import TextKind, TextMarks, kind_of, render_text
 
 CSS_PIXELS = 96 / 72

@@ -29,8 +29,7 @@ from llama_index_contextual.answering.intent import aspects_of
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.answering.query_engine import question_form
 from llama_index_contextual.answering.streaming import StreamFilter
-from llama_index_contextual.api.chat import escape_markdown
-from llama_index_contextual.api.tasks import person_text, task_reply
+from llama_index_contextual.api.chat import escape_markdown, person_text, task_reply
 from llama_index_contextual.contextualizer.prompts import neutralise
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.index.analysis import Analyzer

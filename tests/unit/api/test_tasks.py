@@ -7,7 +7,7 @@ import json
 import pytest
 
 pytest.importorskip("starlette", reason="needs the extra ui")
-from llama_index_contextual.api.tasks import person_text, task_reply, title_of
+from llama_index_contextual.api.chat import person_text, task_reply, title_of
 
 HISTORY = (
     "### Chat History:\n<chat_history>\nUSER: what is the leakage limit?\nASSISTANT: 3 % [Source 1].\n</chat_history>"
