@@ -7,6 +7,7 @@ around text, a background, nor repeated on several pages.
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import insort
 from collections import Counter, defaultdict
@@ -25,7 +26,7 @@ if TYPE_CHECKING:  # imports PDFium, which only the process that parses PDFs nee
 MAX_ITEMS = 1_500
 """Maximum number of pictures and shapes on a page that are compared with one another."""
 MAX_COMPARISONS = 50_000_000
-"""Maximum number of comparisons of a document; later pages have no figures."""
+"""Maximum number of comparisons of a document; pages that need more have no figures."""
 NEAR = 7.0  # in points: maximum distance of items in a group
 BACKGROUND = 0.8  # minimum share of the page that a background or a scan covers
 REPEATED = 3  # number of pages on which a logo is repeated, or 2 if it stands at the same place
@@ -171,7 +172,7 @@ class _Caption:
     names_table: bool
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
     """Neighbouring pictures and shapes."""
 
@@ -212,7 +213,10 @@ def find_figures(pages: Sequence[DrawnPage]) -> list[Region]:
         graphics = [graphic for graphic in page.graphics if graphic.key not in repeated]
         comparisons += min(len(graphics), MAX_ITEMS) ** 2 + len(graphics)
         if graphics and comparisons <= MAX_COMPARISONS:
-            drawn.append(_Page(page, graphics))
+            with_groups = _Page(page, graphics)
+            if comparisons + with_groups.comparisons <= MAX_COMPARISONS:
+                comparisons += with_groups.comparisons
+                drawn.append(with_groups)
     custom = sum(each.votes for each in drawn)
     drawings = Counter(_identity(group) for each in drawn for group in each.groups)
     regions: list[Region] = []
@@ -259,6 +263,8 @@ class _Page:
         self.groups = self._groups(graphics)
         self._tables = [caption for caption in self._captions if caption.names_table]
         self._figures = [caption for caption in self._captions if not caption.names_table]
+        # Captions are compared with groups, and those that are near one another with the texts between them.
+        self.comparisons = len(self._captions) * len(self.groups) * (4 + len(self._texts)) // 4
 
     def _groups(self, graphics: Sequence[Graphic]) -> list[_Group]:
         items: dict[tuple[object, ...], Graphic] = {}
@@ -575,7 +581,7 @@ def _texts(lines: Sequence[Line]) -> Iterator[_Text]:
     """Yield the lines whose position is known, with the pieces of a line apart."""
     before: Line | None = None
     for line in lines:
-        if line.y == line.y:
+        if not math.isnan(line.y):
             # At a larger distance, the lines are parts of a paragraph only if the second one begins a column.
             flows = before is not None and before.end == " " and before.y - line.y <= MAX_STEP * line.size
             for piece in _pieces(line):
@@ -600,7 +606,7 @@ def _captions(texts: Sequence[_Text]) -> Iterator[_Caption]:
     for at, text in enumerate(texts):
         names_table = is_table_caption(text.line.text)
         if (names_table and not text.flows_in) or _is_caption(text, usual):
-            lines = [text, *_continuations(text, texts[at + 1 :])]
+            lines = [text, *_continuations(text, texts[at + 1 : at + MAX_CAPTION_LINES])]
             box = lines[0].box
             for other in lines[1:]:
                 box = box.union(other.box)
@@ -625,7 +631,7 @@ def _continuations(first: _Text, following: Sequence[_Text]) -> Iterator[_Text]:
     """Yield the lines on which a caption continues."""
     last, width = first, first.box.x1 - first.box.x0
     has_only_label = not first.line.text[len(label_at_start(first.line.text)) :].strip(" .:")
-    for text in following[: MAX_CAPTION_LINES - 1]:
+    for text in following:
         line, before = text.line, last.line
         step = (before.y - line.y) / (before.size or 1.0)
         is_below = 0.7 < step <= MAX_STEP and abs(line.size - before.size) <= 0.1 * before.size

@@ -285,3 +285,10 @@ def test_a_file_that_has_changed_is_not_drawn(tmp_path: Path) -> None:
     request = {"path": str(tmp_path / "a.pdf"), "digest": "0", "max_bytes": 100, "password": None, "page": 1}
     with pytest.raises(ReadError, match="has changed while it was read"):
         FigureDrawer().draw({**request, "box": [0, 0, 10, 10]})
+
+
+def test_a_page_with_too_many_captions_for_its_pictures_has_no_figures() -> None:
+    lines = [(f"Figure {n}: Pump", 20 + 110 * (n % 5), 790 - n / 2) for n in range(1_500)]
+    pictures = [(40.0 * x, 40.0 * y, 40.0 * x + 32, 40.0 * y + 32, "picture") for x in range(15) for y in range(20)]
+    drawn = page([("Figure 1: Weir", 100, 380)], [(100, 400, 300, 600, "picture")], 1)
+    assert found(page(lines, pictures), drawn) == [(1, "picture", "Figure 1: Weir")]
