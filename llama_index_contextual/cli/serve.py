@@ -1,4 +1,4 @@
-"""Commands that give people (`open`, `serve`, `inspect`) and programs (`serve --api`, `mcp`) access to projects."""
+"""Commands that give people (`open`, `serve`) and programs (`serve --api`, `mcp`) access to projects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import typer
 from llama_index_contextual._utils.http import is_loopback, server_address
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
-from llama_index_contextual.cli.common import Commands, Name, err, safe, say
+from llama_index_contextual.cli.common import Commands, err, safe, say
 from llama_index_contextual.cli.documents import show_estimate, show_report
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
@@ -437,28 +437,6 @@ def create_token(
         say(f"The token of {safe(name)} is in {safe(str(file))} only as a hash: it is not shown again.", to=err)
 
     common.say_result({"name": name, "token": token, "file": str(file)}, show)
-
-
-@commands.command("inspect")
-def inspect_project(
-    name: Name,
-    html: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
-    query: Annotated[list[str] | None, typer.Option(metavar="QUERY")] = None,
-    documents: Documents = None,
-) -> None:
-    """Write an HTML page for browsing documents, segments and chunks, with explanations of search results.
-
-    Args:
-        html: File to write; the default is NAME.html.
-        query: Query to explain; may be repeated.
-    """
-    try:
-        from llama_index_contextual.ui.overview import write_page
-    except ImportError as error:
-        raise ConfigurationError(f"The page needs an extra: {_NEEDS_UI}") from error
-    project, page = common.open_project(name), html or Path(f"{name}.html")
-    path = write_page(project, page, query or (), document_folders=documents or ())
-    common.say_result({"html": str(path)}, f"Wrote {safe(str(path))}: open it in a browser.")
 
 
 @commands.command("mcp", as_json=False)

@@ -1,4 +1,4 @@
-"""The workbench, a web interface for reading projects (needs the `ui` extra), and a single-page view of a project."""
+"""The Workbench, a web interface for reading projects (needs the `ui` extra)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["make_app"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "make_app":  # `inspect` writes its page without a server
+    if name == "make_app":  # `token` needs no server
         from llama_index_contextual.ui.app import make_app
 
         return make_app

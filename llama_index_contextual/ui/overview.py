@@ -1,20 +1,12 @@
-"""The views of a project (documents, versions, costs and failures) and of a document (segments and chunks).
-
-`inspection_page` shows the same data and explained search results in one HTML page, which loads no other files and
-runs no scripts.
-"""
+"""The views of a project (documents, versions, costs and failures) and of a document (segments and chunks)."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.resources import files as package_files
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from llama_index.core.schema import BaseNode
@@ -25,8 +17,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.errors import ReadError
-from llama_index_contextual.index import files
 from llama_index_contextual.index.inbox import Change
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.ingestion.report import read_skipped
@@ -35,20 +25,13 @@ from llama_index_contextual.money.price import money
 from llama_index_contextual.money.receipt import Receipt
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source
-from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.ui.background import BackgroundIngest
 from llama_index_contextual.ui.facets import facets_of
-from llama_index_contextual.ui.pages import Originals
-from llama_index_contextual.ui.passage import MarkedPage, passage_view
 from llama_index_contextual.ui.places import date_of
-from llama_index_contextual.ui.search import Group, confidence_words, groups_of
 from llama_index_contextual.ui.texts import TextKind, TextMarks, kind_of, render_text
 from llama_index_contextual.ui.users import OWNER
 from llama_index_contextual.ui.views import (
-    Links,
-    analyzer_of,
     ingest_of,
-    make_templates,
     number,
     page,
     parameter,
@@ -60,7 +43,6 @@ from llama_index_contextual.ui.views import (
 DOCUMENTS_PER_PAGE = 100
 CHUNKS_PER_PAGE = 50
 CHANGES_SHOWN = 50
-STYLESHEETS = ("workbench.css", "passage.css", "project.css")
 
 
 def routes() -> list[Route]:
@@ -272,166 +254,3 @@ def document(request: Request) -> Response:
 def retry_command(project: Project) -> str:
     """Return the command line that requests missing contexts again."""
     return f"llama-index-contextual retry {quoted(project.name)}"
-
-
-# ---- all in one file -------------------------------------------------------------------------------------------------
-
-
-def inspection_page(
-    project: Project, questions: Sequence[str] = (), *, top_k: int | None = None, document_folders: Sequence[Path] = ()
-) -> str:
-    """Return a self-contained page about the live version of a project.
-
-    Args:
-        project: The project.
-        questions: Queries whose results the page explains.
-        top_k: Number of results for each query; None uses the project's `top_k`.
-        document_folders: Folders with copies of the original files, for images of their pages, if the files are no
-            longer where they were ingested.
-
-    Raises:
-        NoVersionError: Nothing has been ingested yet.
-    """
-    analyzer_of(project)  # fails if there is no version
-    searches = []
-    originals = Originals(document_folders)
-    try:
-        for question in questions:
-            response = project.retrieve(question, top_k=top_k, explain=True)
-            pages = {hit.node_id: _pages(project, hit, question, originals) for hit in response}
-            searches.append(
-                _Search(response, groups_of(response, response.results, project), confidence_words(response), pages)
-            )
-    finally:
-        originals.renderer.close()
-    documents = [_Document(doc, segments_of(project.chunks(doc.doc_id), doc)) for doc in project.documents()]
-    static = package_files(__package__).joinpath("static")
-    style = "".join(static.joinpath(name).read_text(encoding="utf-8") for name in STYLESHEETS)
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    template = make_templates().get_template("inspection.html")
-    return template.render(
-        project=project,
-        searches=searches,
-        documents=documents,
-        links=FileLinks(project.name, documents),
-        style=style,
-        policy=f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'",
-        **project_values(project),
-    )
-
-
-def write_page(
-    project: Project,
-    path: Path,
-    questions: Sequence[str] = (),
-    *,
-    top_k: int | None = None,
-    document_folders: Sequence[Path] = (),
-) -> Path:
-    """Write the result of `inspection_page` to a file, replacing an existing file, and return the path.
-
-    Raises:
-        InputError: The folder does not exist.
-    """
-    files.require_folder(path)
-    html = inspection_page(project, questions, top_k=top_k, document_folders=document_folders)
-    files.replace(path, html.encode("utf-8", "replace"))
-    return path
-
-
-@dataclass(frozen=True)
-class _Search:
-    """A query with its results.
-
-    Attributes:
-        response: The response.
-        groups: The results as displayed.
-        confidence: Sentence that describes how well the passages match the query.
-        pages: The pages of each result, by chunk id; a result has none if its file has no pages or was not found.
-    """
-
-    response: RetrievalResponse
-    groups: Sequence[Group]
-    confidence: str
-    pages: Mapping[str, Sequence[_PageView]]
-
-
-@dataclass(frozen=True)
-class _PageView:
-    """A page of a result, with the passage highlighted.
-
-    Attributes:
-        page: The page.
-        of: Number of pages in the file.
-        file_name: Name of the file.
-        image: The image of the page as a data URL.
-    """
-
-    page: MarkedPage
-    of: int
-    file_name: str
-    image: str
-
-
-def _pages(project: Project, hit: RetrievedChunk, question: str, originals: Originals) -> list[_PageView]:
-    mark = None if hit.spotlight is None else (hit.spotlight.start, hit.spotlight.end)
-    view = passage_view(project, hit.node_id, question=question, mark=mark, originals=originals)
-    if view is None or view.original.kind != "pages":
-        return []
-    file = originals.find(view.record)
-    images = []
-    for shot in view.original.pages:
-        if shot.marks is None:
-            continue
-        try:
-            image = base64.b64encode(originals.renderer.image(file, shot.number)).decode()
-        except ReadError:
-            continue  # the text of the passage is shown in any case
-        images.append(_PageView(shot, view.original.file_pages, view.file_name, f"data:image/png;base64,{image}"))
-    return images
-
-
-@dataclass(frozen=True)
-class _Document:
-    """A document with its chunks.
-
-    Attributes:
-        record: The record of the document in the version.
-        segments: The segments of the document.
-    """
-
-    record: DocumentRecord
-    segments: Sequence[SegmentView]
-
-
-class FileLinks(Links):
-    """URLs of the sections in the HTML file.
-
-    Args:
-        project: Name of the project.
-        documents: The documents in the file.
-    """
-
-    is_file = True
-
-    def __init__(self, project: str, documents: Sequence[_Document]) -> None:
-        super().__init__(project)
-        self._documents = {doc.record.doc_id: f"document-{number}" for number, doc in enumerate(documents, start=1)}
-        chunks = (chunk for doc in documents for segment in doc.segments for chunk in segment.chunks)
-        self._chunks = {chunk.node_id: f"chunk-{number}" for number, chunk in enumerate(chunks, start=1)}
-
-    def anchor(self, node_id: str) -> str:
-        """Return the id of the HTML element that contains a chunk."""
-        return self._chunks.get(node_id, "documents")
-
-    def passage(self, node_id: str, *_: object, **__: object) -> str:
-        """Return the URL of a chunk."""
-        return f"#{self.anchor(node_id)}"
-
-    def document_anchor(self, doc_id: str) -> str:
-        """Return the id of a document's section."""
-        return self._documents.get(doc_id, "documents")
-
-    def document(self, doc_id: str, **parameters: object) -> str:
-        """Return the URL of a document's section."""
-        return f"#{self.document_anchor(doc_id)}"

@@ -50,15 +50,9 @@ MAX_PARAMETER = 2_000
 class Links:
     """URLs of the views of one project.
 
-    Templates must use these methods instead of fixed URLs, because the page written by `inspect` uses
-    different URLs.
-
     Args:
         project: Name of the project.
     """
-
-    is_file = False
-    """Whether the views are sections of one file, which has no forms and cannot load anything."""
 
     def __init__(self, project: str) -> None:
         self._base = f"/p/{quote(project, safe='')}"
@@ -113,10 +107,6 @@ class Links:
     def document(self, doc_id: str, **parameters: Any) -> str:
         """Return the URL of a document's segments and chunks."""
         return _with_query(f"{self._base}/document", {"id": doc_id, **parameters})
-
-    def anchor(self, node_id: str) -> str:
-        """Return the id of the HTML element that contains a chunk."""
-        return f"chunk-{node_id}"
 
     def ask(self, q: str = "") -> str:
         """Return the URL of the view that answers questions."""

@@ -42,7 +42,6 @@ COMMANDS: dict[str, list[str]] = {
     "verify": ["a"],
     "doctor": ["a"],
     "export": ["a", "{empty}/exported"],
-    "inspect": ["a", "--html", "{empty}/page.html", "--query", "error TS-999"],
     "ledger export": ["a", "{empty}/written.jsonl"],
     "project export": ["a", "{empty}/written.zip"],
     "project import": ["{empty}/copy.zip", "--name", "copy"],

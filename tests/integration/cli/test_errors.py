@@ -30,7 +30,6 @@ ERRORS = [
     ("rollback a", "version"),
     ("ledger import a {nowhere}", "nowhere does not exist: name a file that `ledger export` wrote"),
     ("ledger export a {nowhere}/x.jsonl", "nowhere is not a folder: create it, or choose another one for x.jsonl"),
-    ("inspect a --html {nowhere}/x.html", "nowhere is not a folder: create it, or choose another one for x.html"),
     ("delete b --yes", "There is no project 'b'"),
 ]
 
