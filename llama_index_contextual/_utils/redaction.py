@@ -9,17 +9,15 @@ environment, the collection is global to the process.
 from __future__ import annotations
 
 import base64
-import html
+import json
 import logging
 import os
 import re
 import traceback
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote
 
 REMOVED = "[API key removed]"
 """Replacement for a key."""
@@ -35,7 +33,6 @@ _SECRET = re.compile(
 _HOLDER = re.compile(r"client|headers|kwargs|llm|model|credentials?$", re.IGNORECASE)
 _PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 _DEPTH = 4
-_BETWEEN = r"(?:\s|\\+[nrt])*"  # a message may be wrapped
 
 _of_models: set[str] = set()
 
@@ -92,20 +89,48 @@ def _named_values(holder: object) -> Iterator[tuple[str, Any]]:
 
 
 def scrub(text: str) -> str:
-    """Remove API keys from a string, however they are encoded.
+    """Remove API keys from a string.
 
-    The keys in use are also recognised if they are URL-encoded, encoded in base64 (alone or within a longer text),
-    escaped for JSON, Python or HTML, split by white space, or cut short. A part of a key is removed if it has eight
-    characters that do not look like words, or three quarters of the key. Other keys are removed if they have the form
-    of a well-known provider's keys. Keys that a provider has already masked are left unchanged.
+    The keys in use are also recognised if they are URL-encoded, escaped for JSON, encoded in base64 as in the Basic
+    scheme, or cut short. A part of a key is removed if it has eight characters that do not look like words, or three
+    quarters of the key. Other keys are removed if they have the form of a well-known provider's keys. Keys that a
+    provider has already masked are left unchanged.
     """
     return _without(keys_in_use(), text)
 
 
 def _without(keys: frozenset[str], text: str) -> str:
     if keys and text:
-        text = _without_parts(_pattern(keys).sub(REMOVED, text), _secrets(keys))
+        text = _without_parts(_pattern(keys).sub(REMOVED, text), _forms(keys))
     return _SHAPE.sub(lambda match: REMOVED if _is_random(match[0]) else match[0], text)
+
+
+@lru_cache(maxsize=64)
+def _pattern(keys: frozenset[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, _forms(keys))))
+
+
+@lru_cache(maxsize=64)
+def _forms(keys: frozenset[str]) -> tuple[str, ...]:
+    """Return the keys in each of the forms in which they are sent or repeated, the longest first."""
+    forms = set(keys)
+    for key in keys:
+        quoted = quote(key, safe="", errors="surrogatepass")
+        escaped = json.dumps(key, ensure_ascii=False)[1:-1]
+        forms |= {quoted, re.sub("%..", lambda code: code[0].lower(), quoted), escaped, escaped.replace("/", "\\/")}
+        forms.update(_in_base64(key))
+    return tuple(sorted(forms, key=lambda form: (-len(form), form)))
+
+
+def _in_base64(key: str) -> Iterator[str]:
+    """Yield the forms that a key can take within a longer base64 string, depending on its position."""
+    raw = key.encode("utf-8", "surrogatepass")
+    for before in range(3):
+        code = base64.b64encode(b"\0" * before + raw).decode().rstrip("=")
+        # The first and last characters also depend on neighbouring characters.
+        inner = code[(0, 2, 3)[before] : len(code) - ((before + len(raw)) % 3 != 0)]
+        if len(inner) >= SHORTEST_KEY:
+            yield inner
 
 
 # Forms of keys: OpenAI, Anthropic, OpenRouter and DeepSeek (sk-), Google (AIza, ya29), AWS (AKIA), Groq (gsk_), Hugging
@@ -132,22 +157,11 @@ def _is_random(text: str) -> bool:
 
 # ---- parts of the keys -----------------------------------------------------------------------------------------------
 
-_ENCODED = re.compile(
-    r"[\r\n]\s*|\\+[nrt]|(?:%(?:25){0,9}[0-9a-f]{2})+|\\+(?:u[0-9a-f]{4}|x[0-9a-f]{2})|\\+"
-    r"|&(?:#0*[0-9]{1,7}|#x0*[0-9a-f]{1,6}|amp|lt|gt|quot);",
-    re.IGNORECASE,
-)
-_LINE_BREAK = re.compile(r"[\r\n]\s*")
-
 
 def _without_parts(text: str, secrets: Iterable[str]) -> str:
     """Replace the parts of secrets that are long enough to be recognised, see `scrub`."""
-    spans: list[tuple[int, int]] = []
-    for plain, original in (_decoded(text, _LINE_BREAK, lambda _: ""), _decoded(text, _ENCODED, _decode)):
-        for secret in secrets:
-            spans += [(original(start), original(end - 1, last=True)) for start, end in _parts_of(secret, plain)]
     parts, at = [], 0
-    for start, end in sorted(spans):
+    for start, end in sorted(span for secret in secrets for span in _parts_of(secret, text)):
         if start >= at:
             parts += [text[at:start], REMOVED]
         at = max(at, end)
@@ -182,96 +196,21 @@ def _is_substantial(secret: str, start: int, end: int) -> bool:
     return len(key) >= SHORTEST_KEY and bool(_NO_WORD.search(key))
 
 
-def _decode(match: re.Match[str]) -> str:
-    code = match[0].lower()
-    if code[0] == "%":
-        return unquote_to_bytes(re.sub("%(?:25)+", "%", code)).decode("utf-8", "replace")
-    if code[0] == "&":
-        return html.unescape(code)
-    digits = code.lstrip("\\")[1:]
-    return chr(int(digits, 16)) if digits.strip() else ""
-
-
-def _decoded(
-    text: str, encoded: re.Pattern[str], decode: Callable[[re.Match[str]], str]
-) -> tuple[str, Callable[..., int]]:
-    """Decode a text and return the result with a function that returns the offset in the text for an offset in it.
-
-    The function returns the start of the character at an offset, or its end with `last=True`.
-    """
-    pieces: list[tuple[str, int, int]] = []
-    at = 0
-    for match in encoded.finditer(text):
-        pieces += [(text[at : match.start()], at, match.start()), (decode(match), match.start(), match.end())]
-        at = match.end()
-    pieces.append((text[at:], at, len(text)))
-    starts = [0, *accumulate(len(piece) for piece, _, _ in pieces)]
-
-    def original(offset: int, *, last: bool = False) -> int:
-        number = bisect_right(starts, offset) - 1
-        piece, start, end = pieces[number]
-        if len(piece) != end - start:  # encoded
-            return end if last else start
-        return start + offset - starts[number] + last
-
-    return "".join(piece for piece, _, _ in pieces), original
-
-
-@lru_cache(maxsize=64)
-def _secrets(keys: frozenset[str]) -> tuple[str, ...]:
-    forms = {form for key in keys for form in (key, *_in_base64(key))}
-    plain_forms = {form for text in forms for form in (text, _decoded(text, _ENCODED, _decode)[0])}
-    return tuple(sorted(form for form in plain_forms if len(form) >= SHORTEST_KEY))
-
-
-# ---- whole keys ------------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=64)
-def _pattern(keys: frozenset[str]) -> re.Pattern[str]:
-    longest_first = sorted(keys, key=lambda key: (-len(key), key))
-    forms = [_BETWEEN.join(map(_character, key)) for key in longest_first]
-    forms += [re.escape(code) for key in longest_first for code in _in_base64(key)]
-    return re.compile("|".join(forms))
-
-
-def _character(char: str) -> str:
-    """Return a regular expression that matches a character in plain, URL-encoded or escaped form."""
-    code = ord(char)
-    percent = "".join(f"%(?:25){{0,9}}{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
-    escapes = rf"{percent}|\\+u{code:04x}|\\+x{code:02x}|&#0*{code};|&#x0*{code:x};"
-    plain = re.escape(char) if char.isalnum() else rf"\\*{re.escape(char)}|{re.escape(html.escape(char))}"
-    return f"(?:{plain}|(?i:{escapes}))"
-
-
-def _in_base64(key: str) -> Iterator[str]:
-    """Yield the forms that a key can take within a longer base64 string, depending on its position."""
-    raw = key.encode("utf-8", "surrogatepass")
-    for before in range(3):
-        code = base64.b64encode(b"\0" * before + raw).decode().rstrip("=")
-        # The first and last characters also depend on neighbouring characters.
-        inner = code[(0, 2, 3)[before] : len(code) - ((before + len(raw)) % 3 != 0)]
-        if len(inner) >= SHORTEST_KEY:
-            yield from {inner, inner.replace("+", "-").replace("/", "_")}
-
-
 class KeyFilter:
     """Filter that removes keys from streamed text, even if a key is split between pieces."""
 
     def __init__(self) -> None:
         self._keys = keys_in_use()
-        self._secrets = _secrets(self._keys)
+        self._forms = _forms(self._keys)
         self._buffer = ""
 
     def feed(self, piece: str) -> str:
         """Add a piece of the stream and return the text that can be passed on.
 
-        If the text ends with what may be the beginning of a key or a part of it, that part is kept in the buffer.
+        An end of the text that may be a part of a key is kept in the buffer.
         """
         text = self._buffer + piece
-        longest = min(len(text), max(map(len, self._keys), default=0))
-        pending = next((n for n in range(longest, 0, -1) if self._begins_key(text[-n:])), 0)
-        pending = max(pending, *(self._end_in(secret, text) for secret in self._secrets), 0)
+        pending = max((self._end_in(form, text) for form in self._forms), default=0)
         head, self._buffer = text[: len(text) - pending], text[len(text) - pending :]
         return _without(self._keys, head)
 
@@ -279,9 +218,6 @@ class KeyFilter:
         """Return the buffered text without keys."""
         rest_of_text, self._buffer = self._buffer, ""
         return _without(self._keys, rest_of_text)
-
-    def _begins_key(self, text: str) -> bool:
-        return any(key.startswith(text) for key in self._keys)
 
     @staticmethod
     def _end_in(secret: str, text: str) -> int:

@@ -12,7 +12,7 @@ import pytest
 from llama_index.core.schema import Document, TextNode
 
 from llama_index_contextual import ChunkNodeParser
-from llama_index_contextual._utils.redaction import _secrets, _without_parts
+from llama_index_contextual._utils.redaction import _forms, _without_parts
 from llama_index_contextual._utils.templates import _marks_of
 from llama_index_contextual.answering.citations import (
     FoldedText,
@@ -54,7 +54,7 @@ from tests.support.growth import MAX_EXPONENT, Run, exponent, is_suspicious, sec
 
 TEMPLATE = "<document>\n{segment}\n</document>\n[DOC]\n{chunk}\n[/DOC]\n```\n{header}\n```\nQuestion: {question}"
 LOCAL = {
-    "_utils.redaction._pattern": {"forms": ["sk-0123456789"]},
+    "_utils.redaction._pattern": {"keys": frozenset({"sk-0123456789"})},
     "_utils.templates._marks_of": {"marks": [_marks_of(TEMPLATE).pattern]},
     "_utils.text.excerpt": {"term": "ts-999"},
     "contextualizer.prompts._split_lines": {"codes": ["de", "german"]},
@@ -208,7 +208,7 @@ FUNCTIONS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
         [Run("", "a b c ")],
     ),
     "parts of keys": (
-        lambda text: _without_parts(text, _secrets(frozenset({"aaaaaaaaaaaaaaaab1aaaaaaaaaaaaa"}))),
+        lambda text: _without_parts(text, _forms(frozenset({"aaaaaaaaaaaaaaaab1aaaaaaaaaaaaa"}))),
         [
             Run("", "a"),
             Run("", "aaaaaaaab1"),

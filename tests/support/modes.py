@@ -131,8 +131,7 @@ def echoes(header: str) -> list[str]:
     encoded = base64.b64encode(header.encode()).decode()
     return [
         *(header, quote(header, safe=""), encoded, base64.b64encode(f"user:{key}".encode()).decode()),
-        *(json.dumps([scheme, key]), json.dumps(header).replace("/", "\\/"), "".join(f"\\u{ord(c):04x}" for c in key)),
-        *(f"{key[:20]}\n    {key[20:]}", key.replace("+", "&#43;").replace("=", "&#x3D;")),
+        *(json.dumps([scheme, key]), json.dumps(header).replace("/", "\\/")),
     ]
 
 
