@@ -269,7 +269,7 @@ def fusion() -> Drawing:
     d.box(20, 438, 250, "Order of the results", ["with the share of each part"])
     d.box(290, 438, 250, "Confidence", ["do these documents answer?"])
     d.text(20, 512, f"The weights {semantic}, {lexical} and {documents} are settings.", "small")
-    d.text(20, 532, 'With fusion="rrf": ranks instead of scores, no best chunk, no best sentence.', "small")
+    d.text(20, 532, 'With fusion="rrf": reciprocal ranks instead of scores.', "small")
     return d
 
 

@@ -97,8 +97,6 @@ class HybridRetriever(QueryFusionRetriever, CheckedRetriever):
             scores.
         similarity_top_k: Number of results that `retrieve` returns; None for the default of the `top_k` setting.
         top_k: The same as `similarity_top_k`.
-        candidates: Number of hits taken from each retriever before fusion, if the retrievers rank rows of the same
-            index. Other retrievers use their own number of results.
         fusion: Whether to fuse reciprocal ranks or scaled scores.
         rrf_k: Constant used in reciprocal rank fusion.
         document_weight: Weight of the document scores, relative to the retrievers' weights, whose sum is scaled to 1.
@@ -106,7 +104,6 @@ class HybridRetriever(QueryFusionRetriever, CheckedRetriever):
             they have fewer.
         spotlight: Whether the first nodes are reranked by their best sentence or table row (only for retrievers that
             share an index).
-        sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
         filters: Filters in any form; see `to_filters`. Only nodes that pass them are ranked. They require retrievers
             with the same index, and a single query.
         llm: LLM that writes additional queries if num_queries > 1.
@@ -125,11 +122,9 @@ class HybridRetriever(QueryFusionRetriever, CheckedRetriever):
         retriever_weights: list[float] | None = None,
         similarity_top_k: int | None = None,
         top_k: int | None = None,
-        candidates: int = FusionSettings.candidates,
         fusion: Fusion = FusionSettings.by,
         rrf_k: float = FusionSettings.rrf_k,
         document_weight: float = FusionSettings.document_weight,
-        sibling_weight: float = FusionSettings.sibling_weight,
         spotlight: bool = SearchSettings.spotlight,
         filters: Filters | None = None,
         llm: LLM | None = None,
@@ -146,11 +141,11 @@ class HybridRetriever(QueryFusionRetriever, CheckedRetriever):
                 weights = normalise_weights(retriever_weights, len(retrievers))
         except ValueError as error:
             raise ConfigurationError(f"HybridRetriever: {error}.", setting="retriever_weights") from None
-        for name, weight in (("document_weight", document_weight), ("sibling_weight", sibling_weight)):
-            if not (isinstance(weight, Real) and math.isfinite(weight) and weight >= 0):
-                raise ConfigurationError(
-                    f"HybridRetriever: {name} ({weight!r}) must be a finite number and not negative.", setting=name
-                )
+        if not (isinstance(document_weight, Real) and math.isfinite(document_weight) and document_weight >= 0):
+            raise ConfigurationError(
+                f"HybridRetriever: document_weight ({document_weight!r}) must be a finite number and not negative.",
+                setting="document_weight",
+            )
         super().__init__(
             retrievers,
             # Without an LLM, the base class would use Settings.llm, which requires a key even for a single query.
@@ -161,14 +156,7 @@ class HybridRetriever(QueryFusionRetriever, CheckedRetriever):
             retriever_weights=weights,
             **kwargs,
         )
-        self.settings = FusionSettings(
-            by=fusion,
-            weights=weights,
-            rrf_k=rrf_k,
-            candidates=candidates,
-            document_weight=document_weight,
-            sibling_weight=sibling_weight,
-        )
+        self.settings = FusionSettings(by=fusion, weights=weights, rrf_k=rrf_k, document_weight=document_weight)
         self.spotlight = spotlight
         self._filters = to_filters(filters)
         self._shared = SharedIndex.from_retrievers(retrievers) if num_queries <= 1 else None

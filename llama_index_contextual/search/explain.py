@@ -217,10 +217,10 @@ def _shared_terms(ranking: Ranking, at: int) -> list[_Share]:
 
 
 def _share_of_best(ranking: Ranking, at: int) -> list[_Share]:
-    if ranking.fusion is None or ranking.best is None or not ranking.fusion.sibling_weight:
+    if ranking.best is None:
         return []
-    weight, best = ranking.fusion.sibling_weight, float(ranking.best[at])
-    return [_Share("best chunk", weight * best, f"{weight:.4g} × {best:.4f}")]
+    best = float(ranking.best[at])
+    return [_Share("best chunk", best, f"({best:.4f})")]
 
 
 def _share_of_spotlight(ranking: Ranking, at: int) -> list[_Share]:

@@ -40,14 +40,6 @@ was 64.4 with 50 hits, 65.1 with 100 hits, 65.0 with 200 hits and 64.7 with 400 
 significantly better than 200 on any set (p ≥ 0.09).
 """
 
-SIBLING_WEIGHT = 1.0
-"""Share of the best chunk's score that is added to each chunk of the same document.
-
-The share improves the results for collections of similar documents, such as contracts, and has little effect otherwise.
-A project with `document_weight=0` does not add it either, so that documents do not affect the scores.
-"""
-
-
 FOREIGN_WEIGHT = 0.85
 """Weight of the semantic ranking if the words of a question are in another language than the documents.
 
@@ -70,9 +62,9 @@ class FusionSettings:
         weights: One weight per ranking; their sum is 1. By default, for the semantic and the lexical ranking.
         rrf_k: Constant used in reciprocal rank fusion.
         candidates: Number of hits to fuse from each ranking.
-        document_weight: Weight of the document scores.
-        sibling_weight: Share of the best chunk's score that is added to each chunk of the same document.
-        document_idf: Whether score fusion gives more weight to terms that are rare within the chunk's document.
+        document_weight: Weight of the document scores. If it is 0, documents do not affect the scores at all:
+            otherwise, the score of a document's best chunk is added to each of its chunks, and score fusion gives more
+            weight to terms that are rare within the document.
     """
 
     by: Fusion = default("fusion")
@@ -80,8 +72,6 @@ class FusionSettings:
     rrf_k: float = default("rrf_k")
     candidates: int = CANDIDATES
     document_weight: float = default("document_weight")
-    sibling_weight: float = SIBLING_WEIGHT
-    document_idf: bool = True
 
     @classmethod
     def of(cls, config: ProjectConfig) -> FusionSettings:
@@ -91,7 +81,6 @@ class FusionSettings:
             weights=(config.semantic_weight, 1 - config.semantic_weight),
             rrf_k=config.rrf_k,
             document_weight=config.document_weight,
-            sibling_weight=SIBLING_WEIGHT if config.document_weight else 0.0,
         )
 
     def for_language(self, model: str, language: str, foreign: str = "") -> FusionSettings:
@@ -178,7 +167,7 @@ class Ranking:
         fusion: Settings of the fusion; None for the ranking of a single index.
         document_weight: Weight of the document scores, in the unit of the chunk scores.
         support: Scores of the documents that the hits belong to; None if there is no document index.
-        best: For each hit, the score of the best chunk of its document, before `sibling_weight` is applied.
+        best: For each hit, the score of the best chunk of its document.
         shared_terms: For each hit, the number that was subtracted from its score for terms that also occur elsewhere in
             its document.
         spotlight: The numbers that were added to the scores of the first n hits for the words and the meaning of their
@@ -337,8 +326,7 @@ def fuse_lists(
         names=ids,
     )
     ranking = Ranking(hits, ids, lists, settings)
-    has_weight = settings.document_weight or settings.sibling_weight
-    if documents is None or not has_weight or (len(lists) > 1 and max(weights) == 1.0):
+    if documents is None or not settings.document_weight or (len(lists) > 1 and max(weights) == 1.0):
         return ranking
     # Spelling is corrected with the vocabulary of the chunks, because the document entries contain too few words.
     terms = ranking.terms
@@ -352,7 +340,7 @@ def fuse_lists(
         shares = scaled_shares(support.scores.astype(np.float64), weight)
     best = best_of_group(hits.scores + shares, documents.rows[hits.rows])
     shared = _shared_terms(lists, rankings, hits, documents, settings)
-    supported, before = add_support(hits, shares - shared + settings.sibling_weight * best)
+    supported, before = add_support(hits, shares - shared + best)
     return Ranking(
         supported,
         ids,
@@ -374,8 +362,7 @@ def _shared_terms(
 ) -> NDArray[np.float64]:
     """Return the part of each score that is due to terms that also occur in other chunks of the document."""
     shared = np.zeros(len(hits.rows))
-    # Unless a share of the best chunk's score is added, a document would lose the scores that are subtracted here.
-    if not (settings.document_idf and settings.sibling_weight) or settings.by == "rrf":
+    if settings.by == "rrf":
         return shared
     for ranked, ranking, weight in zip(lists, rankings, settings.weights, strict=True):
         if ranked.terms is not None and ranked.scale.unit > 0 and len(ranking.rows):

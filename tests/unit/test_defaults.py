@@ -156,7 +156,7 @@ def test_components_have_the_defaults_of_a_project() -> None:
     assert Timeouts.for_model(OpenAI(api_key="any")) == Timeouts()
 
 
-@pytest.mark.parametrize("name", ["candidates", "document_weight", "rrf_k", "sibling_weight"])
+@pytest.mark.parametrize("name", ["document_weight", "rrf_k"])
 def test_the_hybrid_retriever_has_the_settings_of_fusion(name: str) -> None:
     assert inspect.signature(HybridRetriever).parameters[name].default == getattr(FusionSettings(), name)
 

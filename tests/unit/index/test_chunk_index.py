@@ -158,7 +158,7 @@ def rounded(value: object) -> object:
 async def test_every_index_gives_the_same_response(
     kind: str, mode: Mode, fusion: Fusion, indexes: dict[str, ChunkIndex]
 ) -> None:
-    by = FusionSettings(by=fusion, weights=(0.7, 0.3), document_weight=0.1, sibling_weight=0.5)
+    by = FusionSettings(by=fusion, weights=(0.7, 0.3), document_weight=0.1)
     embedder = QueryEmbedder(MODEL)
     for query in QUERIES:
         for filters in FILTERS:

@@ -139,30 +139,28 @@ def test_a_word_of_the_chunks_is_not_corrected_to_a_word_of_a_name() -> None:
     assert [(hit.chunk.node_id, hit.document) for hit in search("Marvin", nodes)] == [("j1", None)]
 
 
-def test_the_score_is_the_fused_score_and_the_share_of_the_document() -> None:
+def test_the_weight_of_documents_is_relative_to_the_best_score() -> None:
     query = "licence Borealis"
-    plain = scores(query, document_weight=0.0, sibling_weight=0.0)
-    supported = scores(query, document_weight=0.1, sibling_weight=0.0)
-    # Only the entry of b has a term of the query: its share is the whole weight, relative to the best score before. The
-    # three documents have five chunks.
+    plain, low, high = (scores(query, document_weight=weight) for weight in (0.0, 0.1, 0.2))
+    # Only the entry of b has a term of the query: its share is the whole weight, for its chunks and for the score of the
+    # best chunk, which is added to them. The three documents have five chunks.
     share = 0.1 * math.log(1 + 5 / 3) / math.log(1 + 10) * max(plain.values())
-    wanted = {"a1": 0.0, "b0": share, "b1": share}
-    assert {key: supported[key] - plain[key] for key in plain} == pytest.approx(wanted)
+    wanted = {"a1": 0.0, "b0": 2 * share, "b1": 2 * share}
+    assert {key: high[key] - low[key] for key in plain} == pytest.approx(wanted)
+
+
+def test_with_reciprocal_ranks_a_score_contains_that_of_the_document_and_of_its_best_chunk() -> None:
+    query = "licence Borealis"
+    plain = scores(query, by="rrf", document_weight=0.0)
+    best = max(plain["b0"], plain["b1"]) + 0.1 / 11
+    wanted = {"a1": 2 * plain["a1"], **{key: plain[key] + 0.1 / 11 + best for key in ("b0", "b1")}}
+    assert scores(query, by="rrf", document_weight=0.1) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(("chunks", "factor"), [(1, 0.289), (10, 1.0), (120, 2.0)])
 def test_the_weight_of_documents_grows_with_the_logarithm_of_their_length(chunks: int, factor: float) -> None:
     documents = [chunks_of(name, *["Some text."] * chunks) for name in ("a", "b")]
     assert index_of(*documents).emphasis == pytest.approx(factor, abs=0.001)
-
-
-@pytest.mark.parametrize("fusion", ["score", "rrf"])
-def test_a_chunk_gains_half_of_its_documents_best_score(fusion: Any) -> None:
-    query = "licence Aurora"
-    plain = scores(query, by=fusion, sibling_weight=0.0)
-    best = {"a": max(plain["a0"], plain["a1"]), "b": plain["b1"]}
-    wanted = {key: score + 0.5 * best[key[0]] for key, score in plain.items()}
-    assert scores(query, by=fusion, sibling_weight=0.5, document_idf=False) == pytest.approx(wanted)
 
 
 # ---- terms within a document -----------------------------------------------------------------------------------------
@@ -205,17 +203,11 @@ def test_nothing_is_taken_off_the_only_chunk_of_a_document(texts: list[str]) -> 
     assert set(shared.values()) == {0.0}
 
 
-@pytest.mark.parametrize(("document_idf", "best"), [(False, "l0"), (True, "l99")])
-def test_among_the_chunks_of_a_document_its_name_counts_little(document_idf: bool, best: str) -> None:
+@pytest.mark.parametrize(("document_weight", "best"), [(0.0, "l0"), (0.15, "l99")])
+def test_among_the_chunks_of_a_document_its_name_counts_little(document_weight: float, best: str) -> None:
     lease = ["Borealis signs.", *[f"Borealis and Aurora agree on {point}." for point in range(98)], "Fee: seven."]
     documents = chunks_of("l", *lease), chunks_of("o", *["Another fee."] * 110, *["Some text."] * 300)
-    assert next(iter(scores("Borealis fee", *documents, sibling_weight=1.0, document_idf=document_idf))) == best
-
-
-@pytest.mark.parametrize("options", [{"by": "rrf"}, {"sibling_weight": 0.0}], ids=str)
-def test_reciprocal_ranks_and_documents_without_siblings_keep_the_idf_of_all_chunks(options: dict[str, Any]) -> None:
-    rankings = [scores("licence Aurora", document_idf=idf, **options) for idf in (True, False)]
-    assert rankings[0] == rankings[1]
+    assert next(iter(scores("Borealis fee", *documents, document_weight=document_weight))) == best
 
 
 def test_periods_count_in_full_for_documents() -> None:
@@ -243,8 +235,7 @@ def test_a_hit_carries_score_and_rank_of_its_document() -> None:
     assert response.to_nodes()[0].document == chunk.document  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["document_weight", "sibling_weight"])
 @pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf")])
-def test_the_weights_of_the_documents_are_checked(name: str, weight: float) -> None:
-    with pytest.raises(ConfigurationError, match=name):
-        HybridRetriever([LexicalRetriever(NodeIndex(A))], **{name: weight})  # type: ignore[arg-type]
+def test_the_weight_of_the_documents_is_checked(weight: float) -> None:
+    with pytest.raises(ConfigurationError, match="document_weight"):
+        HybridRetriever([LexicalRetriever(NodeIndex(A))], document_weight=weight)
