@@ -24,8 +24,7 @@ command line.
     │   └── ReadOnlyVersionError      a published version cannot be changed
     ├── BackendError                  the vector store of a project cannot be reached, or rejects a request
     ├── BudgetExceededError           the next call could cost more than `max_cost` allows
-    ├── ReadError                     a file could not be read; other files are not affected
-    └── ContextualizationError        the context of one or more chunks could not be written
+    └── ReadError                     a file could not be read; other files are not affected
 """
 
 from __future__ import annotations
@@ -258,18 +257,6 @@ class ReadError(ContextualError):
         super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason
-
-
-class ContextualizationError(ContextualError):
-    """The context of one or more chunks could not be written.
-
-    Attributes:
-        node_ids: Ids of the chunks without a context.
-    """
-
-    def __init__(self, message: str, *, node_ids: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.node_ids = node_ids
 
 
 def _without_surrogates(message: str) -> str:

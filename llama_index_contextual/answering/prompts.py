@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
 
 from llama_index.core.llms import ChatMessage, MessageRole, TextBlock
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
@@ -21,8 +20,6 @@ from llama_index_contextual.answering.citations import citations_of, uncited
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.analysis import question_languages
 from llama_index_contextual.search.response import Source
-
-Style = Literal["instruction", "persona", "chain_of_thought"]
 
 NOT_FOUND = "I could not find this in the documents."
 SMALL_TALK = "I answer questions about the documents."

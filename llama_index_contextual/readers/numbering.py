@@ -175,7 +175,6 @@ class WordNumbering:
         self._parsed: dict[str, _List | None] = {}
         self._counters: dict[str, dict[int, int]] = {}
         self._started: set[tuple[str, int]] = set()
-        self.levels_of_styles: dict[str, tuple[str, int]] = {}
         if root is None:
             return
         for element in root.iterchildren(f"{namespace}abstractNum"):

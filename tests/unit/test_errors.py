@@ -12,7 +12,6 @@ from llama_index_contextual.cli.common import cli_message
 from llama_index_contextual.errors import (
     BudgetExceededError,
     ContextualError,
-    ContextualizationError,
     CorruptVersionError,
     ModelError,
     NoSpaceError,
@@ -29,7 +28,6 @@ REMEDY = Remedy("pass it", "add --it")
     "error",
     [
         BudgetExceededError("The limit is reached", spent=1.5, max_cost=2.0, remedy=REMEDY),
-        ContextualizationError("No context", node_ids=("a", "b")),
         CorruptVersionError("Damaged", name="contracts", file="parts/p000001/docstore.sqlite"),
         ModelError("No key", setting="llm", remedy=REMEDY),
         PathNotFoundError("Nothing there", value=["lease.pdf"]),

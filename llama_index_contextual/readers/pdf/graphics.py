@@ -73,7 +73,6 @@ class _Reader:
         self._left = MAX_OBJECTS
         self._edges = (ctypes.c_float * 4)()
         self._matrix = pdfium.FS_MATRIX()
-        self._colour = (ctypes.c_uint * 4)()
 
     def graphics(self) -> Iterator[Graphic]:
         count = pdfium.FPDFPage_CountObjects(self._page.raw)

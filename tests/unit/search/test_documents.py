@@ -142,7 +142,7 @@ def test_a_word_of_the_chunks_is_not_corrected_to_a_word_of_a_name() -> None:
 def test_the_weight_of_documents_is_relative_to_the_best_score() -> None:
     query = "licence Borealis"
     plain, low, high = (scores(query, document_weight=weight) for weight in (0.0, 0.1, 0.2))
-    # Only the entry of b has a term of the query: its share is the whole weight, for its chunks and for the score of the
+    # Only the entry of b has a term of the query: its share is the whole weight, for its chunks and the score of the
     # best chunk, which is added to them. The three documents have five chunks.
     share = 0.1 * math.log(1 + 5 / 3) / math.log(1 + 10) * max(plain.values())
     wanted = {"a1": 0.0, "b0": 2 * share, "b1": 2 * share}
