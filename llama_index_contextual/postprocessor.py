@@ -469,14 +469,17 @@ class RelevancePostprocessor(NamedPostprocessor):
 # ---- reranking -------------------------------------------------------------------------------------------------------
 
 
+_PLACE_WEIGHT = 0.2  # of each of the two places that `SpotlightRerank` finds
+
+
 class SpotlightRerank(NamedPostprocessor):
     """Rerank nodes by their best sentence or table row.
 
     In a chunk of 800 tokens, usually only one place answers the question. This reranker finds two places in each node.
     The first is the sentence or row that contains most of the question's words or similar words, weighted by their
     rarity among the nodes. The second is the sentence or row that is closest to the question in meaning. The scores of
-    both are added to the score of the node, in units of standard deviation. The reranker takes a few milliseconds and
-    needs no API key, no network, and no model except WordLlama's word vectors.
+    both are added to the score of the node with a weight of 0.2, in units of standard deviation. The reranker takes a
+    few milliseconds and needs no API key, no network, and no model except WordLlama's word vectors.
 
     The nodes may come from any retriever, with or without scores. If at least half of the first
     `candidates` nodes are source code, the order is not changed.
@@ -497,10 +500,6 @@ class SpotlightRerank(NamedPostprocessor):
     """Number of first nodes that are reranked; the others follow."""
     language: str = default("language")
     """Language of the texts: `auto` to recognise it, its name, or `none`."""
-    words_weight: float = Field(default=0.2, ge=0, allow_inf_nan=False)
-    """Weight of the words that the best place shares."""
-    meaning_weight: float = Field(default=0.2, ge=0, allow_inf_nan=False)
-    """Weight of the meaning of the nearest place."""
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
@@ -529,8 +528,8 @@ class SpotlightRerank(NamedPostprocessor):
         ranked = [-rank if hit.score is None else hit.score for rank, hit in enumerate(nodes)]
         scores = (
             _standardised(ranked)
-            + self.words_weight * _standardised([spot.words for spot in spots])
-            + self.meaning_weight * _standardised([spot.meaning for spot in spots])
+            + _PLACE_WEIGHT * _standardised([spot.words for spot in spots])
+            + _PLACE_WEIGHT * _standardised([spot.meaning for spot in spots])
         )
         order = np.argsort(-scores, kind="stable").tolist()
         return [_marked(nodes[at], float(scores[at]), spots[at], rank) for rank, at in enumerate(order, start=1)]

@@ -49,11 +49,6 @@ def test_nodes_without_scores_keep_the_order_of_their_ranks_where_they_are_equal
     assert ids(SpotlightRerank().postprocess_nodes(nodes, query_str="pump motors"))[:2] == ["0", "1"]
 
 
-def test_without_weights_the_order_stays() -> None:
-    rerank = SpotlightRerank(words_weight=0, meaning_weight=0)
-    assert ids(rerank.postprocess_nodes(hits(FEES, PUMPS, GARDEN), query_str=QUESTION)) == ["0", "1", "2"]
-
-
 def test_nodes_after_the_candidates_follow_in_their_order() -> None:
     nodes = hits(FEES, PUMPS, GARDEN, GARDEN)
     assert ids(SpotlightRerank(candidates=2).postprocess_nodes(nodes, query_str=QUESTION))[2:] == ["2", "3"]
