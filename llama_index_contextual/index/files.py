@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -24,6 +25,13 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.files import open_file, read_file
 from llama_index_contextual.errors import InputError, NoSpaceError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    _FULL_SYNC = None
+else:
+    _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS
+
 T = TypeVar("T", np.uint8, np.int32, np.float32)
 
 _BLOCK = 1 << 20
@@ -32,6 +40,20 @@ _MAX_BYTES = 1 << 30
 
 NEW = ".new"
 """Suffix of a file that is being written and will replace another file."""
+
+_OPEN_ELSEWHERE = (5, 32)
+"""Numbers of the errors with which Windows refuses to rename a file while any program has it open."""
+_PATIENCE = 2.0
+"""Seconds for which such a rename is repeated; readers and virus scanners have a file open only for a moment."""
+
+
+def _fsync(descriptor: int) -> None:
+    """Sync an open file or directory to disk. On macOS, `os.fsync` alone leaves the data in the cache of the disk."""
+    if _FULL_SYNC is not None:
+        with contextlib.suppress(OSError):  # not all file systems support it
+            fcntl.fcntl(descriptor, _FULL_SYNC)
+            return
+    os.fsync(descriptor)
 
 
 class System:
@@ -56,7 +78,7 @@ class System:
         with open(path, "rb+") as file:
             if os.name != "nt" and (mode := os.fstat(file.fileno()).st_mode) & stat.S_IWOTH:
                 os.fchmod(file.fileno(), stat.S_IMODE(mode) & ~stat.S_IWOTH)
-            os.fsync(file.fileno())
+            _fsync(file.fileno())
 
     def sync_directory(self, path: Path) -> None:
         """Sync a directory to disk, if the operating system supports it."""
@@ -64,13 +86,20 @@ class System:
             return
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
+            _fsync(descriptor)
         finally:
             os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename a file or directory atomically, replacing an existing target file."""
-        os.replace(source, target)
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return os.replace(source, target)
+            except PermissionError as error:
+                if getattr(error, "winerror", None) not in _OPEN_ELSEWHERE or time.monotonic() >= until:
+                    raise
+            time.sleep(0.01)
 
     def remove(self, path: Path) -> None:
         """Remove a file if it exists."""
@@ -201,7 +230,7 @@ def append_line(path: Path, line: bytes) -> None:
         is_unfinished = size > 0 and file.read(1) != b"\n"
         file.write((b"\n" if is_unfinished else b"") + line + b"\n")
         file.flush()
-        os.fsync(file.fileno())
+        _fsync(file.fileno())
 
 
 def copy(source: Path, target: Path) -> None:

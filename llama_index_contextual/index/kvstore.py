@@ -14,8 +14,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, NoReturn, TypeVar
+from urllib.parse import quote_from_bytes
 
 from llama_index_contextual._utils.files import require_open_files, require_regular
 from llama_index_contextual._utils.locks import Lock
@@ -37,8 +38,11 @@ _PRAGMAS: dict[Access, tuple[str, ...]] = {
     "build": ("PRAGMA page_size = 16384", "PRAGMA journal_mode = MEMORY", "PRAGMA synchronous = OFF"),
     # A rollback journal is used because SQLite before 3.51.3 can lose commits in WAL mode if there are two connections.
     # EXTRA is used because FULL does not sync the removal of the journal. After a power cut, the journal could
-    # therefore reappear and undo the last commit.
-    "durable": ("PRAGMA busy_timeout = 1000", "PRAGMA journal_mode = DELETE", "PRAGMA synchronous = EXTRA"),
+    # therefore reappear and undo the last commit. The last setting has an effect on macOS only; see `files.py`.
+    "durable": (
+        *("PRAGMA busy_timeout = 1000", "PRAGMA journal_mode = DELETE", "PRAGMA synchronous = EXTRA"),
+        "PRAGMA fullfsync = ON",
+    ),
     "inspect": ("PRAGMA busy_timeout = 1000", "PRAGMA query_only = ON"),
 }
 
@@ -200,11 +204,20 @@ def _require_regular(path: Path) -> None:
         raise damage from error
 
 
+def sqlite_uri(path: PurePath) -> str:
+    """Return the URI with which SQLite opens a file, whose path must be absolute.
+
+    For a file on a network share, `Path.as_uri` returns "file://server/…", but SQLite refuses names of servers.
+    """
+    name = path.as_posix()
+    return f"file://{'' if name.startswith('/') else '/'}{quote_from_bytes(os.fsencode(name), safe='/:')}"
+
+
 def _connect(path: Path | None, access: Access) -> sqlite3.Connection:
     mode = {"read": "?mode=ro&immutable=1", "inspect": "?mode=rw"}.get(access, "")
     if path is not None:
         _require_regular(path)
-    name = ":memory:" if path is None else f"{path.resolve().as_uri()}{mode}"
+    name = ":memory:" if path is None else f"{sqlite_uri(path.resolve())}{mode}"
     connection = sqlite3.connect(name, uri=path is not None, check_same_thread=False, isolation_level=None)
     try:
         for pragma in _PRAGMAS[access]:

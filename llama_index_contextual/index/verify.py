@@ -29,6 +29,7 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.derived import has_outdated_edition, is_derived
+from llama_index_contextual.index.kvstore import sqlite_uri
 from llama_index_contextual.index.ledger import (
     DAMAGED,
     LEDGER_FILE,
@@ -627,8 +628,7 @@ def _sound_rows(damaged: Path, table: str) -> Iterator[Row]:
 
 def _select(damaged: Path, table: str, rest: str) -> Iterator[Row]:
     # With mode=ro, SQLite could not roll back an interrupted write, which it must do before it reads anything.
-    uri = f"{damaged.resolve().as_uri()}?mode=rw"
-    with closing(sqlite3.connect(uri, uri=True)) as source:
+    with closing(sqlite3.connect(f"{sqlite_uri(damaged.resolve())}?mode=rw", uri=True)) as source:
         source.execute("PRAGMA query_only = ON")
         source.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
         for row in source.execute(f"SELECT * FROM {table} {rest}"):
