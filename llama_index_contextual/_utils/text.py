@@ -5,12 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 import reprlib
+import shlex
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
+
+_WINDOWS = os.name == "nt"
+_PLAIN = re.compile(r"[\w.:/\\=@+-]+")
+"""Words that need no quotes in cmd and in PowerShell."""
 
 MAX_TERMS = 256
 """Maximum number of terms to search for; additional terms are ignored."""
@@ -69,6 +75,13 @@ def pluralize(number: int, noun: str) -> str:
         ('1 chunk', '0 chunks', '1,234 paid contexts')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def quote_word(word: str) -> str:
+    """Return a word of a command in the quotes that it needs in a shell; on Windows, in both cmd and PowerShell."""
+    if not _WINDOWS:
+        return shlex.quote(word)
+    return word if _PLAIN.fullmatch(word) else '"' + word.replace('"', '\\"') + '"'
 
 
 def represent(value: object) -> str:

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import shlex
 import sqlite3
 import sys
 import warnings
@@ -29,7 +28,7 @@ from typer.core import TyperCommand, TyperGroup
 from llama_index_contextual._utils.files import TOO_MANY_FILES
 from llama_index_contextual._utils.keywords import split_docstring
 from llama_index_contextual._utils.redaction import scrub
-from llama_index_contextual._utils.text import parse_json, pluralize
+from llama_index_contextual._utils.text import parse_json, pluralize, quote_word
 from llama_index_contextual.config import (
     PREFIX,
     RETRIEVAL_FIELDS,
@@ -189,8 +188,8 @@ def cli_message(error: ContextualError | OSError | sqlite3.Error) -> str:
         return str(error)
     context = running.get().context
     name = "NAME" if context is None else str(context.params.get("name") or "NAME")
-    root = "".join(f" {shlex.quote(word)}" for word in root_option())
-    advice = error.remedy.command_line.replace("{project}", f"{shlex.quote(name)}{root}").replace("{root}", root)
+    root = "".join(f" {quote_word(word)}" for word in root_option())
+    advice = error.remedy.command_line.replace("{project}", f"{quote_word(name)}{root}").replace("{root}", root)
     return with_advice(error.problem, scrub(advice))
 
 
@@ -501,7 +500,7 @@ def open_with(name: str, changes: Mapping[str, Any]) -> Project:
 
 def suggested_command(command: str, *arguments: str) -> str:
     """Return a command that the user can copy, with `--root` if it was given to the running command."""
-    return shlex.join([PROGRAM, command, *arguments, *root_option()])
+    return " ".join(map(quote_word, [PROGRAM, command, *arguments, *root_option()]))
 
 
 def has_terminal() -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from llama_index.core.llms import LLM
 
 from llama_index_contextual._utils.clients import address_of
 from llama_index_contextual._utils.http import is_loopback
-from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.text import pluralize, quote_word
 from llama_index_contextual.cli.common import PROGRAM, with_environment
 from llama_index_contextual.cli.installation import Check
 from llama_index_contextual.config import AUTO, SPOTLIGHT, ProjectConfig
@@ -66,7 +65,7 @@ def check_projects(root: Path, names: Sequence[str], *, online: bool) -> Iterato
     yield Check("Projects folder", f"{root}: {pluralize(len(directories), 'project')}")
     for folder in (root, *directories):
         if not os.access(folder, os.W_OK | os.X_OK):
-            yield Check("Projects folder", f"{folder} is read-only", f"chmod u+rwx {shlex.quote(str(folder))}")
+            yield Check("Projects folder", f"{folder} is read-only", f"chmod u+rwx {quote_word(str(folder))}")
     for directory in directories:
         yield from _project(directory, online=online)
 
@@ -125,7 +124,7 @@ def _version(directory: Path, config: ProjectConfig) -> Iterator[Check]:
         if record.path is not None and not is_url(record.path) and not Path(record.path).is_file():
             ids_by_source.setdefault(input_of(record), []).append(record.doc_id)
     for source, ids in ids_by_source.items():
-        sync = f"mkdir -p {shlex.quote(str(source))} && {_command(directory, 'sync', str(source), '--allow-empty')}"
+        sync = f"mkdir -p {quote_word(str(source))} && {_command(directory, 'sync', str(source), '--allow-empty')}"
         command = sync if "/" in ids[0] else _command(directory, "remove", *ids)
         message = f"files of {pluralize(len(ids), 'document')} are missing in {source}, such as {ids[0]}"
         yield Check(name, f"{message}: restore them, or remove the documents", command, harmless=True)
@@ -180,7 +179,7 @@ def _server(place: str, name: str, model: BaseEmbedding | LLM, *, online: bool) 
     try:
         refuses = httpx.get(url, headers=headers, timeout=3.0).status_code in (401, 403) and is_openai
     except httpx.HTTPError as error:
-        start = "ollama serve" if name.startswith("ollama:") else f"curl {shlex.quote(url)}"
+        start = "ollama serve" if name.startswith("ollama:") else f"curl {quote_word(url)}"
         yield Check(place, f"{name}: {address} does not answer ({error}): start it, or correct the address", start)
         return
     command = _set_key("OPENAI_API_KEY") if refuses else None
@@ -191,7 +190,7 @@ def _server(place: str, name: str, model: BaseEmbedding | LLM, *, online: bool) 
 
 
 def _command(directory: Path, *words: str) -> str:
-    return command_for(directory, words[0], *map(shlex.quote, words[1:]))
+    return command_for(directory, words[0], *map(quote_word, words[1:]))
 
 
 def _set_key(variable: str) -> str:

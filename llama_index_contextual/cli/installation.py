@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -12,6 +11,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 
 from llama_index_contextual._utils.redaction import scrub
+from llama_index_contextual._utils.text import quote_word
 from llama_index_contextual._version import __version__
 from llama_index_contextual.cli.common import PROGRAM
 from llama_index_contextual.config import KEYS
@@ -68,7 +68,7 @@ def _check_packages(place: str, names: Sequence[str]) -> Iterator[Check]:
             yield Check(
                 place,
                 f"{requirement.name} {state}: {requirement} is needed",
-                f"pip install {shlex.quote(str(requirement))}",
+                f"pip install {quote_word(str(requirement))}",
             )
     partly = {
         name: f" (without {', '.join(missing[name])})" for name in names if len(missing[name]) < len(extras[name])

@@ -7,7 +7,6 @@ checksum. If a check cannot be completed, this is also reported as a problem.
 from __future__ import annotations
 
 import itertools
-import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -18,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.text import pluralize, quote_word
 from llama_index_contextual.errors import (
     BackendError,
     CorruptVersionError,
@@ -267,7 +266,7 @@ def repair_project(project_dir: Path, publish_sound: PublishSound | None = None)
 def command_for(project_dir: Path, *words: str) -> str:
     """Return a command for a project: the name of the command, and the arguments that follow the project's name."""
     # Always include --root, because the project may not be in the default root.
-    name, root = shlex.quote(project_dir.name), shlex.quote(str(project_dir.parent))
+    name, root = quote_word(project_dir.name), quote_word(str(project_dir.parent))
     return " ".join(("llama-index-contextual", words[0], name, *words[1:], "--root", root))
 
 
@@ -454,7 +453,7 @@ def _remedy(project_dir: Path, name: str, live: str | None, sound: Sequence[str]
     if not all(map(is_damage, faults)):
         return command_for(project_dir, "verify")
     if live is not None and name != live and (inputs := _missing_inputs(project_dir, name, live, checked)):
-        return command_for(project_dir, "ingest", *map(shlex.quote, inputs))
+        return command_for(project_dir, "ingest", *map(quote_word, inputs))
     if live is not None and (name != live or checked.is_repairable(name)):
         return command_for(project_dir, "verify", "--repair")
     if sound:

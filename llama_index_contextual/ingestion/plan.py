@@ -53,6 +53,7 @@ from llama_index_contextual.readers.files import (
     is_url,
     notes_on_ids,
     printable,
+    printable_path,
     split_glob,
 )
 from llama_index_contextual.readers.ocr import CHANGED
@@ -286,7 +287,7 @@ class SyncedFolders:
         """
         for path, identity in self._folders.items():
             if identity is not None and _identity_of_folder(path) != identity:
-                raise InputError(f"{printable(path)} was replaced while it was searched: run the sync again.")
+                raise InputError(f"{printable_path(path)} was replaced while it was searched: run the sync again.")
 
     def check_removals(
         self,
@@ -343,8 +344,8 @@ def _is_in(path: str, folder: str) -> bool:
 
 def _empty_folder(folder: str, ids: Sequence[str]) -> InputError:
     return InputError(
-        f"{printable(folder)} contains no file that can be read, but {pluralize(len(ids), 'document')} came from it,"
-        f" such as {ids[0]!r}. If a drive or share is not mounted, mount it and run the sync again.",
+        f"{printable_path(folder)} contains no file that can be read, but {pluralize(len(ids), 'document')} came from"
+        f" it, such as {ids[0]!r}. If a drive or share is not mounted, mount it and run the sync again.",
         value=folder,
         remedy=Remedy(
             "if the files were deleted on purpose, pass `allow_empty=True`",
@@ -379,7 +380,7 @@ def _large_removal(
 
 
 def _identity_of_folder(path: str | os.PathLike[str]) -> tuple[int, int]:
-    name = printable(os.fspath(path))
+    name = printable_path(os.fspath(path))
     advice = "if it is on a drive or share that is not mounted, mount it; no document was changed"
     try:
         status = os.stat(path)

@@ -12,7 +12,8 @@ import re
 import stat
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain, count, takewhile
@@ -381,6 +382,7 @@ class Discovery:
         self._limits, self._find = limits, find
         self._by_identity: dict[tuple[int, int] | str | None, FileRef] = {}
         self._ids: set[str] = set()
+        self._names: dict[Path, Collection[str]] = {}
 
     def add(self, name: str) -> None:
         """Add the files that an input refers to."""
@@ -403,7 +405,7 @@ class Discovery:
                 self._skip(name, "matches no file", is_absent=True)
             return
         if not stat.S_ISDIR(status.st_mode):
-            self._add_file(path, status, Path(os.path.realpath(path.parent)) / path.name)
+            self._add_file(path, status, Path(os.path.realpath(path.parent)) / self._listed_name(path))
         elif not self._add_folder(path, ["**"]):
             self._skip(name, "contains no file")
 
@@ -435,7 +437,9 @@ class Discovery:
         entries = list(matching_entries(root, pattern)) if os.path.isdir(root) else []
         here = Counter(_identity(status) for _, status in entries if not isinstance(status, str))
         is_unnamed = root.name in ("", "..")
-        folder = Path(os.path.realpath(root)) if is_unnamed else Path(os.path.realpath(root.parent)) / root.name
+        folder = Path(os.path.realpath(root))
+        if not is_unnamed:
+            folder = Path(os.path.realpath(root.parent)) / self._listed_name(root)
         for parts, status in entries:
             path = root.joinpath(*parts)
             if isinstance(status, str):
@@ -446,12 +450,29 @@ class Discovery:
                 self._add_file(path, status, folder.joinpath(*parts), len(parts) + bool(folder.name))
         return bool(entries)
 
+    def _listed_name(self, path: Path) -> str:
+        """Return the name of a file or folder as it is listed in its folder.
+
+        macOS and Windows also accept a name with other upper and lower case, or with its accents encoded differently.
+        The document must have the same id in any case.
+        """
+        if not os.path.lexists(path.with_name(path.name.swapcase())):
+            return path.name  # this system distinguishes cases
+        if path.parent not in self._names:
+            with suppress(OSError):  # a folder that may be searched, but not listed
+                self._names[path.parent] = os.listdir(path.parent)
+        names = self._names.get(path.parent, ())
+        if path.name in names:
+            return path.name
+        folded = _folded(path.name)
+        return next((name for name in names if _folded(name) == folded), path.name)
+
     def _add_file(self, path: Path, status: os.stat_result, absolute: Path, depth: int = 1) -> None:
         """Add a file with a unique document id, or record the reason why it is skipped.
 
         The id consists of at least the last `depth` components of the path.
         """
-        suffix, label, identity = path.suffix.lower(), printable(str(path)), _identity(status)
+        suffix, label, identity = path.suffix.lower(), printable_path(str(path)), _identity(status)
         if (reason := special_reason(status.st_mode)) or (
             reason := suffix_reason(suffix) if suffix not in SUFFIXES else size_reason(status.st_size, self._limits)
         ):
@@ -464,7 +485,7 @@ class Discovery:
             self._add(FileRef(path, "", status.st_size, label, identity, ids), identity)
 
     def _skip(self, name: str, reason: str, *, is_absent: bool = False) -> None:
-        self.skipped.append(SkippedFile(printable(name), reason, is_absent))
+        self.skipped.append(SkippedFile(printable_path(name), reason, is_absent))
 
 
 def suffix_reason(suffix: str) -> str:
@@ -476,6 +497,10 @@ def suffix_reason(suffix: str) -> str:
     elif (guess_type(f"file{suffix}")[0] or "").startswith(("audio/", "video/")):
         remedy = "transcribe it and add the transcript as .txt"
     return f"{kind} and is not read: {remedy}"
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
@@ -634,7 +659,7 @@ def content_hash(path: str | os.PathLike[str]) -> str:
         with open_file(Path(path)) as file:
             return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
     except OSError as error:
-        raise ReadError(printable(os.fspath(path)), f"cannot be opened: {error.strerror}") from error
+        raise ReadError(printable_path(os.fspath(path)), f"cannot be opened: {error.strerror}") from error
 
 
 # Printable names
@@ -662,6 +687,11 @@ def printable(name: str) -> str:
     if name.isascii() and name.isprintable() and "\\" not in name:
         return name
     return "".join(_escape(char) for char in name)
+
+
+def printable_path(path: str) -> str:
+    """Escape the names in a path like `printable`; on Windows, the backslashes between them are kept."""
+    return os.sep.join(printable(name) for name in path.split(os.sep))
 
 
 def unescaped(name: str) -> str:

@@ -30,7 +30,7 @@ from llama_index_contextual.ingestion.plan import FOR_LATER
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress, read_skipped
 from llama_index_contextual.money.price import money
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.readers.files import SUFFIXES, ReadLimits, SkippedFile, printable
+from llama_index_contextual.readers.files import SUFFIXES, ReadLimits, SkippedFile, printable_path
 from llama_index_contextual.ui import uploads
 from llama_index_contextual.ui.background import BackgroundIngest
 from llama_index_contextual.ui.uploads import Received, UploadLimits
@@ -300,7 +300,7 @@ class Adding:
             state = partial(FileState, path=added.path, name=name)
             if (record := records.get(path)) is not None:
                 states.append(state(state="read", doc_id=record.doc_id))
-            elif (reason := skipped.get(printable(path))) is not None and not is_running:
+            elif (reason := skipped.get(printable_path(path))) is not None and not is_running:
                 # A reason may name a document that the user may not see.
                 hides = bool(user.filters) and "same content" in reason
                 shown = "has the same content as another document, which is read once" if hides else reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from llama_index_contextual.readers.files import (
     matching_entries,
     one_line,
     printable,
+    printable_path,
 )
 from tests.support.trees import contracts_folder, ids, reasons, write
 
@@ -207,6 +209,18 @@ class TestIds:
             assert all(other in taken for other in shorter)
             taken.add(doc_id)
 
+    @pytest.mark.parametrize("typed", ["CAFÉ.TXT", "cafe\u0301.txt", "Cafe\u0301.Txt"])
+    @pytest.mark.parametrize("listed", ["Café.txt", "Cafe\u0301.txt"])
+    def test_other_spellings_of_a_name_give_the_same_id_where_they_mean_the_same_file(
+        self, listed: str, typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write(tmp_path / "Docs" / listed, "x")
+        _ignore_spelling(monkeypatch, tmp_path)
+        assert ids(discover([tmp_path / "Docs" / typed])) == [listed]
+        assert ids(discover([tmp_path / "dOCS"])) == [f"Docs/{listed}"]
+        assert [ref.path.name for ref in discover([tmp_path / "Docs" / typed]).files] == [typed]
+
+    @pytest.mark.skipif(os.name == "nt", reason="control characters in names")
     def test_a_name_cannot_reach_the_terminal(self, tmp_path: Path) -> None:
         write(tmp_path / "docs" / "a\x1b[31m\u202etxt.\nb.txt", "x")
         ref = discover([tmp_path / "docs"]).files[0]
@@ -300,6 +314,25 @@ class TestContentHash:
             read(tmp_path / "pipe.txt")
 
 
+def _ignore_spelling(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let the system ignore case and Unicode forms in the names below a folder, as macOS does."""
+
+    def folded(name: str) -> str:
+        return unicodedata.normalize("NFC", name).casefold()
+
+    def listed(path: Path) -> Path:
+        names = path.relative_to(folder).parts if path.is_relative_to(folder) else ()
+        here = folder
+        for name in names:
+            here /= next((one for one in real_listing(here) if folded(one) == folded(name)), name)
+        return here if names else path
+
+    real_listing = os.listdir
+    for module, function in ((os, "stat"), (os, "lstat"), (os, "listdir"), (os.path, "lexists"), (os.path, "isdir")):
+        real = getattr(module, function)
+        patch.setattr(module, function, lambda path, *args, real=real, **kw: real(listed(Path(path)), *args, **kw))
+
+
 # ---- names and titles that can be printed, logged and put into a prompt ----------------------------------------------
 
 
@@ -309,6 +342,11 @@ names = st.text(st.characters(), max_size=12)
 @given(names, names)
 def test_no_two_names_are_shown_alike(first: str, second: str) -> None:
     assert (printable(first) == printable(second)) == (first == second)
+
+
+def test_the_folders_of_a_windows_path_are_separated_by_single_backslashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sep", "\\")
+    assert printable_path("C:\\reports\\a\u202e.txt") == "C:\\reports\\a\\u202e.txt"
 
 
 @given(names)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import sqlite3
+from contextlib import closing
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 import pytest
 
 from llama_index_contextual.errors import ReadOnlyVersionError
-from llama_index_contextual.index.kvstore import Database
+from llama_index_contextual.index.kvstore import Database, sqlite_uri
 
 
 @pytest.mark.durable
@@ -35,3 +37,22 @@ def test_a_published_file_refuses_changes_and_gets_no_journal(tmp_path: Path) ->
     assert store.get("a", "data") == {"n": 1}
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "uri"),
+    [
+        (PurePosixPath("/data/a b#1?.sqlite"), "file:///data/a%20b%231%3F.sqlite"),
+        (PureWindowsPath(r"C:\data\100%.sqlite"), "file:///C:/data/100%25.sqlite"),
+        (PureWindowsPath(r"\\server\share\é.sqlite"), "file:////server/share/%C3%A9.sqlite"),
+    ],
+)
+def test_uris_of_files_name_no_server(path: PurePath, uri: str) -> None:
+    assert sqlite_uri(path) == uri
+
+
+def test_sqlite_opens_a_uri_of_the_form_of_a_network_share(tmp_path: Path) -> None:
+    share = PurePosixPath(f"/{tmp_path.as_posix()}/nodes.sqlite")  # begins with two slashes, like that of a server
+    with closing(sqlite3.connect(sqlite_uri(share), uri=True)) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    assert (tmp_path / "nodes.sqlite").is_file()
