@@ -405,7 +405,8 @@ class Discovery:
                 self._skip(name, "matches no file", is_absent=True)
             return
         if not stat.S_ISDIR(status.st_mode):
-            self._add_file(path, status, Path(os.path.realpath(path.parent)) / self._listed_name(path))
+            path = self._as_listed(path)
+            self._add_file(path, status, Path(os.path.realpath(path.parent)) / path.name)
         elif not self._add_folder(path, ["**"]):
             self._skip(name, "contains no file")
 
@@ -434,12 +435,11 @@ class Discovery:
 
     def _add_folder(self, root: Path, pattern: Sequence[str]) -> bool:
         """Add the entries below a folder that match a pattern. Return False if no entry matches."""
+        root = self._as_listed(root)
         entries = list(matching_entries(root, pattern)) if os.path.isdir(root) else []
         here = Counter(_identity(status) for _, status in entries if not isinstance(status, str))
         is_unnamed = root.name in ("", "..")
-        folder = Path(os.path.realpath(root))
-        if not is_unnamed:
-            folder = Path(os.path.realpath(root.parent)) / self._listed_name(root)
+        folder = Path(os.path.realpath(root)) if is_unnamed else Path(os.path.realpath(root.parent)) / root.name
         for parts, status in entries:
             path = root.joinpath(*parts)
             if isinstance(status, str):
@@ -450,22 +450,22 @@ class Discovery:
                 self._add_file(path, status, folder.joinpath(*parts), len(parts) + bool(folder.name))
         return bool(entries)
 
-    def _listed_name(self, path: Path) -> str:
-        """Return the name of a file or folder as it is listed in its folder.
+    def _as_listed(self, path: Path) -> Path:
+        """Return the path of a file or folder with its name as it is listed in the folder above.
 
-        macOS and Windows also accept a name with other upper and lower case, or with its accents encoded differently.
-        The document must have the same id in any case.
+        macOS and Windows also accept a name with other upper and lower case, and macOS one with its accents encoded
+        differently. In any case, a document must have the same id.
         """
-        if not os.path.lexists(path.with_name(path.name.swapcase())):
-            return path.name  # this system distinguishes cases
+        if path.name in ("", "..") or not os.path.lexists(path.with_name(path.name.swapcase())):
+            return path  # the second condition is true on systems that distinguish cases
         if path.parent not in self._names:
             with suppress(OSError):  # a folder that may be searched, but not listed
-                self._names[path.parent] = os.listdir(path.parent)
+                self._names[path.parent] = frozenset(os.listdir(path.parent))
         names = self._names.get(path.parent, ())
         if path.name in names:
-            return path.name
+            return path
         folded = _folded(path.name)
-        return next((name for name in names if _folded(name) == folded), path.name)
+        return next((path.with_name(name) for name in names if _folded(name) == folded), path)
 
     def _add_file(self, path: Path, status: os.stat_result, absolute: Path, depth: int = 1) -> None:
         """Add a file with a unique document id, or record the reason why it is skipped.

@@ -218,7 +218,7 @@ class TestIds:
         _ignore_spelling(monkeypatch, tmp_path)
         assert ids(discover([tmp_path / "Docs" / typed])) == [listed]
         assert ids(discover([tmp_path / "dOCS"])) == [f"Docs/{listed}"]
-        assert [ref.path.name for ref in discover([tmp_path / "Docs" / typed]).files] == [typed]
+        assert [ref.path for ref in discover([tmp_path / "dOCS"]).files] == [tmp_path / "Docs" / listed]
 
     @pytest.mark.skipif(os.name == "nt", reason="control characters in names")
     def test_a_name_cannot_reach_the_terminal(self, tmp_path: Path) -> None:
