@@ -90,7 +90,7 @@ def _registered(folder: Path) -> str:
     if file is None:
         raise ModelError(f"The folder {name} contains no file model.onnx.", setting="embed_model")
     if name not in (model["model"] for model in TextEmbedding.list_supported_models()):
-        is_cls = pooling.is_file() and json.loads(pooling.read_text()).get("pooling_mode_cls_token")
+        is_cls = pooling.is_file() and json.loads(pooling.read_bytes()).get("pooling_mode_cls_token")
         kind, source = PoolingType.CLS if is_cls else PoolingType.MEAN, ModelSource(hf=name)
         TextEmbedding.add_custom_model(name, kind, True, source, dim=0, model_file=file.relative_to(folder).as_posix())
     return name

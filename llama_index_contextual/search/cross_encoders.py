@@ -230,7 +230,7 @@ def _load_onnx(name: str, device: str | None) -> CrossEncoderModel:
         device=encoder.model.get_providers()[0].removesuffix("ExecutionProvider").lower(),
         length=min(length, _NO_LIMIT),
         special_tokens=tokenizer.num_special_tokens_to_add(True),
-        is_probabilistic=not config.is_file() or _has_sigmoid(json.loads(config.read_text())),
+        is_probabilistic=not config.is_file() or _has_sigmoid(json.loads(config.read_bytes())),
         spans=lambda text: tokenizer.encode(text, add_special_tokens=False).offsets,
         predict=partial(_predict_onnx, encoder),
     )
